@@ -193,7 +193,7 @@ unsafe fn post<L, Q: contract::RecvQueue>(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut at = queue.begin();
+    let (mut at, mut is_usual) = (queue.begin(), true);
     let (mut next, mut result) = (first, Ok(()));
     // SAFETY: by this function's contract.
     while let Some(request) = unsafe { next.as_ref() } {
@@ -202,23 +202,34 @@ unsafe fn post<L, Q: contract::RecvQueue>(
             1 => {
                 // SAFETY: as above.
                 let sge = unsafe { &*request.sg_list };
-                queue.push(&mut at, request.wr_id, slice::from_ref(sge))
+                let slices = slice::from_ref(sge);
+                match queue.push_usual(&mut at, request.wr_id, slices) {
+                    true => Ok(None),
+                    false => queue.push(at, request.wr_id, slices).map(Some),
+                }
             }
             count => {
                 // SAFETY: as above.
                 let sges = unsafe { list(request.sg_list, count) };
-                queue.push(&mut at, request.wr_id, sges)
+                queue.push(at, request.wr_id, sges).map(Some)
             }
         };
-        if let Err(error) = pushed {
-            // SAFETY: as above.
-            unsafe { tell_bad(bad, next) };
-            result = Err(error.into());
-            break;
+        match pushed {
+            Ok(None) => {}
+            Ok(Some(behind)) => (at, is_usual) = (behind, false),
+            Err(error) => {
+                // SAFETY: as above.
+                unsafe { tell_bad(bad, next) };
+                result = Err(error.into());
+                break;
+            }
         }
         next = request.next;
     }
-    queue.ring(at);
+    match is_usual {
+        true => queue.ring_usual(at),
+        false => queue.ring(at),
+    }
     // SAFETY: as above; nothing refers to the queue any more.
     unsafe { lock.release() };
     status(result)

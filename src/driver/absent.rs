@@ -46,7 +46,7 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn post(&mut self, _: u64, _: Operation, _: Payload<'_>) -> Result<(), PostError> {
+    fn post(&mut self, _: u64, _: Operation, _: Payload<'_>) -> Option<Result<(), Errno>> {
         match *self {}
     }
 }
@@ -59,7 +59,16 @@ impl SendBatch for NoSendQueue {
         match *self {}
     }
 
-    fn push(
+    fn push_usual(
+        &mut self,
+        _: Operation,
+        _: Option<Destination<'_, ()>>,
+        _: Payload<'_>,
+    ) -> Option<Self> {
+        match *self {}
+    }
+
+    fn push_other(
         &mut self,
         _: Operation,
         _: Option<Destination<'_, ()>>,
@@ -75,6 +84,10 @@ impl SendBatch for NoSendQueue {
 
     #[cfg(feature = "c-abi")]
     unsafe fn close(&mut self, _: Opened, _: Payload<'_>) -> bool {
+        match *self {}
+    }
+
+    fn is_usual(&self) -> bool {
         match *self {}
     }
 
@@ -94,6 +107,8 @@ impl SendSlot for NoSendQueue {
 }
 
 impl RecvQueue for NoRecvQueue {
+    type At = ();
+
     fn capacity(&self) -> u32 {
         match *self {}
     }
@@ -106,19 +121,27 @@ impl RecvQueue for NoRecvQueue {
         match *self {}
     }
 
-    fn begin(&mut self) -> u64 {
+    fn begin(&mut self) {
         match *self {}
     }
 
-    fn pending(&self, _: u64) -> u32 {
+    fn pending(&self, (): ()) -> u32 {
         match *self {}
     }
 
-    fn push<E: Element>(&mut self, _: &mut u64, _: u64, _: &[E]) -> Result<(), PostError> {
+    fn push_usual<E: Element>(&mut self, (): &mut (), _: u64, _: &[E]) -> bool {
         match *self {}
     }
 
-    fn ring(&mut self, _: u64) {
+    fn push<E: Element>(&mut self, (): (), _: u64, _: &[E]) -> Result<(), PostError> {
+        match *self {}
+    }
+
+    fn ring_usual(&mut self, (): ()) {
+        match *self {}
+    }
+
+    fn ring(&mut self, (): ()) {
         match *self {}
     }
 }

@@ -5,6 +5,7 @@
 //! driver does not have, `absent.rs` has a type. `sample` is a minimal driver to copy.
 
 use std::fmt::Debug;
+use std::hint::black_box;
 use std::ops::RangeInclusive;
 #[cfg(feature = "c-abi")]
 use std::ptr::NonNull;
@@ -527,30 +528,22 @@ pub(crate) trait SendQueue: Debug {
     /// name may be gone.
     fn batch(&mut self) -> Self::Batch<'_>;
 
-    /// Posts one signaled request, as a batch of it would. The caller has checked that the queue pair has the
-    /// operation.
+    /// Posts one signaled request, as a batch of it would, if it is the usual one, for which nothing has to be
+    /// waited for or looked at; None, and nothing is done, if it is not. None is after a reset until a batch
+    /// has been rung. The caller has checked that the queue pair has the operation.
+    ///
+    /// If the doorbell fails, [`Self::ring_again`] is to be called.
     fn post(
         &mut self,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Result<(), PostError>;
-}
+    ) -> Option<Result<(), Errno>>;
 
-/// Posts one signaled request by a batch of it: for [`SendQueue::post`] where there is more to do than usual.
-#[cold]
-#[inline(never)]
-pub(crate) fn post_batch<Q: SendQueue>(
-    queue: &mut Q,
-    wr_id: u64,
-    operation: Operation,
-    payload: Payload<'_>,
-) -> Result<(), PostError> {
-    let mut batch = queue.batch();
-    let mut slot = batch.push(operation, None, payload)?;
-    slot.set_id(wr_id);
-    slot.add_flags(SendFlags::SIGNALED);
-    batch.ring().map(drop).map_err(PostError::Doorbell)
+    /// Rings the doorbell that failed with this errno in another way, if there is one.
+    fn ring_again(&mut self, failed: Errno) -> Result<(), Errno> {
+        Err(failed)
+    }
 }
 
 /// A request that has been written but for its payload.
@@ -571,8 +564,18 @@ pub(crate) trait SendBatch: Debug {
     /// Requests in it.
     fn len(&self) -> u32;
 
-    /// Adds a request. The caller has checked that the queue pair has the operation.
-    fn push(
+    /// Adds a request if it is the usual one, for which nothing has to be waited for or looked at; None, and
+    /// nothing is done, if it is not. None is after a reset until a batch has been rung. The caller has
+    /// checked that the queue pair has the operation.
+    fn push_usual(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, Self::Ah>>,
+        payload: Payload<'_>,
+    ) -> Option<Self::Slot>;
+
+    /// Adds any other request. The caller has checked that the queue pair has the operation.
+    fn push_other(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, Self::Ah>>,
@@ -595,6 +598,25 @@ pub(crate) trait SendBatch: Debug {
     #[cfg(feature = "c-abi")]
     unsafe fn close(&mut self, opened: Opened, payload: Payload<'_>) -> bool;
 
+    /// Adds a request. The caller has checked that the queue pair has the operation.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, Self::Ah>>,
+        payload: Payload<'_>,
+    ) -> Result<Self::Slot, PostError> {
+        match self.push_usual(operation, to, payload) {
+            Some(slot) => Ok(slot),
+            // Copies: where the request is written straight it stays in registers.
+            None => self.push_other(black_box(operation), black_box(to), black_box(payload)),
+        }
+    }
+
+    /// Whether it is rung as another was before, since the queue pair was reset. If not, who rings it checks
+    /// first that the queue pair sends.
+    fn is_usual(&self) -> bool;
+
     /// Publishes it with one doorbell and returns how many requests it had. An empty batch does nothing. The
     /// batch is not used afterwards.
     fn ring(&mut self) -> Result<usize, Errno>;
@@ -611,6 +633,9 @@ pub(crate) trait SendSlot: Debug {
 
 /// A receive queue: a queue pair's own, a shared one, or a work queue's.
 pub(crate) trait RecvQueue: Debug {
+    /// How far a batch is. Whoever has the batch keeps it, in registers.
+    type At: Copy + Debug;
+
     /// The most requests in flight.
     fn capacity(&self) -> u32;
 
@@ -620,19 +645,30 @@ pub(crate) trait RecvQueue: Debug {
     /// Requests that have been posted and are not known to have received a message.
     fn in_flight(&self) -> u32;
 
-    /// Starts a batch, as [`SendQueue::batch`] does, and tells where. The number is the driver's; whoever has
-    /// the batch keeps it, in a register.
-    fn begin(&mut self) -> u64;
+    /// Starts a batch, as [`SendQueue::batch`] does.
+    fn begin(&mut self) -> Self::At;
 
     /// Requests in the batch that is there and has not been rung yet.
-    fn pending(&self, at: u64) -> u32;
+    fn pending(&self, at: Self::At) -> u32;
 
-    /// Adds a request to the batch, which goes on behind it. If it fails, the batch stays where it was.
-    fn push<E: Element>(&mut self, at: &mut u64, wr_id: u64, slices: &[E])
-    -> Result<(), PostError>;
+    /// Adds a request to the batch, which goes on behind it, if it is the usual one, for which nothing has to
+    /// be looked at; if not, it does nothing and is false. So it is as long as nothing was rung since the
+    /// queue was reset.
+    fn push_usual<E: Element>(&mut self, at: &mut Self::At, wr_id: u64, slices: &[E]) -> bool;
+
+    /// Adds a request to the batch, and tells where that goes on. If it fails, the batch stays where it was.
+    fn push<E: Element>(
+        &mut self,
+        at: Self::At,
+        wr_id: u64,
+        slices: &[E],
+    ) -> Result<Self::At, PostError>;
+
+    /// Publishes the batch up to there, all of whose requests were usual ones.
+    fn ring_usual(&mut self, at: Self::At);
 
     /// Publishes the batch up to there.
-    fn ring(&mut self, at: u64);
+    fn ring(&mut self, at: Self::At);
 }
 
 /// A completion queue.
@@ -863,16 +899,21 @@ pub(crate) mod methods {
 /// A receive queue with the batch that is being written into it, for tests of drivers.
 #[cfg(test)]
 #[derive(Debug)]
-pub(crate) struct Posting<Q> {
+pub(crate) struct Posting<Q: std::ops::Deref<Target: RecvQueue>> {
     queue: Q,
-    at: u64,
+    at: <Q::Target as RecvQueue>::At,
+    is_usual: bool,
 }
 
 #[cfg(test)]
-impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
+impl<Q: std::ops::DerefMut<Target: RecvQueue + Sized>> Posting<Q> {
     pub(crate) fn new(mut queue: Q) -> Self {
         let at = queue.begin();
-        Self { queue, at }
+        Self {
+            queue,
+            at,
+            is_usual: true,
+        }
     }
 
     pub(crate) fn push(
@@ -880,7 +921,11 @@ impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
         wr_id: u64,
         slices: &[crate::work::LocalSlice<'_>],
     ) -> Result<(), PostError> {
-        self.queue.push(&mut self.at, wr_id, slices)
+        if !self.queue.push_usual(&mut self.at, wr_id, slices) {
+            self.at = self.queue.push(self.at, wr_id, slices)?;
+            self.is_usual = false;
+        }
+        Ok(())
     }
 
     pub(crate) fn pending(&self) -> u32 {
@@ -896,6 +941,10 @@ impl<Q: std::ops::DerefMut<Target: RecvQueue>> Posting<Q> {
     }
 
     pub(crate) fn ring(&mut self) {
-        self.queue.ring(self.at);
+        match self.is_usual {
+            true => self.queue.ring_usual(self.at),
+            false => self.queue.ring(self.at),
+        }
+        self.begin();
     }
 }

@@ -4,6 +4,8 @@
 //! keeps the variant in a register, or knows it, where behind a reference to the queue it would look again
 //! each time.
 
+use std::fmt;
+use std::hint::black_box;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ use super::{
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
 use crate::work::{
-    Destination, Ece, Element, LocalKey, Operation, Payload, PollError, PostError, Progress,
+    Bounds, Destination, Ece, Element, LocalKey, Operation, Payload, PollError, PostError, Progress,
 };
 
 /// Requests that are being written into a send queue.
@@ -66,14 +68,14 @@ impl<'q> Kind for Polls<'q> {
 struct OwnQueues<'q>(PhantomData<&'q ()>);
 
 impl<'q> Kind for OwnQueues<'q> {
-    type Of<D: contract::Driver> = &'q mut D::RecvQueue;
+    type Of<D: contract::Driver> = Posting<'q, D::RecvQueue>;
 }
 
 #[derive(Debug)]
 struct SharedQueues<'q>(PhantomData<&'q ()>);
 
 impl<'q> Kind for SharedQueues<'q> {
-    type Of<D: contract::Driver> = &'q mut D::SharedRecvQueue;
+    type Of<D: contract::Driver> = Posting<'q, D::SharedRecvQueue>;
 }
 
 impl SendQueue {
@@ -89,15 +91,24 @@ impl SendQueue {
         SendBatch(dispatch!(self, D(queue) => D::lend(queue.batch())))
     }
 
-    /// Posts one signaled request, as a batch of it would.
+    /// Posts one signaled request if it is the usual one: see [`contract::SendQueue::post`].
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+        bounds: Bounds,
+    ) -> Option<Result<(), Errno>> {
+        if !bounds.hold_usual(payload) {
+            return None;
+        }
         dispatch!(self, D(queue) => queue.post(wr_id, operation, payload))
+    }
+
+    /// Rings again for what was posted: see [`contract::SendQueue::ring_again`].
+    pub(crate) fn ring_again(&mut self, failed: Errno) -> Result<(), Errno> {
+        dispatch!(self, D(queue) => queue.ring_again(failed))
     }
 }
 
@@ -107,6 +118,8 @@ impl SendBatch<'_> {
         dispatch!(lent &self.0, D(batch) => batch.len())
     }
 
+    /// Adds a request, which has been checked.
+    #[cfg(feature = "c-abi")]
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -115,16 +128,7 @@ impl SendBatch<'_> {
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         dispatch!(lent &mut self.0, D(batch) => {
-            let to = match to {
-                None => None,
-                Some(Destination::Srq(srqn)) => Some(Destination::Srq(srqn)),
-                // Another driver's is of another PD, which the caller has noticed.
-                Some(Destination::Datagram(to)) => match D::get(to.ah) {
-                    Some(ah) => Some(to.with(ah)),
-                    None => return Err(PostError::ForeignPd),
-                },
-            };
-            batch.push(operation, to, payload).map(D::lend)
+            batch.push(operation, own::<D>(to)?, payload).map(D::lend)
         })
     }
 
@@ -139,9 +143,85 @@ impl SendBatch<'_> {
         dispatch!(lent &mut self.0, D(batch) => unsafe { batch.close(opened, payload) })
     }
 
+    /// Adds a request. The queue pair has its operation and takes it there if `is_certain`; if not, or if it
+    /// is not the usual one otherwise, it is checked.
+    #[inline(always)]
+    pub(crate) fn add(
+        &mut self,
+        request: Request<'_>,
+        is_certain: bool,
+        check: impl Check,
+    ) -> Result<SendSlot, PostError> {
+        let Request {
+            operation,
+            to,
+            payload,
+            bounds,
+            ..
+        } = request;
+        // The check is in here so that the compiler has it for each driver, and knows which one it is
+        // throughout.
+        dispatch!(lent &mut self.0, D(batch) => {
+            if !(is_certain && bounds.hold_usual(payload)) {
+                check.check(&black_box(request))?;
+            }
+            batch.push(operation, own::<D>(to)?, payload).map(D::lend)
+        })
+    }
+
+    /// Adds a request that has been checked and that need not be the usual one.
+    pub(crate) fn add_other(&mut self, request: &Request<'_>) -> Result<SendSlot, PostError> {
+        let Request {
+            operation,
+            to,
+            payload,
+            ..
+        } = *request;
+        dispatch!(lent &mut self.0, D(batch) => {
+            batch.push_other(operation, own::<D>(to)?, payload).map(D::lend)
+        })
+    }
+
+    /// Whether who rings it need not ask for the queue pair's state: see [`contract::SendBatch::is_usual`].
+    #[inline(always)]
+    pub(crate) fn is_usual(&self) -> bool {
+        dispatch!(lent &self.0, D(batch) => batch.is_usual())
+    }
+
     #[inline(always)]
     pub(crate) fn ring(self) -> Result<usize, Errno> {
         dispatch!(lent &mut ManuallyDrop::new(self).0, D(batch) => batch.ring())
+    }
+}
+
+/// A request of a batch.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) operation: Operation,
+    pub(crate) to: Option<Destination<'a, Ah>>,
+    pub(crate) payload: Payload<'a>,
+    pub(crate) bounds: Bounds,
+    /// The type of the queue pair tells where its requests go.
+    pub(crate) is_certain: bool,
+}
+
+/// What is checked of a request that is not the usual one.
+pub(crate) trait Check: Copy {
+    fn check(self, request: &Request<'_>) -> Result<(), PostError>;
+}
+
+/// A destination as a driver knows it. Another driver's is of another PD, which the caller has noticed.
+#[inline(always)]
+fn own<'a, D: Listed>(
+    to: Option<Destination<'a, Ah>>,
+) -> Result<Option<Destination<'a, D::Ah>>, PostError> {
+    match to {
+        None => Ok(None),
+        Some(Destination::Srq(srqn)) => Ok(Some(Destination::Srq(srqn))),
+        Some(Destination::Datagram(to)) => match D::get(to.ah) {
+            Some(ah) => Ok(Some(to.with(ah))),
+            None => Err(PostError::ForeignPd),
+        },
     }
 }
 
@@ -183,12 +263,7 @@ impl RecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        let (queue, at) = dispatch!(self, D(queue) => {
-            let at = queue.begin();
-            (D::lend(queue), at)
-        });
-        let queue = Receiver::Own(queue);
-        RecvBatch { queue, at }
+        RecvBatch(dispatch!(self, D(queue) => Receiver::Own(D::lend(Posting::new(queue)))))
     }
 }
 
@@ -201,22 +276,13 @@ impl SharedRecvQueue {
 
     #[inline(always)]
     pub(crate) fn batch(&mut self) -> RecvBatch<'_> {
-        let (queue, at) = dispatch!(self, D(queue) => {
-            let at = queue.begin();
-            (D::lend(queue), at)
-        });
-        let queue = Receiver::Shared(queue);
-        RecvBatch { queue, at }
+        RecvBatch(dispatch!(self, D(queue) => Receiver::Shared(D::lend(Posting::new(queue)))))
     }
 }
 
 /// Requests that are being written into a receive queue.
 #[derive(Debug)]
-pub(crate) struct RecvBatch<'q> {
-    queue: Receiver<'q>,
-    /// How far it is, as the driver counts.
-    at: u64,
-}
+pub(crate) struct RecvBatch<'q>(Receiver<'q>);
 
 #[derive(Debug)]
 enum Receiver<'q> {
@@ -224,12 +290,66 @@ enum Receiver<'q> {
     Shared(Lent<SharedQueues<'q>>),
 }
 
+/// A batch, as a driver has it.
+struct Posting<'q, Q: contract::RecvQueue> {
+    queue: &'q mut Q,
+    /// How far it is.
+    at: Q::At,
+    /// Not 0 if one of its requests was not a usual one. (A number, since two values that share a word are
+    /// taken out of it and put back.)
+    unusual: u64,
+}
+
+impl<'q, Q: contract::RecvQueue> Posting<'q, Q> {
+    #[inline(always)]
+    fn new(queue: &'q mut Q) -> Self {
+        Self {
+            at: queue.begin(),
+            queue,
+            unusual: 0,
+        }
+    }
+
+    #[inline(always)]
+    fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+        if !self.queue.push_usual(&mut self.at, wr_id, slices) {
+            self.at = self.queue.push(black_box(self.at), wr_id, slices)?;
+            self.unusual = 1;
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn len(&self) -> u32 {
+        self.queue.pending(self.at)
+    }
+
+    #[inline(always)]
+    fn is_usual(&self) -> bool {
+        self.unusual == 0
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        match self.is_usual() {
+            true => self.queue.ring_usual(self.at),
+            false => self.queue.ring(self.at),
+        }
+    }
+}
+
+impl<Q: contract::RecvQueue> fmt::Debug for Posting<'_, Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Posting").field(&self.queue).finish()
+    }
+}
+
 /// As `dispatch!`, of a queue of either kind.
 macro_rules! receive {
-    ($batch:expr, $queue:ident => $then:expr) => {
+    ($batch:expr, $posting:ident => $then:expr) => {
         match $batch {
-            Receiver::Own(queue) => dispatch!(lent queue, D($queue) => $then),
-            Receiver::Shared(queue) => dispatch!(lent queue, D($queue) => $then),
+            Receiver::Own(posting) => dispatch!(lent posting, D($posting) => $then),
+            Receiver::Shared(posting) => dispatch!(lent posting, D($posting) => $then),
         }
     };
 }
@@ -237,19 +357,25 @@ macro_rules! receive {
 impl RecvBatch<'_> {
     #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
-        receive!(&self.queue, queue => queue.pending(self.at))
+        receive!(&self.0, posting => posting.len())
     }
 
     #[inline(always)]
     pub(crate) fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        receive!(&mut self.queue, queue => queue.push(&mut self.at, wr_id, slices))
+        receive!(&mut self.0, posting => posting.push(wr_id, slices))
+    }
+
+    /// Whether all its requests were usual ones: then something was rung since the queue was reset, or there
+    /// are none, and who rings need not ask for the queue pair's state.
+    #[inline(always)]
+    pub(crate) fn is_usual(&self) -> bool {
+        receive!(&self.0, posting => posting.is_usual())
     }
 
     #[inline(always)]
     pub(crate) fn ring(self) {
         let mut batch = ManuallyDrop::new(self);
-        let at = batch.at;
-        receive!(&mut batch.queue, queue => queue.ring(at));
+        receive!(&mut batch.0, posting => posting.ring());
     }
 }
 

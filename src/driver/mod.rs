@@ -113,7 +113,9 @@ use zerocopy::FromBytes;
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
 pub(crate) use self::contract::{CqParts, QpName};
-pub(crate) use self::data::{Completion, Completions, Each, RecvBatch, SendBatch, SendSlot};
+pub(crate) use self::data::{
+    Check, Completion, Completions, Each, RecvBatch, Request, SendBatch, SendSlot,
+};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,

@@ -5,7 +5,7 @@
 use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::AccessFlags;
 
-use super::send::{ATOMIC, Batch, Posted, gather};
+use super::send::{ANY, ATOMIC, Batch, Posted};
 use super::transport::{AtomicWrite, BindWindow, RdmaFlush, RemoteInvalidate};
 use crate::mw::{Mw, MwKind, Type1, Type2, Window};
 use crate::work::{
@@ -27,7 +27,11 @@ impl<'q, T: RemoteInvalidate> Batch<'q, T> {
         from: impl AsRef<[LocalSlice<'q>]>,
         rkey: RemoteKey,
     ) -> Result<Posted<'_>, PostError> {
-        self.push_to_peer(Operation::SendInv { rkey }, gather(from.as_ref())?)
+        self.push_to_peer(
+            Operation::SendInv { rkey },
+            Payload::Gather(from.as_ref()),
+            ANY,
+        )
     }
 
     /// Adds a SEND as [`Batch::send_inv`], of bytes that are copied into the request.
@@ -41,7 +45,7 @@ impl<'q, T: RemoteInvalidate> Batch<'q, T> {
         bytes: &[u8],
         rkey: RemoteKey,
     ) -> Result<Posted<'_>, PostError> {
-        self.push_to_peer(Operation::SendInv { rkey }, Payload::Inline(bytes))
+        self.push_to_peer(Operation::SendInv { rkey }, Payload::Inline(bytes), ANY)
     }
 }
 
@@ -110,7 +114,12 @@ impl<'q, T: BindWindow> Batch<'q, T> {
     /// RC only. Otherwise see [`PostError`].
     #[inline(always)]
     pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
-        self.push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+        self.push(
+            Operation::LocalInv { rkey },
+            None,
+            Payload::Gather(&[]),
+            ANY,
+        )
     }
 
     fn bind<K: MwKind>(
@@ -143,7 +152,7 @@ impl<'q, T: BindWindow> Batch<'q, T> {
             of_queue_pair,
             ..bind
         };
-        let posted = self.push(Operation::BindMw(bind), None, Payload::Gather(&[]))?;
+        let posted = self.push(Operation::BindMw(bind), None, Payload::Gather(&[]), ANY)?;
         mw.set_tag(bind.rkey.tag());
         Ok(posted)
     }
@@ -207,7 +216,7 @@ impl<'q, T: RdmaFlush> Batch<'q, T> {
             placement: placement.bits(),
             level,
         };
-        self.push_to_peer(operation, Payload::Gather(&[]))
+        self.push_to_peer(operation, Payload::Gather(&[]), ANY)
     }
 }
 

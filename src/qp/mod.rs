@@ -464,6 +464,18 @@ impl QpShared {
         QpState(self.state.load(Ordering::Relaxed).into())
     }
 
+    /// Refuses states in which a queue pair does not send. Whoever posts asks once: it then sends until it is
+    /// reset, which takes the send queue.
+    #[inline]
+    fn check_sends(&self) -> std::result::Result<(), PostError> {
+        match self.state() {
+            state @ (QpState::RESET | QpState::INIT | QpState::RTR) => {
+                Err(PostError::WrongState { state })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn tag(&self) -> PdTag {
         self.pd.tag()
     }
@@ -986,7 +998,7 @@ mod tests {
     use crate::owned::tests::Listener;
 
     /// A queue pair of the sample driver, without its halves.
-    fn shared(context: &Context) -> QpShared {
+    pub(super) fn shared(context: &Context, transport: QpType) -> QpShared {
         let pd = context.alloc_pd().unwrap().user(User::Qp);
         let backing = crate::driver::samples::qp_backing();
         let queues = Queues::Qp(backing.clone());
@@ -994,8 +1006,8 @@ mod tests {
         QpShared {
             kernel: RwLock::new(KernelQp::new(context, QpHandle(9), 17, backing)),
             id: 1,
-            transport: QpType::UD,
-            operations: Operations::of(QpType::UD),
+            transport,
+            operations: Operations::of(transport),
             state: AtomicU8::new(QpState::RTS.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
@@ -1012,7 +1024,7 @@ mod tests {
     fn dropping(kernel_refuses: bool) -> Vec<String> {
         let (kernel, file) = rustix::pipe::pipe().unwrap();
         let context = Context::over(file);
-        let qp = shared(&context);
+        let qp = shared(&context, QpType::UD);
         let _kernel = Some(kernel).filter(|_| !kernel_refuses);
         let told = Arc::new(Mutex::new(Vec::new()));
         let commands = Arc::clone(&told);

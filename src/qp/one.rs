@@ -1,17 +1,14 @@
 //! Posting one request in one call: the shortest way there is.
 
 use std::fmt;
-use std::sync::Arc;
+use std::marker::PhantomData;
 
-use uverbs_uapi::enums::{QpState, QpType};
-use uverbs_uapi::flags::SendFlags;
-
-use super::send::{Fixed, gather, length};
+use super::Of;
+use super::send::{ANY, Sender};
 use super::transport::{Connected, NamesSrq, RdmaRead, RdmaWrite, Transport};
-use super::{Of, QpShared};
-use crate::driver::SendQueue;
+use crate::driver::Request;
 use crate::work::{
-    Destination, LocalSlice, Operation, Operations, Payload, PostError, Remote, RemoteSlice,
+    Bounds, Destination, LocalSlice, Operation, Payload, PostError, Remote, RemoteSlice,
 };
 
 /// A request that is about to be posted, alone and signaled: each method posts it and rings the doorbell.
@@ -21,13 +18,11 @@ use crate::work::{
 /// there of the memory that a request names holds here too.
 #[must_use = "nothing is posted until a request is named"]
 pub struct One<'q, T: Transport> {
-    pub(super) queue: &'q mut SendQueue,
-    pub(super) fixed: &'q Fixed,
-    pub(super) shared: &'q Arc<QpShared>,
-    pub(super) wr_id: u64,
+    sender: &'q mut Sender,
+    wr_id: u64,
     /// As of a batch.
-    pub(super) srq: T::Srq,
-    pub(super) of: Of<T>,
+    srq: T::Srq,
+    of: Of<T>,
 }
 
 impl<T: NamesSrq> One<'_, T> {
@@ -40,59 +35,45 @@ impl<T: NamesSrq> One<'_, T> {
     }
 }
 
-impl<T: Transport> One<'_, T> {
-    /// Checks what can be checked of the request and posts it.
+impl<'q, T: Transport> One<'q, T> {
     #[inline(always)]
-    fn push(self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
-        let fixed = self.fixed;
-        let srqn = T::named(self.srq)?;
-        if T::TYPE.is_none() {
-            self.check(operation.needs(), srqn)?;
-        }
-        if let Payload::Gather(slices) = payload
-            && slices.iter().any(|slice| slice.pd != fixed.pd)
-        {
-            return Err(PostError::ForeignPd);
-        }
-        let state = self.shared.state();
-        if matches!(state, QpState::RESET | QpState::INIT | QpState::RTR) {
-            return Err(PostError::WrongState { state });
-        }
-        match srqn {
-            None => self.queue.post(self.wr_id, operation, payload),
-            Some(srqn) => self.post_to(srqn, operation, payload),
+    pub(super) fn new(sender: &'q mut Sender, wr_id: u64) -> Self {
+        Self {
+            sender,
+            wr_id,
+            srq: T::NO_SRQ,
+            of: PhantomData,
         }
     }
 
-    /// Posts the request to a shared receive queue, by a batch: drivers have no shorter way for it.
-    fn post_to(
-        self,
-        srqn: u32,
-        operation: Operation,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
-        let mut batch = self.queue.batch();
-        let mut slot = batch.push(operation, Some(Destination::Srq(srqn)), payload)?;
-        slot.set_id(self.wr_id);
-        slot.add_flags(SendFlags::SIGNALED);
-        batch.ring().map(drop).map_err(PostError::Doorbell)
-    }
-
-    /// Refuses what the queue pair cannot do.
+    /// Checks what can be checked of the request and posts it. The peer has room for so many bytes, as far as
+    /// is known.
     #[inline(always)]
-    fn check(&self, needed: Operations, srqn: Option<u32>) -> Result<(), PostError> {
-        let Fixed {
-            transport,
-            operations,
-            ..
-        } = *self.fixed;
-        if transport == QpType::UD || srqn.is_some() != (transport == QpType::XRC_SEND) {
-            return Err(PostError::Destination);
+    fn push(self, operation: Operation, payload: Payload<'_>, room: u64) -> Result<(), PostError> {
+        let Self { sender, wr_id, .. } = self;
+        let to = T::named(self.srq)?.map(Destination::Srq);
+        let is_certain = T::TYPE.is_some();
+        let fixed = &sender.fixed;
+        let bounds = Bounds { room, pd: fixed.pd };
+        if to.is_none() && (is_certain || fixed.check(operation, None, false).is_ok()) {
+            match sender.queue.post(wr_id, operation, payload, bounds) {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(errno)) => match sender.ring_again(errno) {
+                    None => return Ok(()),
+                    Some(errno) => return Err(PostError::Doorbell(errno)),
+                },
+                None => {}
+            }
         }
-        match operations.contains(needed) {
-            true => Ok(()),
-            false => Err(operations.refusal(needed, transport)),
-        }
+        // Put together here, so that who posts the usual request does not do so.
+        let request = Request {
+            operation,
+            to,
+            payload,
+            bounds,
+            is_certain,
+        };
+        sender.carefully(wr_id, &request)
     }
 
     /// As `push`, for a payload that goes to or comes from `remote`.
@@ -103,15 +84,12 @@ impl<T: Transport> One<'_, T> {
         remote: RemoteSlice,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        let local = length(payload);
-        if local > remote.length {
-            return Err(PostError::BeyondRemote {
-                local,
-                remote: remote.length,
-            });
-        }
-        let RemoteSlice { address, rkey, .. } = remote;
-        self.push(operation(Remote { address, rkey }), payload)
+        let RemoteSlice {
+            address,
+            rkey,
+            length,
+        } = remote;
+        self.push(operation(Remote { address, rkey }), payload, length)
     }
 
     /// Posts a SEND of registered memory to the peer.
@@ -124,7 +102,7 @@ impl<T: Transport> One<'_, T> {
     where
         T: Connected,
     {
-        self.push(Operation::Send, gather(from.as_ref())?)
+        self.push(Operation::Send, Payload::Gather(from.as_ref()), ANY)
     }
 
     /// Posts a SEND of bytes that are copied into the request.
@@ -137,7 +115,7 @@ impl<T: Transport> One<'_, T> {
     where
         T: Connected,
     {
-        self.push(Operation::Send, Payload::Inline(bytes))
+        self.push(Operation::Send, Payload::Inline(bytes), ANY)
     }
 
     /// Posts an RDMA WRITE of registered memory to the peer's.
@@ -154,7 +132,7 @@ impl<T: Transport> One<'_, T> {
     where
         T: RdmaWrite,
     {
-        let payload = gather(from.as_ref())?;
+        let payload = Payload::Gather(from.as_ref());
         self.push_remote(|remote| Operation::Write { remote }, to, payload)
     }
 
@@ -186,7 +164,7 @@ impl<T: Transport> One<'_, T> {
     where
         T: RdmaRead,
     {
-        let payload = gather(into.as_ref())?;
+        let payload = Payload::Gather(into.as_ref());
         self.push_remote(|remote| Operation::Read { remote }, from, payload)
     }
 }

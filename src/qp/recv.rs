@@ -130,7 +130,7 @@ impl<'q> RecvBatch<'q> {
         let Some(raw) = &mut self.raw else {
             return Err(PostError::SharedReceive);
         };
-        if slices.iter().any(|slice| slice.pd != self.pd) {
+        if !slices.iter().all(|slice| slice.pd == self.pd) {
             return Err(PostError::ForeignPd);
         }
         raw.push(wr_id, slices)
@@ -150,22 +150,26 @@ impl<'q> RecvBatch<'q> {
     ///
     /// # Errors
     ///
-    /// [`PostError::WrongState`] in the state RESET: nothing is posted.
+    /// [`PostError::WrongState`] in the state RESET, unless the batch is empty: nothing is posted.
     #[doc(alias = "ibv_post_recv")]
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
         let count = self.len();
+        let Some(raw) = self.raw else {
+            return Ok(count);
+        };
+        // Whoever has posted something since the last reset goes on posting until the next, which takes the
+        // queue.
         if let Some(qp) = self.qp
+            && !raw.is_usual()
             && qp.state() == QpState::RESET
         {
             return Err(PostError::WrongState {
                 state: QpState::RESET,
             });
         }
-        if let Some(raw) = self.raw {
-            raw.ring();
-        }
+        raw.ring();
         Ok(count)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
 
 use super::membership::{InDomain, Membership, NoDomain};
@@ -13,9 +13,11 @@ use super::transport::{Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrit
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
 use crate::domain::{DomainKey, ThreadDomain};
-use crate::driver::{self, SendQueue, SendSlot};
+use crate::driver::{self, Check as _, Request, SendQueue, SendSlot};
+use crate::error::Errno;
 use crate::work::{
-    Destination, LocalSlice, Operation, Operations, Payload, PdTag, PostError, Remote, RemoteSlice,
+    Bounds, Destination, LocalSlice, Operation, Operations, Payload, PdTag, PostError, Remote,
+    RemoteSlice,
 };
 
 /// Bytes that an atomic operation works on.
@@ -31,18 +33,23 @@ pub(super) struct Fixed {
     pub(super) domain: Option<DomainKey>,
 }
 
+/// What posts send requests, whatever the transport.
+pub(super) struct Sender {
+    pub(super) queue: SendQueue,
+    pub(super) fixed: Fixed,
+    shared: Arc<QpShared>,
+}
+
 /// The send half of a queue pair.
 pub struct SendHalf<T: Transport, M: Membership = NoDomain> {
-    queue: SendQueue,
-    fixed: Fixed,
-    shared: Arc<QpShared>,
+    sender: Sender,
     of: Of<(T, M)>,
 }
 
 impl<T: Transport, M: Membership> SendHalf<T, M> {
     /// With the thread domain if it belongs to one.
     pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>, domain: Option<DomainKey>) -> Self {
-        Self {
+        let sender = Sender {
             queue,
             fixed: Fixed {
                 pd: shared.tag(),
@@ -51,33 +58,34 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
                 domain,
             },
             shared: Arc::clone(shared),
-            of: PhantomData,
-        }
+        };
+        let of = PhantomData;
+        Self { sender, of }
     }
 
     pub(super) fn domain(&self) -> Option<DomainKey> {
-        self.fixed.domain
+        self.sender.fixed.domain
     }
 
     pub(super) fn queue(&self) -> &SendQueue {
-        &self.queue
+        &self.sender.queue
     }
 
     pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
-        &mut self.queue
+        &mut self.sender.queue
     }
 
     pub(super) fn into_queue(self) -> SendQueue {
-        self.queue
+        self.sender.queue
     }
 
     pub(super) fn shared(&self) -> &Arc<QpShared> {
-        &self.shared
+        &self.sender.shared
     }
 
     /// The queue pair's number; see [`Qp::qpn`](super::Qp::qpn).
     pub fn qpn(&self) -> u32 {
-        self.shared.qpn()
+        self.sender.shared.qpn()
     }
 
     /// Send requests that have been rung and that are not known to be finished.
@@ -88,7 +96,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
     /// behind the last signaled one stay in flight, and keep their places in the ring. With soft-RoCE a
     /// request that is no longer in flight keeps its place as long as its completion waits to be taken.
     pub fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
+        self.sender.queue.in_flight()
     }
 }
 
@@ -96,13 +104,7 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
-        Batch {
-            raw: self.queue.batch(),
-            fixed: &self.fixed,
-            shared: &self.shared,
-            srq: T::NO_SRQ,
-            of: PhantomData,
-        }
+        Batch::new(&mut self.sender)
     }
 }
 
@@ -110,14 +112,7 @@ impl<T: Transport> SendHalf<T> {
     /// Posts one signaled request: see [`Qp::one`](super::Qp::one).
     #[inline(always)]
     pub fn one(&mut self, wr_id: u64) -> One<'_, T> {
-        One {
-            queue: &mut self.queue,
-            fixed: &self.fixed,
-            shared: &self.shared,
-            wr_id,
-            srq: T::NO_SRQ,
-            of: PhantomData,
-        }
+        One::new(&mut self.sender, wr_id)
     }
 
     /// Posts send requests: see [`Qp::post`](super::Qp::post).
@@ -147,14 +142,8 @@ impl<T: Transport> SendHalf<T, InDomain> {
         &'q mut self,
         domain: &'q mut ThreadDomain,
     ) -> Result<Batch<'q, T>, PostError> {
-        domain.check(self.fixed.domain)?;
-        Ok(Batch {
-            raw: self.queue.batch(),
-            fixed: &self.fixed,
-            shared: &self.shared,
-            srq: T::NO_SRQ,
-            of: PhantomData,
-        })
+        domain.check(self.sender.fixed.domain)?;
+        Ok(Batch::new(&mut self.sender))
     }
 
     /// Posts one signaled request: see [`Qp::one`](super::Qp::one).
@@ -168,15 +157,8 @@ impl<T: Transport> SendHalf<T, InDomain> {
         domain: &'q mut ThreadDomain,
         wr_id: u64,
     ) -> Result<One<'q, T>, PostError> {
-        domain.check(self.fixed.domain)?;
-        Ok(One {
-            queue: &mut self.queue,
-            fixed: &self.fixed,
-            shared: &self.shared,
-            wr_id,
-            srq: T::NO_SRQ,
-            of: PhantomData,
-        })
+        domain.check(self.sender.fixed.domain)?;
+        Ok(One::new(&mut self.sender, wr_id))
     }
 }
 
@@ -184,7 +166,7 @@ impl<T: Transport, M: Membership> fmt::Debug for SendHalf<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendHalf")
             .field("qpn", &self.qpn())
-            .field("queue", &self.queue)
+            .field("queue", &self.sender.queue)
             .finish()
     }
 }
@@ -237,6 +219,17 @@ impl<T: NamesSrq> Batch<'_, T> {
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
+    #[inline(always)]
+    pub(super) fn new(sender: &'q mut Sender) -> Self {
+        Self {
+            raw: sender.queue.batch(),
+            fixed: &sender.fixed,
+            shared: &sender.shared,
+            srq: T::NO_SRQ,
+            of: PhantomData,
+        }
+    }
+
     pub(super) fn fixed(&self) -> &Fixed {
         self.fixed
     }
@@ -263,65 +256,59 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        let state = self.shared.state();
-        if matches!(state, QpState::RESET | QpState::INIT | QpState::RTR) {
-            return Err(PostError::WrongState { state });
+        if !self.raw.is_usual() {
+            self.shared.check_sends()?;
         }
         self.raw.ring().map_err(PostError::Doorbell)
     }
 
-    /// Checks what can be checked of every request and writes it into the ring.
+    /// Checks what can be checked of every request and writes it into the ring. The peer has room for so many
+    /// bytes, as far as is known.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, driver::Ah>>,
         payload: Payload<'_>,
+        room: u64,
     ) -> Result<Posted<'_>, PostError> {
-        let needed = operation.needs();
-        // A transport that is known here has these.
-        if T::TYPE.is_none() || !Operations::CERTAIN.contains(needed) {
-            self.check(needed, to)?;
-        }
-        if let Payload::Gather(slices) = payload
-            && slices.iter().any(|slice| slice.pd != self.fixed.pd)
-        {
-            return Err(PostError::ForeignPd);
-        }
-        if let Some(Destination::Datagram(to)) = to {
-            if to.pd != self.fixed.pd {
-                return Err(PostError::ForeignPd);
-            }
-            let (given, max) = (length(payload), self.shared.max_datagram());
-            if given > max {
-                return Err(PostError::MessageTooLong { given, max });
-            }
-        }
-        self.raw.push(operation, to, payload).map(|slot| Posted {
+        let (room, pd) = (self.room(to, room), self.fixed.pd);
+        let request = Request {
+            operation,
+            to,
+            payload,
+            bounds: Bounds { room, pd },
+            is_certain: T::TYPE.is_some(),
+        };
+        let checks = Checks(self.fixed, self.shared);
+        let pushed = self
+            .raw
+            .add(request, self.is_certain(operation, to), checks);
+        pushed.map(|slot| Posted {
             slot,
             batch: PhantomData,
         })
     }
 
-    /// Refuses what the queue pair cannot do.
+    /// The room that there is for a request that goes there.
     #[inline(always)]
-    fn check(
-        &self,
-        needed: Operations,
-        to: Option<Destination<'_, driver::Ah>>,
-    ) -> Result<(), PostError> {
-        let Fixed {
-            transport,
-            operations,
-            ..
-        } = *self.fixed;
-        if T::TYPE.is_none() && !is_destination(to, transport, needed) {
-            return Err(PostError::Destination);
+    fn room(&self, to: Option<Destination<'_, driver::Ah>>, room: u64) -> u64 {
+        match to {
+            Some(Destination::Datagram(_)) => self.shared.max_datagram(),
+            _ => room,
         }
-        match operations.contains(needed) {
-            true => Ok(()),
-            false => Err(operations.refusal(needed, transport)),
-        }
+    }
+
+    /// Whether the queue pair has the operation, and a request with it goes there.
+    #[inline(always)]
+    fn is_certain(&self, operation: Operation, to: Option<Destination<'_, driver::Ah>>) -> bool {
+        let is_typed = T::TYPE.is_some();
+        let has_it = is_typed && Operations::CERTAIN.contains(operation.needs());
+        let goes_there = match to {
+            Some(Destination::Datagram(to)) => to.pd == self.fixed.pd,
+            _ => true,
+        };
+        goes_there && (has_it || self.fixed.check(operation, to, is_typed).is_ok())
     }
 
     /// As `push`, to the peer of the connection.
@@ -330,9 +317,10 @@ impl<'q, T: Transport> Batch<'q, T> {
         &mut self,
         operation: Operation,
         payload: Payload<'_>,
+        room: u64,
     ) -> Result<Posted<'_>, PostError> {
         let to = T::named(self.srq)?.map(Destination::Srq);
-        self.push(operation, to, payload)
+        self.push(operation, to, payload, room)
     }
 
     /// As `push`, for a payload that goes to or comes from `remote`.
@@ -343,15 +331,12 @@ impl<'q, T: Transport> Batch<'q, T> {
         remote: RemoteSlice,
         payload: Payload<'_>,
     ) -> Result<Posted<'_>, PostError> {
-        let local = length(payload);
-        if local > remote.length {
-            return Err(PostError::BeyondRemote {
-                local,
-                remote: remote.length,
-            });
-        }
-        let RemoteSlice { address, rkey, .. } = remote;
-        self.push_to_peer(operation(Remote { address, rkey }), payload)
+        let RemoteSlice {
+            address,
+            rkey,
+            length,
+        } = remote;
+        self.push_to_peer(operation(Remote { address, rkey }), payload, length)
     }
 }
 
@@ -372,32 +357,94 @@ fn is_destination(
     }
 }
 
-/// The longest message that the InfiniBand specification has.
-const MAX_MESSAGE: u64 = 1 << 31;
+/// As much room as there may be.
+pub(super) const ANY: u64 = u64::MAX;
 
-/// The bytes of a payload.
-#[inline(always)]
-pub(super) fn length(payload: Payload<'_>) -> u64 {
-    match payload {
-        Payload::Gather(slices) => slices.iter().map(|slice| u64::from(slice.length)).sum(),
-        Payload::Inline(bytes) => bytes.len() as u64,
-        Payload::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
-        Payload::InlineSges(pieces) => pieces.len() as u64,
+/// What is checked of a request of a batch that is not the usual one.
+#[derive(Clone, Copy)]
+struct Checks<'q>(&'q Fixed, &'q Arc<QpShared>);
+
+impl driver::Check for Checks<'_> {
+    #[cold]
+    #[inline(never)]
+    fn check(self, request: &Request<'_>) -> Result<(), PostError> {
+        let Self(fixed, shared) = self;
+        let Request {
+            operation,
+            to,
+            payload,
+            bounds,
+            is_certain,
+        } = *request;
+        let (given, max) = (payload.len(), shared.max_datagram());
+        let is_datagram = matches!(to, Some(Destination::Datagram(_)));
+        let room = if is_datagram { ANY } else { bounds.room };
+        Bounds { room, ..bounds }.check(payload)?;
+        fixed.check(operation, to, is_certain)?;
+        match is_datagram && given > max {
+            true => Err(PostError::MessageTooLong { given, max }),
+            false => Ok(()),
+        }
     }
 }
 
-/// A list of slices, refused if it is too long for a message.
-#[inline(always)]
-pub(super) fn gather<'a>(slices: &'a [LocalSlice<'a>]) -> Result<Payload<'a>, PostError> {
-    let payload = Payload::Gather(slices);
-    let given = length(payload);
-    if given > MAX_MESSAGE {
-        return Err(PostError::MessageTooLong {
-            given,
-            max: MAX_MESSAGE,
-        });
+impl Sender {
+    /// Rings again for what was posted, in another way, after the doorbell has failed with this errno. Tells
+    /// how it fails if it does so again: in a register.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ring_again(&mut self, failed: Errno) -> Option<Errno> {
+        self.queue.ring_again(failed).err()
     }
-    Ok(payload)
+
+    /// Posts one signaled request, or tells why it cannot be. For all that [`SendQueue::post`] does not do, out
+    /// of line as a whole: so who posts the usual request keeps nothing for it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn carefully(&mut self, wr_id: u64, request: &Request<'_>) -> Result<(), PostError> {
+        let Self {
+            queue,
+            fixed,
+            shared,
+        } = self;
+        Checks(fixed, shared).check(request)?;
+        shared.check_sends()?;
+        let mut batch = queue.batch();
+        let mut slot = batch.add_other(request)?;
+        slot.set_id(wr_id);
+        slot.add_flags(SendFlags::SIGNALED);
+        batch.ring().map(drop).map_err(PostError::Doorbell)
+    }
+}
+
+impl Fixed {
+    /// Refuses what the queue pair cannot do, and what it cannot do there; if it is certain, its type tells where
+    /// requests go.
+    #[inline(always)]
+    pub(super) fn check(
+        &self,
+        operation: Operation,
+        to: Option<Destination<'_, driver::Ah>>,
+        is_certain: bool,
+    ) -> Result<(), PostError> {
+        let Self {
+            transport,
+            operations,
+            pd,
+            ..
+        } = *self;
+        let needed = operation.needs();
+        if !is_certain && !is_destination(to, transport, needed) {
+            return Err(PostError::Destination);
+        }
+        if !operations.contains(needed) {
+            return Err(operations.refusal(needed, transport));
+        }
+        match to {
+            Some(Destination::Datagram(to)) if to.pd != pd => Err(PostError::ForeignPd),
+            _ => Ok(()),
+        }
+    }
 }
 
 // Which requests a transport has is a bound on each method and not on the block around them: only there does
@@ -414,7 +461,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push_to_peer(Operation::Send, gather(from.as_ref())?)
+        self.push_to_peer(Operation::Send, Payload::Gather(from.as_ref()), ANY)
     }
 
     /// Adds a SEND with immediate data: a number that the peer's completion has
@@ -432,7 +479,11 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push_to_peer(Operation::SendImm { imm }, gather(from.as_ref())?)
+        self.push_to_peer(
+            Operation::SendImm { imm },
+            Payload::Gather(from.as_ref()),
+            ANY,
+        )
     }
 
     /// Adds a SEND of bytes that are copied into the request.
@@ -445,7 +496,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push_to_peer(Operation::Send, Payload::Inline(bytes))
+        self.push_to_peer(Operation::Send, Payload::Inline(bytes), ANY)
     }
 
     /// Adds a SEND with immediate data of bytes that are copied into the request.
@@ -458,7 +509,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.push_to_peer(Operation::SendImm { imm }, Payload::Inline(bytes))
+        self.push_to_peer(Operation::SendImm { imm }, Payload::Inline(bytes), ANY)
     }
 }
 
@@ -483,7 +534,8 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push(
             Operation::Send,
             Some(to.destination()),
-            gather(from.as_ref())?,
+            Payload::Gather(from.as_ref()),
+            ANY,
         )
     }
 
@@ -505,7 +557,8 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push(
             Operation::SendImm { imm },
             Some(to.destination()),
-            gather(from.as_ref())?,
+            Payload::Gather(from.as_ref()),
+            ANY,
         )
     }
 
@@ -523,6 +576,7 @@ impl<'q, T: Transport> Batch<'q, T> {
             Operation::Send,
             Some(to.destination()),
             Payload::Inline(bytes),
+            ANY,
         )
     }
 
@@ -545,6 +599,7 @@ impl<'q, T: Transport> Batch<'q, T> {
             Operation::SendImm { imm },
             Some(to.destination()),
             Payload::Inline(bytes),
+            ANY,
         )
     }
 }
@@ -567,7 +622,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push_remote(
             |remote| Operation::Write { remote },
             to,
-            gather(from.as_ref())?,
+            Payload::Gather(from.as_ref()),
         )
     }
 
@@ -589,7 +644,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
             to,
-            gather(from.as_ref())?,
+            Payload::Gather(from.as_ref()),
         )
     }
 
@@ -651,7 +706,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.push_remote(
             |remote| Operation::Read { remote },
             from,
-            gather(into.as_ref())?,
+            Payload::Gather(into.as_ref()),
         )
     }
 }
@@ -767,5 +822,121 @@ impl Posted<'_> {
 impl fmt::Debug for Posted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Posted").field("slot", &self.slot).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uverbs_uapi::enums::QpState;
+
+    use super::super::tests::shared;
+    use super::super::transport::Rc;
+    use super::*;
+    use crate::context::Context;
+    use crate::driver::samples;
+    use crate::work::{LocalKey, RemoteKey};
+
+    /// A send half over a queue of each driver, in this state.
+    fn halves(state: QpState) -> Vec<SendHalf<Rc>> {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let half = |queue| {
+            let shared = Arc::new(shared(&context, QpType::RC));
+            shared.store(state);
+            SendHalf::new(queue, &shared, None)
+        };
+        samples::send_queues().into_iter().map(half).collect()
+    }
+
+    /// Posts some in each way.
+    fn post(half: &mut SendHalf<Rc>) -> Result<(), PostError> {
+        half.one(1).send_inline(b"one")?;
+        half.one(2).send_inline(b"the usual one")?;
+        half.batch().ring()?;
+        half.post(|batch| batch.send_inline(b"three").map(drop))?;
+        half.post(|batch| {
+            batch.send_inline(b"four")?;
+            batch.send_inline(b"five")?.signaled(5);
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// Would catch requests that go into the ring of a queue pair that does not send, and one that is not asked
+    /// whether it does because requests are usual ones.
+    #[test]
+    fn a_queue_pair_that_does_not_send_takes_no_request() {
+        for mut half in halves(QpState::RESET) {
+            for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
+                half.sender.shared.store(state);
+                let refused = Err(PostError::WrongState { state });
+                for _ in 0..2 {
+                    assert_eq!(half.one(1).send_inline(b"early"), refused);
+                    let mut batch = half.batch();
+                    batch.send_inline(b"early").unwrap().signaled(1);
+                    batch.send_inline(b"early").unwrap().signaled(2);
+                    assert_eq!(batch.ring().map(drop), refused);
+                    assert_eq!(half.batch().ring().map(drop), refused);
+                }
+                assert_eq!(half.in_flight(), 0);
+            }
+            half.sender.shared.store(QpState::RTS);
+            post(&mut half).unwrap();
+            assert_eq!(half.in_flight(), 5);
+        }
+    }
+
+    /// Would catch memory of others that is sent, or a peer's that is written beyond its slice, where requests
+    /// are usual ones and where they are not yet.
+    #[test]
+    fn every_request_is_checked() {
+        for mut half in halves(QpState::RTS) {
+            let (pd, lkey) = (half.sender.fixed.pd, LocalKey(1));
+            let of = |length, pd| LocalSlice::new(0x1000, length, lkey, pd);
+            let to = |length| RemoteSlice {
+                address: 0x2000,
+                length,
+                rkey: RemoteKey(2),
+            };
+            let beyond = PostError::BeyondRemote {
+                local: 9,
+                remote: 8,
+            };
+            let long = PostError::MessageTooLong {
+                given: (1 << 31) + 1,
+                max: 1 << 31,
+            };
+            let cases = [
+                (of(8, PdTag::new(77, 77)), to(8), PostError::ForeignPd),
+                (of(9, pd), to(8), beyond),
+                (of((1 << 31) + 1, pd), to(u64::MAX), long),
+                (
+                    of(u32::MAX, pd),
+                    to(0),
+                    PostError::MessageTooLong {
+                        given: u32::MAX.into(),
+                        max: 1 << 31,
+                    },
+                ),
+            ];
+            for _ in 0..2 {
+                for (from, to, error) in &cases {
+                    assert_eq!(half.one(1).write(from, *to), Err(*error));
+                    let mut batch = half.batch();
+                    assert_eq!(batch.write(from, *to).err(), Some(*error));
+                }
+                let many = [of(1, pd); 64];
+                let refused = half.one(1).write(many, to(64));
+                assert!(matches!(refused, Err(PostError::TooManySges { .. })));
+                let refused = half.one(1).send_inline(&[0; 4096]);
+                assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
+                let before = half.in_flight();
+                // Nothing, and as much as there may be, are not as usual but are taken.
+                half.one(1).write(of(0, pd), to(0)).unwrap();
+                half.one(1).write(of(1 << 31, pd), to(1 << 31)).unwrap();
+                half.one(1).write(of(8, pd), to(8)).unwrap();
+                assert_eq!(half.in_flight(), before + 3);
+            }
+        }
     }
 }

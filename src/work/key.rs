@@ -137,7 +137,9 @@ pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
 ///
 /// It borrows its region. A batch holds the borrow until it is rung or dropped; from then on the library sees
 /// to it that the region stays registered until the request has completed (see [`Mr`](crate::Mr)).
+// Length and key lie side by side, for drivers that take them as one number.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct LocalSlice<'r> {
     pub(crate) address: u64,
     pub(crate) length: u32,

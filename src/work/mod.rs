@@ -24,5 +24,7 @@ pub(crate) use progress::Progress;
 #[cfg(feature = "c-abi")]
 pub(crate) use request::Pieces;
 pub use request::Placement;
-pub(crate) use request::{Bind, DatagramTo, Destination, Element, Operation, Payload, Remote};
+pub(crate) use request::{
+    Bind, Bounds, DatagramTo, Destination, Element, Operation, Payload, Remote, is_plain,
+};
 pub use wall_clock::WallClock;

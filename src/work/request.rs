@@ -10,7 +10,7 @@ use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
 use uverbs_uapi::types::Sge;
 
-use super::{LocalKey, LocalSlice, PdTag, RemoteKey};
+use super::{LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
 
 /// What a send work request does. C programs tell it in a call before the others, and it is looked at again
 /// where it was kept: which one it is stands by itself.
@@ -124,6 +124,87 @@ pub(crate) enum Payload<'a> {
     Sges(&'a [Sge]),
     /// As `Inline`, of several places.
     InlineSges(Pieces<'a>),
+}
+
+impl Payload<'_> {
+    /// Its bytes.
+    #[inline(always)]
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Gather(slices) => slices.iter().map(|slice| u64::from(slice.length)).sum(),
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Sges(sges) => sges.iter().map(|sge| u64::from(sge.length)).sum(),
+            Self::InlineSges(pieces) => pieces.len() as u64,
+        }
+    }
+
+    /// Whether all slices have bytes, and fewer than 2 GiB: so it is with nearly all requests, and this is one
+    /// comparison.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        match self {
+            Self::Gather(slices) => slices.iter().all(is_plain),
+            Self::Sges(sges) => sges.iter().all(is_plain),
+            Self::Inline(_) | Self::InlineSges(_) => true,
+        }
+    }
+}
+
+/// The longest message that the InfiniBand specification has.
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// What a payload has to be within.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Bytes that the other side has room for, as far as is known.
+    pub(crate) room: u64,
+    /// The protection domain of its slices.
+    pub(crate) pd: PdTag,
+}
+
+impl Bounds {
+    /// Whether a payload is a usual one, plain and as [`Self::check`] wants it. Nearly all are, and so these
+    /// are all the checks that they have.
+    #[inline(always)]
+    pub(crate) fn hold_usual(self, payload: Payload<'_>) -> bool {
+        let length = payload.len();
+        match payload {
+            Payload::Gather(slices) => {
+                payload.is_plain()
+                    && length <= MAX_MESSAGE
+                    && length <= self.room
+                    && slices.iter().all(|slice| slice.pd == self.pd)
+            }
+            _ => length <= self.room,
+        }
+    }
+
+    /// Refuses a payload that is longer than a message can be or than the room that there is, or that is of
+    /// another protection domain.
+    pub(crate) fn check(self, payload: Payload<'_>) -> Result<(), PostError> {
+        let (local, remote) = (payload.len(), self.room);
+        if matches!(payload, Payload::Gather(_)) && local > MAX_MESSAGE {
+            return Err(PostError::MessageTooLong {
+                given: local,
+                max: MAX_MESSAGE,
+            });
+        }
+        if local > remote {
+            return Err(PostError::BeyondRemote { local, remote });
+        }
+        match payload {
+            Payload::Gather(slices) if slices.iter().any(|slice| slice.pd != self.pd) => {
+                Err(PostError::ForeignPd)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// See [`Payload::is_plain`].
+#[inline(always)]
+pub(crate) fn is_plain(slice: &impl Element) -> bool {
+    slice.length().cast_signed() > 0
 }
 
 /// An element of a gather or scatter list.

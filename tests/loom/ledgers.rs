@@ -83,7 +83,7 @@ fn send_queue(signaled: u32) -> Queue<SendLedger> {
     Queue {
         ledger: SendLedger::new(RING),
         done: SendLedger::done,
-        note: |ledger, index| ledger.note(index).write(id(index), index + 1),
+        note: |ledger, index| ledger.note(index).write(id(index), (index + 1).into()),
         finish: |ledger, index| ledger.finish(index as u16).0,
         signaled,
     }
@@ -180,7 +180,7 @@ fn room() {
         let done = ledger.done();
         // Relaxed, as the device may look.
         assert!(consumer.load(Ordering::Relaxed) >= done);
-        ledger.note(index).write(id(index), index + 1);
+        ledger.note(index).write(id(index), (index + 1).into());
         device.ring(index + 1);
     }
     poller.join().unwrap();

@@ -76,18 +76,30 @@ impl Doorbell {
     /// Makes the kernel look into the send ring.
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> Result<(), Errno> {
-        if self.way == Way::Write {
-            match rustix::io::write(&self.fd.fd, self.command.written.as_bytes()) {
-                Ok(_) => return Ok(()),
-                Err(errno) => return self.after(errno),
-            }
+        if self.is_write() {
+            return match self.write() {
+                Ok(()) => Ok(()),
+                Err(errno) => self.after(errno),
+            };
         }
         self.by_ioctl()
     }
 
+    /// Whether it is rung by write(2).
+    #[inline(always)]
+    pub(crate) fn is_write(&self) -> bool {
+        self.way == Way::Write
+    }
+
+    /// Rings it by write(2).
+    #[inline(always)]
+    pub(crate) fn write(&self) -> Result<(), Errno> {
+        rustix::io::write(&self.fd.fd, self.command.written.as_bytes()).map(drop)
+    }
+
     /// What to do when write(2) has failed.
     #[cold]
-    fn after(&mut self, errno: Errno) -> Result<(), Errno> {
+    pub(crate) fn after(&mut self, errno: Errno) -> Result<(), Errno> {
         match errno {
             Errno::INTR => self.ring(),
             Errno::ACCESS if self.fd.routes.may_ioctl() => {

@@ -22,10 +22,13 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct SendNote {
     id: AtomicU64,
-    /// In the low half, requests posted when this one is included; in the high half, what a change to a
-    /// memory key was for.
+    /// Requests posted when this one is included, of which the lowest 32 bits count; in the highest byte, what
+    /// a change to a memory key was for.
     count_change: AtomicU64,
 }
+
+/// Where what a change was for begins. No queue posts so many requests.
+const CHANGE: u32 = 56;
 
 impl SendNote {
     /// In the note before the first: notes that the device was told of so many requests.
@@ -42,9 +45,9 @@ impl SendNote {
 
     /// Notes a request. Relaxed: see the module on who reads it when.
     #[inline(always)]
-    pub(super) fn write(&self, id: u64, count: u32) {
+    pub(super) fn write(&self, id: u64, count: u64) {
         self.id.store(id, Ordering::Relaxed);
-        self.count_change.store(count.into(), Ordering::Relaxed);
+        self.count_change.store(count, Ordering::Relaxed);
     }
 
     /// Notes another id.
@@ -55,8 +58,8 @@ impl SendNote {
 
     /// Notes what the request changes a memory key for.
     pub(super) fn set_change(&self, change: u32) {
-        let count = self.count_change.load(Ordering::Relaxed) & u64::from(u32::MAX);
-        let both = u64::from(change) << 32 | count;
+        let count = self.count_change.load(Ordering::Relaxed);
+        let both = u64::from(change) << CHANGE | count;
         self.count_change.store(both, Ordering::Relaxed);
     }
 }
@@ -133,7 +136,7 @@ impl SendLedger {
         let count_change = note.count_change.load(Ordering::Relaxed);
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
         self.done.store(count_change as u32, Ordering::Release);
-        (id, (count_change >> 32) as u32)
+        (id, (count_change >> CHANGE) as u32)
     }
 }
 
@@ -340,8 +343,9 @@ impl Posting {
     }
 }
 
+/// What is noted of an element.
 #[derive(Debug, Default)]
-struct SrqElement {
+pub(super) struct SrqElement {
     id: AtomicU64,
     /// How many requests had been posted before.
     number: AtomicU32,
@@ -351,9 +355,18 @@ struct SrqElement {
 
 impl SrqElement {
     #[inline(always)]
-    fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
         !self.posted.load(Ordering::Acquire)
+    }
+
+    /// Notes that it goes to the device with this id, behind `number` others since the start.
+    #[inline(always)]
+    pub(super) fn post(&self, id: u64, number: u32) {
+        self.id.store(id, Ordering::Relaxed);
+        self.number.store(number, Ordering::Relaxed);
+        // Release: pairs with the acquire in `progress`.
+        self.posted.store(true, Ordering::Release);
     }
 }
 
@@ -371,6 +384,11 @@ impl SrqLedger {
     /// The most requests in flight.
     pub(super) fn capacity(&self) -> u32 {
         self.elements.len() as u32 - 1
+    }
+
+    /// The first element, for the poster; the ledger keeps it and all behind it.
+    pub(super) fn first(&self) -> NonNull<SrqElement> {
+        NonNull::from(&*self.elements).cast()
     }
 
     /// The free element that follows the free element `index`; none if no other is free.
@@ -410,10 +428,7 @@ impl SrqLedger {
     #[inline(always)]
     pub(super) fn post(&self, index: u32, id: u64, number: u32) {
         if let Some(element) = self.elements.get(index as usize) {
-            element.id.store(id, Ordering::Relaxed);
-            element.number.store(number, Ordering::Relaxed);
-            // Release: pairs with the acquire in `progress`.
-            element.posted.store(true, Ordering::Release);
+            element.post(id, number);
         }
     }
 

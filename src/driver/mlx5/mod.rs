@@ -36,6 +36,8 @@ mod srq;
 mod sync;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use self::tests::sample_send_queue;
 mod turn;
 mod uar;
 mod umr;

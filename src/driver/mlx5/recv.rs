@@ -8,12 +8,12 @@ use std::sync::{Arc, Weak};
 use super::barrier;
 use super::directory::Receiver;
 use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
-use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
+use super::ledger::{LooseLedger, RecvLedger, SrqElement, SrqLedger};
 use super::qp::Rings;
-use super::send::{data, put};
+use super::send::{data, plain, put};
 use super::srq::SrqRing;
 use crate::driver::contract;
-use crate::work::{Element, PostError};
+use crate::work::{Element, PostError, is_plain};
 
 /// How a receive queue is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,14 @@ pub(crate) struct RecvQueue {
     /// The word of the record that says how far the ring is filled.
     word: NonNull<AtomicU32>,
     /// Elements less one, 0 if there are none, and bytes of one.
-    mask: u32,
+    mask: u64,
     stride: usize,
     max_sge: u32,
     /// Requests that the device was told of; they count on round the ring.
-    published: u32,
-    /// There is room until so many have been written, without looking how far the device has come.
-    room_until: u32,
+    published: u64,
+    /// There is room until so many have been written, without looking how far the device has come. 0 before
+    /// the first look, and where there is no room for a slice.
+    room_until: u64,
     layout: RecvLayout,
     ledger: Arc<RecvLedger>,
     _rings: Arc<Rings>,
@@ -91,19 +92,22 @@ pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError>
 ///
 /// # Safety
 ///
-/// There is room for `max` slices, and there are at most so many.
+/// There is room for `max` slices, and there are at most so many. They are plain where `PLAIN` says so.
 #[inline(always)]
-unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
-    let mut room = max;
+unsafe fn put_slices<const PLAIN: bool, E: Element>(mut at: NonNull<u8>, slices: &[E], max: &u32) {
+    let mut written = 0;
     // SAFETY: by this function's contract.
     unsafe {
         for slice in slices {
-            if slice.length() > 0 {
+            if PLAIN {
+                at = put(at, plain(slice));
+                written += 1;
+            } else if slice.length() > 0 {
                 at = put(at, data(slice));
-                room -= 1;
+                written += 1;
             }
         }
-        if room > 0 {
+        if written < *max {
             put(at, TERMINATOR);
         }
     }
@@ -129,11 +133,11 @@ impl RecvQueue {
             ring,
             ids: ledger.first(),
             word: NonNull::from(rings.record.word(RECORD_RECEIVE)),
-            mask: layout.count.saturating_sub(1),
+            mask: layout.count.saturating_sub(1).into(),
             stride: layout.stride as usize,
             max_sge: layout.max_sge,
             published: 0,
-            room_until: layout.capacity,
+            room_until: 0,
             layout,
             ledger,
             _rings: rings,
@@ -142,24 +146,41 @@ impl RecvQueue {
 
     /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.published, self.room_until) = (0, self.layout.capacity);
+        (self.published, self.room_until) = (0, 0);
         self.ids = ledger.first();
         self.ledger = ledger;
     }
 
-    /// Looks how far the device has come when so many requests have been written; true if there is room. In
-    /// line, since a call, even one that is not made, costs whoever might make it the registers that it would
-    /// spoil.
+    /// Writes a request with at most `max_sge` slices behind so many others, and which is plain where `PLAIN`
+    /// says so.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it.
     #[inline(always)]
-    fn look(&mut self, count: u32) -> bool {
-        let in_flight = count.wrapping_sub(self.ledger.done());
-        let free = self.layout.capacity.saturating_sub(in_flight);
-        self.room_until = count.wrapping_add(free);
-        free > 0
+    unsafe fn write<const PLAIN: bool, E: Element>(&self, count: u64, wr_id: u64, slices: &[E]) {
+        let index = (count & self.mask) as usize;
+        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
+        // room. Each has room for `max_sge` slices, and an id in the ledger, which the queue keeps; the
+        // device has finished with this one.
+        unsafe {
+            let element = self.ring.add(index * self.stride);
+            put_slices::<PLAIN, E>(element, slices, &self.max_sge);
+            self.ids.add(index).as_ref().store(wr_id, Ordering::Relaxed);
+        }
     }
 }
 
+/// How far a batch is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    count: u64,
+    room_until: u64,
+}
+
 impl contract::RecvQueue for RecvQueue {
+    type At = At;
+
     fn capacity(&self) -> u32 {
         self.layout.capacity
     }
@@ -169,63 +190,99 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.published.wrapping_sub(self.ledger.done())
+        (self.published as u32).wrapping_sub(self.ledger.done())
     }
 
     #[inline(always)]
-    fn begin(&mut self) -> u64 {
-        self.published.into()
+    fn begin(&mut self) -> At {
+        At {
+            count: self.published,
+            room_until: self.room_until,
+        }
     }
 
     #[inline(always)]
-    fn pending(&self, at: u64) -> u32 {
-        (at as u32).wrapping_sub(self.published)
+    fn pending(&self, at: At) -> u32 {
+        at.count.wrapping_sub(self.published) as u32
     }
 
     #[inline(always)]
-    fn push<E: Element>(
-        &mut self,
-        at: &mut u64,
-        wr_id: u64,
-        slices: &[E],
-    ) -> Result<(), PostError> {
-        let count = *at as u32;
-        if count == self.room_until && !self.look(count) {
+    fn push_usual<E: Element>(&mut self, at: &mut At, wr_id: u64, slices: &[E]) -> bool {
+        let is_usual = at.count < at.room_until
+            && (slices.len() == 1 || slices.len() <= self.max_sge as usize)
+            && slices.iter().all(is_plain);
+        if is_usual {
+            // SAFETY: there is room.
+            unsafe { self.write::<true, E>(at.count, wr_id, slices) };
+            at.count += 1;
+        }
+        is_usual
+    }
+
+    /// Looks how far the device has come, and writes the request if there is room. Out of line, with all that
+    /// is left to do, so that who posts keeps as little as can be for it.
+    #[cold]
+    #[inline(never)]
+    fn push<E: Element>(&mut self, at: At, wr_id: u64, slices: &[E]) -> Result<At, PostError> {
+        let At { count, .. } = at;
+        let in_flight = (count as u32).wrapping_sub(self.ledger.done());
+        let free = self.layout.capacity.saturating_sub(in_flight);
+        if free == 0 {
             return Err(PostError::QueueFull {
                 capacity: self.layout.capacity,
             });
         }
         check(slices, self.max_sge)?;
-        let index = (count & self.mask) as usize;
-        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
-        // room. Each has room for `max_sge` slices, and an id in the ledger, which the queue keeps; the
-        // device has finished with this one.
-        unsafe {
-            let element = self.ring.add(index * self.stride);
-            put_slices(element, slices, self.max_sge);
-            self.ids.add(index).as_ref().store(wr_id, Ordering::Relaxed);
-        }
-        *at = count.wrapping_add(1).into();
-        Ok(())
+        // SAFETY: there is room.
+        unsafe { self.write::<false, E>(count, wr_id, slices) };
+        Ok(At {
+            count: count + 1,
+            room_until: match self.max_sge {
+                0 => 0,
+                _ => count + u64::from(free),
+            },
+        })
     }
 
     #[inline(always)]
-    fn ring(&mut self, at: u64) {
-        self.published = at as u32;
+    fn ring_usual(&mut self, at: At) {
+        self.published = at.count;
         // SAFETY: the word is the record's, which `_rings` keeps.
-        tell(unsafe { self.word.as_ref() }, self.published);
+        tell(unsafe { self.word.as_ref() }, at.count as u32);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self, at: At) {
+        self.room_until = at.room_until;
+        self.ring_usual(at);
     }
 }
 
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
-    ring: Arc<SrqRing>,
-    /// It knows how far posting has come, since pollers may post as well.
-    ledger: Arc<SrqLedger>,
+    // What posting looks at, of the ring and the ledger that are kept below.
+    /// The ring's first byte, and the ledger's first element.
+    elements: NonNull<u8>,
+    notes: NonNull<SrqElement>,
+    /// The word of the record that says how many requests there were.
+    word: NonNull<AtomicU32>,
+    /// The index of the last element, and bytes of one.
+    last: u32,
+    stride: usize,
+    max_sge: u32,
     /// Requests written that the device was not told of.
     written: u32,
+    /// It knows how far posting has come, since pollers may post as well.
+    ledger: Arc<SrqLedger>,
+    ring: Arc<SrqRing>,
 }
+
+// SAFETY: ring and record are memory that `ring` keeps, the notes the ledger's; of the ring and the word only
+// this value writes, and a poller while the gate is closed.
+unsafe impl Send for SharedRecvQueue {}
+// SAFETY: shared references read plain fields only.
+unsafe impl Sync for SharedRecvQueue {}
 
 /// A shared receive queue, as those who report of it know it.
 #[derive(Clone, Debug)]
@@ -247,9 +304,15 @@ impl Drawn {
 impl SharedRecvQueue {
     pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
         Self {
-            ring,
-            ledger,
+            elements: ring.element(0),
+            notes: ledger.first(),
+            word: NonNull::from(ring.record().word(RECORD_RECEIVE)),
+            last: ledger.capacity(),
+            stride: ring.stride(),
+            max_sge: ring.max_sge(),
             written: 0,
+            ledger,
+            ring,
         }
     }
 
@@ -262,31 +325,30 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// Writes a request if there is a free element. Out of line, with an answer that fits into a register:
-    /// posting to a queue pair's own queue shall not pay for this one.
-    #[inline(never)]
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
-        let ledger = &*self.ledger;
-        let _inside = ledger.gate.pass();
-        let head = ledger.posting.head();
-        let count = ledger.posting.told().wrapping_add(self.written);
-        let next = match ledger.is_free(head.wrapping_add(1)) {
-            true => head.wrapping_add(1),
-            false => match ledger.search(head) {
-                Some(next) => next,
-                None => return false,
-            },
-        };
-        // SAFETY: the ledger has only such elements as are in the ring; each has room for the link and
-        // `max_sge` slices.
+    /// Writes a request to an element that is free, which another free one follows, and which is plain where
+    /// `PLAIN` says so.
+    ///
+    /// # Safety
+    ///
+    /// There are such elements, the caller is inside the gate, and there are at most `max_sge` slices.
+    #[inline(always)]
+    unsafe fn write<const PLAIN: bool, E: Element>(
+        &self,
+        (index, next): (u32, u32),
+        wr_id: u64,
+        slices: &[E],
+    ) {
+        let posting = &self.ledger.posting;
+        let number = posting.told().wrapping_add(self.written);
+        let index = index as usize;
+        // SAFETY: by this function's contract; each element has room for the link and `max_sge` slices, and
+        // one in the ledger.
         unsafe {
-            let slices_at = put(self.ring.element(head), SrqNext::to(next));
-            put_slices(slices_at, slices, self.ring.max_sge());
+            let element = self.elements.add(index * self.stride);
+            put_slices::<PLAIN, E>(put(element, SrqNext::to(next)), slices, &self.max_sge);
+            self.notes.add(index).as_ref().post(wr_id, number);
         }
-        ledger.post(head, wr_id, count);
-        ledger.posting.go_on(next);
-        self.written += 1;
-        true
+        posting.go_on(next);
     }
 
     /// Frees the elements of a batch that was never rung.
@@ -306,6 +368,8 @@ impl SharedRecvQueue {
 }
 
 impl contract::RecvQueue for SharedRecvQueue {
+    type At = ();
+
     fn capacity(&self) -> u32 {
         self.ledger.capacity()
     }
@@ -322,37 +386,70 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     /// The batch counts in the queue itself, from which it takes elements.
     #[inline(always)]
-    fn begin(&mut self) -> u64 {
+    fn begin(&mut self) {
         if self.written != 0 {
             self.take_back();
         }
-        0
     }
 
     #[inline(always)]
-    fn pending(&self, _: u64) -> u32 {
+    fn pending(&self, (): ()) -> u32 {
         self.written
     }
 
     #[inline(always)]
-    fn push<E: Element>(&mut self, _: &mut u64, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        check(slices, self.ring.max_sge())?;
-        if self.write(wr_id, slices) {
-            return Ok(());
+    fn push_usual<E: Element>(&mut self, (): &mut (), wr_id: u64, slices: &[E]) -> bool {
+        if slices.len() > self.max_sge as usize || !slices.iter().all(is_plain) {
+            return false;
         }
-        Err(PostError::QueueFull {
-            capacity: self.ledger.capacity(),
-        })
+        let ledger = &*self.ledger;
+        let inside = ledger.gate.pass();
+        let head = ledger.posting.head();
+        // The next one is the very next, which is there.
+        // SAFETY: so it lies in the ledger.
+        if head >= self.last || !unsafe { self.notes.add(head as usize + 1).as_ref() }.is_free() {
+            return false;
+        }
+        // SAFETY: the head is free and there is room for the slices.
+        unsafe { self.write::<true, E>((head, head + 1), wr_id, slices) };
+        drop(inside);
+        self.written += 1;
+        true
+    }
+
+    /// Writes a request if there is a free element. Out of line.
+    #[cold]
+    #[inline(never)]
+    fn push<E: Element>(&mut self, (): (), wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+        check(slices, self.max_sge)?;
+        let ledger = &*self.ledger;
+        let inside = ledger.gate.pass();
+        let head = ledger.posting.head();
+        let next = ledger.behind(head).ok_or(PostError::QueueFull {
+            capacity: ledger.capacity(),
+        })?;
+        // SAFETY: the head is free and lies in the ledger, as what is behind it does, and there is room for
+        // the slices.
+        unsafe { self.write::<false, E>((head, next), wr_id, slices) };
+        drop(inside);
+        self.written += 1;
+        Ok(())
     }
 
     #[inline(always)]
-    fn ring(&mut self, _: u64) {
+    fn ring_usual(&mut self, (): ()) {
         let SrqLedger { gate, posting, .. } = &*self.ledger;
         let _inside = gate.pass();
         let count = posting.told().wrapping_add(self.written);
         self.written = 0;
         posting.tell(count, posting.head());
-        tell(self.ring.record().word(RECORD_RECEIVE), count);
+        // SAFETY: the word is the record's, which the ring keeps.
+        tell(unsafe { self.word.as_ref() }, count);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self, (): ()) {
+        self.ring_usual(());
     }
 }
 

@@ -61,24 +61,37 @@ pub(crate) struct SendQueue {
     /// Blocks of the ring less one, 0 if there are none.
     mask: u64,
     layout: SendLayout,
-    /// How far the device has been notified.
-    at: Cursor,
-    /// What every request has in the word of its flags.
+    /// Blocks that the device has been notified of; they count on round the ring. How many requests it has
+    /// been notified of stands before the first note.
+    post: u64,
+    /// The block at `post` and its note, where the next request is an ordinary one.
+    block: NonNull<u8>,
+    note: NonNull<SendNote>,
+    /// Below this count of requests the next is an ordinary one: there is room for it, before the ring's end,
+    /// it waits for nothing, and the last one needs no more looking after.
+    ordinary_until: u64,
+    /// As `ordinary_until`, and a single request of one block can be posted by a copy of it without further
+    /// ado; 0 where [`Self::copied`] is not 1.
+    alone_until: u64,
+    /// What every request has in the word of its flags, and what a signaled one has.
     always: u64,
+    signaled: u64,
     /// The place behind the last change to a memory key: the request that begins there waits for it. Then the
     /// same of what the device was told of: the other may be of a batch that was abandoned.
     fenced: Option<u64>,
     rung_fence: Option<u64>,
     /// The place in the ring of the request in `scratch`.
     scratched: Option<u64>,
-    /// The queue pair's number where the control segment has it.
+    /// The queue pair's number, and the same as it stands in the first two words of a request.
     qpn: u32,
+    head: u64,
     ledger: Arc<SendLedger>,
     /// Whoever posts has the register to itself.
     alone: bool,
     /// The blocks of a batch that is copied there without further ado: 1, or more than there ever are if
     /// there is more to do. There is where the register takes no copies or others use it, and after
-    /// [`Self::write_otherwise`], until the next doorbell.
+    /// [`Self::write_otherwise`], until the next doorbell, and as long as there was none since the queue pair
+    /// was reset: whether it sends has not been asked yet.
     copied: u64,
     register: Arc<Register>,
     _lease: Arc<Lease>,
@@ -95,18 +108,11 @@ struct Cursor {
     post: u64,
     /// Requests that have been written.
     count: u64,
-    /// Before this many requests have been written, the next is an ordinary one: there is room, for all of it
-    /// before the ring's end, it waits for nothing, and the last one needs no more looking after.
+    /// See [`SendQueue::ordinary_until`].
     ordinary_until: u64,
-}
-
-impl Cursor {
-    /// The start of an empty ring.
-    const START: Self = Self {
-        post: 0,
-        count: 0,
-        ordinary_until: 0,
-    };
+    /// The next block and its note, where the next request is an ordinary one.
+    block: NonNull<u8>,
+    note: NonNull<SendNote>,
 }
 
 // SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the word
@@ -124,9 +130,14 @@ struct Block([u8; BLOCK]);
 #[derive(Debug)]
 pub(crate) struct SendBatch<'q> {
     queue: &'q mut SendQueue,
+    /// Where it began.
+    begin: u64,
+    // Where it is: each field of a [`Cursor`] is a value of its own here.
     post: u64,
     count: u64,
     ordinary_until: u64,
+    block: NonNull<u8>,
+    note: NonNull<SendNote>,
     /// Where the last request was written: in the ring, or in the queue's scratch space.
     last: NonNull<u8>,
 }
@@ -159,22 +170,27 @@ impl SendQueue {
     ) -> Self {
         let (register, alone) = (Arc::clone(lease.register()), !lease.is_shared());
         let always = if signal_all { control::CQ_UPDATE } else { 0 };
-        let always = flags_word(always);
         Self {
             ring,
             notes: ledger.first(),
             word: NonNull::from(rings.record.word(RECORD_SEND)),
             mask: layout.blocks.saturating_sub(1).into(),
             layout,
-            at: Cursor::START,
-            always,
+            post: 0,
+            block: ring,
+            note: ledger.first(),
+            ordinary_until: 0,
+            alone_until: 0,
+            always: flags_word(always),
+            signaled: flags_word(control::CQ_UPDATE),
             fenced: None,
             rung_fence: None,
             scratched: None,
             qpn: qpn << 8,
+            head: word(Be32::ZERO, Be32::new(qpn << 8)),
             ledger,
             alone,
-            copied: copied(alone, &register),
+            copied: NEVER,
             register,
             _lease: lease,
             _rings: rings,
@@ -184,10 +200,19 @@ impl SendQueue {
 
     /// Starts again with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
-        (self.at, self.scratched) = (Cursor::START, None);
+        (self.post, self.scratched) = (0, None);
         (self.fenced, self.rung_fence) = (None, None);
+        (self.ordinary_until, self.alone_until, self.copied) = (0, 0, NEVER);
         self.notes = ledger.first();
+        (self.block, self.note) = (self.ring, self.notes);
         self.ledger = ledger;
+    }
+
+    /// How many requests the device was told of.
+    #[inline(always)]
+    fn count(&self) -> u64 {
+        // SAFETY: there is a note before the first, and the ledger keeps it.
+        unsafe { self.notes.sub(1).as_ref() }.told()
     }
 
     pub(super) fn layout(&self) -> SendLayout {
@@ -254,7 +279,7 @@ impl SendQueue {
         }
     }
 
-    /// Notes how many requests the device is told of, where others see it.
+    /// Notes how many requests the device is told of, where others see it too.
     #[inline(always)]
     fn tell_others(&self, count: u64) {
         // SAFETY: there is a note before the first, and the ledger keeps it.
@@ -280,24 +305,30 @@ impl SendQueue {
         Some(count + u64::from(free.min(before_end)))
     }
 
+    /// Whether a request with this operation and payload is an ordinary one where there is room for it.
+    #[inline(always)]
+    fn is_ordinary(&self, operation: Operation, payload: Payload<'_>) -> bool {
+        payload.is_plain() && !changes_key(operation) && self.takes(operation, payload)
+    }
+
     /// Writes a request that may not be an ordinary one. Out of line, with all that is left to do, so that
     /// who posts keeps as little as can be for it.
     #[cold]
     #[inline(never)]
     fn write_otherwise(
         &mut self,
-        at: Cursor,
+        (post, count): (u64, u64),
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<Written, PostError> {
-        let Cursor { post, count, .. } = at;
+        self.check(operation, payload)?;
         // What an abandoned batch has left is of no use. With it, nothing was ordinary any more.
-        if count == self.at.count {
+        if count == self.count() {
             self.scratched = None;
             self.fenced = self.rung_fence;
         }
-        self.copied = u64::MAX;
+        (self.copied, self.alone_until) = (NEVER, 0);
         self.look_after_last(post);
         let full = || PostError::QueueFull {
             capacity: self.layout.capacity,
@@ -306,74 +337,103 @@ impl SendQueue {
         let fenced = self.fenced == Some(post);
         // The next one has to come here too if this one lies in the scratch space.
         let in_one_piece = room_until != count;
-        let ordinary_until = room_until.max(count + 1);
+        // SAFETY: there is room for a request, so there are blocks.
+        let (block, note) = unsafe { self.block(post) };
         let first = match in_one_piece {
-            // SAFETY: there is room for a request, so there are blocks.
-            true => unsafe { self.block(post).0 },
+            true => block,
             false => {
                 self.scratched = Some(post);
-                self.at.ordinary_until = self.at.count;
+                self.ordinary_until = 0;
                 NonNull::from(&mut *self.scratch).cast()
             }
         };
-        let at = Cursor {
-            ordinary_until,
-            ..at
+        let flags = match fenced {
+            true => self.always | flags_word(control::SMALL_FENCE),
+            false => self.always,
         };
-        // SAFETY: the request has been checked, and there is room for it.
-        Ok(unsafe { self.write(at, (first, fenced, 0), 0, operation, to, payload) })
-    }
-
-    /// Writes a request to a place behind those that have been written.
-    ///
-    /// # Safety
-    ///
-    /// There is room in the queue, and behind `first` for the largest request that [`Self::check`] lets pass,
-    /// as this one, in one piece: `qp::send_layout` made sure of it.
-    #[inline(always)]
-    unsafe fn write(
-        &mut self,
-        at: Cursor,
-        (first, fenced, more): (NonNull<u8>, bool, u8),
-        wr_id: u64,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
-    ) -> Written {
-        let Cursor {
-            post,
-            count,
-            mut ordinary_until,
-        } = at;
-        // SAFETY: by this function's contract; there is room, so there are blocks. The note is the ledger's,
-        // which the queue keeps.
-        let (head, note) = unsafe {
-            let head = write_request(first, self.qpn, operation, to, payload);
-            let flags = match fenced {
-                true => self.always | flags_word(control::SMALL_FENCE),
-                false => self.always,
-            };
-            write_control(first, self.qpn, post, flags | flags_word(more), &head);
-            (head, self.block(post).1.as_ref())
+        // SAFETY: the request has been checked, and there is room for it in one piece; the note is its.
+        let blocks = unsafe {
+            let head = write_request::<false>(first, self.qpn, operation, to, payload);
+            self.write_control(first, || (post, ()), flags, &head);
+            note.as_ref().write(0, count + 1);
+            head.blocks()
         };
-        let (post, count) = (post.wrapping_add(head.blocks()), count.wrapping_add(1));
-        note.write(wr_id, count as u32);
+        let post = post.wrapping_add(blocks);
+        let mut ordinary_until = room_until;
         if changes_key(operation) {
-            note.set_change(match operation {
+            // SAFETY: the note is the ledger's, which the queue keeps.
+            unsafe { note.as_ref() }.set_change(match operation {
                 Operation::BindMw(_) => BIND,
                 _ => INVALIDATE,
             });
             self.fenced = Some(post);
-            ordinary_until = count;
+            ordinary_until = 0;
         }
-        Written {
+        // SAFETY: there are blocks.
+        let (block, next_note) = unsafe { self.block(post) };
+        Ok(Written {
             first,
-            note: NonNull::from(note),
+            note,
             at: Cursor {
                 post,
-                count,
+                count: count + 1,
                 ordinary_until,
+                block,
+                note: next_note,
             },
+        })
+    }
+
+    /// Writes an ordinary request into the ring, and tells how many blocks it takes.
+    ///
+    /// # Safety
+    ///
+    /// [`Self::is_ordinary`] says so, and block and note are those of the place `post`, for which there is room
+    /// in the queue, and behind it for the largest request, in one piece: `qp::send_layout` made sure of it.
+    #[inline(always)]
+    unsafe fn write<const SIGNALED: bool>(
+        &self,
+        block: NonNull<u8>,
+        place: impl FnOnce() -> (u64, NonNull<SendNote>),
+        (wr_id, count): (u64, u64),
+        operation: Operation,
+        to: Option<Destination<'_, Ah>>,
+        payload: Payload<'_>,
+    ) -> u64 {
+        // SAFETY: by this function's contract. The note is the ledger's, which the queue keeps.
+        unsafe {
+            let head = write_request::<true>(block, self.qpn, operation, to, payload);
+            let flags = if SIGNALED { self.signaled } else { self.always };
+            let note = self.write_control(block, place, flags, &head);
+            note.as_ref().write(wr_id, count);
+            head.blocks()
+        }
+    }
+
+    /// Writes a request's control segment.
+    ///
+    /// # Safety
+    ///
+    /// `request` is where a request is written.
+    #[inline(always)]
+    unsafe fn write_control<N>(
+        &self,
+        request: NonNull<u8>,
+        place: impl FnOnce() -> (u64, N),
+        flags: u64,
+        head: &Head,
+    ) -> N {
+        let control = request.cast::<Control>().as_ptr();
+        // SAFETY: by this function's contract.
+        unsafe {
+            // The word of the flags has the immediate data or key in its other half.
+            (&raw mut (*control).fm_ce_se_imm).write(flags | word(Be32::ZERO, head.imm));
+            let (post, note) = place();
+            // In this order the compiler makes one number of the operation and the units where it knows both.
+            let fixed = word(Be32::new(head.opcode.into()), Be32::new(head.units));
+            let index = word(Be32::new(u32::from(post as u16) << 8), Be32::ZERO);
+            request.cast::<u64>().write(fixed | self.head | index);
+            note
         }
     }
 
@@ -438,22 +498,19 @@ impl contract::SendQueue for SendQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        (self.at.count as u32).wrapping_sub(self.ledger.done())
+        (self.count() as u32).wrapping_sub(self.ledger.done())
     }
 
     #[inline(always)]
     fn batch(&mut self) -> SendBatch<'_> {
-        // Each field is a value of its own, which a copy of the whole would not be.
-        let Cursor {
-            post,
-            count,
-            ordinary_until,
-        } = self.at;
         SendBatch {
-            post,
-            count,
-            ordinary_until,
-            last: self.ring,
+            begin: self.post,
+            post: self.post,
+            count: self.count(),
+            ordinary_until: self.ordinary_until,
+            block: self.block,
+            note: self.note,
+            last: self.block,
             queue: self,
         }
     }
@@ -464,37 +521,33 @@ impl contract::SendQueue for SendQueue {
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Result<(), PostError> {
-        let Cursor {
-            post,
-            count,
-            ordinary_until,
-        } = self.at;
-        if !self.takes(operation, payload) || changes_key(operation) || count == ordinary_until {
-            return contract::post_batch(self, wr_id, black_box(operation), black_box(payload));
+    ) -> Option<Result<(), Errno>> {
+        let count = self.count();
+        if !self.is_ordinary(operation, payload) || count >= self.alone_until {
+            return None;
         }
-        let at = Cursor {
-            post,
-            count,
-            ordinary_until,
+        let block = self.block;
+        // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring, or
+        // behind its last byte, and so it is with the notes.
+        let blocks = unsafe {
+            let place = || (self.post, self.note);
+            let what = (wr_id, count + 1);
+            let blocks = self.write::<true>(block, place, what, operation, None, payload);
+            self.block = block.add(blocks as usize * BLOCK);
+            self.note = self.note.add(blocks as usize);
+            blocks
         };
-        // SAFETY: an ordinary request that has been checked, so there is room for it.
-        let Written { first, at, .. } = unsafe {
-            let first = self.block(post).0;
-            let place = (first, false, control::CQ_UPDATE);
-            self.write(at, place, wr_id, operation, None, payload)
-        };
-        (self.at.post, self.at.count) = (at.post, at.count);
-        self.tell_others(at.count);
-        let blocks = at.post.wrapping_sub(post);
-        if blocks != self.copied {
-            ring_otherwise(self, at.post, blocks, 1, first);
-            return Ok(());
+        let post = self.post.wrapping_add(blocks);
+        self.post = post;
+        self.tell_others(count + 1);
+        if blocks != 1 {
+            ring_otherwise(self, post, blocks, 1, block);
+            return Some(Ok(()));
         }
-        self.tell(at.post);
+        self.tell(post);
         // SAFETY: the request lies in the ring, aligned, and who posts has the register to itself.
-        unsafe { self.register.copy_block(first) };
-        Ok(())
+        unsafe { self.register.copy_block(block) };
+        Some(Ok(()))
     }
 }
 
@@ -505,49 +558,58 @@ impl contract::SendBatch for SendBatch<'_> {
     /// Requests in it.
     #[inline(always)]
     fn len(&self) -> u32 {
-        self.count.wrapping_sub(self.queue.at.count) as u32
+        self.count.wrapping_sub(self.queue.count()) as u32
     }
 
-    /// Writes a request into the next blocks. The caller has checked that the transport has the operation.
+    /// Writes an ordinary request into the next blocks.
     #[inline(always)]
-    fn push(
+    fn push_usual(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, Ah>>,
+        payload: Payload<'_>,
+    ) -> Option<SendSlot> {
+        let (count, block, note) = (self.count, self.block, self.note);
+        if !self.queue.is_ordinary(operation, payload) || count >= self.ordinary_until {
+            return None;
+        }
+        // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring, or
+        // behind its last byte, and so it is with the notes.
+        unsafe {
+            let (place, what) = (|| (self.post, note), (0, count + 1));
+            let queue = &*self.queue;
+            let blocks = queue.write::<false>(block, place, what, operation, to, payload);
+            self.post = self.post.wrapping_add(blocks);
+            self.block = block.add(blocks as usize * BLOCK);
+            self.note = note.add(blocks as usize);
+        }
+        (self.count, self.last) = (count + 1, block);
+        let request = block;
+        Some(SendSlot { request, note })
+    }
+
+    #[inline(always)]
+    fn push_other(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
+        let place = (self.post, self.count);
         let queue = &mut *self.queue;
-        queue.check(operation, payload)?;
-        let (post, count, ordinary_until) = (self.post, self.count, self.ordinary_until);
-        let at = Cursor {
-            post,
-            count,
-            ordinary_until,
-        };
-        let Written { first, note, at } = if count != ordinary_until {
-            // SAFETY: an ordinary request has been checked, and there is room for it.
-            unsafe {
-                let first = queue.block(post).0;
-                queue.write(at, (first, false, 0), 0, operation, to, payload)
-            }
-        } else {
-            // Copies: where the request is written straight it stays in registers.
-            queue.write_otherwise(
-                black_box(at),
-                black_box(operation),
-                black_box(to),
-                black_box(payload),
-            )?
-        };
+        let Written { first, note, at } = queue.write_otherwise(place, operation, to, payload)?;
         // From here on nothing fails.
-        self.post = at.post;
-        self.count = at.count;
+        (self.post, self.count) = (at.post, at.count);
         self.ordinary_until = at.ordinary_until;
-        self.last = first;
-        Ok(SendSlot {
-            request: first,
-            note,
-        })
+        (self.block, self.note, self.last) = (at.block, at.note, first);
+        let request = first;
+        Ok(SendSlot { request, note })
+    }
+
+    #[inline(always)]
+    fn is_usual(&self) -> bool {
+        // A batch of one block, which is one request, can be copied as it is.
+        self.post.wrapping_sub(self.begin) == self.queue.copied
     }
 
     #[cfg(feature = "c-abi")]
@@ -567,58 +629,44 @@ impl contract::SendBatch for SendBatch<'_> {
     /// Returns how many requests it had.
     #[inline(always)]
     fn ring(&mut self) -> Result<usize, Errno> {
-        let &mut Self {
-            ref mut queue,
-            post,
-            count,
-            ordinary_until,
-            last,
-        } = self;
-        let blocks = post.wrapping_sub(queue.at.post);
-        // A batch of one block, which is one request, can be copied as it is.
-        if blocks != queue.copied {
-            return Ok(ring_batch(queue, post, count, ordinary_until, last));
+        if !self.is_usual() {
+            let at = Cursor {
+                post: self.post,
+                count: self.count,
+                ordinary_until: self.ordinary_until,
+                block: self.block,
+                note: self.note,
+            };
+            return Ok(ring_batch(self.queue, black_box(at), self.last));
         }
         // It was an ordinary request, and others are until the same count.
-        (queue.at.post, queue.at.count) = (post, count);
+        let (post, count) = (self.post, self.count);
+        let queue = &mut *self.queue;
+        (queue.post, queue.block, queue.note) = (post, self.block, self.note);
         queue.tell_others(count);
         queue.tell(post);
         // SAFETY: the request lies in the ring, aligned, and who posts has the register to itself.
-        unsafe { queue.register.copy_block(last) };
+        unsafe { queue.register.copy_block(self.last) };
         Ok(1)
     }
 }
 
-/// See [`SendQueue::copied`].
-fn copied(alone: bool, register: &Register) -> u64 {
-    if alone && register.takes(1) {
-        1
-    } else {
-        u64::MAX
-    }
-}
+/// More blocks than there ever are: see [`SendQueue::copied`].
+const NEVER: u64 = u64::MAX;
 
 /// Rings for a batch up to there that is not one request of one block, in the ring, for a register that
 /// whoever posts has to itself, and tells how many requests it had.
 #[inline(never)]
-fn ring_batch(
-    queue: &mut SendQueue,
-    post: u64,
-    count: u64,
-    ordinary_until: u64,
-    last: NonNull<u8>,
-) -> usize {
-    let requests = count.wrapping_sub(queue.at.count);
-    let blocks = post.wrapping_sub(queue.at.post);
-    queue.at = Cursor {
-        post,
-        count,
-        ordinary_until,
-    };
+fn ring_batch(queue: &mut SendQueue, at: Cursor, last: NonNull<u8>) -> usize {
+    let requests = at.count.wrapping_sub(queue.count());
+    let blocks = at.post.wrapping_sub(queue.post);
+    queue.post = at.post;
+    queue.ordinary_until = at.ordinary_until;
+    (queue.block, queue.note) = (at.block, at.note);
     queue.rung_fence = queue.fenced;
-    queue.tell_others(count);
+    queue.tell_others(at.count);
     if requests > 0 {
-        ring_otherwise(queue, post, blocks, requests, last);
+        ring_otherwise(queue, at.post, blocks, requests, last);
     }
     requests as usize
 }
@@ -687,7 +735,10 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64, 
     let first = post.wrapping_sub(blocks) & queue.mask;
     let whole = requests == 1 && first + blocks <= queue.layout.blocks.into();
     queue.look_after_last(post);
-    queue.copied = copied(queue.alone, &queue.register);
+    (queue.copied, queue.alone_until) = match queue.alone && queue.register.takes(1) {
+        true => (1, queue.ordinary_until),
+        false => (NEVER, 0),
+    };
     queue.tell(post);
     let _turn = match queue.alone {
         true => None,
@@ -705,35 +756,15 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64, 
     }
 }
 
-/// Writes a request's control segment. `qpn` and `flags` are as they are there.
-///
-/// # Safety
-///
-/// `request` is where a request is written.
-#[inline(always)]
-unsafe fn write_control(request: NonNull<u8>, qpn: u32, post: u64, flags: u64, head: &Head) {
-    let control = request.cast::<Control>().as_ptr();
-    let opmod_idx_opcode = Be32::new(u32::from(post as u16) << 8 | u32::from(head.opcode));
-    let qpn_ds = Be32::new(qpn | head.units);
-    // The word of the flags has the immediate data or key in its other half.
-    let fm_ce_se_imm = flags | word(Be32::ZERO, head.imm);
-    // SAFETY: by this function's contract. Field by field: as a whole the first two would be put together
-    // before they are written.
-    unsafe {
-        (&raw mut (*control).opmod_idx_opcode).write(opmod_idx_opcode);
-        (&raw mut (*control).qpn_ds).write(qpn_ds);
-        (&raw mut (*control).fm_ce_se_imm).write(fm_ce_se_imm);
-    }
-}
-
 /// Writes everything of a request but its control segment, and tells what that says. `qpn` is as in the
 /// control segment.
 ///
 /// # Safety
 ///
-/// Behind `request` there is room for a request of this operation, which the device has, with this payload.
+/// Behind `request` there is room for a request of this operation, which the device has, with this payload. It
+/// is [plain](Payload::is_plain) where `PLAIN` says so.
 #[inline(always)]
-unsafe fn write_request(
+unsafe fn write_request<const PLAIN: bool>(
     request: NonNull<u8>,
     qpn: u32,
     operation: Operation,
@@ -829,7 +860,7 @@ unsafe fn write_request(
         Head {
             opcode,
             imm,
-            units: before + put_payload(at, payload),
+            units: before + put_payload::<PLAIN>(at, payload),
         }
     }
 }
@@ -876,14 +907,14 @@ unsafe fn put_remote(at: NonNull<u8>, remote: Remote) -> NonNull<u8> {
 ///
 /// # Safety
 ///
-/// There is room for the payload.
+/// As of [`write_request`].
 #[inline(always)]
-unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
+unsafe fn put_payload<const PLAIN: bool>(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
     // SAFETY: by this function's contract.
     unsafe {
         match payload {
-            Payload::Gather(slices) => put_list(at, slices),
-            Payload::Sges(sges) => put_list(at, sges),
+            Payload::Gather(slices) => put_list::<PLAIN, _>(at, slices),
+            Payload::Sges(sges) => put_list::<PLAIN, _>(at, sges),
             Payload::Inline([]) => 0,
             Payload::Inline(bytes) => {
                 let length = Be32::new(INLINE | bytes.len() as u32);
@@ -908,15 +939,20 @@ unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
 ///
 /// # Safety
 ///
-/// There is room for them.
+/// As of [`write_request`].
 #[inline(always)]
-unsafe fn put_list<E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
+unsafe fn put_list<const PLAIN: bool, E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
     let mut units = 0;
     for slice in slices {
         // A length of 0 would mean the longest slice.
-        if slice.length() > 0 {
+        if PLAIN || slice.length() > 0 {
             // SAFETY: by this function's contract.
-            at = unsafe { put(at, data(slice)) };
+            at = unsafe {
+                match PLAIN {
+                    true => put(at, plain(slice)),
+                    false => put(at, data(slice)),
+                }
+            };
             units += 1;
         }
     }
@@ -926,10 +962,18 @@ unsafe fn put_list<E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
 /// A slice as the device has it.
 #[inline(always)]
 pub(super) fn data(slice: &impl Element) -> Data {
+    // The longest slice is written as 0: its bit would mark inline data.
     Data {
-        // The longest slice is written as 0: its bit would mark inline data.
         byte_count: Be32::new(slice.length() & (LONGEST_SLICE - 1)),
         lkey: Be32::new(slice.lkey()),
         addr: Be64::new(slice.address()),
     }
+}
+
+/// As [`data`], of a [plain](Payload::is_plain) slice. Length and key are taken as the one number that they
+/// are in a slice.
+#[inline(always)]
+pub(super) fn plain(slice: &impl Element) -> [u64; 2] {
+    let both = u64::from(slice.lkey()) << 32 | u64::from(slice.length());
+    [both.to_be().rotate_left(32), slice.address().to_be()]
 }

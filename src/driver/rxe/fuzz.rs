@@ -15,6 +15,7 @@ use super::cq::{Completion, Cq};
 use super::recv::RecvQueue;
 use super::ring::{Consumer, Producer};
 use crate::driver::contract::methods::*;
+use crate::work::LocalSlice;
 
 /// Memory with a guard behind it.
 struct Guarded {
@@ -123,18 +124,23 @@ pub fn rxe_post(bytes: &[u8]) {
     let mut at = queue.begin();
     for consumer in steps {
         let mut posted = 0;
-        while queue
-            .push::<crate::work::LocalSlice<'_>>(&mut at, posted.into(), &[])
-            .is_ok()
-        {
+        let none: &[LocalSlice<'_>] = &[];
+        loop {
+            if !queue.push_usual(&mut at, posted.into(), none) {
+                match queue.push(at, posted.into(), none) {
+                    Ok(behind) => at = behind,
+                    Err(_) => break,
+                }
+            }
             posted += 1;
             assert!(posted <= queue.capacity(), "more than the ring holds");
         }
         assert!(queue.in_flight() <= queue.capacity());
         match consumer % 2 {
             0 => queue.ring(at),
-            _ => at = queue.begin(),
+            _ => {}
         }
+        at = queue.begin();
         memory.set(offset_of!(QueueBuf, consumer_index), consumer);
     }
 }

@@ -17,6 +17,8 @@ mod srq;
 mod sync;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use self::tests::sample_send_queue;
 mod watch;
 
 use std::iter;

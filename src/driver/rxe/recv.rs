@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
 use super::map::Keep;
-use super::ring::Producer;
+use super::ring::{Filling, Producer};
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
 use crate::work::{Element, PostError};
@@ -34,6 +34,8 @@ impl RecvQueue {
 }
 
 impl contract::RecvQueue for RecvQueue {
+    type At = Filling;
+
     fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
@@ -47,69 +49,72 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) -> u64 {
-        self.ring.published().into()
+    fn begin(&mut self) -> Filling {
+        self.ring.filling()
     }
 
     #[inline(always)]
-    fn pending(&self, at: u64) -> u32 {
-        self.ring.pending(at as u32)
+    fn pending(&self, at: Filling) -> u32 {
+        self.ring.pending(at.next())
     }
 
     #[inline(always)]
+    fn push_usual<E: Element>(&mut self, at: &mut Filling, wr_id: u64, slices: &[E]) -> bool {
+        if !(slices.len() == 1 || slices.len() <= self.max_sge as usize) {
+            return false;
+        }
+        match self.ring.known_slot(at) {
+            Some(slot) => {
+                fill(slot, wr_id, slices);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
+    /// left to do, so that who posts keeps as little as can be for it.
+    #[cold]
+    #[inline(never)]
     fn push<E: Element>(
         &mut self,
-        at: &mut u64,
+        mut at: Filling,
         wr_id: u64,
         slices: &[E],
-    ) -> Result<(), PostError> {
+    ) -> Result<Filling, PostError> {
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
         }
-        // SAFETY: it is what `begin` has given, or this function.
-        match unsafe { self.ring.known_slot(*at as u32) } {
-            Some((slot, behind)) => {
-                fill(slot, wr_id, slices);
-                *at = behind.into();
-                Ok(())
-            }
-            None => {
-                let behind = self.fill_if_free(*at as u32, wr_id, slices);
-                if behind == FULL {
-                    return Err(full(self.ring.capacity()));
-                }
-                *at = behind;
-                Ok(())
-            }
-        }
+        let slot = self.ring.free_slot(&mut at);
+        fill(
+            slot.ok_or_else(|| full(self.ring.capacity()))?,
+            wr_id,
+            slices,
+        );
+        // A queue that has no room for one slice never knows of a slot for it.
+        Ok(match self.max_sge {
+            0 => at.knowing_nothing(),
+            _ => at,
+        })
     }
 
     #[inline(always)]
-    fn ring(&mut self, at: u64) {
-        self.ring.publish(at as u32);
+    fn ring_usual(&mut self, at: Filling) {
+        self.ring.publish_known(at);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self, at: Filling) {
+        self.ring.publish(at);
     }
 }
 
 impl RecvQueue {
-    /// Looks how far the kernel has come, and fills the next slot if it is free: the index behind it, or
-    /// [`FULL`]. Out of line, with all that is left to do, and an answer in a register, so that who posts
-    /// keeps as little as can be for it.
-    #[cold]
-    #[inline(never)]
-    fn fill_if_free<E: Element>(&mut self, at: u32, wr_id: u64, slices: &[E]) -> u64 {
-        // SAFETY: as in `push`.
-        match unsafe { self.ring.free_slot(at) } {
-            Some((slot, behind)) => {
-                fill(slot, wr_id, slices);
-                behind.into()
-            }
-            None => FULL,
-        }
+    /// Has the next request looked at, and its queue pair's state as well.
+    pub(super) fn forget(&mut self) {
+        self.ring.forget();
     }
 }
-
-/// No index: they have 32 bits.
-const FULL: u64 = u64::MAX;
 
 /// Fills a free slot with at most `max_sge` slices.
 #[inline(always)]

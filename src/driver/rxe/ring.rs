@@ -220,9 +220,22 @@ pub(super) struct Producer {
     /// Slots before this index are free: the kernel's index when it was last looked at, less what waits
     /// unread.
     consumed: u32,
+    /// Below this index, from the published one on, slots are known to be free, and none is the last one of
+    /// the ring: the index behind it is the next number. 0 before the first look, and after a reset.
+    known: u32,
+    /// The slot of the published index, if that is below `known`.
+    slot: NonNull<u8>,
+    /// Bytes of a slot.
+    stride: usize,
     /// What waits unread.
     watch: Option<Watch>,
 }
+
+// SAFETY: the slot lies in the ring's memory, of which the same is true as of `Ring`; only who has the producer
+// to itself writes there.
+unsafe impl Send for Producer {}
+// SAFETY: shared references read plain fields, and atomics.
+unsafe impl Sync for Producer {}
 
 impl Producer {
     /// The producer of a ring of elements of `element` bytes that lies in `length` bytes at `base`.
@@ -245,6 +258,9 @@ impl Producer {
             ring,
             published,
             consumed,
+            known: 0,
+            slot: ring.slots,
+            stride: 1 << ring.log2_slot,
             watch: None,
         })
     }
@@ -264,52 +280,74 @@ impl Producer {
         1 << self.ring.log2_slot
     }
 
-    /// The published index: where filling goes on.
+    /// Where filling goes on.
     #[inline(always)]
-    pub(super) fn published(&self) -> u32 {
-        self.published
+    pub(super) fn filling(&self) -> Filling {
+        Filling {
+            next: self.published.into(),
+            known: self.known.into(),
+            slot: self.slot,
+        }
     }
 
-    /// The slot at `next`, up to which all have been filled, free or not, and the index behind it.
+    /// The slot at which filling is, if it is known to be free, and goes on behind it. All slots before have
+    /// been filled.
+    #[inline(always)]
+    pub(super) fn known_slot(&self, filling: &mut Filling) -> Option<NonNull<u8>> {
+        if filling.next >= filling.known {
+            return None;
+        }
+        let slot = filling.slot;
+        filling.next += 1;
+        // SAFETY: it is not the last slot of the ring.
+        filling.slot = unsafe { slot.add(self.stride) };
+        Some(slot)
+    }
+
+    /// The slot of the published index, if it is known to be free.
+    #[inline(always)]
+    pub(super) fn next_known(&self) -> Option<NonNull<u8>> {
+        (self.published < self.known).then_some(self.slot)
+    }
+
+    /// Publishes that slot.
     ///
     /// # Safety
     ///
-    /// `next` is [`Self::published`], or what this or [`Self::free_slot`] has given since.
+    /// [`Self::next_known`] has given it.
     #[inline(always)]
-    pub(super) unsafe fn place(&self, next: u32) -> (NonNull<u8>, u32) {
-        (self.ring.slot(next), (next + 1) & self.ring.index_mask)
+    pub(super) unsafe fn publish_next(&mut self) {
+        self.published += 1;
+        // SAFETY: by this function's contract it was not the last slot of the ring.
+        self.slot = unsafe { self.slot.add(self.stride) };
+        self.tell();
     }
 
-    /// Whether the slot before this index is known to be free, if all before that have been filled.
-    #[inline(always)]
-    pub(super) fn is_free(&self, behind: u32) -> bool {
-        behind != self.consumed
-    }
-
-    /// What [`Self::place`] gives, if it is known to be free.
-    ///
-    /// # Safety
-    ///
-    /// As there.
-    #[inline(always)]
-    pub(super) unsafe fn known_slot(&self, next: u32) -> Option<(NonNull<u8>, u32)> {
-        // SAFETY: this function has the same contract.
-        let (slot, behind) = unsafe { self.place(next) };
-        self.is_free(behind).then_some((slot, behind))
-    }
-
-    /// As [`Self::known_slot`], but looks how far the kernel has come if that is not known.
-    ///
-    /// # Safety
-    ///
-    /// As there.
-    pub(super) unsafe fn free_slot(&mut self, next: u32) -> Option<(NonNull<u8>, u32)> {
-        // SAFETY: this function has the same contract.
-        if unsafe { self.known_slot(next) }.is_none() {
+    /// As [`Self::known_slot`], but looks how far the kernel has come.
+    pub(super) fn free_slot(&mut self, filling: &mut Filling) -> Option<NonNull<u8>> {
+        let mask = self.ring.index_mask;
+        let next = filling.next as u32 & mask;
+        let is_full = |ring: &Self| next.wrapping_add(1) & mask == ring.consumed;
+        if is_full(self) {
             self.look();
         }
-        // SAFETY: as above.
-        unsafe { self.known_slot(next) }
+        if is_full(self) {
+            return None;
+        }
+        let slot = self.ring.slot(next);
+        let next = next.wrapping_add(1) & mask;
+        let free = self.consumed.wrapping_sub(next).wrapping_sub(1) & mask;
+        *filling = Filling {
+            next: next.into(),
+            known: next.saturating_add(free).min(mask).into(),
+            slot: self.ring.slot(next),
+        };
+        Some(slot)
+    }
+
+    /// Forgets which slots are free, so that the next one is looked for.
+    pub(super) fn forget(&mut self) {
+        self.known = 0;
     }
 
     /// Looks at the kernel's index again.
@@ -355,12 +393,28 @@ impl Producer {
         next.wrapping_sub(self.published) & self.ring.index_mask
     }
 
-    /// Publishes all slots before an index, which have been filled.
+    /// Publishes all slots before the one at which filling is.
     #[inline(always)]
-    pub(super) fn publish(&mut self, next: u32) {
-        self.published = next;
+    pub(super) fn publish(&mut self, filling: Filling) {
+        let Filling { next, known, slot } = filling;
+        self.published = next as u32;
+        (self.known, self.slot) = (known as u32, slot);
+        self.tell();
+    }
+
+    /// As [`Self::publish`], where all were known to be free.
+    #[inline(always)]
+    pub(super) fn publish_known(&mut self, filling: Filling) {
+        self.published = filling.next as u32;
+        self.slot = filling.slot;
+        self.tell();
+    }
+
+    #[inline(always)]
+    fn tell(&self) {
         // Release: pairs with the kernel's acquire of the producer index before it reads the slots.
-        self.ring.producer_index().store(next, Ordering::Release);
+        let index = self.ring.producer_index();
+        index.store(self.published, Ordering::Release);
     }
 
     /// The indices, for others. They are in memory that the caller keeps.
@@ -373,6 +427,36 @@ impl Producer {
         // Acquire: as in `look`; a caller may conclude that the kernel no longer uses slots.
         let consumed = self.ring.consumer_index().load(Ordering::Acquire);
         self.published.wrapping_sub(consumed) & self.ring.index_mask
+    }
+}
+
+/// Where slots are filled. Whoever fills them keeps it, so that the compiler keeps it in registers. (Numbers of
+/// 64 bits, since two that share a word are taken out of it and put back.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filling {
+    /// The index of the next slot.
+    next: u64,
+    /// See [`Producer::known`].
+    known: u64,
+    /// The next slot, if its index is below `known`.
+    slot: NonNull<u8>,
+}
+
+// SAFETY: a place; only who has the producer to itself writes there.
+unsafe impl Send for Filling {}
+// SAFETY: as above.
+unsafe impl Sync for Filling {}
+
+impl Filling {
+    /// The index of the next slot.
+    #[inline(always)]
+    pub(super) fn next(&self) -> u32 {
+        self.next as u32
+    }
+
+    /// The same, with the next slot looked for.
+    pub(super) fn knowing_nothing(self) -> Self {
+        Self { known: 0, ..self }
     }
 }
 

@@ -6,7 +6,6 @@
 #[cfg(feature = "c-abi")]
 mod steps;
 
-use std::hint::black_box;
 use std::ptr::NonNull;
 
 use uverbs_uapi::enums::WrOpcode;
@@ -14,7 +13,7 @@ use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrUd};
 
 use super::map::Keep;
-use super::ring::Producer;
+use super::ring::{Filling, Producer};
 use crate::command::Doorbell;
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Opened;
@@ -76,7 +75,30 @@ impl SendQueue {
         self.bound_windows
     }
 
-    /// Fills a free slot with a request.
+    /// Whether the payload fits into a slot.
+    #[inline(always)]
+    fn takes(&self, payload: Payload<'_>) -> bool {
+        match payload {
+            // There is always room for one.
+            Payload::Gather(slices) => slices.len() <= 1 || slices.len() <= self.max_sge as usize,
+            Payload::Sges(sges) => sges.len() <= self.max_sge as usize,
+            Payload::InlineSges(pieces) => pieces.len() <= self.max_inline as usize,
+            Payload::Inline(bytes) => bytes.len() <= self.max_inline as usize,
+        }
+    }
+
+    /// Refuses a payload that does not fit into a slot.
+    fn check(&self, payload: Payload<'_>) -> Result<(), PostError> {
+        match payload {
+            _ if self.takes(payload) => Ok(()),
+            Payload::Gather(slices) => Err(too_many(slices.len(), self.max_sge)),
+            Payload::Sges(sges) => Err(too_many(sges.len(), self.max_sge)),
+            Payload::InlineSges(pieces) => Err(inline_too_long(pieces.len(), self.max_inline)),
+            Payload::Inline(bytes) => Err(inline_too_long(bytes.len(), self.max_inline)),
+        }
+    }
+
+    /// Fills a free slot with a request that fits.
     #[inline(always)]
     fn fill(
         &mut self,
@@ -84,58 +106,45 @@ impl SendQueue {
         operation: Operation,
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
-    ) -> Result<(), PostError> {
-        match payload {
-            // There is always room for one.
-            Payload::Gather(slices) if slices.len() > 1 && slices.len() > self.max_sge as usize => {
-                return Err(too_many(slices.len(), self.max_sge));
-            }
-            Payload::Sges(sges) if sges.len() > self.max_sge as usize => {
-                return Err(too_many(sges.len(), self.max_sge));
-            }
-            Payload::InlineSges(pieces) if pieces.len() > self.max_inline as usize => {
-                return Err(inline_too_long(pieces.len(), self.max_inline));
-            }
-            Payload::Inline(bytes) if bytes.len() > self.max_inline as usize => {
-                return Err(inline_too_long(bytes.len(), self.max_inline));
-            }
-            _ => {}
-        }
+    ) {
         if let Operation::BindMw(bind) = operation {
             self.bound_windows |= bind.of_queue_pair;
         }
         let wqe = slot.cast::<SendWqe>();
         // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
         // a `SendWqe` and behind it `max_sge` slices or `max_inline` bytes, which `new` made sure of and
-        // the checks above keep to.
+        // the caller keeps to.
         unsafe {
             write_payload(wqe, payload);
             write_request(wqe, operation, to);
         }
         SendSlot::new(slot, payload).store(0);
-        Ok(())
     }
 
-    /// Looks how far the kernel has come, and fills the slot at `next` if it is free. Out of line, with all
-    /// that is left to do, so that who posts keeps as little as can be for it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Producer::known_slot`].
+    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
+    /// left to do, so that who posts keeps as little as can be for it.
     #[cold]
     #[inline(never)]
-    unsafe fn fill_if_free(
+    fn fill_if_free(
         &mut self,
-        next: u32,
+        mut filling: Filling,
         operation: Operation,
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
-    ) -> Result<(), PostError> {
-        // SAFETY: by this function's contract.
-        match unsafe { self.ring.free_slot(next) } {
-            Some((slot, _)) => self.fill(slot, operation, to, payload),
+    ) -> Result<(NonNull<u8>, Filling), PostError> {
+        self.check(payload)?;
+        match self.ring.free_slot(&mut filling) {
+            Some(slot) => {
+                self.fill(slot, operation, to, payload);
+                Ok((slot, filling))
+            }
             None => Err(full(self.ring.capacity())),
         }
+    }
+
+    /// Has the next request looked at, and its queue pair's state as well.
+    pub(super) fn forget(&mut self) {
+        self.ring.forget();
     }
 }
 
@@ -163,7 +172,9 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn batch(&mut self) -> SendBatch<'_> {
         SendBatch {
-            next: self.ring.published().into(),
+            begin: self.ring.filling().next().into(),
+            filling: self.ring.filling(),
+            unusual: 0,
             queue: self,
         }
     }
@@ -174,19 +185,22 @@ impl contract::SendQueue for SendQueue {
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Result<(), PostError> {
-        let next = self.ring.published();
-        // SAFETY: it is where the ring is.
-        let (slot, behind) = unsafe { self.ring.place(next) };
-        if self.ring.is_free(behind) {
-            self.fill(slot, operation, None, payload)?;
-            let mut filled = SendSlot::new(slot, payload);
-            filled.set_id(wr_id);
-            filled.add_flags(SendFlags::SIGNALED);
-            self.ring.publish(behind);
-            return self.doorbell.ring().map_err(PostError::Doorbell);
+    ) -> Option<Result<(), Errno>> {
+        if !self.takes(payload) || !self.doorbell.is_write() {
+            return None;
         }
-        contract::post_batch(self, wr_id, black_box(operation), black_box(payload))
+        let slot = self.ring.next_known()?;
+        self.fill(slot, operation, None, payload);
+        let mut filled = SendSlot::new(slot, payload);
+        filled.set_id(wr_id);
+        filled.add_flags(SendFlags::SIGNALED);
+        // SAFETY: it has been filled.
+        unsafe { self.ring.publish_next() };
+        Some(self.doorbell.write())
+    }
+
+    fn ring_again(&mut self, failed: Errno) -> Result<(), Errno> {
+        self.doorbell.after(failed)
     }
 }
 
@@ -195,8 +209,11 @@ impl contract::SendQueue for SendQueue {
 #[derive(Debug)]
 pub(crate) struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    /// The index of the next slot.
-    next: u64,
+    /// The index of its first slot.
+    begin: u64,
+    filling: Filling,
+    /// Not 0 if one of its slots was not known to be free. (A number: see [`Filling`].)
+    unusual: u64,
 }
 
 impl contract::SendBatch for SendBatch<'_> {
@@ -205,28 +222,35 @@ impl contract::SendBatch for SendBatch<'_> {
 
     #[inline(always)]
     fn len(&self) -> u32 {
-        self.queue.ring.pending(self.next as u32)
+        self.queue.ring.pending(self.filling.next())
     }
 
     #[inline(always)]
-    fn push(
+    fn push_usual(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, u32>>,
+        payload: Payload<'_>,
+    ) -> Option<SendSlot> {
+        let queue = &mut *self.queue;
+        if !queue.takes(payload) {
+            return None;
+        }
+        let slot = queue.ring.known_slot(&mut self.filling)?;
+        queue.fill(slot, operation, to, payload);
+        Some(SendSlot::new(slot, payload))
+    }
+
+    #[inline(always)]
+    fn push_other(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
-        let (queue, next) = (&mut *self.queue, self.next as u32);
-        // SAFETY: it is where the ring was when the batch began, or what the ring has given to it.
-        let (slot, behind) = unsafe { queue.ring.place(next) };
-        if queue.ring.is_free(behind) {
-            queue.fill(slot, operation, to, payload)?;
-        } else {
-            // Copies: where the request is written straight it stays in registers.
-            let (operation, copy) = (black_box(operation), black_box(payload));
-            // SAFETY: as above.
-            unsafe { queue.fill_if_free(next, operation, black_box(to), copy)? };
-        }
-        self.next = behind.into();
+        let filling = self.filling;
+        let (slot, filling) = self.queue.fill_if_free(filling, operation, to, payload)?;
+        (self.filling, self.unusual) = (filling, 1);
         Ok(SendSlot::new(slot, payload))
     }
 
@@ -243,17 +267,25 @@ impl contract::SendBatch for SendBatch<'_> {
         unsafe { self.close_usual(opened, payload) }
     }
 
+    #[inline(always)]
+    fn is_usual(&self) -> bool {
+        self.unusual == 0 && self.filling.next() != self.begin as u32
+    }
+
     /// One index store, one system call.
     #[inline(always)]
     fn ring(&mut self) -> Result<usize, Errno> {
-        let (queue, next) = (&mut *self.queue, self.next as u32);
-        match queue.ring.pending(next) {
-            0 => Ok(0),
-            count => {
-                queue.ring.publish(next);
-                queue.doorbell.ring().map(|()| count as usize)
-            }
+        let (is_usual, filling) = (self.is_usual(), self.filling);
+        let queue = &mut *self.queue;
+        let count = filling.next().wrapping_sub(self.begin as u32) & queue.ring.capacity();
+        if count == 0 {
+            return Ok(0);
         }
+        match is_usual {
+            true => queue.ring.publish_known(filling),
+            false => queue.ring.publish(filling),
+        }
+        queue.doorbell.ring().map(|()| count as usize)
     }
 }
 

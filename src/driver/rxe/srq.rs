@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::counts::Counts;
 use super::map::RingView;
 use super::recv::RecvQueue;
+use super::ring::Filling;
 use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::{Element, LocalKey, PostError, Progress};
@@ -129,6 +130,8 @@ impl contract::SrqBacking for Arc<SrqRing> {
 }
 
 impl contract::RecvQueue for SharedRecvQueue {
+    type At = Filling;
+
     fn capacity(&self) -> u32 {
         self.queue.capacity()
     }
@@ -142,28 +145,39 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) -> u64 {
+    fn begin(&mut self) -> Filling {
         self.queue.begin()
     }
 
     #[inline(always)]
-    fn pending(&self, at: u64) -> u32 {
+    fn pending(&self, at: Filling) -> u32 {
         self.queue.pending(at)
+    }
+
+    #[inline(always)]
+    fn push_usual<E: Element>(&mut self, at: &mut Filling, wr_id: u64, slices: &[E]) -> bool {
+        self.queue.push_usual(at, wr_id, slices)
     }
 
     #[inline(always)]
     fn push<E: Element>(
         &mut self,
-        at: &mut u64,
+        at: Filling,
         wr_id: u64,
         slices: &[E],
-    ) -> Result<(), PostError> {
+    ) -> Result<Filling, PostError> {
         self.queue.push(at, wr_id, slices)
     }
 
     #[inline(always)]
-    fn ring(&mut self, at: u64) {
+    fn ring_usual(&mut self, at: Filling) {
         // Before the kernel and others see the requests in the ring.
+        self.ring.counts.post(self.queue.pending(at));
+        self.queue.ring_usual(at);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self, at: Filling) {
         self.ring.counts.post(self.queue.pending(at));
         self.queue.ring(at);
     }

@@ -3,8 +3,8 @@
 use uverbs_uapi::flags::SendFlags;
 
 use super::{
-    Be32, Control, LONGEST_SLICE, SendBatch, UNIT, blocks, control, flags_word, put_payload, word,
-    write_request,
+    BLOCK, Be32, Control, LONGEST_SLICE, SendBatch, UNIT, blocks, control, flags_word, put_payload,
+    word, write_request,
 };
 use crate::driver::contract::Opened;
 use crate::work::{Operation, Payload};
@@ -18,21 +18,21 @@ impl SendBatch<'_> {
         wr_id: u64,
         flags: SendFlags,
     ) -> Option<Opened> {
-        let (queue, post, count) = (&*self.queue, self.post, self.count);
-        if count == self.ordinary_until || !is_plain(operation) {
+        let (queue, request) = (&*self.queue, self.block);
+        if self.count >= self.ordinary_until || !is_plain(operation) {
             return None;
         }
-        // SAFETY: an ordinary request has room, in one piece, so there are blocks. The note is the ledger's,
-        // which the queue keeps.
+        // SAFETY: an ordinary request has room in the ring, in one piece. The note is the ledger's, which the
+        // queue keeps.
         unsafe {
             // Each value is used as early as can be, so that none has to be kept.
-            let (request, note) = queue.block(post);
-            note.as_ref().write(wr_id, (count as u32).wrapping_add(1));
-            let head = write_request(request, queue.qpn, operation, None, Payload::Sges(&[]));
+            self.note.as_ref().write(wr_id, self.count + 1);
+            let nothing = Payload::Sges(&[]);
+            let head = write_request::<true>(request, queue.qpn, operation, None, nothing);
             let control = request.cast::<Control>().as_ptr();
             let flags = queue.always | FLAGS[(flags.bits() & 7) as usize];
             (&raw mut (*control).fm_ce_se_imm).write(flags | word(Be32::ZERO, head.imm));
-            let index = u32::from(post as u16) << 8;
+            let index = u32::from(self.post as u16) << 8;
             (&raw mut (*control).opmod_idx_opcode).write(Be32::new(index | u32::from(head.opcode)));
             let payload = request.add(head.units as usize * UNIT);
             Some(Opened { request, payload })
@@ -57,15 +57,19 @@ impl SendBatch<'_> {
         }
         let queue = &*self.queue;
         // Not beside the other count: the compiler would add the two as one.
-        self.count = self.count.wrapping_add(1);
+        self.count += 1;
         // SAFETY: the request is the batch's next one, with room for the payload by this function's contract:
-        // one that is plain has as much as any.
+        // one that is plain has as much as any. What is behind its blocks lies in the ring, or behind its last
+        // byte, and so it is with the notes.
         unsafe {
             let before = payload.offset_from(request) as u32 / UNIT as u32;
-            let units = before + put_payload(payload, carried);
+            let units = before + put_payload::<false>(payload, carried);
             let control = request.cast::<Control>().as_ptr();
             (&raw mut (*control).qpn_ds).write(Be32::new(queue.qpn | units));
-            self.post = self.post.wrapping_add(blocks(units));
+            let blocks = blocks(units);
+            self.post = self.post.wrapping_add(blocks);
+            self.block = request.add(blocks as usize * BLOCK);
+            self.note = self.note.add(blocks as usize);
         }
         self.last = request;
         true

@@ -10,8 +10,17 @@ mod requests;
 mod threads;
 
 use super::Device;
+use super::send::SendQueue;
+use uverbs_uapi::enums::QpType;
+
 use crate::device::DriverClue;
 use crate::driver::contract::methods::*;
+
+/// One over memory that nobody reads.
+pub(crate) fn sample_send_queue() -> SendQueue {
+    let (cq, _) = device::cq(15, 64);
+    device::Pair::new(QpType::RC, device::cap(7, 2, 32), &cq, &cq).send
+}
 
 #[test]
 fn a_scalable_function_belongs_to_this_driver_as_well() {

@@ -18,9 +18,8 @@ impl SendBatch<'_> {
         wr_id: u64,
         flags: SendFlags,
     ) -> Option<Opened> {
-        let ring = &self.queue.ring;
-        // SAFETY: it is where the ring was when the batch began, or what the ring has given to it.
-        let (request, _) = unsafe { ring.known_slot(self.next as u32)? };
+        // A copy: the batch goes on behind it when it is whole.
+        let request = self.queue.ring.known_slot(&mut { self.filling })?;
         let wqe: NonNull<SendWqe> = request.cast();
         // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
         // a `SendWqe` with a payload behind it, which `SendQueue::new` made sure of.
@@ -51,9 +50,7 @@ impl SendBatch<'_> {
                 let flags = &raw mut (*wqe.as_ptr()).wr.send_flags;
                 flags.write(flags.read() | SendFlags::INLINE.bits());
             }
-            let (_, behind) = self.queue.ring.place(self.next as u32);
-            self.next = behind.into();
         }
-        true
+        self.queue.ring.known_slot(&mut self.filling).is_some()
     }
 }

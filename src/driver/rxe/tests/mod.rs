@@ -12,3 +12,5 @@ mod send;
 mod srq;
 mod threads;
 mod watch;
+
+pub(crate) use self::send::sample_send_queue;

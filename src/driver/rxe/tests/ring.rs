@@ -6,7 +6,7 @@ use std::sync::Arc;
 use uverbs_uapi::rxe::QueueBuf;
 
 use super::memory::*;
-use crate::driver::rxe::ring::{BadIndex, BadRing, Consumer, Producer, Waiting};
+use crate::driver::rxe::ring::{self, BadIndex, BadRing, Consumer, Producer, Waiting};
 
 /// All ring sizes up to 1024 slots.
 fn sizes() -> impl Iterator<Item = u32> {
@@ -19,39 +19,55 @@ pub(super) fn producer(memory: &Arc<Memory>, element: usize) -> Result<Producer,
     unsafe { Producer::new(memory.base(), memory.length(), element) }
 }
 
-/// A producer that counts the slots of its batch, as who posts does.
+/// A producer with the batch that is being filled, as who posts has it.
 pub(super) struct Filling {
     pub(super) ring: Producer,
-    next: u32,
+    at: ring::Filling,
+    /// All of it was known to be free.
+    is_usual: bool,
 }
+
+/// Where filling goes on behind a slot.
+#[derive(Debug, PartialEq)]
+pub(super) struct Behind(ring::Filling, bool);
 
 impl Filling {
     pub(super) fn new(memory: &Arc<Memory>, element: usize) -> Result<Self, BadRing> {
         producer(memory, element).map(|ring| Self {
-            next: ring.published(),
+            at: ring.filling(),
+            is_usual: true,
             ring,
         })
     }
 
-    pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, u32)> {
-        // SAFETY: it is where the ring was, or what it has given.
-        unsafe { self.ring.free_slot(self.next) }
+    pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
+        let mut at = self.at;
+        if let Some(slot) = self.ring.known_slot(&mut at) {
+            return Some((slot, Behind(at, true)));
+        }
+        let slot = self.ring.free_slot(&mut at)?;
+        Some((slot, Behind(at, false)))
     }
 
-    pub(super) fn advance(&mut self, behind: u32) {
-        self.next = behind;
+    pub(super) fn advance(&mut self, Behind(at, is_usual): Behind) {
+        self.at = at;
+        self.is_usual &= is_usual;
     }
 
     pub(super) fn pending(&self) -> u32 {
-        self.ring.pending(self.next)
+        self.ring.pending(self.at.next())
     }
 
     pub(super) fn publish(&mut self) {
-        self.ring.publish(self.next);
+        match self.is_usual {
+            true => self.ring.publish_known(self.at),
+            false => self.ring.publish(self.at),
+        }
+        self.abandon();
     }
 
     pub(super) fn abandon(&mut self) {
-        self.next = self.ring.published();
+        (self.at, self.is_usual) = (self.ring.filling(), true);
     }
 
     pub(super) fn in_flight(&self) -> u32 {

@@ -52,6 +52,14 @@ fn queue(memory: &Arc<Memory>) -> SendQueue {
     queue_over(memory, 4, 64, null())
 }
 
+/// One over memory that nobody reads, which it keeps for good.
+pub(crate) fn sample_send_queue() -> SendQueue {
+    let memory = Memory::ring(8, LOG2);
+    let queue = queue_over(&memory, 2, 32, null());
+    std::mem::forget(memory);
+    queue
+}
+
 fn slice(address: u64, length: u32, lkey: u32) -> LocalSlice<'static> {
     LocalSlice::new(address, length, LocalKey(lkey), PdTag::new(3, 1))
 }

@@ -159,7 +159,10 @@ pub(super) unsafe fn create(
         async_events_completed: AtomicU32::new(0),
     };
     let object = CqObject {
-        c: CStruct::new(driver.with(Extended(plain))),
+        c: CStruct::new(driver.with(Extended {
+            cq: plain,
+            single_threaded: wanted.single_threaded,
+        })),
         backing: ring.backing(),
         poller: Locked::new(Poller::new(ring), wanted.single_threaded),
         handle,
@@ -215,7 +218,7 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
         };
         let mut poller = cq.poller.lock();
         // A completion that is looked at may lie in the ring, which goes.
-        poller.shown = None;
+        poller.shown = poller.ring.show_nothing();
         let (ring, context) = (&mut poller.ring, &cq.context);
         let driver = context.driver();
         driver.resize_cq(context.fd(), command, ring, &parts(cq.domain.as_ref()))?;

@@ -41,12 +41,15 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     to: *mut c_void,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller passes two texts and so much room.
+    // SAFETY: the caller passes two texts and so much room, which may be none at NULL.
     let (directory, file, to) = unsafe {
         (
             CStr::from_ptr(directory),
             CStr::from_ptr(file),
-            std::slice::from_raw_parts_mut(to.cast::<u8>(), room),
+            match room {
+                0 => &mut [],
+                _ => std::slice::from_raw_parts_mut(to.cast::<u8>(), room),
+            },
         )
     };
     number(read_text(&path(directory, file), to))

@@ -5,7 +5,8 @@
 //! rules of libibverbs have one thread for a queue, in a thread domain for one, the lock does nothing.
 
 use std::cell::UnsafeCell;
-use std::hint::spin_loop;
+use std::ffi::c_int;
+use std::hint::{black_box, spin_loop};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -172,6 +173,29 @@ impl<T> Locked<T> {
         if self.word.swap(FREE, Ordering::Release) != HELD {
             self.wake();
         }
+    }
+
+    /// As [`Self::release`], for who returns this number then: waking somebody is the last that it does, for
+    /// which it keeps nothing.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn release_with(&self, number: c_int) -> c_int {
+        // Release: as in `release`.
+        if self.skipped || self.word.swap(FREE, Ordering::Release) == HELD {
+            return number;
+        }
+        self.wake_with(number)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_with(&self, number: c_int) -> c_int {
+        self.wake();
+        // Unknown to the compiler, or who knows the number would come back from here to return it.
+        black_box(number)
     }
 
     /// Wakes one of those who may sleep. Who is woken notes again that there may be more.

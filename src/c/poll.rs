@@ -10,35 +10,38 @@ use super::abi::work::ibv_wc;
 use super::cq::CqObject;
 use super::failure::number;
 use super::object::object;
+use crate::driver::contract::First;
 use crate::driver::contract::methods::*;
-use crate::driver::typed::{Shown, ShownOf};
+use crate::driver::typed::{PolledOf, Shown, ShownOf};
 use crate::driver::{self, Listed};
 use crate::error::Error;
 
 /// What polls a completion queue.
 pub(super) struct Poller {
-    /// The completion that is looked at between `ibv_start_poll` and `ibv_end_poll`.
-    pub(super) shown: Option<Shown>,
+    /// What is looked at between `ibv_start_poll` and `ibv_end_poll`.
+    pub(super) shown: Shown,
     pub(super) ring: driver::Cq,
 }
 
 impl Poller {
     pub(super) fn new(ring: driver::Cq) -> Self {
-        Self { shown: None, ring }
+        Self {
+            shown: ring.show_nothing(),
+            ring,
+        }
     }
 
-    /// The ring, and the completion that is looked at.
+    /// The ring, and what is looked at.
     ///
     /// # Safety
     ///
     /// The queue is of a device of that driver's, and so is what it shows.
     #[inline(always)]
-    pub(super) unsafe fn parts<D: Listed>(&mut self) -> (&mut D::Cq, Option<&mut ShownOf<D>>) {
+    pub(super) unsafe fn parts<D: Listed>(&mut self) -> (&mut D::Cq, &mut ShownOf<D>) {
         // SAFETY: by this function's contract.
         unsafe {
             let ring = D::get_mut(&mut self.ring).unwrap_unchecked();
-            let shown = self.shown.as_mut();
-            (ring, shown.map(|shown| D::lent(shown).unwrap_unchecked()))
+            (ring, D::lent(&mut self.shown).unwrap_unchecked())
         }
     }
 }
@@ -68,25 +71,31 @@ const _: () = {
 /// The queue is of a device of that driver's, its lock was taken, and there is room for so many.
 #[inline(always)]
 unsafe fn take<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: by this function's contract.
-    let (ring, _) = unsafe { cq.poller.held().parts::<D>() };
-    let Some(mut polled) = ring.poll_plainly() else {
-        // SAFETY: by this function's contract.
-        return unsafe { take_otherwise::<D>(cq, ring, count, to) };
-    };
     // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
     unsafe {
-        if count <= 0 || polled.has_none() {
-            cq.poller.release();
-            return 0;
+        let ring = cq.poller.held().parts::<D>().0;
+        match ring.take_first(count.max(0) as usize, to.cast()) {
+            First::One => cq.poller.release_with(1),
+            First::None => cq.poller.release_with(0),
+            First::Several => take_several::<D>(cq, count, to),
+            First::Raw => finish_one::<D>(cq, to),
+            First::Otherwise => take_otherwise::<D>(cq, count, to),
         }
-        if !polled.takes_one(count as usize) {
-            drop(polled);
-            return take_several::<D>(cq, ring, count, to);
-        }
-        let taken = polled.take_one_into(to.cast());
-        cq.poller.release();
-        taken as c_int
+    }
+}
+
+/// The end of [`take`] for one that is not in its form yet.
+///
+/// # Safety
+///
+/// As of [`take`], and one was taken.
+#[cold]
+#[inline(never)]
+unsafe fn finish_one<D: Listed>(cq: &CqObject, to: *mut ibv_wc) -> c_int {
+    // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
+    unsafe {
+        PolledOf::<D>::finish(to.cast());
+        cq.poller.release_with(1)
     }
 }
 
@@ -94,23 +103,19 @@ unsafe fn take<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int
 ///
 /// # Safety
 ///
-/// As of [`take`], and the ring is that of the queue.
+/// As of [`take`].
 #[inline(never)]
-unsafe fn take_several<D: Listed>(
-    cq: &CqObject,
-    ring: &mut D::Cq,
-    count: c_int,
-    to: *mut ibv_wc,
-) -> c_int {
-    let Some(mut polled) = ring.poll_plainly() else {
-        // SAFETY: by this function's contract.
-        return unsafe { take_otherwise::<D>(cq, ring, count, to) };
-    };
+unsafe fn take_several<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
     unsafe {
-        let taken = polled.take_into(count as usize, to.cast());
-        cq.poller.release();
-        taken as c_int
+        let Some(mut polled) = cq.poller.held().parts::<D>().0.poll_plainly() else {
+            return take_otherwise::<D>(cq, count, to);
+        };
+        let taken = match count > 0 {
+            true => polled.take_into(count as usize, to.cast()),
+            false => 0,
+        };
+        cq.poller.release_with(taken as c_int)
     }
 }
 
@@ -118,18 +123,13 @@ unsafe fn take_several<D: Listed>(
 ///
 /// # Safety
 ///
-/// As of [`take_several`].
+/// As of [`take`].
 #[cold]
 #[inline(never)]
-unsafe fn take_otherwise<D: Listed>(
-    cq: &CqObject,
-    ring: &mut D::Cq,
-    count: c_int,
-    to: *mut ibv_wc,
-) -> c_int {
-    let polled = ring.poll();
+unsafe fn take_otherwise<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
     // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
     unsafe {
+        let polled = cq.poller.held().parts::<D>().0.poll();
         let taken = polled.map(|mut polled| polled.take_into(count.max(0) as usize, to.cast()));
         cq.poller.release();
         number(match taken {

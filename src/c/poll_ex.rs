@@ -106,20 +106,33 @@ unsafe fn create_extended(
 
 /// The struct of a plain queue, to be extended by the functions that programs call through it: they are its
 /// driver's.
-pub(super) struct Extended(pub(super) ibv_cq);
+pub(super) struct Extended {
+    pub(super) cq: ibv_cq,
+    /// One thread at a time uses the queue.
+    pub(super) single_threaded: bool,
+}
 
 impl ForDriver for Extended {
     type Output = ibv_cq_ex;
 
     fn run<D: Listed>(self) -> ibv_cq_ex {
+        match self.single_threaded {
+            true => self.with::<D, false>(),
+            false => self.with::<D, true>(),
+        }
+    }
+}
+
+impl Extended {
+    fn with<D: Listed, const LOCKS: bool>(self) -> ibv_cq_ex {
         ibv_cq_ex {
-            cq: self.0,
+            cq: self.cq,
             comp_mask: 0,
             status: 0,
             wr_id: 0,
-            start_poll: Some(start_poll::<D>),
+            start_poll: Some(start_poll::<D, LOCKS>),
             next_poll: Some(next_poll::<D>),
-            end_poll: Some(end_poll::<D>),
+            end_poll: Some(end_poll::<D, LOCKS>),
             read_opcode: Some(read_opcode::<D>),
             read_vendor_err: Some(read_vendor_err::<D>),
             read_byte_len: Some(read_byte_len::<D>),
@@ -171,23 +184,18 @@ unsafe fn tell<S: contract::Shown>(c: *mut ibv_cq_ex, shown: &S) -> c_int {
 ///
 /// # Safety
 ///
-/// The queue is of a device of that driver's, its lock was taken, and it is that of the struct.
+/// The queue is of a device of that driver's, its lock was taken if it `LOCKS`, and it is that of the struct.
 #[inline(always)]
-unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+unsafe fn start<D: Listed, const LOCKS: bool>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+    const NONE: c_int = Errno::NOENT.raw_os_error();
     // SAFETY: by this function's contract.
     unsafe {
-        let poller = cq.poller.held();
-        match poller.parts::<D>().0.show_plainly() {
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        match ring.show_plainly(shown) {
             None => start_otherwise::<D>(cq, c),
-            Some(None) => {
-                cq.poller.release();
-                Errno::NOENT.raw_os_error()
-            }
-            Some(Some(shown)) => {
-                let told = tell(c, &shown);
-                poller.shown = Some(D::lend(shown));
-                told
-            }
+            Some(true) => tell(c, shown),
+            Some(false) if LOCKS => cq.poller.release_with(NONE),
+            Some(false) => NONE,
         }
     }
 }
@@ -202,15 +210,14 @@ unsafe fn start<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
 unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
-        let result = show::<D>(cq, c);
-        if result != 0 {
-            cq.poller.release();
+        match show::<D>(cq, c) {
+            0 => 0,
+            result => cq.poller.release_with(result),
         }
-        result
     }
 }
 
-/// Goes to the next completion when none is shown, whatever there is to do besides.
+/// Goes to the next completion, whatever there is to do besides.
 ///
 /// # Safety
 ///
@@ -220,23 +227,18 @@ unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int 
 unsafe fn show<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
-        let poller = cq.poller.held();
-        poller.shown = None;
-        match poller.parts::<D>().0.show() {
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        match ring.show(shown) {
             Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
-            Ok(None) => Errno::NOENT.raw_os_error(),
-            Ok(Some(shown)) => {
-                let told = tell(c, &shown);
-                poller.shown = Some(D::lend(shown));
-                told
-            }
+            Ok(false) => Errno::NOENT.raw_os_error(),
+            Ok(true) => tell(c, shown),
         }
     }
 }
 
 /// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:
 /// `errno` stays.
-unsafe extern "C" fn start_poll<D: Listed>(
+unsafe extern "C" fn start_poll<D: Listed, const LOCKS: bool>(
     c: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
@@ -246,10 +248,10 @@ unsafe extern "C" fn start_poll<D: Listed>(
         if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Errno::INVAL.raw_os_error();
         }
-        if !cq.poller.try_acquire() {
+        if LOCKS && !cq.poller.try_acquire() {
             return start_after::<D>(cq, c);
         }
-        start::<D>(cq, c)
+        start::<D, LOCKS>(cq, c)
     }
 }
 
@@ -263,7 +265,7 @@ unsafe extern "C" fn start_poll<D: Listed>(
 unsafe fn start_after<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
     cq.poller.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { start::<D>(cq, c) }
+    unsafe { start::<D, true>(cq, c) }
 }
 
 /// `ibv_next_poll(3)`.
@@ -272,27 +274,24 @@ unsafe extern "C" fn next_poll<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
     unsafe {
         let cq = queue(c);
         let (ring, shown) = cq.poller.held().parts::<D>();
-        if let Some(shown) = shown
-            && ring.show_next(shown)
-        {
+        if ring.show_next(shown) {
             return tell(c, shown);
         }
-        // One may have come meanwhile.
+        // One may have come meanwhile, or lie elsewhere.
         show::<D>(cq, c)
     }
 }
 
 /// `ibv_end_poll(3)`.
-unsafe extern "C" fn end_poll<D: Listed>(c: *mut ibv_cq_ex) {
+unsafe extern "C" fn end_poll<D: Listed, const LOCKS: bool>(c: *mut ibv_cq_ex) {
     // SAFETY: the caller passes a completion queue, which it polls.
     unsafe {
         let cq = queue(c);
-        let poller = cq.poller.held();
-        if let (ring, Some(shown)) = poller.parts::<D>() {
-            ring.go_on(shown);
-            poller.shown = None;
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        ring.go_on(shown);
+        if LOCKS {
+            cq.poller.release();
         }
-        cq.poller.release();
     }
 }
 
@@ -302,14 +301,14 @@ unsafe extern "C" fn end_poll<D: Listed>(c: *mut ibv_cq_ex) {
 ///
 /// The pointer is to a completion queue that the caller polls, of a device of that driver's.
 #[inline(always)]
-unsafe fn read<D: Listed, T: Default>(
+unsafe fn read<D: Listed, T>(
     c: *mut ibv_cq_ex,
     what: impl FnOnce(&<D::Cq as contract::Cq>::Completion) -> T,
 ) -> T {
-    // SAFETY: by this function's contract. What is shown has not been gone behind while it stands there.
+    // SAFETY: by this function's contract. A queue that changes its size shows nothing.
     unsafe {
         let (_, shown) = queue(c).poller.held().parts::<D>();
-        shown.map_or_else(T::default, |shown| what(&shown.completion()))
+        what(&shown.completion())
     }
 }
 

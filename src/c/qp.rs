@@ -202,9 +202,11 @@ fn create(
         events_completed: AtomicU32::new(0),
     };
     let refusals = context.driver().refusals();
+    let names_destination = matches!(transport, QpType::UD | QpType::XRC_SEND);
     let object = QpObject {
         c: CStruct::new(context.driver().with(Extended {
             qp: plain,
+            names_destination,
             closed: refusals.early_sends,
         })),
         sends: Gate::new(refusals.early_sends),
@@ -218,7 +220,7 @@ fn create(
         recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
-        names_destination: matches!(transport, QpType::UD | QpType::XRC_SEND),
+        names_destination,
         backing: Some(backing),
         pd: Some(pd.pd().user(User::Qp)),
         context: context.clone(),

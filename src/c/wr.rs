@@ -1,14 +1,15 @@
 //! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
 //! queue's lock is held from the start to the end.
 //!
-//! A request is written into the ring at its last step. That is the payload where the queue pair is
-//! connected, and for datagrams and XRC the second of payload and address, whichever that is. A request to
-//! which no payload comes has none, and is written when the next begins, or at the end. An error waits until
-//! the end, and then nothing is posted.
+//! A request that goes to where its queue pair is connected is written into the ring as it is told of, which
+//! [`super::wr_connected`] does. Others are kept, and written at their last step: that is for datagrams and
+//! XRC the second of payload and address, whichever that is, and elsewhere the payload. A request to which no
+//! payload comes has none, which is known when the next begins, or at the end. An error waits until the end,
+//! and then nothing is posted.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
-use std::slice;
+use std::ptr::NonNull;
 
 use smallvec::SmallVec;
 use uverbs_uapi::enums::{FlushLevel, QpType};
@@ -22,32 +23,39 @@ use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
 use super::send::{FLAGS, Sender, bytes, check, remote};
+use super::wr_connected as connected;
+use crate::driver::contract::Opened;
 use crate::driver::contract::methods::*;
 use crate::driver::typed::{BatchOf, ForDriver};
 use crate::driver::{Listed, SendBatch, SendQueue};
+use crate::error::Errno;
 use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
     batch: Option<SendBatch<'static>>,
-    step: Step,
-    /// The last request that has begun.
+    pub(super) step: Step,
+    /// The request that is in the ring but for its payload, if one is.
+    pub(super) opened: Opened,
+    /// The last request that has begun and is kept.
     request: Request,
     /// Where a request goes that names it, if that came before its payload.
     to: Option<Address>,
     /// The payload of such a request, if that came before its address.
     payload: Option<Saved>,
-    /// What a request can have. Lengths are compared with it before anything is read.
-    max_sge: usize,
-    max_inline: usize,
+    /// What a request can have. Lengths are compared with it before anything is read or written.
+    pub(super) max_sge: usize,
+    pub(super) max_inline: usize,
 }
 
 /// Where a session is.
 #[derive(Clone, Copy)]
-enum Step {
+pub(super) enum Step {
     /// No request has begun, or the last one is written.
     Between,
-    /// A request has begun.
+    /// A request is in the ring but for its payload.
+    Open,
+    /// A request has begun, and is kept.
     Begun,
     /// Nothing will be posted.
     Failed(Failure),
@@ -77,9 +85,6 @@ enum Saved {
     Sges(SmallVec<[ibv_sge; 4]>),
     Inline(Copied),
 }
-
-/// Inline bytes that do not lie as a request needs them.
-type Copied = SmallVec<[u8; 128]>;
 
 /// The extended struct of a queue pair to which nobody posts.
 pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
@@ -113,10 +118,12 @@ pub(super) fn without_functions(qp: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// The extended struct of a queue pair, with its driver's functions, which programs call through it. Nothing
-/// is posted at first if it is `closed`.
+/// The extended struct of a queue pair, with its driver's functions, which programs call through it.
 pub(super) struct Extended {
     pub(super) qp: ibv_qp,
+    /// Its requests name where they go.
+    pub(super) names_destination: bool,
+    /// Nothing is posted at first.
     pub(super) closed: bool,
 }
 
@@ -124,7 +131,7 @@ impl ForDriver for Extended {
     type Output = ibv_qp_ex;
 
     fn run<D: Listed>(self) -> ibv_qp_ex {
-        ibv_qp_ex {
+        let kept = ibv_qp_ex {
             qp: self.qp,
             comp_mask: 0,
             wr_id: 0,
@@ -142,15 +149,19 @@ impl ForDriver for Extended {
             wr_send_tso: Some(wr_send_tso),
             wr_set_ud_addr: Some(wr_set_ud_addr),
             wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
-            wr_set_inline_data: Some(wr_set_inline_data::<D>),
-            wr_set_inline_data_list: Some(wr_set_inline_data_list::<D>),
-            wr_set_sge: Some(wr_set_sge::<D>),
-            wr_set_sge_list: Some(wr_set_sge_list::<D>),
+            wr_set_inline_data: Some(wr_set_inline_data),
+            wr_set_inline_data_list: Some(wr_set_inline_data_list),
+            wr_set_sge: Some(wr_set_sge),
+            wr_set_sge_list: Some(wr_set_sge_list),
             wr_start: Some(wr_start::<D>),
             wr_complete: Some(Completion(self.closed).run::<D>()),
             wr_abort: Some(wr_abort),
             wr_atomic_write: Some(wr_atomic_write),
             wr_flush: Some(wr_flush),
+        };
+        match self.names_destination {
+            true => kept,
+            false => connected::with_functions::<D>(kept),
         }
     }
 }
@@ -172,7 +183,7 @@ unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
 ///
 /// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's.
 #[inline(always)]
-unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session) {
+pub(super) unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session) {
     // SAFETY: by this function's contract the caller holds the lock. The reference is to the session alone:
     // what is open in it borrows the queue beside it.
     unsafe {
@@ -202,19 +213,56 @@ unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
     unsafe {
         let (qp, session) = session(c);
         if !matches!(session.step, Step::Between) {
-            session.end_bare(qp);
+            return complete_otherwise::<D>(c);
         }
+        match session.batch_of::<D>().ring() {
+            Ok(_) => {
+                session.end_all();
+                qp.send.release_with(0)
+            }
+            Err(errno) => complete_failed(c, errno),
+        }
+    }
+}
+
+/// The end of [`wr_complete`] if the doorbell has failed.
+///
+/// # Safety
+///
+/// As of [`session`].
+#[cold]
+#[inline(never)]
+unsafe fn complete_failed(c: *mut ibv_qp_ex, errno: Errno) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (qp, session) = session(c);
+        session.end_all();
+        qp.send.release_with(Failure(errno).tell())
+    }
+}
+
+/// As [`wr_complete`], behind a request without a payload or a failure.
+///
+/// # Safety
+///
+/// As of [`session`], and the queue pair is of a device of that driver's.
+#[cold]
+#[inline(never)]
+unsafe fn complete_otherwise<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (qp, session) = session(c);
+        session.end_bare(qp);
         let result = match session.step {
             Step::Between => {
-                let (batch, _) = session.parts::<D>();
-                batch.ring().map(drop).map_err(Failure::from)
+                let rung = session.batch_of::<D>().ring();
+                rung.map(drop).map_err(Failure::from)
             }
             Step::Failed(failure) => Err(failure),
-            Step::Begun | Step::Over => Err(Failure::INVALID),
+            Step::Open | Step::Begun | Step::Over => Err(Failure::INVALID),
         };
-        session.close();
-        qp.send.release();
-        status(result)
+        session.end_all();
+        qp.send.release_with(status(result))
     }
 }
 
@@ -244,12 +292,12 @@ unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe {
         let (qp, session) = session(c);
-        session.close();
+        session.end_all();
         qp.send.release();
     }
 }
 
-/// Notes what a request does, with its id and flags as they are now.
+/// Keeps what a request does, with its id and flags as they are now.
 ///
 /// # Safety
 ///
@@ -345,6 +393,10 @@ impl Session {
         Self {
             batch: None,
             step: Step::Over,
+            opened: Opened {
+                request: NonNull::dangling(),
+                payload: NonNull::dangling(),
+            },
             request: Request {
                 operation: Operation::Send,
                 wr_id: 0,
@@ -357,24 +409,23 @@ impl Session {
         }
     }
 
-    /// The batch, and the request that goes into it.
+    /// The batch.
     ///
     /// # Safety
     ///
     /// It is not over, and its queue is of a device of that driver's.
     #[inline(always)]
-    unsafe fn parts<D: Listed>(&mut self) -> (&mut BatchOf<'static, D>, &Request) {
+    pub(super) unsafe fn batch_of<D: Listed>(&mut self) -> &mut BatchOf<'static, D> {
         // SAFETY: by this function's contract.
-        let batch = unsafe {
+        unsafe {
             let batch = self.batch.as_mut().unwrap_unchecked();
             batch.get_mut::<D>().unwrap_unchecked()
-        };
-        (batch, &self.request)
+        }
     }
 
     /// Ends it.
     #[inline(always)]
-    fn close(&mut self) {
+    fn end_all(&mut self) {
         (self.batch, self.step) = (None, Step::Over);
     }
 
@@ -386,7 +437,7 @@ impl Session {
 
     /// Has all that was started fail. The first failure counts.
     #[cold]
-    fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, failure: Failure) {
         if !matches!(self.step, Step::Failed(_)) {
             self.step = Step::Failed(failure);
         }
@@ -410,8 +461,15 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn end_bare(&mut self, qp: &QpObject) {
-        if let Step::Begun = self.step {
-            self.end(qp, NOTHING);
+        match (self.step, &mut self.batch) {
+            (Step::Begun, _) => self.end(qp, NOTHING),
+            (Step::Open, Some(batch)) => {
+                // SAFETY: the step is that of a request which the batch has opened, and nothing else has used
+                // the batch since.
+                unsafe { batch.close(self.opened, NOTHING) };
+                self.step = Step::Between;
+            }
+            _ => {}
         }
     }
 
@@ -469,102 +527,6 @@ fn changes_keys(operation: Operation) -> bool {
     Operations::OF_KEYS.contains(operation.needs())
 }
 
-/// What a request carries, as the caller has it.
-trait Carried: Copy {
-    fn payload(&self) -> Payload<'_>;
-}
-
-impl Carried for ibv_sge {
-    #[inline(always)]
-    fn payload(&self) -> Payload<'_> {
-        Payload::Sges(slice::from_ref(self))
-    }
-}
-
-impl Carried for &[ibv_sge] {
-    #[inline(always)]
-    fn payload(&self) -> Payload<'_> {
-        Payload::Sges(self)
-    }
-}
-
-impl Carried for &[u8] {
-    #[inline(always)]
-    fn payload(&self) -> Payload<'_> {
-        Payload::Inline(self)
-    }
-}
-
-/// Takes a payload, as [`Session::carry`]. For a request to where its queue pair is connected that is here.
-///
-/// # Safety
-///
-/// As of [`session`], and the queue pair is of a device of that driver's.
-#[inline(always)]
-unsafe fn carry<D: Listed>(c: *mut ibv_qp_ex, payload: impl Carried) {
-    // SAFETY: by this function's contract.
-    let (qp, session) = unsafe { session(c) };
-    if qp.names_destination || !matches!(session.step, Step::Begun) {
-        return carry_otherwise(qp, session, payload);
-    }
-    // For each of the usual operations there is code that writes it and no other.
-    // SAFETY: by this function's contract; a request has begun.
-    unsafe {
-        match session.request.operation {
-            Operation::Write { remote } => {
-                put::<D>(qp, session, Operation::Write { remote }, payload.payload())
-            }
-            Operation::Send => put::<D>(qp, session, Operation::Send, payload.payload()),
-            Operation::Read { remote } => {
-                put::<D>(qp, session, Operation::Read { remote }, payload.payload())
-            }
-            _ => put_any::<D>(qp, session, payload),
-        }
-    }
-}
-
-/// As [`carry`], for a request that names where it goes, or for none. The payload is passed by its value, so
-/// that the usual way has it in registers.
-#[inline(never)]
-fn carry_otherwise(qp: &QpObject, session: &mut Session, payload: impl Carried) {
-    session.carry(qp, payload.payload());
-}
-
-/// As [`put`], of any operation.
-///
-/// # Safety
-///
-/// As of [`put`].
-#[inline(never)]
-unsafe fn put_any<D: Listed>(qp: &QpObject, session: &mut Session, payload: impl Carried) {
-    // SAFETY: by this function's contract.
-    unsafe { put::<D>(qp, session, session.request.operation, payload.payload()) }
-}
-
-/// Writes the request that has begun, whose operation this is, to where its queue pair is connected.
-///
-/// # Safety
-///
-/// The session is the queue pair's, in which a request has begun, on a device of that driver's.
-#[inline(always)]
-unsafe fn put<D: Listed>(
-    qp: &QpObject,
-    session: &mut Session,
-    operation: Operation,
-    payload: Payload<'_>,
-) {
-    // SAFETY: by this function's contract.
-    let (batch, request) = unsafe { session.parts::<D>() };
-    match batch.push(operation, None, payload) {
-        Ok(mut slot) => {
-            slot.set_id(request.wr_id);
-            slot.add_flags(request.flags);
-            session.step = Step::Between;
-        }
-        Err(error) => session.fail(Failure::of_function(error, &qp.refusals)),
-    }
-}
-
 /// `ibv_wr_set_ud_addr(3)`.
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the caller has started.
@@ -594,14 +556,20 @@ unsafe fn address(c: *mut ibv_qp_ex, transport: QpType, to: Address) {
     }
 }
 
+// What follows is called by the functions for connected queue pairs as well, as the last that they do. Out of
+// line, so that they keep nothing for it.
+
 /// `ibv_wr_set_sge(3)`.
-unsafe extern "C" fn wr_set_sge<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller has started.
-    unsafe { carry::<D>(c, ibv_sge { addr, length, lkey }) }
+    let (qp, session) = unsafe { session(c) };
+    session.carry(qp, Payload::Sges(&[ibv_sge { addr, length, lkey }]));
 }
 
 /// `ibv_wr_set_sge_list(3)`.
-unsafe extern "C" fn wr_set_sge_list<D: Listed>(
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_set_sge_list(
     c: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_sge,
@@ -611,13 +579,25 @@ unsafe extern "C" fn wr_set_sge_list<D: Listed>(
         let (qp, session) = session(c);
         match count > session.max_sge {
             true => session.fail_too_long(qp),
-            false => carry::<D>(c, super::recv::list(list, count as c_int)),
+            false => session.carry(qp, Payload::Sges(slices(list, count))),
         }
     }
 }
 
+/// A list of slices, which may be at NULL if it is empty.
+///
+/// # Safety
+///
+/// There are so many elements at `list`, for as long as the slice is used.
+#[inline(always)]
+pub(super) unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
+    // SAFETY: by this function's contract; no queue takes so many that the number would not fit.
+    unsafe { super::recv::list(list, count as c_int) }
+}
+
 /// `ibv_wr_set_inline_data(3)`.
-unsafe extern "C" fn wr_set_inline_data<D: Listed>(
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_set_inline_data(
     c: *mut ibv_qp_ex,
     from: *mut c_void,
     length: usize,
@@ -627,13 +607,13 @@ unsafe extern "C" fn wr_set_inline_data<D: Listed>(
         let (qp, session) = session(c);
         match length > session.max_inline {
             true => session.fail_too_long(qp),
-            false => carry::<D>(c, bytes(from, length)),
+            false => session.carry(qp, Payload::Inline(bytes(from, length))),
         }
     }
 }
 
 /// `ibv_wr_set_inline_data_list(3)`.
-unsafe extern "C" fn wr_set_inline_data_list<D: Listed>(
+pub(super) unsafe extern "C" fn wr_set_inline_data_list(
     c: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
@@ -641,58 +621,92 @@ unsafe extern "C" fn wr_set_inline_data_list<D: Listed>(
     // SAFETY: the caller has started, and passes a list of that length, each element with its bytes, unless
     // these are more than can be.
     unsafe {
+        let mut gathered = Copied::new();
+        if gather(c, &mut gathered, count, list) {
+            wr_set_inline_data(c, gathered.as_mut_ptr().cast(), gathered.len());
+        }
+    }
+}
+
+/// Inline bytes that do not lie as a request needs them.
+pub(super) type Copied = SmallVec<[u8; 128]>;
+
+/// Gathers the pieces of a payload; false if nothing is to come of it.
+///
+/// # Safety
+///
+/// As of [`session`], and there are so many pieces, each with its bytes, unless these are more than can be.
+pub(super) unsafe fn gather(
+    c: *mut ibv_qp_ex,
+    gathered: &mut Copied,
+    count: usize,
+    list: *const ibv_data_buf,
+) -> bool {
+    // SAFETY: by this function's contract.
+    unsafe {
         let (qp, session) = session(c);
         if let Step::Failed(_) = session.step {
-            return;
+            return false;
         }
-        let mut gathered = Copied::new();
         for at in 0..count {
             let piece = &*list.add(at);
             if piece.length > session.max_inline - gathered.len() {
-                return session.fail_too_long(qp);
+                session.fail_too_long(qp);
+                return false;
             }
             gathered.extend_from_slice(bytes(piece.addr, piece.length));
         }
-        carry::<D>(c, gathered.as_slice());
+        true
     }
 }
 
 /// `ibv_wr_send(3)`.
-unsafe extern "C" fn wr_send(c: *mut ibv_qp_ex) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_send(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started, here as in the functions below.
     unsafe { begin(c, Operation::Send) }
 }
 
 /// `ibv_wr_send_imm(3)`; the immediate data are in network byte order.
-unsafe extern "C" fn wr_send_imm(c: *mut ibv_qp_ex, imm: u32) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_send_imm(c: *mut ibv_qp_ex, imm: u32) {
     let imm = u32::from_be(imm);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::SendImm { imm }) }
 }
 
 /// `ibv_wr_send_inv(3)`.
-unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::SendInv { rkey }) }
 }
 
 /// `ibv_wr_rdma_write(3)`.
-unsafe extern "C" fn wr_rdma_write(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_rdma_write(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::Write { remote }) }
 }
 
 /// `ibv_wr_rdma_write_imm(3)`; the immediate data are in network byte order.
-unsafe extern "C" fn wr_rdma_write_imm(c: *mut ibv_qp_ex, rkey: u32, address: u64, imm: u32) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_rdma_write_imm(
+    c: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    imm: u32,
+) {
     let (remote, imm) = (remote(address, rkey), u32::from_be(imm));
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::WriteImm { remote, imm }) }
 }
 
 /// `ibv_wr_rdma_read(3)`.
-unsafe extern "C" fn wr_rdma_read(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
+#[inline(never)]
+pub(super) unsafe extern "C" fn wr_rdma_read(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
     unsafe { begin(c, Operation::Read { remote }) }

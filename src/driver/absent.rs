@@ -3,9 +3,9 @@
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 
-#[cfg(feature = "c-abi")]
-use super::contract::Shown;
 use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendBatch, SendQueue, SendSlot};
+#[cfg(feature = "c-abi")]
+use super::contract::{Opened, Shown};
 use crate::error::{Errno, Result};
 use crate::work::{Destination, Element, Operation, Payload, PollError, PostError};
 
@@ -74,6 +74,16 @@ impl SendBatch for NoSendQueue {
         _: Option<Destination<'_, ()>>,
         _: Payload<'_>,
     ) -> Result<Self, PostError> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn open(&mut self, _: Operation, _: u64, _: SendFlags) -> Option<Opened> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    unsafe fn close(&mut self, _: Opened, _: Payload<'_>) -> bool {
         match *self {}
     }
 
@@ -160,12 +170,17 @@ impl Cq for NoCq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn show(&mut self) -> Result<Option<Self>, PollError> {
+    fn show_nothing(&self) -> Self {
         match *self {}
     }
 
     #[cfg(feature = "c-abi")]
-    fn show_plainly(&mut self) -> Option<Option<Self>> {
+    fn show(&mut self, _: &mut Self) -> Result<bool, PollError> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show_plainly(&mut self, _: &mut Self) -> Option<bool> {
         match *self {}
     }
 

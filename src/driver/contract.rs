@@ -7,6 +7,8 @@
 use std::fmt::Debug;
 use std::hint::black_box;
 use std::ops::RangeInclusive;
+#[cfg(feature = "c-abi")]
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -544,6 +546,16 @@ pub(crate) trait SendQueue: Debug {
     }
 }
 
+/// A request that has been written but for its payload.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    pub(crate) request: NonNull<u8>,
+    /// Where its payload goes, unless that is the same place in all.
+    #[allow(dead_code, reason = "not every driver has several places")]
+    pub(crate) payload: NonNull<u8>,
+}
+
 /// Requests that are being written into a send queue. The device sees none of them unless it is rung.
 pub(crate) trait SendBatch: Debug {
     type Ah;
@@ -569,6 +581,22 @@ pub(crate) trait SendBatch: Debug {
         to: Option<Destination<'_, Self::Ah>>,
         payload: Payload<'_>,
     ) -> Result<Self::Slot, PostError>;
+
+    /// Writes a request but for its payload, of which a C program tells later. None, and nothing is done,
+    /// if there is more to do than usual, or the operation is not one of messages, writes and reads. The
+    /// queue pair is connected, and the caller has checked that it has the operation.
+    #[cfg(feature = "c-abi")]
+    fn open(&mut self, operation: Operation, wr_id: u64, flags: SendFlags) -> Option<Opened>;
+
+    /// Adds the request that was opened, with its payload. False if a slice is too long, and then the batch
+    /// is as before.
+    ///
+    /// # Safety
+    ///
+    /// [`Self::open`] has given it, and the batch has not been used since. There is one slice, or there are
+    /// at most as many slices and inline bytes as the queue's requests may have.
+    #[cfg(feature = "c-abi")]
+    unsafe fn close(&mut self, opened: Opened, payload: Payload<'_>) -> bool;
 
     /// Adds a request. The caller has checked that the queue pair has the operation.
     #[inline(always)]
@@ -692,21 +720,53 @@ pub(crate) trait Cq: Debug {
         None
     }
 
-    /// The next completion, for a C program that goes from one to the next. It may be looked at until the
-    /// queue is told to go on behind it: until then its entry may be kept from the device.
+    /// Takes the first completion in the kernel's form, if it is known that one is to be taken, of at most so
+    /// many that are wanted, and that there is nothing to do besides.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it, unless none is wanted.
     #[cfg(feature = "c-abi")]
-    fn show(&mut self) -> Result<Option<Self::Shown>, PollError>;
+    #[inline(always)]
+    unsafe fn take_first(&mut self, most: usize, to: *mut Wc) -> First {
+        let Some(mut polled) = self.poll_plainly() else {
+            return First::Otherwise;
+        };
+        if polled.has_none() {
+            return First::None;
+        }
+        if most != 1 {
+            return First::Several;
+        }
+        let Some(completion) = polled.take() else {
+            return First::None;
+        };
+        // SAFETY: by this function's contract.
+        unsafe { to.write(completion.to_wc()) };
+        First::One
+    }
 
-    /// As [`Self::show`] if there is nothing to do besides. None if there is, or may be.
+    /// Nothing that is shown.
     #[cfg(feature = "c-abi")]
-    fn show_plainly(&mut self) -> Option<Option<Self::Shown>>;
+    fn show_nothing(&self) -> Self::Shown;
 
-    /// Goes on behind the completion that is shown, to the next. False if none is known to be there; then the
-    /// one that was shown may no longer be looked at, and is not gone behind again.
+    /// Goes on behind what is shown, if anything is, and shows the next completion, to a C program that goes
+    /// from one to the next. False if there is none; then nothing is shown. Its entry may be kept from the
+    /// device as long as it is shown, and with it those before it that were.
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self, shown: &mut Self::Shown) -> Result<bool, PollError>;
+
+    /// As [`Self::show`], where nothing is shown, if there is nothing to do besides. None if there is, or may
+    /// be.
+    #[cfg(feature = "c-abi")]
+    fn show_plainly(&mut self, shown: &mut Self::Shown) -> Option<bool>;
+
+    /// As [`Self::show`], if the next completion is known to be there. False if not, and then nothing is
+    /// done.
     #[cfg(feature = "c-abi")]
     fn show_next(&mut self, shown: &mut Self::Shown) -> bool;
 
-    /// Goes on behind the completion that is shown, which is not looked at any more.
+    /// Goes on behind what is shown. Then nothing is.
     #[cfg(feature = "c-abi")]
     fn go_on(&mut self, shown: &mut Self::Shown);
 }
@@ -716,12 +776,28 @@ pub(crate) trait Cq: Debug {
 pub(crate) trait Shown: Debug {
     type Completion: Completion;
 
-    /// What is shown, of which the compiler reads as much as is looked at.
+    /// What is shown, of which the compiler reads as much as is looked at. If nothing is, all is zero.
     ///
     /// # Safety
     ///
-    /// The queue that has shown it is still there, and has not been told to go on behind it.
+    /// The queue that has shown it is still there, and has not changed its size since.
     unsafe fn completion(&self) -> Self::Completion;
+}
+
+/// What [`Cq::take_first`] has taken.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum First {
+    /// There was none.
+    None,
+    One,
+    /// One that [`Polled::finish`] has to see to.
+    #[allow(dead_code, reason = "not every driver's has another form")]
+    Raw,
+    /// Nothing: more than one may be wanted and there.
+    Several,
+    /// Nothing: there is, or may be, more to do.
+    Otherwise,
 }
 
 /// Completions that are being taken.
@@ -737,13 +813,6 @@ pub(crate) trait Polled: Debug {
     #[inline(always)]
     fn has_none(&self) -> bool {
         false
-    }
-
-    /// Whether it is known that at most one is to be taken, of at most so many that are wanted.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn takes_one(&self, most: usize) -> bool {
-        most == 1
     }
 
     /// Takes completions, at most so many, in the kernel's form; tells how many there were.
@@ -766,21 +835,13 @@ pub(crate) trait Polled: Debug {
         count
     }
 
-    /// As [`take_into`](Self::take_into), of one.
+    /// Brings a completion that was taken [raw](Taken::Raw) into the kernel's form.
     ///
     /// # Safety
     ///
-    /// There is room for it.
+    /// It is there.
     #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    unsafe fn take_one_into(&mut self, to: *mut Wc) -> usize {
-        let Some(completion) = self.take() else {
-            return 0;
-        };
-        // SAFETY: by this function's contract.
-        unsafe { to.write(completion.to_wc()) };
-        1
-    }
+    unsafe fn finish(_to: *mut Wc) {}
 }
 
 /// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is

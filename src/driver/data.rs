@@ -132,6 +132,17 @@ impl SendBatch<'_> {
         })
     }
 
+    /// Adds the request that was opened.
+    ///
+    /// # Safety
+    ///
+    /// As of [`contract::SendBatch::close`].
+    #[cfg(feature = "c-abi")]
+    pub(crate) unsafe fn close(&mut self, opened: contract::Opened, payload: Payload<'_>) -> bool {
+        // SAFETY: by this function's contract.
+        dispatch!(lent &mut self.0, D(batch) => unsafe { batch.close(opened, payload) })
+    }
+
     /// Adds a request. The queue pair has its operation and takes it there if `is_certain`; if not, or if it
     /// is not the usual one otherwise, it is checked.
     #[inline(always)]

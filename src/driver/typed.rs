@@ -6,8 +6,9 @@
 //! that is made ([`ForDriver`]).
 
 use super::contract;
+use super::contract::methods::*;
 use super::data::SendBatch;
-use super::{Device, Kind, Lent, Listed};
+use super::{Cq, Device, Kind, Lent, Listed};
 
 /// A batch of requests as driver `D` has it.
 pub(crate) type BatchOf<'q, D> =
@@ -26,10 +27,20 @@ impl Kind for Showns {
 /// A completion that a C program looks at, as driver `D` has it.
 pub(crate) type ShownOf<D> = <<D as contract::Driver>::Cq as contract::Cq>::Shown;
 
+/// Completions that are being taken, as driver `D` has them.
+pub(crate) type PolledOf<'q, D> = <<D as contract::Driver>::Cq as contract::Cq>::Polled<'q>;
+
 /// What is made for a device's driver: tables of functions, which need not ask then.
 pub(crate) trait ForDriver {
     type Output;
     fn run<D: Listed>(self) -> Self::Output;
+}
+
+impl Cq {
+    /// Nothing that is shown.
+    pub(crate) fn show_nothing(&self) -> Shown {
+        dispatch!(self, D(cq) => D::lend(cq.show_nothing()))
+    }
 }
 
 impl Device {

@@ -4,6 +4,8 @@
 
 #include "check.h"
 
+#include <dlfcn.h>
+
 /* Of the library, but not of its header. */
 extern const char *ibv_get_sysfs_path(void);
 extern int ibv_read_sysfs_file(const char *directory, const char *file, char *text, size_t size);
@@ -214,6 +216,20 @@ static void words(void)
 }
 
 /* Functions by other names, which librdmacm and others call. */
+/* Names that programs look up at run time, as those do that are linked to no library of RDMA. */
+static void looked_up(void)
+{
+	static const char *const names[] = {
+		"ibv_get_device_list", "ibv_query_port", "ibv_reg_mr_iova2", "_ibv_query_gid_table", "ibv_query_gid_type",
+		"verbs_allow_disassociate_destroy", "ibv_no_such_name",
+	};
+	void *library = dlopen("libibverbs.so.1", RTLD_NOW);
+
+	NEED(library);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		say(names[i], "%s", dlsym(library, names[i]) ? "is there" : "is not there");
+}
+
 static void system_files(void)
 {
 	char text[64];
@@ -227,5 +243,5 @@ static void system_files(void)
 MAIN(
 	{ "device_list", device_list }, { "opened_context", opened_context },
 	{ "closed_with_objects", closed_with_objects }, { "forked_child", forked_child }, { "fork_support", fork_support },
-	{ "destroyed_unread", destroyed_unread }, { "words", words }, { "system_files", system_files },
+	{ "looked_up", looked_up }, { "destroyed_unread", destroyed_unread }, { "words", words }, { "system_files", system_files },
 )

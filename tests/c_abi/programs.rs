@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, usize); 10] = [
     ("dm", 4),
     ("domains", 6),
     ("events", 10),
-    ("lifetime", 8),
+    ("lifetime", 9),
     ("threads", 5),
     ("windows", 4),
     ("xrc", 5),

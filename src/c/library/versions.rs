@@ -103,10 +103,13 @@ fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
 }
 
 /// The names with their versions. The last public node that has a name is the one that programs are linked
-/// to.
+/// to, and that dlsym(3) finds; of a name that is private throughout it is the last one of all.
 pub(crate) fn versioned(symbols: &[Symbol<'_>]) -> Vec<String> {
     let mut default = BTreeMap::new();
-    for symbol in symbols.iter().filter(|symbol| !is_private(symbol.node)) {
+    let (private, public) = symbols
+        .iter()
+        .partition::<Vec<_>, _>(|symbol| is_private(symbol.node));
+    for symbol in private.into_iter().chain(public) {
         default.insert(symbol.name, symbol.node);
     }
     let names = symbols.iter().map(|Symbol { node, name, .. }| {

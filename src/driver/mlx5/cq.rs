@@ -12,6 +12,8 @@ use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 #[cfg(feature = "c-abi")]
 use uverbs_uapi::types::Wc;
+#[cfg(feature = "c-abi")]
+use zerocopy::FromZeros as _;
 
 use super::again::{is_page_fault, post_again};
 use super::barrier;
@@ -595,28 +597,42 @@ impl contract::Cq for Cq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn show(&mut self) -> Result<Option<Completion>, PollError> {
-        Ok(self.poll()?.take())
+    fn show_nothing(&self) -> Completion {
+        Completion {
+            fields: Cqe::new_zeroed(),
+            wr_id: 0,
+            status: WcStatus(0),
+            change: 0,
+        }
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self, shown: &mut Completion) -> Result<bool, PollError> {
+        match self.poll()?.take() {
+            Some(taken) => *shown = taken,
+            None => return Ok(false),
+        }
+        Ok(true)
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn show_plainly(&mut self) -> Option<Option<Completion>> {
+    fn show_plainly(&mut self, shown: &mut Completion) -> Option<bool> {
         let mut polled = self.poll_plainly()?;
         if polled.has_none() {
-            return Some(None);
+            return Some(false);
         }
-        Some(polled.take())
+        match polled.take() {
+            Some(taken) => *shown = taken,
+            None => return Some(false),
+        }
+        Some(true)
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self, shown: &mut Completion) -> bool {
-        let Some(Some(next)) = self.show_plainly() else {
-            return false;
-        };
-        *shown = next;
-        true
+        self.show_plainly(shown) == Some(true)
     }
 
     /// The entry went back to the device when it was copied.

@@ -10,6 +10,9 @@
 //! waited for. Everything else is out of line ([`SendQueue::write_otherwise`], [`ring_otherwise`]), the same
 //! code with another place to write to.
 
+#[cfg(feature = "c-abi")]
+mod steps;
+
 use std::hint::black_box;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,6 +33,8 @@ use super::recv;
 use super::uar::{Lease, Register};
 use super::umr;
 use crate::driver::contract;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::Opened;
 use crate::error::Errno;
 use crate::work::{DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
 
@@ -607,6 +612,19 @@ impl contract::SendBatch for SendBatch<'_> {
         self.post.wrapping_sub(self.begin) == self.queue.copied
     }
 
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn open(&mut self, operation: Operation, wr_id: u64, flags: SendFlags) -> Option<Opened> {
+        self.open_ordinary(operation, wr_id, flags)
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn close(&mut self, opened: Opened, payload: Payload<'_>) -> bool {
+        // SAFETY: this function has the same contract.
+        unsafe { self.close_ordinary(opened, payload) }
+    }
+
     /// Publishes the batch: the record says how far the ring is filled, the register notifies the device.
     /// Returns how many requests it had.
     #[inline(always)]
@@ -670,8 +688,14 @@ impl Head {
     /// Basic blocks of the request.
     #[inline(always)]
     fn blocks(&self) -> u64 {
-        self.units.div_ceil((BLOCK / UNIT) as u32).into()
+        blocks(self.units)
     }
+}
+
+/// Basic blocks of so many units.
+#[inline(always)]
+fn blocks(units: u32) -> u64 {
+    units.div_ceil((BLOCK / UNIT) as u32).into()
 }
 
 impl contract::SendSlot for SendSlot {
@@ -856,13 +880,13 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
 }
 
 /// The word of a request's flags.
-fn flags_word(flags: u8) -> u64 {
-    word(Be32::new(flags.into()), Be32::ZERO)
+const fn flags_word(flags: u8) -> u64 {
+    word(Be32::new(flags as u32), Be32::ZERO)
 }
 
 /// Two fields that one store writes: one of them is 0 in most requests.
 #[inline(always)]
-fn word(first: Be32, second: Be32) -> u64 {
+const fn word(first: Be32, second: Be32) -> u64 {
     zerocopy::transmute!([first, second])
 }
 

@@ -12,6 +12,8 @@ use super::map::RingMap;
 use super::ring::{BadIndex, Consumer, Waiting};
 use super::watch::Shared;
 use crate::driver::contract;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::First;
 use crate::work::PollError;
 
 /// rxe reports an invalidated rkey with the kernel's internal flag `IB_WC_WITH_INVALIDATE`, whose bit
@@ -106,13 +108,15 @@ impl Cq {
         }
     }
 
-    /// The first completion, if it is before this index.
+    /// Gives back what has been shown, if anything is shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn shown_before(&self, filled: u32) -> Option<Shown> {
-        let slot = self.ring.slot_before(self.ring.next(), filled)?;
-        let at = slot.cast();
-        Some(Shown { at, filled })
+    fn pass(&mut self, shown: &mut Shown) {
+        if shown.at != Shown::NOTHING.at {
+            // SAFETY: it is a slot of this ring, up to which all are filled and have been looked at.
+            unsafe { self.ring.pass(shown.at.cast()) };
+            (shown.at, shown.last) = (Shown::NOTHING.at, Shown::NOTHING.last);
+        }
     }
 
     /// The completions that have arrived.
@@ -181,47 +185,118 @@ impl contract::Cq for Cq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn show(&mut self) -> Result<Option<Shown>, PollError> {
+    #[inline(always)]
+    unsafe fn take_first(&mut self, most: usize, to: *mut Wc) -> First {
+        let filled = self.ring.filled();
+        if filled >= self.shared.usual_below() {
+            return First::Otherwise;
+        }
+        let next = self.ring.next();
+        let behind = self.ring.index_behind(next);
+        if next == filled {
+            return First::None;
+        }
+        if most != 1 {
+            seldom();
+            if most == 0 || behind != filled {
+                return First::Several;
+            }
+        }
+        // SAFETY: a completion ring is one of `Wc`, and the slot is filled. By this function's contract there
+        // is room. The copy is what was just written.
+        unsafe {
+            self.ring.take_to(next, behind, to);
+            match (*to).wc_flags & WITH_INVALIDATE {
+                0 => First::One,
+                _ => First::Raw,
+            }
+        }
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show_nothing(&self) -> Shown {
+        Shown::NOTHING
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show(&mut self, shown: &mut Shown) -> Result<bool, PollError> {
+        self.pass(shown);
         let filled = self.poll()?.0.filled();
-        Ok(self.shown_before(filled))
+        let next = self.ring.next();
+        let Some(slot) = self.ring.slot_before(next, filled) else {
+            return Ok(false);
+        };
+        shown.at = slot.cast();
+        shown.last = self.ring.last_before(next, filled).cast();
+        Ok(true)
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn show_plainly(&mut self) -> Option<Option<Shown>> {
+    fn show_plainly(&mut self, shown: &mut Shown) -> Option<bool> {
         let filled = self.ring.filled();
-        (filled < self.shared.usual_below()).then(|| self.shown_before(filled))
+        if filled >= self.shared.usual_below() {
+            return None;
+        }
+        let Some(slot) = self.ring.slot_before(self.ring.next(), filled) else {
+            return Some(false);
+        };
+        // Whoever wants one only is not to pay for a look at how many there are.
+        (shown.at, shown.last) = (slot.cast(), slot.cast());
+        Some(true)
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self, shown: &mut Shown) -> bool {
-        let next = self.ring.pass();
-        match self.ring.slot_before(next, shown.filled) {
-            Some(slot) => {
-                shown.at = slot.cast();
-                true
-            }
-            None => false,
+        if shown.at == shown.last {
+            return false;
         }
+        // SAFETY: it is a slot of this ring, and the last one is behind it.
+        shown.at = unsafe { self.ring.behind(shown.at.cast()) }.cast();
+        true
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn go_on(&mut self, _: &mut Shown) {
-        self.ring.pass();
+    fn go_on(&mut self, shown: &mut Shown) {
+        self.pass(shown);
     }
 }
 
-/// A completion that a C program looks at where it lies. Its slot is the kernel's again when the program goes
-/// on, as on librxe: the ring has a slot less to fill for one that the program is at.
+/// Keeps the compiler from making one of both ways of a branch, which costs the one that is not called this.
+#[cfg(feature = "c-abi")]
+#[cold]
+#[inline]
+fn seldom() {}
+
+/// A completion that a C program looks at where it lies. The slots of what has been shown are the kernel's
+/// again when the program ends, or has seen all that was known to be there: till then the ring has so many
+/// less to fill.
 #[cfg(feature = "c-abi")]
 #[derive(Debug)]
 pub(crate) struct Shown {
     at: NonNull<Wc>,
-    /// The index behind the last completion that is known.
-    filled: u32,
+    /// Up to here, which is not before it in the ring, completions are known to be there.
+    last: NonNull<Wc>,
 }
+
+// SAFETY: whoever has the queue may look at its slots.
+#[cfg(feature = "c-abi")]
+unsafe impl Send for Shown {}
+
+#[cfg(feature = "c-abi")]
+impl Shown {
+    const NOTHING: Self = {
+        // SAFETY: the address of a static is not null.
+        let at = unsafe { NonNull::new_unchecked((&raw const NO_COMPLETION).cast_mut()) };
+        Self { at, last: at }
+    };
+}
+
+/// What programs see that look where nothing is shown.
+#[cfg(feature = "c-abi")]
+static NO_COMPLETION: Wc = zerocopy::transmute!([0u8; size_of::<Wc>()]);
 
 #[cfg(feature = "c-abi")]
 impl contract::Shown for Shown {
@@ -229,8 +304,8 @@ impl contract::Shown for Shown {
 
     #[inline(always)]
     unsafe fn completion(&self) -> Completion {
-        // SAFETY: by this function's contract the slot is in the ring, filled, and not the kernel's yet;
-        // every bit pattern is a `Wc`.
+        // SAFETY: by this function's contract the slot is in the ring, filled, and not the kernel's yet, or
+        // it is the one that stands for none; every bit pattern is a `Wc`.
         Completion(unsafe { self.at.read() })
     }
 }
@@ -262,12 +337,6 @@ impl contract::Polled for Polled<'_> {
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn takes_one(&self, most: usize) -> bool {
-        most == 1 || self.0.count() == 1
-    }
-
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
     unsafe fn take_into(&mut self, most: usize, to: *mut Wc) -> usize {
         let mut seen = 0;
         // SAFETY: by this function's contract, and as in `take`. The copies are what was just written.
@@ -282,18 +351,9 @@ impl contract::Polled for Polled<'_> {
     }
 
     #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    unsafe fn take_one_into(&mut self, to: *mut Wc) -> usize {
-        // SAFETY: as in `take`, and by this function's contract.
-        unsafe {
-            if !self.0.take_to(to) {
-                return 0;
-            }
-            if (*to).wc_flags & WITH_INVALIDATE != 0 {
-                mend(to, 1);
-            }
-            1
-        }
+    unsafe fn finish(to: *mut Wc) {
+        // SAFETY: by this function's contract.
+        unsafe { mend(to, 1) };
     }
 }
 

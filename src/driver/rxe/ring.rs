@@ -465,6 +465,9 @@ impl Filling {
 #[derive(Debug)]
 pub(super) struct Consumer {
     ring: Ring,
+    /// Bytes of a slot.
+    #[cfg(feature = "c-abi")]
+    slot_bytes: usize,
 }
 
 impl Consumer {
@@ -482,7 +485,11 @@ impl Consumer {
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
-        let consumer = Self { ring };
+        let consumer = Self {
+            #[cfg(feature = "c-abi")]
+            slot_bytes: 1 << ring.log2_slot,
+            ring,
+        };
         // A ring that is broken from the start is refused, not found so at the first poll.
         consumer.ring.checked(consumer.filled())?;
         Ok(consumer)
@@ -514,17 +521,64 @@ impl Consumer {
         (next != filled).then(|| self.ring.slot(next))
     }
 
-    /// Gives the slot of the next element back, which is there and has been looked at. Tells the index behind
-    /// it.
+    /// The index behind this one.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    pub(super) fn pass(&mut self) -> u32 {
-        let index = self.ring.consumer_index();
-        // Relaxed: as in `next`.
-        let next = index.load(Ordering::Relaxed).wrapping_add(1) & self.ring.index_mask;
+    pub(super) fn index_behind(&self, index: u32) -> u32 {
+        index.wrapping_add(1) & self.ring.index_mask
+    }
+
+    /// Takes the element at this index, which is the next, and copies it. The other index is the one behind.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Waiting::take`]; there is an element, and room for it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn take_to<T>(&mut self, next: u32, behind: u32, to: *mut T) {
+        let slot = self.ring.slot(next).cast::<T>().as_ptr();
+        // SAFETY: by this function's contract.
+        unsafe { slot.copy_to_nonoverlapping(to, 1) };
         // Release: as in `Waiting::take`.
-        index.store(next, Ordering::Release);
-        next
+        self.ring.consumer_index().store(behind, Ordering::Release);
+    }
+
+    /// The last slot of those from this index on that lie one behind the other, if there are elements up to
+    /// the other index, and at least one.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn last_before(&self, next: u32, filled: u32) -> NonNull<u8> {
+        let end = match filled > next {
+            true => filled,
+            false => self.slots(),
+        };
+        self.ring.slot(end.wrapping_sub(1) & self.ring.index_mask)
+    }
+
+    /// The slot that lies behind this one.
+    ///
+    /// # Safety
+    ///
+    /// Both are slots of this ring.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn behind(&self, slot: NonNull<u8>) -> NonNull<u8> {
+        // SAFETY: by this function's contract.
+        unsafe { slot.add(self.slot_bytes) }
+    }
+
+    /// Gives the elements up to that in this slot back, which have been looked at.
+    ///
+    /// # Safety
+    ///
+    /// It is a slot of this ring.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn pass(&mut self, slot: NonNull<u8>) {
+        // SAFETY: by this function's contract both are in the ring's memory.
+        let at = unsafe { slot.offset_from(self.ring.slots) } as usize >> self.ring.log2_slot;
+        let next = (at as u32).wrapping_add(1) & self.ring.index_mask;
+        // Release: as in `Waiting::take`.
+        self.ring.consumer_index().store(next, Ordering::Release);
     }
 
     /// Lets others look at what waits.
@@ -716,30 +770,6 @@ impl<'r> Waiting<'r> {
         self.consumer_index
             .store(self.next as u32, Ordering::Release);
         Some(element)
-    }
-
-    /// Takes the next element, which is copied to where there is room for it, and no further; false if there
-    /// is none.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::take`], and there is room for it.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) unsafe fn take_to<T>(&mut self, to: *mut T) -> bool {
-        if self.is_empty() {
-            return false;
-        }
-        // SAFETY: as in `take`. By this function's contract there is room.
-        unsafe {
-            let slot = self.slots.add((self.next << self.log2_slot) as usize);
-            slot.cast::<T>().as_ptr().copy_to_nonoverlapping(to, 1);
-        }
-        self.next = (self.next + 1) & self.index_mask;
-        // Release: as in `take`.
-        self.consumer_index
-            .store(self.next as u32, Ordering::Release);
-        true
     }
 
     /// Takes elements, at most so many, which are copied to where there is room for them, and shows each

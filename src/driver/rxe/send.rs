@@ -3,6 +3,9 @@
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress
 //! in a slot while it is in flight, so those fields are zeroed each time a slot is filled again.
 
+#[cfg(feature = "c-abi")]
+mod steps;
+
 use std::ptr::NonNull;
 
 use uverbs_uapi::enums::WrOpcode;
@@ -12,6 +15,8 @@ use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, Wr
 use super::map::Keep;
 use super::ring::{Filling, Producer};
 use crate::command::Doorbell;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::Opened;
 use crate::driver::contract::{self, SendSlot as _};
 use crate::error::Errno;
 use crate::work::{Bind, DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
@@ -247,6 +252,19 @@ impl contract::SendBatch for SendBatch<'_> {
         let (slot, filling) = self.queue.fill_if_free(filling, operation, to, payload)?;
         (self.filling, self.unusual) = (filling, 1);
         Ok(SendSlot::new(slot, payload))
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn open(&mut self, operation: Operation, wr_id: u64, flags: SendFlags) -> Option<Opened> {
+        self.open_usual(operation, wr_id, flags)
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn close(&mut self, opened: Opened, payload: Payload<'_>) -> bool {
+        // SAFETY: this function has the same contract.
+        unsafe { self.close_usual(opened, payload) }
     }
 
     #[inline(always)]

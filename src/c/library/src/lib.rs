@@ -13,7 +13,7 @@ core::arch::global_asm!(
     ".type __uverbs_allow_disassociate_destroy,@object",
     "__uverbs_allow_disassociate_destroy: .zero 1",
     ".size __uverbs_allow_disassociate_destroy, 1",
-    ".symver __uverbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@IBVERBS_PRIVATE_34",
+    ".symver __uverbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34",
     ".text",
 );
 

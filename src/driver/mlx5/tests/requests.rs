@@ -53,6 +53,88 @@ fn rc() -> Pair {
     Pair::new(QpType::RC, cap(8, 2, 64), &cq, &cq)
 }
 
+/// Would catch a request that is another in two steps than in one.
+#[cfg(feature = "c-abi")]
+#[test]
+fn in_two_steps_a_request_is_as_in_one() {
+    let (remote, imm, rkey) = (REMOTE, 0xdead_beef, RemoteKey(0x0708_090a));
+    let operations = [
+        Operation::Send,
+        Operation::SendImm { imm },
+        Operation::SendInv { rkey },
+        Operation::Write { remote },
+        Operation::WriteImm { remote, imm },
+        Operation::Read { remote },
+    ];
+    let sges = [(0xa000, 100), (0xb000, 0)].map(|(addr, length)| Sge {
+        addr,
+        length,
+        lkey: 0x0102_0304,
+    });
+    let written = |operation, payload, in_steps| {
+        let mut pair = rc();
+        // The first one is not an ordinary one.
+        pair.post(Operation::Send, Payload::Sges(&[]), |_| {})
+            .unwrap();
+        let flags = SendFlags::SIGNALED | SendFlags::SOLICITED | SendFlags::FENCE;
+        let mut batch = pair.send.batch();
+        if in_steps {
+            let opened = batch.open(operation, 7, flags).unwrap();
+            // SAFETY: it was opened just now, and the payload fits.
+            assert!(unsafe { batch.close(opened, payload) });
+        } else {
+            let mut slot = batch.push(operation, None, payload).unwrap();
+            slot.set_id(7);
+            slot.add_flags(flags);
+        }
+        assert_eq!(batch.ring(), Ok(1));
+        (pair.sent(1, 128), pair.record().1)
+    };
+    for operation in operations {
+        for payload in [
+            Payload::Sges(&sges[..1]),
+            Payload::Sges(&sges),
+            Payload::Sges(&[]),
+            Payload::Inline(&[1; 9]),
+            Payload::Inline(&[2; 64]),
+        ] {
+            assert_eq!(
+                written(operation, payload, true),
+                written(operation, payload, false),
+                "{operation:?} {payload:?}"
+            );
+        }
+    }
+}
+
+/// Would catch requests in two steps that need more than that, and slices of which the device has no notion.
+#[cfg(feature = "c-abi")]
+#[test]
+fn only_ordinary_requests_are_opened() {
+    let mut pair = rc();
+    let none = SendFlags::empty();
+    assert!(pair.send.batch().open(Operation::Send, 1, none).is_none());
+    pair.post(Operation::Send, Payload::Sges(&[]), |_| {})
+        .unwrap();
+    let mut batch = pair.send.batch();
+    let (remote, add, rkey) = (REMOTE, 1, RemoteKey(5));
+    for operation in [
+        Operation::FetchAdd { remote, add },
+        Operation::LocalInv { rkey },
+    ] {
+        assert!(batch.open(operation, 1, none).is_none());
+    }
+    let opened = batch.open(Operation::Send, 1, none).unwrap();
+    let long = [Sge {
+        addr: 0,
+        length: (1 << 31) + 1,
+        lkey: 0,
+    }];
+    // SAFETY: it was opened just now.
+    assert!(!unsafe { batch.close(opened, Payload::Sges(&long)) });
+    assert_eq!(batch.len(), 0);
+}
+
 /// Would catch a field in a wrong place, a wrong count of units, or rests of the request before.
 #[test]
 fn each_operation_has_its_segments() {

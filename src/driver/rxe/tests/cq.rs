@@ -92,6 +92,47 @@ fn a_failure_says_what_failed() {
     );
 }
 
+/// Would catch a completion that is shown twice or passed over, at the ring's end too, or whose slot goes
+/// back while it is shown.
+#[cfg(feature = "c-abi")]
+#[test]
+fn completions_are_shown_one_behind_the_other() {
+    use crate::driver::contract::{self, Completion as _, Cq as _, Shown as _};
+
+    let memory = Memory::ring(4, LOG2);
+    let mut kernel = KernelProducer::new(&memory);
+    let ring = consumer(&memory, size_of::<Wc>()).unwrap();
+    let mut cq = Cq::new(ring, 3, None);
+    let mut shown = cq.show_nothing();
+    // SAFETY: the queue stays, and keeps its size.
+    let id = |shown: &<Cq as contract::Cq>::Shown| unsafe { shown.completion() }.wr_id();
+    let mut put = |wr_id| {
+        kernel.put(Wc {
+            wr_id,
+            ..Wc::default()
+        })
+    };
+    for first in (1..30).step_by(3) {
+        assert_eq!(cq.show_plainly(&mut shown), Some(false));
+        assert_eq!(id(&shown), 0, "nothing is shown");
+        assert!(put(first) && put(first + 1) && put(first + 2));
+        assert_eq!(cq.show_plainly(&mut shown), Some(true));
+        assert!(!put(99), "it is shown where it lies");
+        for shows in first..first + 3 {
+            assert_eq!(id(&shown), shows);
+            if shows < first + 2 {
+                assert!(cq.show_next(&mut shown) || cq.show(&mut shown).unwrap());
+            }
+        }
+        match first % 2 {
+            // The program ends, or looks for one that is not there.
+            0 => cq.go_on(&mut shown),
+            _ => assert!(!cq.show_next(&mut shown) && !cq.show(&mut shown).unwrap()),
+        }
+        cq.go_on(&mut shown);
+    }
+}
+
 #[test]
 fn an_invalidated_key_is_told_as_such_and_not_as_a_good_checksum() {
     // What rxe writes on a SEND_WITH_INV: the GRH flag, and the kernel's own bit 2.

@@ -270,6 +270,78 @@ fn the_payload_lies_where_the_kernel_looks_for_it() {
     assert_eq!((SEND_WR_OFFSET, SEND_PAYLOAD_OFFSET), (24, 208));
 }
 
+/// A queue with one request, which was rung: before that it may not be known that there is room.
+#[cfg(feature = "c-abi")]
+fn rung(memory: &Arc<Memory>) -> SendQueue {
+    let mut queue = queue(memory);
+    let mut batch = queue.batch();
+    batch
+        .push(Operation::Send, None, Payload::Sges(&[]))
+        .unwrap();
+    batch.ring().unwrap();
+    queue
+}
+
+/// Would catch a request that is another in two steps than in one.
+#[cfg(feature = "c-abi")]
+#[test]
+fn in_two_steps_a_request_is_as_in_one() {
+    let sges = [(0xa000, 100), (0xb000, 8)].map(|(addr, length)| types::Sge {
+        addr,
+        length,
+        lkey: 7,
+    });
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    let written = |operation, payload, in_steps| {
+        let memory = Memory::ring(SLOTS, LOG2);
+        dirty(&memory, 1);
+        let mut queue = rung(&memory);
+        let mut batch = queue.batch();
+        if in_steps {
+            let opened = batch.open(operation, 0xfeed, flags).unwrap();
+            // SAFETY: it was opened just now, and the payload fits.
+            assert!(unsafe { batch.close(opened, payload) });
+        } else {
+            let mut slot = batch.push(operation, None, payload).unwrap();
+            slot.set_id(0xfeed);
+            slot.add_flags(flags);
+        }
+        batch.ring().unwrap();
+        (memory.bytes(1), memory.get(PRODUCER_INDEX))
+    };
+    for (operation, ..) in golden_operations() {
+        for payload in [
+            Payload::Sges(&sges),
+            Payload::Sges(&[]),
+            Payload::Inline(b"copied"),
+        ] {
+            assert_eq!(
+                written(operation, payload, true),
+                written(operation, payload, false),
+                "{operation:?}"
+            );
+        }
+    }
+}
+
+/// Would catch a request in two steps in a slot that is not free.
+#[cfg(feature = "c-abi")]
+#[test]
+fn no_request_is_opened_without_room() {
+    let memory = Memory::ring(SLOTS, LOG2);
+    let mut queue = rung(&memory);
+    let mut batch = queue.batch();
+    let mut count = 0;
+    while let Some(opened) = batch.open(Operation::Send, 9, SendFlags::empty()) {
+        // SAFETY: it was opened just now, and nothing fits.
+        assert!(unsafe { batch.close(opened, Payload::Sges(&[])) });
+        count += 1;
+        assert!(count < SLOTS - 1, "one slot is filled, and one stays free");
+    }
+    assert!(count > 0);
+    assert_eq!(batch.ring(), Ok(count as usize));
+}
+
 #[test]
 fn every_operation_with_a_slice() {
     let sge = Sge {

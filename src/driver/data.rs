@@ -23,7 +23,8 @@ use super::{
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
 use crate::work::{
-    Bounds, Destination, Ece, Element, LocalKey, Operation, Payload, PollError, PostError, Progress,
+    Bounds, Destination, Ece, LocalKey, LocalSlice, Operation, Payload, PdTag, PollError,
+    PostError, Progress,
 };
 
 /// Requests that are being written into a send queue.
@@ -311,7 +312,7 @@ impl<'q, Q: contract::RecvQueue> Posting<'q, Q> {
     }
 
     #[inline(always)]
-    fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    fn push(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
         if !self.queue.push_usual(&mut self.at, wr_id, slices) {
             self.at = self.queue.push(black_box(self.at), wr_id, slices)?;
             self.unusual = 1;
@@ -360,9 +361,21 @@ impl RecvBatch<'_> {
         receive!(&self.0, posting => posting.len())
     }
 
+    /// Adds a request with slices of this protection domain. They are checked in here for the same reason as
+    /// in [`SendBatch::add`].
     #[inline(always)]
-    pub(crate) fn push<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        receive!(&mut self.0, posting => posting.push(wr_id, slices))
+    pub(crate) fn add(
+        &mut self,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+        pd: PdTag,
+    ) -> Result<(), PostError> {
+        receive!(&mut self.0, posting => {
+            match slices.iter().all(|slice| slice.pd == pd) {
+                true => posting.push(wr_id, slices),
+                false => Err(PostError::ForeignPd),
+            }
+        })
     }
 
     /// Whether all its requests were usual ones: then something was rung since the queue was reset, or there

@@ -130,10 +130,7 @@ impl<'q> RecvBatch<'q> {
         let Some(raw) = &mut self.raw else {
             return Err(PostError::SharedReceive);
         };
-        if !slices.iter().all(|slice| slice.pd == self.pd) {
-            return Err(PostError::ForeignPd);
-        }
-        raw.push(wr_id, slices)
+        raw.add(wr_id, slices, self.pd)
     }
 
     /// Adds a receive without memory: for a WRITE with immediate data, or an empty message.

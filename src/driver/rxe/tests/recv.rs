@@ -46,11 +46,11 @@ fn a_batch_that_is_dropped_with_requests_warns() {
     tracing::subscriber::with_default(listener, || {
         drop(queue.batch());
         let mut posted = queue.batch();
-        posted.push::<LocalSlice<'_>>(1, &[]).unwrap();
+        posted.add(1, &[], PdTag::new(3, 1)).unwrap();
         posted.ring();
         let mut lost = queue.batch();
-        lost.push::<LocalSlice<'_>>(2, &[]).unwrap();
-        lost.push::<LocalSlice<'_>>(3, &[]).unwrap();
+        lost.add(2, &[], PdTag::new(3, 1)).unwrap();
+        lost.add(3, &[], PdTag::new(3, 1)).unwrap();
         drop(lost);
     });
     let warnings = warnings.lock().unwrap();

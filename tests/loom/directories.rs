@@ -58,7 +58,14 @@ impl Poller {
     /// Waits for the next entry and takes it.
     fn take(&mut self) -> Taken {
         let index = self.next;
-        while !self.entries.is_valid(index) {
+        loop {
+            // As each poll begins.
+            if self.directory.last_place() == 0 {
+                self.catch_up();
+            }
+            if self.entries.is_valid(index) {
+                break;
+            }
             thread::yield_now();
         }
         self.next += 1;

@@ -17,10 +17,10 @@
 //!
 //! # What an operation costs
 //!
-//! Nothing is allocated and no lock is taken for it. A queue pair has a table of slots, made with it; a slot
-//! is taken by one compare-and-swap, its index and a generation are the request's id, and the completion
-//! finds it by that. Posting needs no lock because it borrows exclusively. Who takes completions holds the
-//! completion queue's lock, once for up to 32 of them.
+//! Nothing is allocated and no lock is taken for it. A queue pair has a table of slots, made with it. Who
+//! posts takes one from a list of its own, since posting borrows exclusively, and the slot comes back by one
+//! compare-and-swap. Its index and a generation are the request's id, by which the completion finds it. Who
+//! takes completions holds the completion queue's lock, once for up to 33 tasks that are to be woken.
 
 mod block_on;
 mod cargo;
@@ -31,7 +31,9 @@ mod connection;
 mod control;
 mod cq;
 mod error;
+mod free;
 mod listener;
+mod lock;
 mod op;
 mod pump;
 mod qp;

@@ -112,8 +112,8 @@ use zerocopy::FromBytes;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{CqParts, QpName};
-pub(crate) use self::data::{Completion, Completions, Each, RecvBatch, SendBatch, SendSlot};
+pub(crate) use self::contract::{CqParts, Each, Formed, Outline, QpName};
+pub(crate) use self::data::{Completion, Completions, RecvBatch, SendBatch, SendSlot};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,

@@ -679,9 +679,64 @@ impl contract::Polled for Polled<'_> {
             change,
         })
     }
+
+    #[inline(always)]
+    fn take_by(&mut self, each: &mut impl contract::Each<Completion>) -> Option<bool> {
+        match self.take_found(|outline| each.find(outline)) {
+            Found::Nothing => None,
+            Found::It(found) => Some(each.found(found)),
+            Found::Another => Some(each.other(self.take()?)),
+        }
+    }
+}
+
+/// What a look at the next entry finds.
+enum Found<R> {
+    /// There is none.
+    Nothing,
+    /// This. It has been taken.
+    It(R),
+    /// Not the completion of a send that succeeded, or one that a look is not enough for.
+    Another,
 }
 
 impl Polled<'_> {
+    /// Takes the next completion if it is that of a send that succeeded, and a look is enough.
+    #[inline(always)]
+    fn take_found<R>(&mut self, find: impl FnOnce(contract::Outline) -> Option<R>) -> Found<R> {
+        let (entry, op_own) = self.walk.entry();
+        if op_own & 1 != 0 {
+            return Found::Nothing;
+        }
+        barrier::owner_before_entry();
+        let cq = &*self.cq;
+        // SAFETY: the queue keeps it.
+        let directory = unsafe { self.directory.as_ref() };
+        // SAFETY: as in `take`. The reference goes before the entry is given back.
+        let fields = unsafe { entry.as_ref() };
+        let number = fields.srqn_uidx.get() & NUMBER;
+        if directory.version() == cq.simple_at
+            && op_own & (0xf0 | cqe::SCATTERED) == cqe::REQ << 4
+            && let Some(Entry { reporter, .. }) = cq.reporters.get(number as usize)
+            && let Some(ledger) = reporter.send.as_deref()
+            && let (wr_id, count_change) = ledger.look(fields.wqe_counter.get())
+            && let Some(found) = find(contract::Outline {
+                wr_id,
+                qp_num: fields.sop_drop_qpn.get() & NUMBER,
+                is_ok: true,
+            })
+        {
+            release(directory, cq.word, (self.next as u32).wrapping_add(1));
+            ledger.finish_seen(count_change);
+            self.next += 1;
+            if cq.view.step(&mut self.walk) {
+                self.cq.lap ^= 1;
+            }
+            return Found::It(found);
+        }
+        Found::Another
+    }
+
     /// The next completion, if there is more about it than its id, or it is not known who reports.
     #[inline(always)]
     fn take_otherwise(&mut self) -> Option<Completion> {

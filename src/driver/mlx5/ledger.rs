@@ -128,12 +128,24 @@ impl SendLedger {
     /// changed a memory key for if it did.
     #[inline(always)]
     pub(super) fn finish(&self, block: u16) -> (u64, u32) {
+        let (id, count_change) = self.look(block);
+        self.finish_seen(count_change);
+        (id, (count_change >> 32) as u32)
+    }
+
+    /// The id of the request that begins in this block, and what [`finish_seen`](Self::finish_seen) takes.
+    #[inline(always)]
+    pub(super) fn look(&self, block: u16) -> (u64, u64) {
         let note = self.note(block.into());
         let id = note.id.load(Ordering::Relaxed);
-        let count_change = note.count_change.load(Ordering::Relaxed);
+        (id, note.count_change.load(Ordering::Relaxed))
+    }
+
+    /// Takes the request that was looked at, and all before it, as finished.
+    #[inline(always)]
+    pub(super) fn finish_seen(&self, count_change: u64) {
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
         self.done.store(count_change as u32, Ordering::Release);
-        (id, (count_change >> 32) as u32)
     }
 }
 

@@ -15,11 +15,12 @@ use crate::channel::CompletionChannel;
 use crate::command::{CreateCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
-use crate::driver::{self, CqParts};
+use crate::driver::{self, CqParts, Formed};
+pub(crate) use crate::driver::{Each, Outline};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{PdUse, User};
-use crate::wc::{Completion, WcStatus};
+use crate::wc::Completion;
 
 /// The description of a completion queue to create.
 #[derive(Clone, Debug)]
@@ -345,8 +346,8 @@ impl Cq {
     /// As [`poll`](Self::poll), for each completion until one is the last that is wanted. What is done with
     /// one is compiled for each driver by itself: so it is copied no further than it is looked at.
     #[inline(always)]
-    pub(crate) fn take_each(&mut self, each: &mut impl Each) -> Result<(), PollError> {
-        self.ring.take_each(&mut Outlines(each))
+    pub(crate) fn take_each(&mut self, each: &mut impl Each<Completion>) -> Result<(), PollError> {
+        self.ring.take_each(&mut Formed(each, Completion::new))
     }
 
     /// Takes the completions that have arrived; if there are none, arms the queue and polls once more.
@@ -487,38 +488,6 @@ impl Cq {
             }
         };
         DestroyError::of(self, result)
-    }
-}
-
-/// What is looked at of most completions.
-pub(crate) struct Outline {
-    pub(crate) wr_id: u64,
-    pub(crate) qp_num: u32,
-    pub(crate) is_ok: bool,
-}
-
-/// What is done with each completion.
-pub(crate) trait Each {
-    /// Does it; false if this is the last that is wanted. `whole` gives all of the completion.
-    fn each(&mut self, outline: Outline, whole: impl FnOnce() -> Completion) -> bool;
-}
-
-/// The same for completions as drivers have them.
-struct Outlines<'e, E>(&'e mut E);
-
-impl<E: Each> driver::Each for Outlines<'_, E> {
-    #[inline(always)]
-    fn each(
-        &mut self,
-        (wr_id, qp_num, status): (u64, u32, WcStatus),
-        whole: impl FnOnce() -> driver::Completion,
-    ) -> bool {
-        let outline = Outline {
-            wr_id,
-            qp_num,
-            is_ok: status == WcStatus::SUCCESS,
-        };
-        self.0.each(outline, || Completion::new(whole()))
     }
 }
 

@@ -15,3 +15,4 @@ pub mod pair;
 pub mod scale;
 pub mod serve;
 pub mod transfer;
+pub mod waits;

@@ -3,7 +3,8 @@
 //! A request is a line, `transfer OPERATION SIZE BATCH polling|events MAX_SAMPLES MAX_MS` or
 //! `control WHAT MAX_SAMPLES MAX_MS`. The answer is a line of nanoseconds, one number for each time that the
 //! work was done, or a line that starts with `error`. `rdma_core.c` understands the same. This program's
-//! answer to `control` has the library's and the bare calls' numbers by turns.
+//! answer to `control` has the library's and the bare calls' numbers by turns; and it alone understands
+//! `awaited park|adaptive|spin MAX_SAMPLES MAX_MS`.
 
 use std::io::{self, BufRead, Write};
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use anyhow::{Result, bail};
 
 use crate::control::Control;
 use crate::transfer::Transfer;
+use crate::waits::Waits;
 
 /// How long to go on with one kind of work.
 #[derive(Clone, Copy, Debug)]
@@ -27,14 +29,22 @@ impl Until {
     /// # Errors
     /// Those of the work.
     pub fn sample(self, mut work: impl FnMut() -> Result<()>) -> Result<Vec<u64>> {
-        let started = Instant::now();
-        let mut samples = Vec::with_capacity(self.samples);
-        while samples.len() < self.samples && started.elapsed() < self.time {
+        let mut begun = self.begin();
+        while begun.goes_on() {
             let before = Instant::now();
             work()?;
-            samples.push(before.elapsed().as_nanos() as u64);
+            begun.note(before.elapsed());
         }
-        Ok(samples)
+        Ok(begun.samples())
+    }
+
+    /// Begins work that is not a function.
+    pub(crate) fn begin(self) -> Begun {
+        Begun {
+            samples: Vec::with_capacity(self.samples),
+            started: Instant::now(),
+            until: self,
+        }
     }
 
     fn parse(samples: &str, milliseconds: &str) -> Result<Self> {
@@ -42,6 +52,30 @@ impl Until {
             samples: samples.parse()?,
             time: Duration::from_millis(milliseconds.parse()?),
         })
+    }
+}
+
+/// Work that has begun.
+pub(crate) struct Begun {
+    until: Until,
+    started: Instant,
+    samples: Vec<u64>,
+}
+
+impl Begun {
+    /// Whether it is to be done once more.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.samples.len() < self.until.samples && self.started.elapsed() < self.until.time
+    }
+
+    /// Notes how long it took once.
+    pub(crate) fn note(&mut self, time: Duration) {
+        self.samples.push(time.as_nanos() as u64);
+    }
+
+    /// The nanoseconds of each time.
+    pub(crate) fn samples(self) -> Vec<u64> {
+        self.samples
     }
 }
 
@@ -66,6 +100,8 @@ pub fn run(device: &str) -> Result<()> {
             ["control", what, samples, time] => {
                 Until::parse(samples, time).and_then(|until| control.run(what.parse()?, until))
             }
+            ["awaited", way, samples, time] => Until::parse(samples, time)
+                .and_then(|until| Waits::new(&context)?.run(way.parse()?, until)),
             _ => bail!("do not understand {line:?}"),
         };
         let mut output = io::stdout().lock();

@@ -88,7 +88,7 @@ impl Control {
 
     /// Pumps, and looks now and then whether the device is there.
     fn look(&self, looks: &mut u32) -> Result<()> {
-        self.cq.pump()?;
+        self.cq.pump_here()?;
         *looks = looks.wrapping_add(1);
         if looks.is_multiple_of(LOOKS) {
             self.cq.look_for_device()?;

@@ -4,14 +4,15 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::block_on::Parker;
-use super::pump::Pump;
+use super::lock::{Guard, Lock};
+use super::pump::{Pump, Taken};
 use super::steps::{AT_ONCE, Step, Steps};
 use super::table::Table;
 use crate::channel::CompletionChannel;
@@ -49,10 +50,80 @@ pub struct Cq(Arc<Inner>);
 struct Inner {
     /// Held by who takes completions, and while queue pairs come and go; never while tasks are woken or
     /// buffers go back.
-    pump: Mutex<Pump>,
+    pump: Lock<Pump>,
     channel: CompletionChannel,
     context: Context,
     capacity: u32,
+}
+
+impl Inner {
+    #[inline(always)]
+    fn pump(&self) -> Result<bool> {
+        let mut steps = Steps::new();
+        let any = self.pump_once(&mut steps)?;
+        if !steps.are_none() {
+            return self.pump_on(steps, any);
+        }
+        // They are none: dropping them would look whether there are.
+        std::mem::forget(steps);
+        Ok(any)
+    }
+
+    /// Does what is to be done, and goes on where more completions may wait: for as many rounds as empty a
+    /// full queue. What comes meanwhile is left to the next call.
+    #[inline(never)]
+    fn pump_on(&self, mut steps: Steps, any: bool) -> Result<bool> {
+        for _ in 0..=self.capacity as usize / AT_ONCE {
+            let were_many = steps.are_many();
+            steps.follow();
+            if !were_many {
+                break;
+            }
+            self.pump_once(&mut steps)?;
+        }
+        steps.follow();
+        Ok(any)
+    }
+
+    /// Takes completions, and tells whether there were any. Wakes the first task itself.
+    #[inline(always)]
+    fn pump_once(&self, steps: &mut Steps) -> Result<bool> {
+        if !self.pump.try_acquire() {
+            return Ok(false);
+        }
+        // SAFETY: it was taken just now.
+        let mut pump = unsafe { self.pump.acquired() };
+        let Taken { any, first } = match pump.take(steps) {
+            Ok(taken) => taken,
+            Err(error) => {
+                drop(pump);
+                return self.fail(error, steps);
+            }
+        };
+        match pump.has_orphans() {
+            false => drop(pump),
+            true => reap(pump),
+        }
+        if let Some(first) = first {
+            first.wake();
+        }
+        Ok(any)
+    }
+
+    /// Ends the waiting of all, with what came before.
+    #[cold]
+    #[inline(never)]
+    fn fail(&self, error: Error, steps: &mut Steps) -> Result<bool> {
+        steps.follow();
+        self.break_off();
+        Err(error)
+    }
+
+    /// Ends the waiting of all: no completions come any more.
+    fn break_off(&self) {
+        let steps = self.pump.lock().break_off();
+        steps.into_iter().for_each(Step::follow);
+    }
 }
 
 impl Cq {
@@ -69,7 +140,7 @@ impl Cq {
         let cq = context.cq(entries).channel(&channel).create()?;
         Ok(Self(Arc::new(Inner {
             capacity: cq.capacity(),
-            pump: Mutex::new(Pump::new(cq)),
+            pump: Lock::new(Pump::new(cq)),
             channel,
             context: context.clone(),
         })))
@@ -85,9 +156,8 @@ impl Cq {
         self.0.capacity
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Pump> {
-        // A pump is whole after each completion; what panicked was somebody's waker, outside of the lock.
-        self.0.pump.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> Guard<'_, Pump> {
+        self.0.pump.lock()
     }
 
     /// Takes the completions that have arrived, wakes the tasks that wait for them, and returns whether there
@@ -96,62 +166,15 @@ impl Cq {
     /// # Errors
     ///
     /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll).
-    pub fn pump(&self) -> Result<bool> {
-        let mut steps = Steps::new();
-        let any = self.pump_once(&mut steps)?;
-        if steps.are_many() {
-            self.pump_on(&mut steps)?;
-        }
-        steps.follow();
-        // They are none any more: dropping them would look whether there are.
-        std::mem::forget(steps);
-        Ok(any)
-    }
-
-    /// Goes on where more completions may wait: for as many rounds as empty a full queue. What comes
-    /// meanwhile is left to the next call.
-    #[cold]
-    #[inline(never)]
-    fn pump_on(&self, steps: &mut Steps) -> Result<()> {
-        for _ in 0..self.capacity() as usize / AT_ONCE {
-            steps.follow();
-            self.pump_once(steps)?;
-            if !steps.are_many() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes completions, and tells whether there were any.
     #[inline(always)]
-    fn pump_once(&self, steps: &mut Steps) -> Result<bool> {
-        let mut pump = match self.0.pump.try_lock() {
-            Ok(pump) => pump,
-            Err(TryLockError::Poisoned(pump)) => pump.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(false),
-        };
-        match pump.take(steps) {
-            Ok(taken) => {
-                if pump.has_orphans() {
-                    reap(pump);
-                }
-                Ok(taken > 0)
-            }
-            Err(error) => {
-                drop(pump);
-                self.fail(error, steps)
-            }
-        }
+    pub fn pump(&self) -> Result<bool> {
+        self.0.pump()
     }
 
-    /// Ends the waiting of all, with what came before.
-    #[cold]
+    /// As [`pump`](Self::pump), for who does more than that.
     #[inline(never)]
-    fn fail(&self, error: Error, steps: &mut Steps) -> Result<bool> {
-        steps.follow();
-        self.break_off();
-        Err(error)
+    pub(super) fn pump_here(&self) -> Result<bool> {
+        self.0.pump()
     }
 
     /// Pumps forever: a future to spawn, on any runtime. `by` integrates the runtime; with the feature
@@ -195,14 +218,14 @@ impl Cq {
     /// Pumps until nothing has come for as long as is to be spun.
     async fn spin(&self, wait: Wait) -> Result<()> {
         let Wait::Spin(limit) = wait else {
-            while self.pump()? {
+            while self.pump_here()? {
                 yield_now().await;
             }
             return Ok(());
         };
         let mut last = Instant::now();
         loop {
-            if self.pump()? {
+            if self.pump_here()? {
                 last = Instant::now();
             } else if last.elapsed() >= limit {
                 return Ok(());
@@ -250,7 +273,7 @@ impl Cq {
                 }
                 last = Instant::now();
             }
-            let pumped = self.pump()?;
+            let pumped = self.pump_here()?;
             let spins = matches!(wait, Wait::Spin(limit) if last.elapsed() < limit);
             if pumped || spins || parker.is_waiting_to_poll() {
                 continue;
@@ -277,7 +300,7 @@ impl Cq {
     /// Leaves the queue armed and empty, as others who wait on the channel left it.
     fn hand_over(&self) -> Result<()> {
         while !self.lock().arm()? {
-            self.pump()?;
+            self.pump_here()?;
         }
         Ok(())
     }
@@ -296,8 +319,7 @@ impl Cq {
 
     /// Ends the waiting of all: no completions come any more.
     fn break_off(&self) {
-        let steps = self.lock().break_off();
-        steps.into_iter().for_each(Step::follow);
+        self.0.break_off();
     }
 
     /// Notes that the halves of a queue pair are gone.
@@ -327,7 +349,7 @@ impl Drop for HandOver<'_> {
 /// Ends the operations of queue pairs that the device has let go of since they went.
 #[cold]
 #[inline(never)]
-fn reap(mut pump: MutexGuard<'_, Pump>) {
+fn reap(mut pump: Guard<'_, Pump>) {
     let steps = pump.reap();
     drop(pump);
     steps.into_iter().for_each(Step::follow);

@@ -3,16 +3,17 @@
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
-use std::mem;
+use std::mem::{self, ManuallyDrop};
 use std::pin::Pin;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::cargo::Payload;
 use super::cargo::sealed::Load;
 use super::error::{Completed, OpError};
-use super::slot::Look;
-use super::table::{Ending, OVER, Slot, Table, key};
+use super::slot::{Glance, Look};
+use super::table::{Ending, Held, Slot, Table};
 use crate::ah::{AddressVector, Way};
 use crate::buf::Buf;
 use crate::grh::GRH_LENGTH;
@@ -31,6 +32,9 @@ use kind::Ended;
 pub trait Kind: Sized {
     /// Whether it succeeded, with what went into it.
     type Output;
+
+    #[doc(hidden)]
+    const IS_RECEIVE: bool = false;
 
     #[doc(hidden)]
     fn end(ended: Ended<'_>) -> Self::Output;
@@ -159,6 +163,8 @@ impl Kind for Fetched {
 impl Kind for Receive {
     type Output = (Result<Received, OpError>, Buf);
 
+    const IS_RECEIVE: bool = true;
+
     #[inline(always)]
     fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
         // Of every receive it is told.
@@ -194,96 +200,120 @@ impl Kind for Receive {
 /// [`Control::reclaim`](super::Control::reclaim) recovers it.
 #[must_use = "without a look at the result a failure goes unnoticed"]
 pub struct Op<K: Kind> {
-    at: At,
+    // By hand, so that one that is over costs a single look when it goes.
+    at: ManuallyDrop<At>,
     kind: PhantomData<fn() -> K>,
 }
 
 enum At {
-    /// In a slot; or, with [`OVER`] for an id, its result has been taken.
-    Slot { table: Arc<Table>, id: u64 },
+    /// In a slot.
+    Slot(Held),
     /// It was refused, with what went into it.
-    Refused(Option<(OpError, Buf)>),
+    Refused(OpError, Buf),
+    /// Its result has been taken.
+    Over,
 }
 
 impl<K: Kind> Op<K> {
     #[inline(always)]
-    pub(super) fn posted(table: &Arc<Table>, id: u64) -> Self {
+    fn at(at: At) -> Self {
         Self {
-            at: At::Slot {
-                table: Arc::clone(table),
-                id,
-            },
+            at: ManuallyDrop::new(at),
             kind: PhantomData,
         }
+    }
+
+    /// An operation in a slot of a table.
+    #[inline(always)]
+    pub(super) fn posted(table: &Arc<Table>, slot: &Slot, key: u64) -> Self {
+        Self::at(At::Slot(Held::new(table, slot, key)))
     }
 
     #[cold]
     pub(super) fn refused(error: impl Into<OpError>, buf: Buf) -> Self {
-        Self {
-            at: At::Refused(Some((error.into(), buf))),
-            kind: PhantomData,
-        }
+        Self::at(At::Refused(error.into(), buf))
     }
 
     /// Whether it was refused: nothing was posted, and its result is there.
     pub fn is_refused(&self) -> bool {
-        matches!(self.at, At::Refused(Some(_)))
+        matches!(*self.at, At::Refused(..))
+    }
+
+    /// What it was. It is over then.
+    #[inline(always)]
+    fn take(&mut self) -> At {
+        mem::replace(&mut *self.at, At::Over)
     }
 }
 
 impl<K: Kind> Op<K> {
-    /// Looks at an operation that has not simply succeeded, or that is not there any more.
+    /// Waits for an operation that was found under way, in this slot of this table.
     #[inline(never)]
-    fn look_closer(&mut self, look: Look) -> Poll<K::Output> {
-        let (ending, buf) = match &mut self.at {
-            At::Slot { id: OVER, .. } => return Poll::Pending,
-            At::Slot { table, id } => closer(table, mem::replace(id, OVER), look),
-            At::Refused(None) => return Poll::Pending,
-            At::Refused(refused) => match refused.take() {
-                Some((error, buf)) => (Err(error), buf),
-                None => return Poll::Pending,
-            },
+    fn wait(
+        &mut self,
+        cx: &mut Context<'_>,
+        (table, slot): (NonNull<Table>, NonNull<Slot>),
+        key: u64,
+    ) -> Poll<K::Output> {
+        // SAFETY: they are what `at` has, which keeps them.
+        let (table, slot) = unsafe { (table.as_ref(), slot.as_ref()) };
+        match slot.wait(key, cx.waker().clone()) && !table.is_broken() {
+            true => Poll::Pending,
+            false => self.poll_closer(cx),
+        }
+    }
+
+    /// Looks at an operation that has not simply succeeded, or that is not there any more.
+    #[cold]
+    #[inline(never)]
+    fn poll_closer(&mut self, cx: &mut Context<'_>) -> Poll<K::Output> {
+        let look = match &*self.at {
+            At::Slot(held) => held.slot().poll(held.key(), cx),
+            At::Refused(..) => Look::Other,
+            At::Over => return Poll::Pending,
+        };
+        if let At::Slot(held) = &*self.at
+            && look == Look::Pending
+            && !held.table().is_broken()
+        {
+            return Poll::Pending;
+        }
+        let (ending, buf) = match self.take() {
+            At::Slot(held) => {
+                let (table, slot, key) = (held.table(), held.slot(), held.key());
+                if look == Look::Done {
+                    // SAFETY: it was found done, and this is the only time.
+                    let buf = unsafe { table.unload(slot, key) };
+                    return Poll::Ready(K::end(Ended(None, buf)));
+                }
+                closer(table, (slot, key), look)
+            }
+            At::Refused(error, buf) => (Err(error), buf),
+            At::Over => return Poll::Pending,
         };
         Poll::Ready(K::end(Ended(Some(&ending), buf)))
     }
 }
 
 /// How an operation ended, and its buffer.
-fn closer(table: &Table, id: u64, look: Look) -> (Ending, Buf) {
-    let Some((index, slot)) = table.slot_of(id) else {
-        return (Err(OpError::Gone), Buf::default());
-    };
+fn closer(table: &Table, (slot, key): (&Slot, u64), look: Look) -> (Ending, Buf) {
     match look {
         Look::Told => {
-            // SAFETY: it was found told, and its number is given back below.
+            // SAFETY: it was found told, and is given back below.
             let ending = unsafe { slot.ending() };
             // SAFETY: as before; this is the only time.
-            (ending, unsafe { table.unload(index, slot) })
+            (ending, unsafe { table.unload(slot, key) })
         }
         Look::Gone => {
-            table.give(index, slot);
+            table.give(slot, key);
             (Err(OpError::Reclaimed), Buf::default())
         }
         // Nobody completes it any more. Its buffer stays until the queue pair is gone, unless it was done
         // meanwhile.
         _ => (
             Err(table.why_broken()),
-            table.cancel(id).unwrap_or_default(),
+            table.cancel(slot, key).unwrap_or_default(),
         ),
-    }
-}
-
-/// Gives a slot back when the buffer is where it goes.
-struct Emptied<'t> {
-    table: &'t Table,
-    index: u32,
-    slot: &'t Slot,
-}
-
-impl Drop for Emptied<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.table.give(self.index, self.slot);
     }
 }
 
@@ -297,44 +327,64 @@ impl<K: Kind> Future for Op<K> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         // The kind is a name alone.
         let this = self.get_mut();
-        let At::Slot { table, id } = &mut this.at else {
-            return this.look_closer(Look::Other);
+        let At::Slot(held) = &*this.at else {
+            return this.poll_closer(cx);
         };
-        let Some((index, slot)) = table.slot_of(*id) else {
-            return Poll::Pending;
-        };
-        let look = slot.poll(key(*id), cx);
-        match look {
-            Look::Pending if !table.is_broken() => Poll::Pending,
-            Look::Done => {
-                *id = OVER;
-                let _back = Emptied { table, index, slot };
-                // SAFETY: it was found done, and this is the only time.
-                let buf = unsafe { slot.unload() };
-                Poll::Ready(K::end(Ended(None, buf)))
-            }
-            _ => this.look_closer(look),
+        let ((table, slot), key) = (held.parts(), held.key());
+        match held.slot().glance(key) {
+            Glance::Done => {}
+            Glance::UnderWay => return this.wait(cx, (table, slot), key),
+            Glance::Other => return this.poll_closer(cx),
+        }
+        let ended = EndedIn::<K>(table, slot, PhantomData);
+        // SAFETY: the share in the table goes with `ended`, and what had it is overwritten, not dropped. (To
+        // replace it by the usual means moves all that an operation can be.)
+        unsafe { ptr::write(&mut *this.at, At::Over) };
+        // SAFETY: it was found done, and this is the only time.
+        let buf = unsafe { ended.1.as_ref().unload() };
+        Poll::Ready(K::end(Ended(None, buf)))
+    }
+}
+
+/// Gives a slot back when the buffer is where it goes: so that is moved once.
+struct EndedIn<K: Kind>(NonNull<Table>, NonNull<Slot>, PhantomData<fn() -> K>);
+
+impl<K: Kind> Drop for EndedIn<K> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: it has a share in the table, whose the slot is, and gives it up.
+        unsafe { Table::give_and_leave::<K>(self.0, self.1) };
+    }
+}
+
+impl<K: Kind> Op<K> {
+    /// Goes before its result has been taken.
+    #[cold]
+    #[inline(never)]
+    fn give_up(&mut self) {
+        match self.take() {
+            At::Slot(held) => drop(held.table().cancel(held.slot(), held.key())),
+            At::Refused(_, buf) => drop(buf),
+            At::Over => {}
         }
     }
 }
 
 impl<K: Kind> Drop for Op<K> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if let At::Slot { table, id } = &self.at
-            && *id != OVER
-        {
-            drop(table.cancel(*id));
+        if !matches!(*self.at, At::Over) {
+            self.give_up();
         }
     }
 }
 
 impl<K: Kind> fmt::Debug for Op<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = match &self.at {
-            At::Slot { id: OVER, .. } | At::Refused(None) => "over",
-            At::Slot { .. } => "posted",
-            At::Refused(Some(_)) => "refused",
+        let at = match &*self.at {
+            At::Over => "over",
+            At::Slot(_) => "posted",
+            At::Refused(..) => "refused",
         };
         f.debug_tuple("Op").field(&at).finish()
     }

@@ -1,9 +1,11 @@
 //! The pump: takes completions from a queue and brings them to the operations that wait for them.
 
 use std::sync::Arc;
+use std::task::Waker;
 
+use super::slot::Success;
 use super::steps::{Step, Steps};
-use super::table::{MOST_TABLES, Table, index, number};
+use super::table::{MOST_TABLES, Slot, Table, index, number, succeed, succeed_closer};
 use crate::cq::{Cq, Each, Notify, Outline};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
@@ -65,18 +67,19 @@ impl Pump {
         self.admitted += table.len();
     }
 
-    /// Takes completions until none is left or no more can be followed up at once, and tells how many there
-    /// were.
+    /// Takes completions until none is left or no more can be followed up at once.
     #[inline(always)]
-    pub(super) fn take(&mut self, steps: &mut Steps) -> Result<usize> {
+    pub(super) fn take(&mut self, steps: &mut Steps) -> Result<Taken> {
         let Self { cq, tables, .. } = self;
         let mut bring = Bring {
             tables,
             steps,
-            taken: 0,
+            first: None,
+            any: false,
         };
         cq.take_each(&mut bring)?;
-        Ok(bring.taken)
+        let Bring { any, first, .. } = bring;
+        Ok(Taken { any, first })
     }
 
     /// Asks for an event; false if there are completions.
@@ -126,15 +129,15 @@ impl Pump {
     /// Takes what is in the completion queue now: no completion of a queue pair that is gone stays behind,
     /// which could be taken for one of the next with its numbers.
     fn drain(&mut self, steps: &mut Vec<Step>) {
-        let mut left = self.cq.capacity() as usize + 1;
-        while left > 0 {
+        // As often as takes all that can be in it, and to find nothing.
+        for _ in 0..=self.cq.capacity() {
             let mut some = Steps::new();
             let taken = self.take(&mut some);
             steps.extend(some.into_steps());
             match taken {
+                Ok(Taken { any: true, first }) => steps.extend(first.map(Step::Wake)),
                 // What is broken is told of by who pumps.
-                Ok(0) | Err(_) => break,
-                Ok(taken) => left = left.saturating_sub(taken),
+                Ok(_) | Err(_) => break,
             }
         }
     }
@@ -161,42 +164,85 @@ impl Pump {
     }
 }
 
+/// What came of taking completions.
+pub(super) struct Taken {
+    /// Whether there were any.
+    pub(super) any: bool,
+    /// The first task that is to be woken. Most often nothing else is to be done: it needs no list.
+    pub(super) first: Option<Waker>,
+}
+
 /// Brings completions to the operations that wait for them.
 struct Bring<'p> {
     tables: &'p [Option<Arc<Table>>],
+    /// As in [`Taken`].
+    first: Option<Waker>,
+    /// What else is to be done.
     steps: &'p mut Steps,
-    taken: usize,
+    any: bool,
 }
 
-impl Each for Bring<'_> {
+impl<'p> Each<Completion> for Bring<'p> {
+    type Found = (&'p Slot, u64);
+
     #[inline(always)]
-    fn each(&mut self, outline: Outline, whole: impl FnOnce() -> Completion) -> bool {
+    fn find(&self, outline: Outline) -> Option<(&'p Slot, u64)> {
         let Outline {
             wr_id,
             qp_num,
             is_ok,
         } = outline;
-        self.taken += 1;
         // There is none of a queue pair that is gone.
-        if let Some(Some(table)) = self.tables.get(number(wr_id))
-            && table.is_of(qp_num)
-        {
-            match table.complete_send(wr_id, is_ok) {
-                Some(after) => self.steps.add(table, index(wr_id), after),
-                None => complete(table, &whole(), self.steps),
+        let table = self.tables.get(number(wr_id))?.as_ref()?;
+        let slot = table.send_of(wr_id, qp_num)?;
+        is_ok.then_some((slot, wr_id))
+    }
+
+    #[inline(always)]
+    fn found(&mut self, (slot, wr_id): (&'p Slot, u64)) -> bool {
+        self.any = true;
+        match succeed(slot, wr_id) {
+            Success::Nobody => return true,
+            Success::Wake(waker) if self.first.is_none() => {
+                self.first = Some(waker);
+                return true;
             }
+            Success::Wake(waker) => self.steps.wake(waker),
+            Success::Closer => closer(self.tables, (slot, wr_id), self.steps),
         }
         !self.steps.are_many()
+    }
+
+    #[inline(always)]
+    fn other(&mut self, completion: Completion) -> bool {
+        self.any = true;
+        complete(self.tables, &completion, self.steps);
+        !self.steps.are_many()
+    }
+}
+
+/// Brings a success to its operation, whose future has gone, or is going.
+#[cold]
+#[inline(never)]
+fn closer(tables: &[Option<Arc<Table>>], (slot, wr_id): (&Slot, u64), steps: &mut Steps) {
+    let after = succeed_closer(slot, wr_id);
+    if let Some(Some(table)) = tables.get(number(wr_id)) {
+        steps.add(table, index(wr_id), after);
     }
 }
 
 /// Brings a completion to its operation of which more is told than that a send succeeded.
 #[inline(never)]
-fn complete(table: &Arc<Table>, completion: &Completion, steps: &mut Steps) {
+fn complete(tables: &[Option<Arc<Table>>], completion: &Completion, steps: &mut Steps) {
     let id = completion.wr_id();
-    steps.add(table, index(id), table.complete(id, completion));
-    if !completion.is_ok() && table.note_failure() {
-        steps.fail(table);
+    if let Some(Some(table)) = tables.get(number(id))
+        && table.is_of(completion.qp_num())
+    {
+        let after = table.complete(id, completion);
+        steps.add(table, index(id), after);
+        if !completion.is_ok() && table.note_failure() {
+            steps.fail(table);
+        }
     }
 }
 

@@ -148,8 +148,9 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Waits until another operation can be posted.
-    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        self.anchor.table.poll_room(cx)
+    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: it has the send half, and is borrowed exclusively.
+        unsafe { self.anchor.table.poll_room(cx) }
     }
 
     pub(super) fn raw_mut(&mut self) -> &mut qp::Qp<T> {
@@ -255,7 +256,8 @@ impl<T: Transport> Qp<T> {
     /// Receives the next message into a buffer: see [`Receiver::recv`].
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        super::recv::post(self.raw.halves().1.batch(), &self.anchor.table, buf)
+        // SAFETY: the table is that of the queue pair.
+        unsafe { super::recv::post(self.raw.halves().1.batch(), &self.anchor.table, buf) }
     }
 
     /// A handle that fails and drains the queue pair from anywhere.

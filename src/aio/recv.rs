@@ -10,7 +10,7 @@ use std::task::{Poll, ready};
 use super::error::OpError;
 use super::op::{Op, Receive, Received};
 use super::qp::Anchor;
-use super::steps::Step;
+use super::send::unposted;
 use super::table::Table;
 use crate::buf::{Buf, GetError, Pool};
 use crate::qp::transport::Transport;
@@ -37,7 +37,8 @@ impl<T: Transport> Receiver<T> {
     /// are the message.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        post(self.half.batch(), &self.anchor.table, buf)
+        // SAFETY: the table is that of the half.
+        unsafe { post(self.half.batch(), &self.anchor.table, buf) }
     }
 
     /// Receives messages one after the other into buffers of a pool. Up to `ahead` receives are kept posted,
@@ -54,8 +55,16 @@ impl<T: Transport> Receiver<T> {
 }
 
 /// Posts a receive.
+///
+/// # Safety
+///
+/// The batch is of the table's receive half, or of its shared queue.
 #[inline]
-pub(super) fn post(mut batch: RecvBatch<'_>, table: &Arc<Table>, mut buf: Buf) -> Op<Receive> {
+pub(super) unsafe fn post(
+    mut batch: RecvBatch<'_>,
+    table: &Arc<Table>,
+    mut buf: Buf,
+) -> Op<Receive> {
     buf.clear();
     if table.has_failed() {
         let state = QpState::ERR;
@@ -68,29 +77,26 @@ pub(super) fn post(mut batch: RecvBatch<'_>, table: &Arc<Table>, mut buf: Buf) -
             None => return Op::refused(PostError::ForeignPd, buf),
         }
     }
-    let Some((index, slot)) = table.take_receive() else {
+    // SAFETY: by this function's contract the batch borrows what takes, exclusively.
+    let Some(slot) = (unsafe { table.take_receive() }) else {
         let capacity = table.counts().1;
         return Op::refused(PostError::QueueFull { capacity }, buf);
     };
-    let key = slot.key();
-    let id = key | u64::from(index);
+    let id = slot.key();
     if let Err(error) = batch.post(id, slices) {
-        table.give(index, slot);
+        table.give_receive(slot);
         return Op::refused(error, buf);
     }
-    // SAFETY: its number was taken from the free ones just now.
-    unsafe { slot.fill(key, buf) };
+    // SAFETY: it was taken from the free ones just now.
+    unsafe { slot.fill(id, buf) };
     if let Err(error) = batch.ring() {
         // SAFETY: a receive batch whose ringing fails has posted nothing.
-        let after = unsafe { table.unposted(index, OpError::Post(error)) };
-        Step::of(table, index, after)
-            .into_iter()
-            .for_each(Step::follow);
+        unsafe { unposted(table, slot, OpError::Post(error)) };
     } else if table.has_failed_since() {
         // Too late to be flushed with the others.
         table.fail();
     }
-    Op::posted(table, id)
+    Op::posted(table, slot, id)
 }
 
 impl<T: Transport> fmt::Debug for Receiver<T> {

@@ -2,16 +2,16 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::cargo::Payload;
-use super::cargo::sealed::PdTagOf;
 use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
 use super::steps::Step;
-use super::table::{Slot, Table};
+use super::table::{Slot, Table, index};
 use crate::ah::UdPeer;
 use crate::buf::Buf;
 use crate::qp::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
@@ -40,7 +40,8 @@ impl<T: Transport> Sender<T> {
     /// It also ends, without room, when the device has been removed or its completion queue has failed: the
     /// next operation is then refused, or ends with [`OpError::Broken`].
     pub async fn room(&mut self) {
-        poll_fn(|cx| self.anchor.table.poll_room(cx)).await;
+        // SAFETY: this is the send half, borrowed exclusively.
+        poll_fn(|cx| unsafe { self.anchor.table.poll_room(cx) }).await;
     }
 }
 
@@ -96,7 +97,7 @@ pub trait Post<T: Transport> {
         T: Connected,
     {
         self.start()
-            .post(Buf::default(), |one| one.send_inline(bytes))
+            .post_empty(Buf::default(), |one| one.send_inline(bytes))
     }
 
     /// Sends a datagram: the filled bytes. The peer's address handle is used only during this call.
@@ -133,7 +134,7 @@ pub trait Post<T: Transport> {
         T: RdmaWrite,
     {
         self.start()
-            .alone(bytes, |one, slices| one.write(slices, to))
+            .alone(bytes, move |one, slices| one.write(slices, to))
     }
 
     /// Writes to the peer's memory and notifies it with a number, which takes one of its receives.
@@ -153,7 +154,7 @@ pub trait Post<T: Transport> {
         T: RdmaRead,
     {
         self.start()
-            .alone_filling(into, from.length, |one, slices| one.read(slices, from))
+            .alone_filling(into, from.length, move |one, slices| one.read(slices, from))
     }
 
     /// Adds a number to 8 bytes of the peer's memory, in host byte order, and returns their old value. The
@@ -181,9 +182,6 @@ pub trait Post<T: Transport> {
 /// Bytes that an atomic operation works on.
 const WORD: u64 = 8;
 
-/// No slot.
-const NONE: u32 = u32::MAX;
-
 /// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped
 /// before, nothing is posted, and they end with [`OpError::NotRung`].
 #[must_use = "a batch that is not rung posts nothing"]
@@ -192,7 +190,7 @@ pub struct Batch<'q, T: Transport> {
     raw: Option<qp::Batch<'q, T>>,
     table: &'q Arc<Table>,
     /// The slot of the last operation; each has the one before it.
-    last: u32,
+    last: Option<&'q Slot>,
 }
 
 /// What a request names of a buffer: one slice, or none if there are no bytes.
@@ -203,7 +201,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     fn only<K: Kind>(mut self, add: impl FnOnce(&mut Self) -> Op<K>) -> Op<K> {
         let op = add(&mut self);
-        if self.last != NONE {
+        if self.last.is_some() {
             // The operation has the error.
             let _ = self.ring_here();
         }
@@ -217,27 +215,28 @@ impl<'q, T: Transport> Batch<'q, T> {
         buf: Buf,
         push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>) -> Result<Posted<'b>, PostError>,
     ) -> Op<K> {
-        let (Some(raw), Some((index, slot))) = (&mut self.raw, self.table.take_send()) else {
-            return full(self.table, buf);
+        let table = self.table;
+        // SAFETY: the batch has the send half.
+        let (Some(raw), Some(slot)) = (&mut self.raw, unsafe { table.take_send() }) else {
+            return full(table, buf);
         };
-        let key = slot.key();
-        let id = key | u64::from(index);
+        let id = slot.key();
         match push(raw) {
             Ok(posted) => {
                 posted.signaled(id);
             }
             Err(error) => {
-                self.table.give(index, slot);
+                table.give_send(slot);
                 return Op::refused(error, buf);
             }
         }
+        let before = self.last.replace(slot);
+        let before = before.map_or(std::ptr::null(), std::ptr::from_ref);
         // Relaxed: of this batch alone until it is rung.
-        slot.link
-            .store(self.last, std::sync::atomic::Ordering::Relaxed);
-        self.last = index;
-        // SAFETY: its number was taken from the free ones just now.
-        unsafe { slot.fill(key, buf) };
-        Op::posted(self.table, id)
+        slot.link.store(before.cast_mut(), Ordering::Relaxed);
+        // SAFETY: it was taken from the free ones just now.
+        unsafe { slot.fill(id, buf) };
+        Op::posted(table, slot, id)
     }
 
     /// Adds an operation that takes bytes.
@@ -247,14 +246,24 @@ impl<'q, T: Transport> Batch<'q, T> {
         bytes: B,
         push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
     ) -> Op<Sent<B>> {
+        self.add_filled(bytes.load().0, push)
+    }
+
+    /// Adds an operation whose request names the bytes of the buffer that are filled.
+    #[inline]
+    fn add_filled<K: Kind>(
+        &mut self,
+        buf: Buf,
+        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
+    ) -> Op<K> {
         let mut slices = Slices::new();
-        if !bytes.is_empty() {
-            match bytes.local(PdTagOf(self.table.pd)) {
+        if !buf.is_empty() {
+            match buf.filled(self.table.pd) {
                 Some(slice) => slices.push(slice),
-                None => return Op::refused(PostError::ForeignPd, bytes.load().0),
+                None => return Op::refused(PostError::ForeignPd, buf),
             }
         }
-        self.add(bytes.load().0, |raw| push(raw, slices))
+        self.add(buf, |raw| push(raw, slices))
     }
 
     /// Adds an operation that brings so many bytes.
@@ -265,17 +274,10 @@ impl<'q, T: Transport> Batch<'q, T> {
         length: u64,
         push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
     ) -> Op<K> {
-        if let Err(error) = make_room(&mut buf, length) {
-            return Op::refused(error, buf);
+        match make_room(&mut buf, length) {
+            Ok(()) => self.add_filled(buf, push),
+            Err(error) => Op::refused(error, buf),
         }
-        let mut slices = Slices::new();
-        if length > 0 {
-            match buf.filled(self.table.pd) {
-                Some(slice) => slices.push(slice),
-                None => return Op::refused(PostError::ForeignPd, buf),
-            }
-        }
-        self.add(buf, |raw| push(raw, slices))
     }
 
     /// Adds a message.
@@ -405,7 +407,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         match raw.ring() {
             // They are in the ring, and end when the device works on them, or flushes them.
             rung @ (Ok(_) | Err(PostError::Doorbell(_))) => {
-                self.last = NONE;
+                self.last = None;
                 rung
             }
             Err(error) => {
@@ -418,16 +420,12 @@ impl<'q, T: Transport> Batch<'q, T> {
     /// Ends the operations, none of which was posted.
     #[cold]
     fn take_back(&mut self, error: OpError) {
-        let mut index = mem::replace(&mut self.last, NONE);
-        while index != NONE {
-            let slot = self.table.slot(index);
-            let before = slot.link.load(std::sync::atomic::Ordering::Relaxed);
+        let mut last = self.last.take();
+        while let Some(slot) = last {
+            // SAFETY: `add` has put a slot of this table there, or nothing.
+            last = unsafe { slot.link.load(Ordering::Relaxed).as_ref() };
             // SAFETY: the batch was not rung, so the device never gets the request.
-            let after = unsafe { self.table.unposted(index, error) };
-            Step::of(self.table, index, after)
-                .into_iter()
-                .for_each(Step::follow);
-            index = before;
+            unsafe { unposted(self.table, slot, error) };
         }
     }
 }
@@ -435,7 +433,7 @@ impl<'q, T: Transport> Batch<'q, T> {
 impl<T: Transport> Drop for Batch<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.last != NONE {
+        if self.last.is_some() {
             // The requests go first: what is dropped was not posted.
             drop(self.raw.take());
             self.take_back(OpError::NotRung);
@@ -467,31 +465,60 @@ impl<'q, T: Transport> Start<'q, T> {
         Batch {
             raw: Some(self.half.batch()),
             table: self.table,
-            last: NONE,
+            last: None,
         }
     }
 
-    /// Posts one operation with one request, which is shorter than a batch of one.
+    /// Posts one operation with one request, which is shorter than a batch of one. The request names the
+    /// bytes of the buffer that are filled.
     #[inline(always)]
-    fn post<B: Payload, K: Kind>(
+    fn post<K: Kind>(
         self,
-        bytes: B,
+        buf: Buf,
+        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        let Self { half, table } = self;
+        // By hand: what would have to be dropped after a panic, of which there is none, would be moved twice.
+        let buf = ManuallyDrop::new(buf);
+        if buf.is_empty() {
+            let buf = ManuallyDrop::into_inner(buf);
+            return Self { half, table }.post_empty(buf, move |one| post(one, &[]));
+        }
+        // SAFETY: this has the send half.
+        let Some(slot) = (unsafe { table.take_send() }) else {
+            return full(table, ManuallyDrop::into_inner(buf));
+        };
+        let id = slot.key();
+        // First: it may complete before `post` is back.
+        // SAFETY: it was taken from the free ones just now.
+        unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
+        // SAFETY: it was filled just now, and the device does not have it yet.
+        let named = unsafe { slot.cargo() }.filled(table.pd);
+        let posted = match named {
+            // A list whose length the compiler knows.
+            Some(slice) => post(half.one(id), std::slice::from_ref(&slice)),
+            None => Err(PostError::ForeignPd),
+        };
+        posted_as(posted, table, (slot, id))
+    }
+
+    /// As [`post`](Self::post), of a request that names no memory.
+    #[inline(never)]
+    fn post_empty<K: Kind>(
+        self,
+        buf: Buf,
         post: impl FnOnce(One<'q, T>) -> Result<(), PostError>,
     ) -> Op<K> {
         let Self { half, table } = self;
-        let Some((index, slot)) = table.take_send() else {
-            return full(table, bytes.load().0);
+        // SAFETY: this has the send half.
+        let Some(slot) = (unsafe { table.take_send() }) else {
+            return full(table, buf);
         };
-        let key = slot.key();
-        let id = key | u64::from(index);
-        // First: it may complete before `post` is back.
-        // SAFETY: its number was taken from the free ones just now.
-        unsafe { slot.fill(key, bytes.load().0) };
-        match post(half.one(id)) {
-            // It is in the ring, and ends when the device works on it, or flushes it.
-            Ok(()) | Err(PostError::Doorbell(_)) => Op::posted(table, id),
-            Err(error) => not_posted(table, (id, slot), error),
-        }
+        let id = slot.key();
+        // SAFETY: it was taken from the free ones just now.
+        unsafe { slot.fill(id, buf) };
+        let posted = post(half.one(id));
+        posted_as(posted, table, (slot, id))
     }
 
     /// Posts an operation that takes bytes.
@@ -501,14 +528,7 @@ impl<'q, T: Transport> Start<'q, T> {
         bytes: B,
         post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<Sent<B>> {
-        if bytes.is_empty() {
-            return self.empty(bytes.load().0, post);
-        }
-        match bytes.local(PdTagOf(self.table.pd)) {
-            // A list whose length the compiler knows.
-            Some(slice) => self.post(bytes, |one| post(one, std::slice::from_ref(&slice))),
-            None => Op::refused(PostError::ForeignPd, bytes.load().0),
-        }
+        self.post(bytes.load().0, post)
     }
 
     /// Posts an operation that brings so many bytes.
@@ -519,27 +539,10 @@ impl<'q, T: Transport> Start<'q, T> {
         length: u64,
         post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<K> {
-        if let Err(error) = make_room(&mut buf, length) {
-            return Op::refused(error, buf);
+        match make_room(&mut buf, length) {
+            Ok(()) => self.post(buf, post),
+            Err(error) => Op::refused(error, buf),
         }
-        if length == 0 {
-            return self.empty(buf, post);
-        }
-        match buf.filled(self.table.pd) {
-            Some(slice) => self.post(buf, |one| post(one, std::slice::from_ref(&slice))),
-            None => Op::refused(PostError::ForeignPd, buf),
-        }
-    }
-
-    /// Posts an operation without bytes: there is no memory to be named.
-    #[cold]
-    #[inline(never)]
-    fn empty<K: Kind>(
-        self,
-        buf: Buf,
-        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<K> {
-        self.post(buf, |one| post(one, &[]))
     }
 }
 
@@ -560,11 +563,40 @@ fn full<K: Kind>(table: &Table, buf: Buf) -> Op<K> {
     Op::refused(PostError::QueueFull { capacity }, buf)
 }
 
+/// The operation of a slot whose request was posted, or was not.
+#[inline(always)]
+fn posted_as<K: Kind>(
+    posted: Result<(), PostError>,
+    table: &Arc<Table>,
+    (slot, id): (&Slot, u64),
+) -> Op<K> {
+    match posted {
+        // It is in the ring, and ends when the device works on it, or flushes it.
+        Ok(()) | Err(PostError::Doorbell(_)) => Op::posted(table, slot, id),
+        Err(error) => not_posted(table, (slot, id), error),
+    }
+}
+
 /// Takes back an operation whose request was not posted.
 #[cold]
 #[inline(never)]
-fn not_posted<K: Kind>(table: &Table, (id, slot): (u64, &Slot), error: PostError) -> Op<K> {
+fn not_posted<K: Kind>(table: &Table, (slot, id): (&Slot, u64), error: PostError) -> Op<K> {
     // SAFETY: the device never gets the request, and there is no future yet.
-    let _ = unsafe { slot.complete(super::table::key(id), None) };
-    Op::refused(error, table.cancel(id).unwrap_or_default())
+    let _ = unsafe { slot.complete(id, None) };
+    Op::refused(error, table.cancel(slot, id).unwrap_or_default())
+}
+
+/// Ends an operation that is not posted after all.
+///
+/// # Safety
+///
+/// The device never gets its request.
+#[cold]
+pub(super) unsafe fn unposted(table: &Arc<Table>, slot: &Slot, error: OpError) {
+    let index = index(slot.key());
+    // SAFETY: by this function's contract.
+    let after = unsafe { Table::unposted(slot, error) };
+    Step::of(table, index, after)
+        .into_iter()
+        .for_each(Step::follow);
 }

@@ -17,12 +17,13 @@
 
 use std::task::{Context, Waker};
 
-use super::sync::{AtomicU32, AtomicU64, Ordering, Place, yield_now};
+use super::free::Linked;
+use super::sync::{AtomicPtr, AtomicU64, Ordering, Place, yield_now};
 
 /// What a slot is in. The state is this, and above it the slot's key.
 type Phase = u64;
 
-/// Of nobody, or of whoever took its number from the free ones.
+/// Of nobody, or of whoever took it from the free ones.
 const FREE: Phase = 0;
 /// The device may have the buffer. The place of the waker is the future's.
 const SUBMITTED: Phase = 1;
@@ -42,11 +43,21 @@ const RECLAIMED: Phase = 7;
 const RELEASED: Phase = 8;
 
 /// Bits below the key.
-pub(super) const PHASE_BITS: u32 = 20;
+pub(super) const PHASE_BITS: u32 = 4;
 const PHASE: u64 = (1 << PHASE_BITS) - 1;
 
+/// Bits of a key that are always the slot's: above them it counts its operations.
+pub(super) const NAME_BITS: u32 = 44;
+
 /// What is added to a key for the slot's next operation. Keys go round.
-const NEXT: u64 = 1 << 40;
+const NEXT: u64 = 1 << NAME_BITS;
+
+/// The state that a slot of this key has in this phase.
+#[inline(always)]
+fn in_phase(key: u64, phase: Phase) -> u64 {
+    // A sum: it is one instruction on x86, where to set bits is two.
+    key.wrapping_add(phase)
+}
 
 /// A slot for an operation with a buffer `B`, of which is told how it ended, `E`.
 #[repr(align(64))]
@@ -60,7 +71,24 @@ pub(super) struct Slot<B, E: Copy> {
     /// There in the phase told. Until then it is of who completes, and then of who takes.
     ending: Place<E>,
     /// While it is free, the next that is. Before its batch is rung, the one before it in that.
-    pub(super) link: AtomicU32,
+    pub(super) link: AtomicPtr<Self>,
+}
+
+impl<B, E: Copy> Linked for Slot<B, E> {
+    #[inline(always)]
+    fn next(&self) -> &AtomicPtr<Self> {
+        &self.link
+    }
+}
+
+/// What comes of a success.
+pub(super) enum Success {
+    /// A task is to be woken.
+    Wake(Waker),
+    /// Nobody waits.
+    Nobody,
+    /// It is not noted: the operation is to be [completed](Slot::complete).
+    Closer,
 }
 
 /// What a completion leads to.
@@ -72,6 +100,16 @@ pub(super) enum After {
     /// Nobody wants the result: the buffer is to be [unloaded](Slot::unload), and the slot to be
     /// [vacated](Slot::vacate) when that is in its pool.
     Release,
+}
+
+/// What a first look at a slot finds.
+pub(super) enum Glance {
+    /// As [`Look::Done`].
+    Done,
+    /// It is under way, and nobody waits.
+    UnderWay,
+    /// Something else: to be [polled](Slot::poll).
+    Other,
 }
 
 /// What a look at a slot finds.
@@ -98,15 +136,15 @@ impl<B, E: Copy> Slot<B, E> {
             cargo: Place::empty(),
             waker: Place::empty(),
             ending: Place::empty(),
-            link: AtomicU32::new(u32::MAX),
+            link: AtomicPtr::new(std::ptr::null_mut()),
         }
     }
 
     /// The key that the slot's next operation has: its lowest [`PHASE_BITS`] bits are zero. Only for who has
-    /// taken the slot's number from the free ones.
+    /// taken the slot from the free ones.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
-        // Relaxed: the free list orders it behind who gave the number back.
+        // Relaxed: the free list orders it behind who gave it back.
         self.state.load(Ordering::Relaxed)
     }
 
@@ -114,21 +152,34 @@ impl<B, E: Copy> Slot<B, E> {
     ///
     /// # Safety
     ///
-    /// The caller has taken the slot's number from the free ones, and `key` is the slot's.
+    /// The caller has taken the slot from the free ones, and `key` is the slot's.
     #[inline(always)]
     pub(super) unsafe fn fill(&self, key: u64, cargo: B) {
-        // SAFETY: a free slot's places are of who has its number.
+        // SAFETY: a free slot's places are of who has it.
         unsafe { self.cargo.put(cargo) };
         // Release: with the acquire of who completes it.
-        self.state.store(key | SUBMITTED, Ordering::Release);
+        self.state
+            .store(in_phase(key, SUBMITTED), Ordering::Release);
+    }
+
+    /// Lends the buffer that was put in.
+    ///
+    /// # Safety
+    ///
+    /// The caller has filled it, and what is lent goes before anybody can complete it or has its future.
+    #[inline(always)]
+    pub(super) unsafe fn cargo(&self) -> &B {
+        // SAFETY: by this function's contract it is there, and nobody takes it.
+        unsafe { self.cargo.lend() }
     }
 
     /// Changes the phase of this key.
     #[inline(always)]
     fn change(&self, key: u64, from: Phase, to: Phase) -> bool {
+        let (from, to) = (in_phase(key, from), in_phase(key, to));
         // Acquire and release: the places go from hand to hand with the state.
         self.state
-            .compare_exchange(key | from, key | to, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
@@ -137,7 +188,12 @@ impl<B, E: Copy> Slot<B, E> {
     fn free(&self, key: u64, from: Phase) -> bool {
         let next = key.wrapping_add(NEXT);
         self.state
-            .compare_exchange(key | from, next, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(
+                in_phase(key, from),
+                next,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            )
             .is_ok()
     }
 
@@ -147,6 +203,28 @@ impl<B, E: Copy> Slot<B, E> {
         self.state.load(Ordering::Acquire) ^ key
     }
 
+    /// Notes that the operation has ended well, if a task waits for it, or nobody has looked yet. Else it is
+    /// to be [completed](Self::complete).
+    ///
+    /// # Safety
+    ///
+    /// As for `complete`.
+    #[inline(always)]
+    pub(super) unsafe fn succeed(&self, key: u64) -> Success {
+        // Most often a task waits; so that is tried without a look.
+        if self.change(key, WAITING, BUSY) {
+            // SAFETY: it left the phase waiting by this hand.
+            let waker = unsafe { self.waker.take() };
+            // Release: with the acquire of who takes it.
+            self.state.store(in_phase(key, DONE), Ordering::Release);
+            return Success::Wake(waker);
+        }
+        match self.change(key, SUBMITTED, DONE) {
+            true => Success::Nobody,
+            false => Success::Closer,
+        }
+    }
+
     /// Notes that the operation has ended, and how if that is to be told: the device has done with the
     /// buffer.
     ///
@@ -154,28 +232,8 @@ impl<B, E: Copy> Slot<B, E> {
     ///
     /// The device has done with the request, or never got it. Nobody else calls this for the same slot
     /// meanwhile.
-    #[inline(always)]
-    pub(super) unsafe fn complete(&self, key: u64, ending: Option<E>) -> After {
-        match self.phase(key) {
-            // A send that succeeded, for which a task waits, or nobody looked yet.
-            WAITING if ending.is_none() && self.change(key, WAITING, BUSY) => {
-                // SAFETY: it left the phase waiting by this hand.
-                let waker = unsafe { self.waker.take() };
-                // Release: with the acquire of who takes it.
-                self.state.store(key | DONE, Ordering::Release);
-                After::Wake(waker)
-            }
-            SUBMITTED if ending.is_none() && self.change(key, SUBMITTED, DONE) => After::Nothing,
-            // SAFETY: by this function's contract.
-            _ => unsafe { self.complete_closer(key, ending) },
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As for [`complete`](Self::complete).
     #[inline(never)]
-    unsafe fn complete_closer(&self, key: u64, ending: Option<E>) -> After {
+    pub(super) unsafe fn complete(&self, key: u64, ending: Option<E>) -> After {
         let done = if ending.is_some() { TOLD } else { DONE };
         let tell = || {
             if let Some(ending) = ending {
@@ -193,7 +251,7 @@ impl<B, E: Copy> Slot<B, E> {
                     let waker = unsafe { self.waker.take() };
                     tell();
                     // Release: with the acquire of who takes it.
-                    self.state.store(key | done, Ordering::Release);
+                    self.state.store(in_phase(key, done), Ordering::Release);
                     return After::Wake(waker);
                 }
                 SUBMITTED => {
@@ -212,21 +270,24 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Whether the result is there; if it is not yet, the task is woken with it.
+    /// Looks whether the result is there.
     #[inline(always)]
-    pub(super) fn poll(&self, key: u64, cx: &mut Context<'_>) -> Look {
-        match self.phase(key) {
-            // Somebody may reclaim it at this moment.
-            DONE if self.free(key, DONE) => Look::Done,
-            SUBMITTED if self.wait(key, cx.waker().clone()) => Look::Pending,
-            _ => self.poll_closer(key, cx),
+    pub(super) fn glance(&self, key: u64) -> Glance {
+        let now = self.state.load(Ordering::Acquire);
+        if now == in_phase(key, SUBMITTED) {
+            Glance::UnderWay
+        } else if now == in_phase(key, DONE) && self.free(key, DONE) {
+            Glance::Done
+        } else {
+            // Somebody may have reclaimed it at this moment.
+            Glance::Other
         }
     }
 
     /// Leaves a waker; false if it completes meanwhile, and who does that saw no waker. The phase was
-    /// submitted, and the future is the caller's.
+    /// [submitted](Glance::UnderWay), and the future is the caller's.
     #[inline(always)]
-    fn wait(&self, key: u64, waker: Waker) -> bool {
+    pub(super) fn wait(&self, key: u64, waker: Waker) -> bool {
         // SAFETY: the waker's place is the future's, of which there is one, and is empty.
         unsafe { self.waker.put(waker) };
         if self.change(key, SUBMITTED, WAITING) {
@@ -237,9 +298,10 @@ impl<B, E: Copy> Slot<B, E> {
         false
     }
 
+    /// Whether the result is there; if it is not yet, the task is woken with it.
     #[cold]
     #[inline(never)]
-    fn poll_closer(&self, key: u64, cx: &mut Context<'_>) -> Look {
+    pub(super) fn poll(&self, key: u64, cx: &mut Context<'_>) -> Look {
         loop {
             match self.phase(key) {
                 DONE => {
@@ -295,7 +357,8 @@ impl<B, E: Copy> Slot<B, E> {
         // SAFETY: it left the phase done by this hand.
         let cargo = unsafe { self.cargo.take() };
         // Release: with the acquire of the future.
-        self.state.store(key | RECLAIMED, Ordering::Release);
+        self.state
+            .store(in_phase(key, RECLAIMED), Ordering::Release);
         Some(cargo)
     }
 
@@ -343,7 +406,8 @@ impl<B, E: Copy> Slot<B, E> {
         }
         // SAFETY: it left the phase waiting by this hand.
         let waker = unsafe { self.waker.take() };
-        self.state.store(key | SUBMITTED, Ordering::Release);
+        self.state
+            .store(in_phase(key, SUBMITTED), Ordering::Release);
         Some(waker)
     }
 
@@ -358,7 +422,7 @@ impl<B, E: Copy> Slot<B, E> {
     ///
     /// # Safety
     ///
-    /// It was found [`Told`](Look::Told), and the slot's number has not been given back.
+    /// It was found [`Told`](Look::Told), and the slot has not been given back.
     #[inline]
     pub(super) unsafe fn ending(&self) -> E {
         // SAFETY: nobody writes it meanwhile, by this function's contract, and it is `Copy`.
@@ -369,8 +433,8 @@ impl<B, E: Copy> Slot<B, E> {
     ///
     /// # Safety
     ///
-    /// The slot is free and was not reclaimed, its number has not been given back, and nobody has done this
-    /// since. Or it is released, and is vacated behind this whatever happens.
+    /// The slot is free and was not reclaimed, has not been given back, and nobody has done this since. Or it
+    /// is released, and is vacated behind this whatever happens.
     #[inline(always)]
     pub(super) unsafe fn unload(&self) -> B {
         // SAFETY: by this function's contract.
@@ -543,7 +607,7 @@ mod tests {
 
     #[test]
     fn keys_go_round() {
-        let (low, last) = (3 << PHASE_BITS, u64::from(u32::MAX >> 8) << 40);
+        let (low, last) = (3 << PHASE_BITS, u64::from(u32::MAX >> 12) << NAME_BITS);
         let slot = Slot::new(last | low);
         // SAFETY: nobody else has it.
         unsafe { slot.fill(slot.key(), Arc::default()) };

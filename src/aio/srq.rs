@@ -94,7 +94,8 @@ impl Srq {
     /// Receives the next message of any queue pair into the whole buffer.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        super::recv::post(self.raw.recv(), &self.anchor.table, buf)
+        // SAFETY: the table is that of the queue.
+        unsafe { super::recv::post(self.raw.recv(), &self.anchor.table, buf) }
     }
 
     /// The completion queue that its receives wait on.

@@ -8,7 +8,7 @@ use arrayvec::ArrayVec;
 use super::slot::After;
 use super::table::Table;
 
-/// Completions that are taken before the tasks are woken that wait for them.
+/// What completions lead to is done when there is so much of it.
 pub(super) const AT_ONCE: usize = 32;
 
 /// What a completion leads to.
@@ -28,7 +28,7 @@ pub(super) struct Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        // SAFETY: `release` makes one where a slot was found to be released, and it is dropped once.
+        // SAFETY: one is made where a slot was found to be released, and it is dropped once.
         unsafe { self.table.release(self.index) };
     }
 }
@@ -39,15 +39,11 @@ impl Step {
         match after {
             After::Nothing => None,
             After::Wake(waker) => Some(Self::Wake(waker)),
-            After::Release => Some(Self::release(table, index)),
+            After::Release => Some(Self::Release(Release {
+                table: Arc::clone(table),
+                index,
+            })),
         }
-    }
-
-    fn release(table: &Arc<Table>, index: u32) -> Self {
-        Self::Release(Release {
-            table: Arc::clone(table),
-            index,
-        })
     }
 
     pub(super) fn follow(self) {
@@ -59,80 +55,49 @@ impl Step {
     }
 }
 
-/// What some completions lead to, in two lists: tasks that are to be woken, and what happens seldom.
-pub(super) struct Steps {
-    wakers: ArrayVec<Waker, AT_ONCE>,
-    others: ArrayVec<Step, AT_ONCE>,
-    /// With as many wakers they are many.
-    most: usize,
-}
+/// What some completions lead to.
+pub(super) struct Steps(ArrayVec<Step, { AT_ONCE + 1 }>);
 
 impl Steps {
     #[inline(always)]
     pub(super) fn new() -> Self {
-        Self {
-            wakers: ArrayVec::new(),
-            others: ArrayVec::new(),
-            most: AT_ONCE,
-        }
+        Self(ArrayVec::new())
     }
 
-    /// Whether they are so many that they are to be followed first. A completion adds at most one waker, and
-    /// at most two others.
+    #[inline(always)]
+    pub(super) fn are_none(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether they are so many that they are to be followed first. A completion adds at most two.
     #[inline(always)]
     pub(super) fn are_many(&self) -> bool {
-        self.wakers.len() >= self.most
+        self.0.len() >= AT_ONCE
+    }
+
+    /// Adds a task that is to be woken.
+    #[inline(always)]
+    pub(super) fn wake(&mut self, waker: Waker) {
+        self.0.push(Step::Wake(waker));
     }
 
     /// Adds what the completion of a slot leads to.
-    #[inline(always)]
     pub(super) fn add(&mut self, table: &Arc<Table>, index: u32, after: After) {
-        match after {
-            After::Nothing => {}
-            After::Wake(waker) => self.wakers.push(waker),
-            After::Release => self.add_other(Step::release(table, index)),
-        }
+        self.0.extend(Step::of(table, index, after));
     }
 
     /// Adds that a queue pair is to fail.
     pub(super) fn fail(&mut self, table: &Arc<Table>) {
-        self.add_other(Step::Fail(Arc::clone(table)));
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn add_other(&mut self, step: Step) {
-        self.others.push(step);
-        if self.others.remaining_capacity() < 2 {
-            self.most = 0;
-        }
+        self.0.push(Step::Fail(Arc::clone(table)));
     }
 
     /// Does all, and forgets it.
-    #[inline(always)]
     pub(super) fn follow(&mut self) {
-        // One after the other, from behind: to move them all, or to set up for many, is longer than to wake
-        // one.
-        if self.wakers.len() > 1 {
-            self.wakers.reverse();
-        }
-        while let Some(waker) = self.wakers.pop() {
-            waker.wake();
-        }
-        if !self.others.is_empty() {
-            self.follow_others();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn follow_others(&mut self) {
-        self.most = AT_ONCE;
-        self.others.drain(..).for_each(Step::follow);
+        self.0.drain(..).for_each(Step::follow);
     }
 
     /// All of them.
     pub(super) fn into_steps(self) -> impl Iterator<Item = Step> {
-        self.wakers.into_iter().map(Step::Wake).chain(self.others)
+        self.0.into_iter()
     }
 }

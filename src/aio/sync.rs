@@ -3,7 +3,8 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 
-pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(super) use std::thread::yield_now;
 
 /// A place for a value, of which something else tells whether it is there and whose it is.
@@ -28,6 +29,31 @@ impl<T> Place<T> {
     pub(super) unsafe fn put(&self, value: T) {
         // SAFETY: by this function's contract.
         unsafe { (*self.0.get()).write(value) };
+    }
+
+    /// The value, which stays.
+    ///
+    /// # Safety
+    ///
+    /// The place is the caller's, and has a value.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self) -> T
+    where
+        T: Copy,
+    {
+        // SAFETY: by this function's contract.
+        unsafe { (*self.0.get()).assume_init_read() }
+    }
+
+    /// Lends the value.
+    ///
+    /// # Safety
+    ///
+    /// The place has a value, and nobody changes or takes it meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn lend(&self) -> &T {
+        // SAFETY: by this function's contract.
+        unsafe { (*self.0.get()).assume_init_ref() }
     }
 
     /// Takes the value out.

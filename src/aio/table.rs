@@ -1,11 +1,15 @@
 //! The slots of a queue pair: as many as it has places for requests, made once.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Waker};
 
 use super::error::{Completed, OpError, Origin};
-use super::slot::{self, After, Look, PHASE_BITS};
-use crate::buf::{Buf, Link, Stack};
+use super::free::Free;
+use super::op::Kind;
+use super::slot::{self, After, Look, NAME_BITS, PHASE_BITS, Success};
+use crate::buf::Buf;
 use crate::qp::Control;
 use crate::wc::Completion;
 use crate::work::PdTag;
@@ -16,31 +20,24 @@ pub(super) type Ending = Result<Completed, OpError>;
 /// A slot of a table.
 pub(super) type Slot = slot::Slot<Buf, Ending>;
 
-impl Link for Slot {
-    #[inline(always)]
-    fn next(&self) -> &AtomicU32 {
-        &self.link
-    }
-}
-
-// A request's id has the index of its slot, the number of its table, and how often the slot was used before.
-// The last two are the slot's key.
+// A request's id is its slot's key: the slot's index, the number of its table, and how often the slot was
+// used before. The lowest bits are zero, where the slot's state has its phase.
 
 /// Bits of a slot's index in a request's id.
-const INDEX_BITS: u32 = PHASE_BITS;
+const INDEX_BITS: u32 = 20;
 /// Bits of a table's number, behind those.
 const NUMBER_BITS: u32 = 20;
+
+const NUMBER_SHIFT: u32 = PHASE_BITS + INDEX_BITS;
+const _: () = assert!(NUMBER_SHIFT + NUMBER_BITS == NAME_BITS);
 
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
-/// The most slots of a table: no slot has the largest index.
-pub(super) const MOST_SLOTS: u32 = INDEX_MASK;
+/// The most slots of a table.
+pub(super) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
 /// The most tables of a completion queue.
 pub(super) const MOST_TABLES: usize = 1 << NUMBER_BITS;
-
-/// The id of no request.
-pub(super) const OVER: u64 = u64::MAX;
 
 /// In place of a queue pair's number, which has 24 bits: the receives are of any queue pair.
 const ANY_QP: u32 = u32::MAX;
@@ -48,28 +45,28 @@ const ANY_QP: u32 = u32::MAX;
 /// Which slot of its table a request has.
 #[inline(always)]
 pub(super) fn index(id: u64) -> u32 {
-    id as u32 & INDEX_MASK
+    (id >> PHASE_BITS) as u32 & INDEX_MASK
 }
 
-/// The key that the slot had when it was posted.
+/// The key of which a completion has the id. Whatever the device says, it has no phase.
 #[inline(always)]
-pub(super) fn key(id: u64) -> u64 {
-    id & !u64::from(INDEX_MASK)
+fn key(id: u64) -> u64 {
+    id & !((1 << PHASE_BITS) - 1)
 }
 
 /// The number of its table.
 #[inline(always)]
 pub(super) fn number(id: u64) -> usize {
-    ((id >> INDEX_BITS) as u32 & NUMBER_MASK) as usize
+    ((id >> NUMBER_SHIFT) as u32 & NUMBER_MASK) as usize
 }
 
 /// The slots of a queue pair: those of sends, then those of receives.
 pub(super) struct Table {
     slots: Box<[Slot]>,
     /// The slots that are free.
-    sends: Stack,
-    receives: Stack,
-    /// Slots of sends.
+    sends: Free<Slot>,
+    receives: Free<Slot>,
+    /// Slots of sends: not more than there are.
     send_count: u32,
     /// The queue pair's number, or [`ANY_QP`].
     qpn: u32,
@@ -97,21 +94,23 @@ impl Table {
         (sends, receives): (u32, u32),
         control: Option<Control>,
     ) -> Self {
-        let first = u64::from(number) << INDEX_BITS;
+        let key = |index| u64::from(number) << NUMBER_SHIFT | u64::from(index) << PHASE_BITS;
         let table = Self {
             control,
             failed: AtomicBool::new(false),
-            slots: (0..sends + receives).map(|_| Slot::new(first)).collect(),
-            sends: Stack::empty(),
-            receives: Stack::empty(),
+            slots: (0..sends + receives)
+                .map(|index| Slot::new(key(index)))
+                .collect(),
+            sends: Free::new(),
+            receives: Free::new(),
             send_count: sends,
             qpn: qpn.unwrap_or(ANY_QP),
             pd,
             broken: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
         };
-        for (index, slot) in table.slots.iter().enumerate().rev() {
-            table.give(index as u32, slot);
+        for slot in table.slots.iter().rev() {
+            table.give(slot, slot.key());
         }
         table
     }
@@ -126,38 +125,82 @@ impl Table {
         (self.send_count, self.len() - self.send_count)
     }
 
-    #[inline(always)]
-    pub(super) fn slot(&self, index: u32) -> &Slot {
-        &self.slots[index as usize]
-    }
-
-    /// The slot of a request, and its index; `None` of no request.
-    #[inline(always)]
-    pub(super) fn slot_of(&self, id: u64) -> Option<(u32, &Slot)> {
-        let index = index(id);
-        Some((index, self.slots.get(index as usize)?))
-    }
-
     /// Takes a free slot of a send.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the table's send half, exclusively.
     #[inline(always)]
-    pub(super) fn take_send(&self) -> Option<(u32, &Slot)> {
-        self.sends.take(&self.slots)
+    pub(super) unsafe fn take_send(&self) -> Option<&Slot> {
+        // SAFETY: by this function's contract; slots stay where they are as long as the table.
+        unsafe { self.sends.take() }
     }
 
     /// Takes a free slot of a receive.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the table's receive half, or its shared queue, exclusively.
     #[inline(always)]
-    pub(super) fn take_receive(&self) -> Option<(u32, &Slot)> {
-        self.receives.take(&self.slots)
+    pub(super) unsafe fn take_receive(&self) -> Option<&Slot> {
+        // SAFETY: as in `take_send`.
+        unsafe { self.receives.take() }
     }
 
-    /// Takes a slot back, which is free.
+    /// Takes a slot back, which is free, and had this key.
     #[inline(always)]
-    pub(super) fn give(&self, index: u32, slot: &Slot) {
-        let stack = match self.is_send(index) {
-            true => &self.sends,
-            false => &self.receives,
+    pub(super) fn give(&self, slot: &Slot, key: u64) {
+        match self.is_send(index(key)) {
+            true => self.sends.give(slot),
+            false => self.receives.give(slot),
+        }
+    }
+
+    /// Takes the slot of a send back, which is free.
+    #[inline(always)]
+    pub(super) fn give_send(&self, slot: &Slot) {
+        self.sends.give(slot);
+    }
+
+    /// Takes the slot of a receive back, which is free.
+    #[inline(always)]
+    pub(super) fn give_receive(&self, slot: &Slot) {
+        self.receives.give(slot);
+    }
+
+    /// Takes a slot back, which is free, and gives a share in the table up. `K` tells whose slots it goes to.
+    ///
+    /// # Safety
+    ///
+    /// The share is the caller's, the slot is one of the table's, and both are used no more.
+    #[inline(always)]
+    pub(super) unsafe fn give_and_leave<K: Kind>(table: NonNull<Self>, slot: NonNull<Slot>) {
+        // SAFETY: by this function's contract.
+        let (this, slot) = unsafe { (table.as_ref(), slot.as_ref()) };
+        let free = match K::IS_RECEIVE {
+            false => &this.sends,
+            true => &this.receives,
         };
-        stack.give(index, slot);
+        if free.give_silently(slot) {
+            // SAFETY: by this function's contract.
+            return unsafe { Self::wake_and_leave(table) };
+        }
+        // SAFETY: by this function's contract.
+        unsafe { Arc::decrement_strong_count(table.as_ptr()) };
+    }
+
+    /// Wakes those who wait for a slot, and gives a share in the table up.
+    ///
+    /// # Safety
+    ///
+    /// The share is the caller's, who does not use it any more.
+    #[cold]
+    #[inline(never)]
+    unsafe fn wake_and_leave(table: NonNull<Self>) {
+        // SAFETY: by this function's contract.
+        let table = unsafe { Arc::from_raw(table.as_ptr()) };
+        table.sends.wake();
+        table.receives.wake();
     }
 
     #[inline(always)]
@@ -175,12 +218,12 @@ impl Table {
     ///
     /// # Safety
     ///
-    /// It was, by the caller, who does this once.
+    /// It was, with this key, by the caller, who does this once.
     #[inline(always)]
-    pub(super) unsafe fn unload(&self, index: u32, slot: &Slot) -> Buf {
-        // SAFETY: by this function's contract; its number is given back behind.
+    pub(super) unsafe fn unload(&self, slot: &Slot, key: u64) -> Buf {
+        // SAFETY: by this function's contract; it is given back behind.
         let buf = unsafe { slot.unload() };
-        self.give(index, slot);
+        self.give(slot, key);
         buf
     }
 
@@ -192,52 +235,50 @@ impl Table {
     /// It was released, and the caller does this once.
     pub(super) unsafe fn release(&self, index: u32) {
         /// Also behind a panic of somebody who waits for a buffer.
-        struct Vacate<'t>(&'t Table, u32);
+        struct Vacate<'t>(&'t Table, &'t Slot);
         impl Drop for Vacate<'_> {
             fn drop(&mut self) {
-                let slot = self.0.slot(self.1);
                 // SAFETY: by the function's contract; it was unloaded below.
-                unsafe { slot.vacate() };
-                self.0.give(self.1, slot);
+                unsafe { self.1.vacate() };
+                self.0.give(self.1, self.1.key());
             }
         }
-        let _vacate = Vacate(self, index);
+        let slot = &self.slots[index as usize];
+        let _vacate = Vacate(self, slot);
         // SAFETY: by this function's contract.
-        drop(unsafe { self.slot(index).unload() });
+        drop(unsafe { slot.unload() });
     }
 
     /// A future goes: its buffer, if the device has done with it.
     #[inline(never)]
-    pub(super) fn cancel(&self, id: u64) -> Option<Buf> {
-        let (index, slot) = self.slot_of(id)?;
-        match slot.cancel(key(id)) {
+    pub(super) fn cancel(&self, slot: &Slot, key: u64) -> Option<Buf> {
+        match slot.cancel(key) {
             // SAFETY: it was found done.
-            Look::Done | Look::Told => Some(unsafe { self.unload(index, slot) }),
+            Look::Done | Look::Told => Some(unsafe { self.unload(slot, key) }),
             Look::Gone => {
-                self.give(index, slot);
+                self.give(slot, key);
                 None
             }
             Look::Pending | Look::Other => None,
         }
     }
 
-    /// Notes the completion of a send that succeeded, of which nobody asks more; `None` if it is another one.
-    /// For who has the completion queue.
+    /// The slot of a send that a completion of a queue pair is of.
     #[inline(always)]
-    pub(super) fn complete_send(&self, id: u64, is_ok: bool) -> Option<After> {
-        let slot = self.slots.get(index(id) as usize)?;
-        if !is_ok || !self.is_send(index(id)) {
+    pub(super) fn send_of(&self, id: u64, qpn: u32) -> Option<&Slot> {
+        let index = index(id);
+        // A table for any queue pair has no sends.
+        if self.qpn != qpn || !self.is_send(index) {
             return None;
         }
-        // SAFETY: the device reports the request as done, by its id and its queue pair's number; who has the
-        // completion queue is one at a time.
-        Some(unsafe { slot.complete(key(id), None) })
+        // SAFETY: there are that many slots of sends.
+        Some(unsafe { self.slots.get_unchecked(index as usize) })
     }
 
     /// Notes any completion. For who has the completion queue.
     pub(super) fn complete(&self, id: u64, completion: &Completion) -> After {
         match self.slots.get(index(id) as usize) {
-            // SAFETY: as in `complete_send`.
+            // SAFETY: as in `succeed`.
             Some(slot) => unsafe { slot.complete(key(id), Some(ending(completion))) },
             None => After::Nothing,
         }
@@ -248,8 +289,7 @@ impl Table {
     /// # Safety
     ///
     /// It was not.
-    pub(super) unsafe fn unposted(&self, index: u32, error: OpError) -> After {
-        let slot = self.slot(index);
+    pub(super) unsafe fn unposted(slot: &Slot, error: OpError) -> After {
         match slot.in_flight() {
             // SAFETY: by this function's contract the device never gets it, so that nobody else completes it.
             Some(key) => unsafe { slot.complete(key, Some(Err(error))) },
@@ -333,8 +373,13 @@ impl Table {
     }
 
     /// Waits until another send can be posted, or nothing will end any more.
-    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.sends.poll_any(cx) {
+    ///
+    /// # Safety
+    ///
+    /// As for [`take_send`](Self::take_send).
+    pub(super) unsafe fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: by this function's contract.
+        match unsafe { self.sends.poll_any(cx) } {
             // Who breaks it off takes the wakers afterwards, under the lock under which this one was left.
             Poll::Pending if !self.is_broken() => Poll::Pending,
             _ => Poll::Ready(()),
@@ -349,6 +394,76 @@ impl Table {
     /// The buffers of all that is done and that nobody has taken.
     pub(super) fn reclaim(&self) -> impl Iterator<Item = Buf> {
         self.slots.iter().filter_map(Slot::reclaim)
+    }
+}
+
+/// Notes the completion of a send that succeeded. For who has the completion queue.
+#[inline(always)]
+pub(super) fn succeed(slot: &Slot, id: u64) -> Success {
+    // SAFETY: the device reports the request as done, by its id and its queue pair's number; who has the
+    // completion queue is one at a time.
+    unsafe { slot.succeed(key(id)) }
+}
+
+/// As [`succeed`], where that was not enough.
+#[cold]
+pub(super) fn succeed_closer(slot: &Slot, id: u64) -> After {
+    // SAFETY: as there.
+    unsafe { slot.complete(key(id), None) }
+}
+
+/// A slot that an operation has, and the table that stays for it.
+pub(super) struct Held {
+    table: Arc<Table>,
+    slot: NonNull<Slot>,
+    /// The slot's for this operation.
+    key: u64,
+}
+
+// SAFETY: it is a share in a table, and a reference to a slot of that.
+unsafe impl Send for Held {}
+// SAFETY: as above.
+unsafe impl Sync for Held {}
+
+impl Held {
+    /// `slot` is one of the table's.
+    #[inline(always)]
+    pub(super) fn new(table: &Arc<Table>, slot: &Slot, key: u64) -> Self {
+        debug_assert!(
+            table
+                .slots
+                .as_ptr_range()
+                .contains(&std::ptr::from_ref(slot))
+        );
+        Self {
+            table: Arc::clone(table),
+            slot: NonNull::from(slot),
+            key,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    #[inline(always)]
+    pub(super) fn slot(&self) -> &Slot {
+        // SAFETY: slots stay where they are as long as their table, which stays.
+        unsafe { self.slot.as_ref() }
+    }
+
+    #[inline(always)]
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The table, as [`Arc::as_ptr`] has it, and the slot: for who drops the share in the table by hand.
+    #[inline(always)]
+    pub(super) fn parts(&self) -> (NonNull<Table>, NonNull<Slot>) {
+        // SAFETY: nothing is at the address zero.
+        let table = unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.table).cast_mut()) };
+        (table, self.slot)
     }
 }
 
@@ -375,32 +490,41 @@ mod tests {
     #[test]
     fn ids_have_all_that_finds_an_operation() {
         let last = MOST_TABLES as u32 - 1;
-        let table = Table::new(last, (Some(1), PdTag::new(1, 1)), (2, 0), None);
+        let table = Table::new(last, (Some(1), PdTag::new(1, 1)), (1, 0), None);
         for generation in 0..3 {
-            let (at, slot) = table.take_send().unwrap();
-            let id = slot.key() | u64::from(at);
+            // SAFETY: this thread alone posts.
+            let slot = unsafe { table.take_send() }.unwrap();
+            let id = slot.key();
             assert_eq!((index(id), number(id)), (0, MOST_TABLES - 1));
-            assert_eq!(key(id), generation << 40 | u64::from(last) << 20);
-            // SAFETY: its number was taken from the free ones just now.
-            unsafe { slot.fill(slot.key(), Buf::default()) };
-            assert!(table.complete_send(id, false).is_none(), "it failed");
-            assert!(matches!(
-                table.complete_send(id, true),
-                Some(After::Nothing)
-            ));
-            assert!(table.cancel(id).is_some());
+            assert_eq!(
+                id,
+                generation << NAME_BITS | u64::from(last) << NUMBER_SHIFT
+            );
+            // SAFETY: it was taken from the free ones just now.
+            unsafe { slot.fill(id, Buf::default()) };
+            assert!(table.send_of(id, 2).is_none(), "of another queue pair");
+            let found = table.send_of(id, 1).unwrap();
+            assert!(std::ptr::eq(found, slot));
+            // What has bits of a phase is none the worse.
+            assert!(matches!(succeed(found, id | 3), Success::Nobody));
+            assert!(table.cancel(slot, id).is_some());
         }
     }
 
     #[test]
     fn sends_and_receives_have_slots_of_their_own() {
         let table = Table::new(0, (Some(1), PdTag::new(1, 1)), (2, 1), None);
-        let number = |taken: Option<(u32, &Slot)>| taken.map(|(number, _)| number);
+        let taken = |slot: Option<&Slot>| slot.map(|slot| index(slot.key()));
         assert_eq!(table.counts(), (2, 1));
-        assert_eq!(number(table.take_receive()), Some(2));
-        assert_eq!(number(table.take_receive()), None);
-        assert_eq!(number(table.take_send()), Some(0));
-        table.give(2, table.slot(2));
-        assert_eq!(number(table.take_receive()), Some(2));
+        // SAFETY: this thread alone posts.
+        unsafe {
+            assert_eq!(taken(table.take_receive()), Some(2));
+            assert_eq!(taken(table.take_receive()), None);
+            assert_eq!(taken(table.take_send()), Some(0));
+            table.give(&table.slots[2], table.slots[2].key());
+            assert_eq!(taken(table.take_receive()), Some(2));
+        }
+        let receive = table.slots[2].key();
+        assert!(table.send_of(receive, 1).is_none(), "it is no send");
     }
 }

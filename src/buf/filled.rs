@@ -20,12 +20,23 @@ use crate::work::{LocalSlice, PdTag, RemoteSlice};
 /// beyond the buffer's length. [`clear`](Self::clear) does not wipe them, `fill(0)` does.
 ///
 /// The default buffer is of no pool and has no capacity.
-#[derive(Default)]
 pub struct Buf {
-    start: Option<NonNull<u8>>,
-    len: usize,
-    capacity: usize,
+    start: NonNull<u8>,
+    // Lengths have 32 bits, as in requests: what moves is shorter.
+    len: u32,
+    capacity: u32,
     home: Option<Home>,
+}
+
+impl Default for Buf {
+    fn default() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            len: 0,
+            capacity: 0,
+            home: None,
+        }
+    }
 }
 
 // SAFETY: it owns its memory, as a vector does.
@@ -36,9 +47,9 @@ unsafe impl Sync for Buf {}
 impl Buf {
     /// The whole of a block, which is the caller's alone.
     #[inline]
-    pub(super) fn new((home, start, capacity): (Home, NonNull<u8>, usize)) -> Self {
+    pub(super) fn new((home, start, capacity): (Home, NonNull<u8>, u32)) -> Self {
         Self {
-            start: Some(start),
+            start,
             len: 0,
             capacity,
             home: Some(home),
@@ -48,7 +59,7 @@ impl Buf {
     /// Bytes that it holds.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity as usize
     }
 
     /// Changes how many of its bytes count as filled. The bytes keep their contents, possibly those of an
@@ -59,13 +70,13 @@ impl Buf {
     /// `len` exceeds the capacity; the length is unchanged.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), BufferFull> {
-        if len > self.capacity {
+        if len > self.capacity() {
             return Err(BufferFull {
                 wanted: len,
-                capacity: self.capacity,
+                capacity: self.capacity(),
             });
         }
-        self.len = len;
+        self.len = len as u32;
         Ok(())
     }
 
@@ -80,7 +91,7 @@ impl Buf {
     ///
     /// They do not fit; nothing is appended.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
-        let old = self.len;
+        let old = self.len();
         self.set_len(old.saturating_add(bytes.len()))?;
         self[old..].copy_from_slice(bytes);
         Ok(())
@@ -88,7 +99,7 @@ impl Buf {
 
     /// All of its bytes, filled or not.
     pub fn whole_mut(&mut self) -> &mut [u8] {
-        let capacity = self.capacity;
+        let capacity = self.capacity();
         // SAFETY: see `bytes_mut`.
         unsafe { self.bytes_mut(capacity) }
     }
@@ -102,14 +113,16 @@ impl Buf {
     /// If `at` lies beyond the capacity, as with a vector.
     #[must_use = "the bytes from there on are in what is returned"]
     pub fn split_off(&mut self, at: usize) -> Self {
+        let capacity = self.capacity();
         assert!(
-            at <= self.capacity,
-            "a buffer of {} bytes has no byte {at}",
-            self.capacity
+            at <= capacity,
+            "a buffer of {capacity} bytes has no byte {at}"
         );
+        // SAFETY: as has just been found, that lies in the buffer or just behind it.
+        let start = unsafe { self.start.add(at) };
+        let at = at as u32;
         let behind = Self {
-            // SAFETY: as has just been found, that lies in the buffer or just behind it.
-            start: self.start.map(|start| unsafe { start.add(at) }),
+            start,
             len: self.len.saturating_sub(at),
             capacity: self.capacity - at,
             home: self.home.as_ref().map(Home::share),
@@ -136,7 +149,7 @@ impl Buf {
     }
 
     pub(crate) fn remote_on(&self, pd: PdTag) -> Option<RemoteSlice> {
-        self.home.as_ref()?.remote(pd, self.start?, self.len)
+        self.home.as_ref()?.remote(pd, self.start, self.len())
     }
 
     /// Its first `length` bytes for a request on a protection domain; `None` if it is not registered there.
@@ -144,20 +157,22 @@ impl Buf {
     /// It borrows nothing: the caller keeps the buffer until the device has done with the request.
     #[inline]
     pub(crate) fn slice(&self, pd: PdTag, length: usize) -> Option<LocalSlice<'static>> {
-        let (start, home) = (self.start?, self.home.as_ref()?);
-        let length = u32::try_from(length.min(self.capacity)).ok()?;
-        let lkey = home.lkey(pd)?;
-        // The region's address is the memory's own: pools register nothing under another.
-        Some(LocalSlice::new(start.addr().get() as u64, length, lkey, pd))
+        self.piece(pd, length.min(self.capacity()) as u32)
     }
 
     /// The bytes that are filled, as [`slice`](Self::slice) gives them.
     #[inline]
     pub(crate) fn filled(&self, pd: PdTag) -> Option<LocalSlice<'static>> {
-        let (start, home) = (self.start?, self.home.as_ref()?);
-        let length = u32::try_from(self.len).ok()?;
-        let lkey = home.lkey(pd)?;
-        Some(LocalSlice::new(start.addr().get() as u64, length, lkey, pd))
+        self.piece(pd, self.len)
+    }
+
+    /// So many of its bytes, as [`slice`](Self::slice) gives them.
+    #[inline(always)]
+    fn piece(&self, pd: PdTag, length: u32) -> Option<LocalSlice<'static>> {
+        let lkey = self.home.as_ref()?.lkey(pd)?;
+        // The region's address is the memory's own: pools register nothing under another.
+        let start = self.start.addr().get() as u64;
+        Some(LocalSlice::new(start, length, lkey, pd))
     }
 
     /// Whether it is that of a [`Frozen`].
@@ -187,10 +202,10 @@ impl Buf {
 
     /// A part of the filled bytes becomes all that it has.
     pub(super) fn narrow(&mut self, start: usize, length: usize) {
-        debug_assert!(start + length <= self.len);
+        debug_assert!(start + length <= self.len());
         // SAFETY: callers have found that to lie within the filled bytes.
-        self.start = self.start.map(|first| unsafe { first.add(start) });
-        (self.len, self.capacity) = (length, length);
+        self.start = unsafe { self.start.add(start) };
+        (self.len, self.capacity) = (length as u32, length as u32);
     }
 
     /// # Safety
@@ -198,7 +213,7 @@ impl Buf {
     /// `length` is at most the capacity.
     #[inline]
     unsafe fn bytes_mut(&mut self, length: usize) -> &mut [u8] {
-        let start = self.start.unwrap_or(NonNull::dangling());
+        let start = self.start;
         // SAFETY: the bytes are memory of the pool, initialised, and this buffer's alone: it is not part of a
         // request while it is here, no other handle on its block has these bytes, and peers may at most read.
         // A buffer of no pool has no bytes.
@@ -211,16 +226,15 @@ impl Deref for Buf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        let start = self.start.unwrap_or(NonNull::dangling());
         // SAFETY: as in `bytes_mut`; what is filled is within the capacity.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
     }
 }
 
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        let len = self.len;
+        let len = self.len();
         // SAFETY: what is filled is within the capacity.
         unsafe { self.bytes_mut(len) }
     }
@@ -241,7 +255,7 @@ impl AsMut<[u8]> for Buf {
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buf")
-            .field("len", &self.len)
+            .field("len", &self.len())
             .field("capacity", &self.capacity)
             .finish()
     }

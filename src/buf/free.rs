@@ -13,28 +13,15 @@ const WAITED_FOR: u64 = 1 << 32;
 /// What the count of changes goes up by: it has the bits above [`WAITED_FOR`].
 const CHANGE: u64 = 1 << 33;
 
-/// A place with a number, which leads to another while it is free.
-pub(crate) trait Link {
-    /// The number of the next that is free.
-    fn next(&self) -> &AtomicU32;
-}
-
-impl Link for AtomicU32 {
-    #[inline]
-    fn next(&self) -> &AtomicU32 {
-        self
-    }
-}
-
-/// The numbers of places that are free, the one that came last first. The places are given to each method:
-/// those of one list, always.
+/// The numbers that are free, the one that came last first. Where each leads to while it is free is given to
+/// each method: the places of one list, always.
 ///
 /// A stack of Treiber's: `head` is the number on top, and each number leads to the next. The count of changes
 /// in `head` keeps a thread that was interrupted in [`take`](Self::take) from putting a `next` in place that
 /// is no longer true. It has 31 bits: the thread would have to be away for exactly a multiple of 2^31
 /// changes.
 #[derive(Debug)]
-pub(crate) struct Stack {
+struct Stack {
     head: AtomicU64,
     /// The tasks that wait. Touched only where nothing is free.
     waiting: Mutex<Vec<Waker>>,
@@ -42,16 +29,16 @@ pub(crate) struct Stack {
 
 impl Stack {
     /// Of no number.
-    pub(crate) fn empty() -> Self {
+    fn empty() -> Self {
         Self {
             head: AtomicU64::new(u64::from(NONE)),
             waiting: Mutex::default(),
         }
     }
 
-    /// Takes a number, which is the caller's until it gives it back, and its place.
+    /// Takes a number, which is the caller's until it gives it back.
     #[inline]
-    pub(crate) fn take<'p, P: Link>(&self, places: &'p [P]) -> Option<(u32, &'p P)> {
+    fn take(&self, places: &[AtomicU32]) -> Option<u32> {
         // Acquire: with the release of who gave the number back. All changes between are read-modify-writes,
         // which carry that on.
         let mut head = self.head.load(Ordering::Acquire);
@@ -59,13 +46,13 @@ impl Stack {
             let number = head as u32;
             let place = places.get(number as usize)?;
             // Relaxed: should it be somebody else's by now, the count of changes tells.
-            let behind = u64::from(place.next().load(Ordering::Relaxed));
+            let behind = u64::from(place.load(Ordering::Relaxed));
             let new = (head & !0xffff_ffff).wrapping_add(CHANGE) | behind;
             match self
                 .head
                 .compare_exchange_weak(head, new, Ordering::Acquire, Ordering::Acquire)
             {
-                Ok(_) => return Some((number, place)),
+                Ok(_) => return Some(number),
                 Err(now) => head = now,
             }
         }
@@ -73,10 +60,10 @@ impl Stack {
 
     /// Gives a number back, which was not free.
     #[inline]
-    pub(crate) fn give(&self, number: u32, place: &impl Link) {
+    fn give(&self, number: u32, place: &AtomicU32) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            place.next().store(head as u32, Ordering::Relaxed);
+            place.store(head as u32, Ordering::Relaxed);
             let new = (head & !(0xffff_ffff | WAITED_FOR)).wrapping_add(CHANGE) | u64::from(number);
             // Release: with the acquire of who takes it.
             match self
@@ -93,9 +80,9 @@ impl Stack {
     }
 
     /// Takes a number, or has the task woken when one is given back.
-    pub(crate) fn poll_take(&self, places: &[impl Link], cx: &mut Context<'_>) -> Poll<u32> {
+    fn poll_take(&self, places: &[AtomicU32], cx: &mut Context<'_>) -> Poll<u32> {
         loop {
-            if let Some((number, _)) = self.take(places) {
+            if let Some(number) = self.take(places) {
                 return Poll::Ready(number);
             }
             if self.wait(cx) {
@@ -107,18 +94,6 @@ impl Stack {
     /// Whether a number is free at this moment.
     fn has_any(&self) -> bool {
         self.head.load(Ordering::Relaxed) as u32 != NONE
-    }
-
-    /// Waits until a number is free, without taking it.
-    pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            if self.has_any() {
-                return Poll::Ready(());
-            }
-            if self.wait(cx) {
-                return Poll::Pending;
-            }
-        }
     }
 
     /// Has the task woken when a number is given back; false if one was meanwhile.
@@ -144,12 +119,8 @@ impl Stack {
     #[cold]
     fn wake(&self) {
         // Without the lock: a waker does as it likes.
-        self.take_waiting().into_iter().for_each(Waker::wake);
-    }
-
-    /// Takes the wakers of all that wait: who asks from here on waits anew.
-    pub(crate) fn take_waiting(&self) -> Vec<Waker> {
-        std::mem::take(&mut *self.waiting())
+        let waiting = std::mem::take(&mut *self.waiting());
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
@@ -177,7 +148,7 @@ impl FreeList {
     /// Takes a number, which is the caller's until it gives it back.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
-        Some(self.stack.take(&self.next)?.0)
+        self.stack.take(&self.next)
     }
 
     /// Gives a number back, which was not free.
@@ -248,10 +219,9 @@ mod tests {
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
-        assert_eq!(list.stack.poll_any(&mut cx), Poll::Ready(()));
         assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
         assert!(list.poll_take(&mut cx).is_pending());
-        assert!(list.stack.poll_any(&mut cx).is_pending());
+        assert!(list.poll_take(&mut cx).is_pending());
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task, woken once");
         assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));

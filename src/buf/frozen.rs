@@ -5,7 +5,7 @@ use std::ops::{Bound, Deref, RangeBounds};
 
 use super::filled::Buf;
 use crate::pd::Pd;
-use crate::work::{LocalSlice, PdTag, RemoteSlice};
+use crate::work::RemoteSlice;
 
 /// Immutable bytes of a [`Buf`]. Clones share the bytes, so they can be in several requests at the same time;
 /// the block returns to its pool with the last one.
@@ -70,12 +70,6 @@ impl Frozen {
     /// The bytes as peers address them: see [`Buf::remote`].
     pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
         self.0.remote(pd)
-    }
-
-    /// As [`Buf::filled`].
-    #[inline]
-    pub(crate) fn filled(&self, pd: PdTag) -> Option<LocalSlice<'static>> {
-        self.0.filled(pd)
     }
 }
 

@@ -32,7 +32,7 @@ impl Home {
         pool: &Arc<Inner>,
         class: u32,
         block: u32,
-    ) -> Option<(Self, NonNull<u8>, usize)> {
+    ) -> Option<(Self, NonNull<u8>, u32)> {
         let of = pool.class(class)?;
         let (chunk, index) = of.chunk(block)?;
         // Relaxed: nobody else has a handle, and who had one before gave the number back.
@@ -44,7 +44,9 @@ impl Home {
             lkey: chunk.first_lkey(),
             frozen: false,
         };
-        Some((home, chunk.block(index, of.size()), of.size()))
+        let size = of.size();
+        // Pools have no larger ones than a request takes.
+        Some((home, chunk.block(index, size), size as u32))
     }
 
     #[inline]

@@ -38,5 +38,3 @@ pub use error::{BufferFull, GetError};
 pub use filled::Buf;
 pub use frozen::Frozen;
 pub use pool::{ClassStats, Pool, PoolBuilder, PoolStats};
-
-pub(crate) use free::{Link, Stack};

@@ -23,6 +23,9 @@ use crate::work::PdTag;
 /// Buffers start at multiples of this, so that no two of them share a cache line.
 const ALIGNMENT: usize = 64;
 
+/// The largest buffers: what one request names at most.
+const LARGEST: usize = 1 << 31;
+
 /// Bytes that a pool grows by, where the buffers are no larger: a huge page of the usual size.
 const CHUNK: usize = 2 << 20;
 
@@ -78,16 +81,17 @@ impl PoolBuilder {
     ///
     /// # Errors
     ///
-    /// There is no size, or one that is 0 or beyond the limit.
+    /// There is no size, or one that is 0, beyond the limit, or more than a request names, which is 2 GiB.
     pub fn build(self) -> Result<Pool> {
         let invalid = |why: String| Error::invalid(Verb::AllocBuffer, Subject::the("pool"), why);
         let mut sizes: Vec<usize> = Vec::with_capacity(self.sizes.len());
+        let most = self.limit.min(LARGEST);
         for size in self.sizes {
             let rounded = size.checked_next_multiple_of(ALIGNMENT);
             match rounded {
-                Some(rounded) if size > 0 && rounded <= self.limit => sizes.push(rounded),
+                Some(rounded) if size > 0 && rounded <= most => sizes.push(rounded),
                 _ => {
-                    let why = format!("buffers of {size} bytes with a limit of {}", self.limit);
+                    let why = format!("buffers of {size} bytes with a limit of {most}");
                     return Err(invalid(why));
                 }
             }

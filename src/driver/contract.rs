@@ -800,6 +800,52 @@ pub(crate) enum First {
     Otherwise,
 }
 
+/// What is looked at of most completions.
+pub(crate) struct Outline {
+    pub(crate) wr_id: u64,
+    pub(crate) qp_num: u32,
+    pub(crate) is_ok: bool,
+}
+
+/// What is done with each completion, `C`. Of most an [`Outline`] is enough, and no copy need be made.
+pub(crate) trait Each<C> {
+    /// What was found by an outline.
+    type Found;
+
+    /// Looks whether the outline is enough. The entry is not the device's yet, so this changes nothing that
+    /// would let a request come into the place of the one that is done.
+    fn find(&self, outline: Outline) -> Option<Self::Found>;
+
+    /// Does it with one that was found, whose entry is the device's again; false if it is the last that is
+    /// wanted.
+    fn found(&mut self, found: Self::Found) -> bool;
+
+    /// Does it with another one; false if it is the last that is wanted.
+    fn other(&mut self, completion: C) -> bool;
+}
+
+/// The same for completions in another form.
+pub(crate) struct Formed<'e, E, F>(pub(crate) &'e mut E, pub(crate) F);
+
+impl<C, B, E: Each<B>, F: Fn(C) -> B> Each<C> for Formed<'_, E, F> {
+    type Found = E::Found;
+
+    #[inline(always)]
+    fn find(&self, outline: Outline) -> Option<E::Found> {
+        self.0.find(outline)
+    }
+
+    #[inline(always)]
+    fn found(&mut self, found: E::Found) -> bool {
+        self.0.found(found)
+    }
+
+    #[inline(always)]
+    fn other(&mut self, completion: C) -> bool {
+        self.0.other((self.1)(completion))
+    }
+}
+
 /// Completions that are being taken.
 pub(crate) trait Polled: Debug {
     type Completion: Completion;
@@ -807,6 +853,13 @@ pub(crate) trait Polled: Debug {
     /// The next completion. Its entry goes back to the device at once, and before anything that it frees in a
     /// queue may be used again: so no more completions come than there is room for.
     fn take(&mut self) -> Option<Self::Completion>;
+
+    /// Takes the next completion and does something with it, as with one that [`take`](Self::take) gives;
+    /// tells whether more are wanted. None if there is none.
+    #[inline(always)]
+    fn take_by(&mut self, each: &mut impl Each<Self::Completion>) -> Option<bool> {
+        Some(each.other(self.take()?))
+    }
 
     /// Whether there is surely none. It costs less than to look for one.
     #[cfg(feature = "c-abi")]

@@ -15,7 +15,7 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 use uverbs_uapi::handle::CqHandle;
 
-use super::contract::{self, methods::*};
+use super::contract::{self, Each, Formed, methods::*};
 use super::{
     Ah, Cq, CqBacking, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
     SrqBacking,
@@ -421,25 +421,14 @@ impl Cq {
 
     /// As [`poll`](Self::poll), and does something with each completion.
     #[inline(always)]
-    pub(crate) fn take_each(&mut self, each: &mut impl Each) -> Result<(), PollError> {
+    pub(crate) fn take_each(&mut self, each: &mut impl Each<Completion>) -> Result<(), PollError> {
         dispatch!(self, D(cq) => {
             let mut polled = cq.poll()?;
-            while let Some(completion) = polled.take() {
-                let outline = (completion.wr_id(), completion.qp_num(), completion.status());
-                if !each.each(outline, || D::lend(completion)) {
-                    break;
-                }
-            }
+            let mut each = Formed(each, D::lend);
+            while polled.take_by(&mut each) == Some(true) {}
         });
         Ok(())
     }
-}
-
-/// What is done with each completion, whichever driver's it is.
-pub(crate) trait Each {
-    /// Does it; false if this is the last that is wanted. There are the request's id, the number of the queue
-    /// pair and the status; `whole` gives all.
-    fn each(&mut self, outline: (u64, u32, WcStatus), whole: impl FnOnce() -> Completion) -> bool;
 }
 
 /// Completions that are being taken.

@@ -112,9 +112,9 @@ use zerocopy::FromBytes;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{CqParts, QpName};
+pub(crate) use self::contract::{CqParts, Each, Formed, Outline, QpName};
 pub(crate) use self::data::{
-    Check, Completion, Completions, Each, RecvBatch, Request, SendBatch, SendSlot,
+    Check, Completion, Completions, RecvBatch, Request, SendBatch, SendSlot,
 };
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{

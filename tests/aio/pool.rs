@@ -137,7 +137,13 @@ fn its_bound_holds() -> Result {
         "a large one",
     )?;
     let invalid = Pool::on(&pd).sizes([4096]).limit(100).build();
-    says(&invalid.err().ok_or("built")?, &["pool", "4096", "100"])
+    says(&invalid.err().ok_or("built")?, &["pool", "4096", "100"])?;
+    // More than a request names.
+    let invalid = Pool::on(&pd).sizes([3 << 30]).limit(1 << 40).build();
+    says(
+        &invalid.err().ok_or("built")?,
+        &["pool", "3221225472", "2147483648"],
+    )
 }
 
 /// Catches somebody who waits and is not woken, and a wait without an end.

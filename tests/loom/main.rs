@@ -52,6 +52,15 @@ mod flights;
     reason = "the models do not need all of it, nor its unit tests"
 )]
 mod format;
+#[path = "../../src/aio/free.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod free;
+mod frees;
 #[path = "../../src/driver/mlx5/gate.rs"]
 mod gate;
 mod gates;
@@ -64,6 +73,15 @@ mod inline;
 )]
 mod ledger;
 mod ledgers;
+#[path = "../../src/aio/lock.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod lock;
+mod locks;
 mod memory;
 #[path = "../../src/work/progress.rs"]
 #[allow(
@@ -101,6 +119,8 @@ fn main() {
     tests.extend(gates::tests());
     tests.extend(turns::tests());
     tests.extend(slots::tests());
+    tests.extend(frees::tests());
+    tests.extend(locks::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 

@@ -9,7 +9,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::slot::{After, Look, Slot};
+use crate::slot::{After, Glance, Look, Slot, Success};
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -57,8 +57,26 @@ fn waker() -> (StdArc<Woken>, Waker) {
     (StdArc::clone(&woken), Waker::from(woken))
 }
 
+/// What a future does that is polled.
+fn poll(slot: &Shared, waker: &Waker) -> Look {
+    match slot.glance(0) {
+        Glance::Done => return Look::Done,
+        Glance::UnderWay if slot.wait(0, waker.clone()) => return Look::Pending,
+        Glance::UnderWay | Glance::Other => {}
+    }
+    slot.poll(0, &mut Context::from_waker(waker))
+}
+
 /// What the pump does with a completion.
 fn complete(slot: &Shared, ending: Option<u32>) {
+    if ending.is_none() {
+        // SAFETY: there is no device, and one thread that completes.
+        match unsafe { slot.succeed(0) } {
+            Success::Nobody => return,
+            Success::Wake(waker) => return waker.wake(),
+            Success::Closer => {}
+        }
+    }
     // SAFETY: there is no device, and one thread that completes.
     match unsafe { slot.complete(0, ending) } {
         After::Nothing => {}
@@ -91,7 +109,7 @@ fn awaited() {
     let mut last = None;
     for _ in 0..2 {
         let (woken, waker) = waker();
-        last = match slot.poll(0, &mut Context::from_waker(&waker)) {
+        last = match poll(&slot, &waker) {
             Look::Done => None,
             Look::Pending => Some(woken),
             look => panic!("{look:?}"),
@@ -103,7 +121,7 @@ fn awaited() {
     other.join().unwrap();
     if let Some(woken) = last {
         assert!(woken.0.load(Ordering::Acquire), "nobody is woken");
-        let look = slot.poll(0, &mut Context::from_waker(Waker::noop()));
+        let look = poll(&slot, Waker::noop());
         assert_eq!(look, Look::Done, "the completion is over");
     }
     unload(&slot);
@@ -114,11 +132,11 @@ fn awaited() {
 fn told() {
     let (slot, given) = submitted();
     let other = completing(&slot, Some(7));
-    let first = slot.poll(0, &mut Context::from_waker(Waker::noop()));
+    let first = poll(&slot, Waker::noop());
     let look = match first {
         Look::Pending => {
             other.join().unwrap();
-            slot.poll(0, &mut Context::from_waker(Waker::noop()))
+            poll(&slot, Waker::noop())
         }
         look => look,
     };
@@ -135,7 +153,7 @@ fn dropped() {
     let (slot, given) = submitted();
     let other = completing(&slot, None);
     let (woken, waker) = waker();
-    let look = slot.poll(0, &mut Context::from_waker(&waker));
+    let look = poll(&slot, &waker);
     drop(waker);
     if look == Look::Pending {
         match slot.cancel(0) {
@@ -173,7 +191,7 @@ fn reclaimed() {
         thread::spawn(move || slot.reclaim().is_some())
     };
     let look = loop {
-        match slot.poll(0, &mut Context::from_waker(Waker::noop())) {
+        match poll(&slot, Waker::noop()) {
             Look::Pending => thread::yield_now(),
             look => break look,
         }
@@ -195,14 +213,14 @@ fn roused() {
     };
     let wakers = [waker(), waker()];
     for (_, waker) in &wakers {
-        let look = slot.poll(0, &mut Context::from_waker(waker));
+        let look = poll(&slot, waker);
         assert_eq!(look, Look::Pending);
     }
     other.join().unwrap();
     complete(&slot, None);
     let [_, (woken, _)] = wakers;
     assert!(woken.0.load(Ordering::Acquire), "the last who looked");
-    let look = slot.poll(0, &mut Context::from_waker(Waker::noop()));
+    let look = poll(&slot, Waker::noop());
     assert_eq!(look, Look::Done);
     unload(&slot);
 }
@@ -221,7 +239,7 @@ fn roused_for() {
         })
     };
     let (woken, waker) = waker();
-    let look = slot.poll(0, &mut Context::from_waker(&waker));
+    let look = poll(&slot, &waker);
     assert_eq!(look, Look::Pending);
     let knows = over.load(Ordering::Relaxed);
     other.join().unwrap();

@@ -1,9 +1,9 @@
 //! What `src/sync.rs` is in the library, and `src/driver/mlx5/sync.rs` in the driver.
 
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
-pub(crate) use loom::sync::{Mutex, MutexGuard};
+pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
 
 /// What the driver leaves to the compiler and to membarrier(2) is a fence on both sides here.
@@ -21,7 +21,7 @@ pub(crate) fn wait_a_little(_: u32) {
     loom::thread::yield_now();
 }
 
-/// What `src/aio/sync.rs` has for slots: loom fails where two threads are in a place at once.
+/// What `src/aio/sync.rs` has: loom fails where two threads are in a place at once.
 pub(crate) struct Place<T>(loom::cell::UnsafeCell<std::mem::MaybeUninit<T>>);
 
 // SAFETY: loom stops a test where two threads are in a place at once, and does not let them.
@@ -38,6 +38,25 @@ impl<T> Place<T> {
     pub(crate) unsafe fn put(&self, value: T) {
         // SAFETY: by this function's contract; loom ends the test where another thread is in the place.
         self.0.with_mut(|place| unsafe { (*place).write(value) });
+    }
+
+    /// # Safety
+    ///
+    /// As for the one that it stands for.
+    pub(crate) unsafe fn copy(&self) -> T
+    where
+        T: Copy,
+    {
+        // SAFETY: as in `put`.
+        self.0.with(|place| unsafe { (*place).assume_init_read() })
+    }
+
+    /// # Safety
+    ///
+    /// As for the one that it stands for.
+    pub(crate) unsafe fn lend(&self) -> &T {
+        // SAFETY: as in `put`. loom sees the place at this moment only.
+        self.0.with(|place| unsafe { (*place).assume_init_ref() })
     }
 
     /// # Safety

@@ -19,6 +19,20 @@ const PARTS: [(&str, &str); 5] = [
 /// What the same takes over the bare data path.
 const BARE_PARTS: [&str; 2] = ["bare_post", "bare_poll"];
 
+/// The parts of sixteen that are under way at once, which one task awaits.
+const MANY_PARTS: [&str; 4] = [
+    "awaited_post_many",
+    "awaited_wait_many",
+    "awaited_pump_many",
+    "awaited_take_many",
+];
+
+/// What the same takes over the bare data path.
+const BARE_MANY_PARTS: [&str; 2] = ["bare_post_many", "bare_poll_many"];
+
+/// How many they are.
+const MANY: f64 = 16.0;
+
 /// Instructions that awaiting may add.
 const MOST: f64 = 150.0;
 
@@ -46,6 +60,16 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
     for name in BARE_PARTS {
         bare += phase(name)?.instructions;
     }
+    let sum = |parts: &[&str]| -> Result<f64> {
+        let counts = parts
+            .iter()
+            .map(|name| Ok(phase(name)?.instructions / MANY));
+        counts.sum()
+    };
+    let many = (sum(&MANY_PARTS)?, sum(&BARE_MANY_PARTS)?);
+    for name in MANY_PARTS {
+        allocations += phase(name)?.allocations;
+    }
     let record = |row, unit, value| Record::new("awaited", row, unit, "", [(AWAITED, value)]);
     Record::new(
         "awaited",
@@ -60,7 +84,17 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
     for (name, row) in PARTS {
         record(row, "instructions", phase(name)?.instructions).print()?;
     }
-    record("its allocations", "calls", allocations)
+    Record::new(
+        "awaited",
+        "each of 16 at once, with one doorbell and one task",
+        "instructions",
+        OURS,
+        [(AWAITED, many.0), (OURS, many.1)],
+    )
+    .paired(Some(many.0 / many.1))
+    .goal("at most 150 more", many.0 - many.1 <= MOST)
+    .print()?;
+    record("their allocations", "calls", allocations)
         .goal("none", allocations == 0.0)
         .print()?;
     let buffer = phase("awaited_buffer")?;

@@ -9,6 +9,7 @@ mod scale;
 mod server;
 mod start_up;
 mod transfer;
+mod waits;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ pub enum Group {
     CAbi,
     /// What `aio` adds to an operation
     Awaited,
+    /// Latency of an awaited operation, by how it is waited for
+    Waits,
     /// From exec to the first protection domain and the first completion
     StartUp,
     /// Making and destroying objects
@@ -203,6 +206,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
             Group::Instructions => instructions::run(plan)?,
             Group::CAbi => c_abi::run(plan)?,
             Group::Awaited => awaited::run(plan)?,
+            Group::Waits => waits::run(plan)?,
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,

@@ -167,7 +167,7 @@ impl Channel {
         }
     }
 
-    fn may_say_more(&self, cx: &mut Context<'_>) -> bool {
+    fn may_say_more(&mut self, cx: &mut Context<'_>) -> bool {
         self.quiet.len() < QUIET && self.qp.poll_room(cx).is_ready()
     }
 

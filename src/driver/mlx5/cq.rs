@@ -696,6 +696,20 @@ impl contract::Polled for Polled<'_> {
             None => self.take_otherwise(),
         }
     }
+
+    #[inline(always)]
+    fn take_by(&mut self, each: &mut impl contract::Each<Completion>) -> Option<bool> {
+        let op_own = self.look();
+        if op_own & 1 != 0 {
+            return None;
+        }
+        if op_own == SENT
+            && let Some(found) = self.take_found(|outline| each.find(outline))
+        {
+            return Some(each.found(found));
+        }
+        Some(each.other(self.take()?))
+    }
 }
 
 impl<'q> Polled<'q> {
@@ -749,6 +763,25 @@ impl<'q> Polled<'q> {
             status: WcStatus::SUCCESS,
             change,
         })
+    }
+
+    /// As [`Self::take_sent`], if a look is enough.
+    #[inline(always)]
+    fn take_found<R>(&mut self, find: impl FnOnce(contract::Outline) -> Option<R>) -> Option<R> {
+        let (reporter, fields) = self.reporter(|known| known.sends)?;
+        // SAFETY: as in `take_sent`.
+        let ledger = unsafe { reporter.send.as_deref().unwrap_unchecked() };
+        let (wr_id, count_change) = ledger.look_of(fields.counter_and_rest());
+        let found = find(contract::Outline {
+            wr_id,
+            qp_num: fields.sop_drop_qpn.get() & NUMBER,
+            is_ok: true,
+        })?;
+        self.release();
+        ledger.finish_seen(count_change);
+        // SAFETY: as in `take`.
+        self.at = unsafe { (*self.cq.as_ptr()).walk.step(self.at) };
+        Some(found)
     }
 
     /// As [`Self::take_sent`], of a receive without anything that belongs elsewhere.

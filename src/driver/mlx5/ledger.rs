@@ -140,6 +140,15 @@ impl SendLedger {
     /// As [`Self::finish`], of the block in the upper half.
     #[inline(always)]
     pub(super) fn finish_of(&self, block: u32) -> (u64, u32) {
+        let (id, count_change) = self.look_of(block);
+        self.finish_seen(count_change);
+        (id, (count_change >> CHANGE) as u32)
+    }
+
+    /// The id of the request that begins in the block in the upper half, and what
+    /// [`finish_seen`](Self::finish_seen) takes.
+    #[inline(always)]
+    pub(super) fn look_of(&self, block: u32) -> (u64, u64) {
         // Sixteen times the note's index, which is where it lies: a shift and a mask find it.
         let at = (block >> (u16::BITS - 4)) & self.mask_by_16;
         // SAFETY: `new` makes it so.
@@ -147,10 +156,14 @@ impl SendLedger {
         // SAFETY: as in `note`.
         let note = unsafe { self.notes.get_unchecked(at as usize / 16 + 1) };
         let id = note.id.load(Ordering::Relaxed);
-        let count_change = note.count_change.load(Ordering::Relaxed);
+        (id, note.count_change.load(Ordering::Relaxed))
+    }
+
+    /// Takes the request that was looked at, and all before it, as finished.
+    #[inline(always)]
+    pub(super) fn finish_seen(&self, count_change: u64) {
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
         self.done.store(count_change as u32, Ordering::Release);
-        (id, (count_change >> CHANGE) as u32)
     }
 }
 

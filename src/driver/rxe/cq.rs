@@ -9,7 +9,7 @@ use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
-use super::ring::{BadIndex, Consumer, Waiting};
+use super::ring::{BadIndex, Consumer, Found, Waiting};
 use super::watch::Shared;
 use crate::driver::contract;
 #[cfg(feature = "c-abi")]
@@ -327,6 +327,23 @@ impl contract::Polled for Polled<'_> {
     fn take(&mut self) -> Option<Completion> {
         // SAFETY: a completion ring is one of `Wc`, and every bit pattern is one.
         unsafe { self.0.take() }.map(Completion)
+    }
+
+    #[inline(always)]
+    fn take_by(&mut self, each: &mut impl contract::Each<Completion>) -> Option<bool> {
+        let find = |wc: &Wc| {
+            each.find(contract::Outline {
+                wr_id: wc.wr_id,
+                qp_num: wc.qp_num,
+                is_ok: wc.status == WcStatus::SUCCESS.0,
+            })
+        };
+        // SAFETY: as in `take`.
+        match unsafe { self.0.take_found(find) } {
+            Found::Nothing => None,
+            Found::It(found) => Some(each.found(found)),
+            Found::Another => Some(each.other(self.take()?)),
+        }
     }
 
     #[cfg(feature = "c-abi")]

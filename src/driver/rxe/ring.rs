@@ -703,6 +703,16 @@ impl Observer {
     }
 }
 
+/// What a look at the next element finds.
+pub(super) enum Found<R> {
+    /// There is none.
+    Nothing,
+    /// This. The element has been taken.
+    It(R),
+    /// What a look is not enough for. It has not been taken.
+    Another,
+}
+
 /// Elements that wait to be taken. It counts for itself, so that the compiler keeps that in registers. (All
 /// is of 64 bits, since two that share a word are taken out of it and put back.)
 #[derive(Debug)]
@@ -764,12 +774,43 @@ impl<'r> Waiting<'r> {
             let slot = self.slots.add((self.next << self.log2_slot) as usize);
             slot.cast::<T>().read()
         };
+        self.pass();
+        Some(element)
+    }
+
+    /// Takes the next element if a look at it is enough, of which no copy is made.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::take`].
+    #[inline(always)]
+    pub(super) unsafe fn take_found<T, R>(
+        &mut self,
+        find: impl FnOnce(&T) -> Option<R>,
+    ) -> Found<R> {
+        if self.is_empty() {
+            return Found::Nothing;
+        }
+        // SAFETY: as in `take`. The reference goes before the slot is the kernel's again.
+        let element = unsafe {
+            let slot = self.slots.add((self.next << self.log2_slot) as usize);
+            slot.cast::<T>().as_ref()
+        };
+        let Some(found) = find(element) else {
+            return Found::Another;
+        };
+        self.pass();
+        Found::It(found)
+    }
+
+    /// Gives the slot of the next element back.
+    #[inline(always)]
+    fn pass(&mut self) {
         self.next = (self.next + 1) & self.index_mask;
         // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
         // element having been read before, and with that of `Observer::each`.
         self.consumer_index
             .store(self.next as u32, Ordering::Release);
-        Some(element)
     }
 
     /// Takes elements, at most so many, which are copied to where there is room for them, and shows each

@@ -27,10 +27,11 @@ const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; [ $(nproc) = 1 ] && 
      echo 2 > /sys/devices/virtual/workqueue/cpumask; exec taskset 1 \"$@\"";
 
 /// What is measured.
-const GROUPS: [&str; 7] = [
+const GROUPS: [&str; 8] = [
     "instructions",
     "c-abi",
     "awaited",
+    "waits",
     "start-up",
     "control",
     "transfer",
@@ -39,12 +40,12 @@ const GROUPS: [&str; 7] = [
 
 /// The groups that measure time. Unless something else is asked for they run where time is a count of
 /// instructions.
-const TIMED: [&str; 3] = ["control", "transfer", "scale"];
+const TIMED: [&str; 4] = ["waits", "control", "transfer", "scale"];
 
 /// Measure side by side with rdma-core, in one guest
 ///
 /// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
-/// are exact. The times of control, transfer and scale are counts of instructions, too, the kernel's
+/// are exact. The times of waits, control, transfer and scale are counts of instructions, too, the kernel's
 /// included, one nanosecond each, unless --accel chooses something else; those of start-up mean something
 /// only as ratios.
 #[derive(Args, Debug)]
@@ -74,7 +75,7 @@ pub(crate) struct Bench {
     /// and docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
-    /// instructions, c-abi, awaited, start-up, control, transfer, scale; everything if nothing is named
+    /// instructions, c-abi, awaited, waits, start-up, control, transfer, scale; all if nothing is named
     #[arg(value_name = "GROUP", value_parser = GROUPS)]
     groups: Vec<String>,
 }

@@ -18,10 +18,10 @@
 //!
 //! # What an operation costs
 //!
-//! An operation allocates nothing and takes no lock. A queue pair has a table of slots, allocated with it. The
-//! poster takes a slot from a list of its own, since posting borrows exclusively, and the slot comes back by
-//! one compare-and-swap. Its index and a generation are the request's id, by which the completion finds it.
-//! The pump holds the completion queue's lock, once for up to 33 tasks that it wakes.
+//! An operation allocates nothing and takes no lock. A queue pair has a table of slots, allocated with it.
+//! The poster takes a slot from a list of its own, since posting borrows exclusively, and the slot comes back
+//! by one compare-and-swap. Its index and a generation are the request's id, by which the completion finds
+//! it. The pump holds the completion queue's lock, once for up to 33 tasks that it wakes.
 
 mod block_on;
 mod cargo;

@@ -193,9 +193,6 @@ pub struct Batch<'q, T: Transport> {
     last: Option<&'q Slot>,
 }
 
-/// What a request names of a buffer: one slice, or none if there are no bytes.
-type Slices = arrayvec::ArrayVec<LocalSlice<'static>, 1>;
-
 impl<'q, T: Transport> Batch<'q, T> {
     /// Posts one operation.
     #[inline]
@@ -208,74 +205,71 @@ impl<'q, T: Transport> Batch<'q, T> {
         op
     }
 
-    /// Adds an operation whose request `push` writes.
-    #[inline]
+    /// Adds an operation whose request `push` writes, with a slice of the bytes of the buffer that are
+    /// filled, or none if there are no bytes.
+    #[inline(always)]
     fn add<K: Kind>(
         &mut self,
         buf: Buf,
-        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>) -> Result<Posted<'b>, PostError>,
+        push: impl for<'b> FnOnce(
+            &'b mut qp::Batch<'q, T>,
+            &[LocalSlice<'static>],
+        ) -> Result<Posted<'b>, PostError>,
     ) -> Op<K> {
         let table = self.table;
+        // By hand, as in `Start::post`.
+        let buf = ManuallyDrop::new(buf);
         // SAFETY: the batch has the send half.
         let (Some(raw), Some(slot)) = (&mut self.raw, unsafe { table.take_send() }) else {
-            return full(table, buf);
+            return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
-        match push(raw) {
-            Ok(posted) => {
-                posted.signaled(id);
-            }
-            Err(error) => {
-                table.give_send(slot);
-                return Op::refused(error, buf);
-            }
-        }
+        // SAFETY: it was taken from the free ones just now.
+        unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
+        // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
+        let bytes = unsafe { slot.cargo() };
+        let posted = match (bytes.is_empty(), bytes.filled(table.pd)) {
+            (true, _) => push(raw, &[]),
+            (false, Some(slice)) => push(raw, std::slice::from_ref(&slice)),
+            (false, None) => Err(PostError::ForeignPd),
+        };
+        match posted {
+            Ok(posted) => posted.signaled(id),
+            Err(error) => return not_posted(table, (slot, id), error),
+        };
         let before = self.last.replace(slot);
         let before = before.map_or(std::ptr::null(), std::ptr::from_ref);
         // Relaxed: of this batch alone until it is rung.
         slot.link.store(before.cast_mut(), Ordering::Relaxed);
-        // SAFETY: it was taken from the free ones just now.
-        unsafe { slot.fill(id, buf) };
         Op::posted(table, slot, id)
     }
 
     /// Adds an operation that takes bytes.
-    #[inline]
+    #[inline(always)]
     fn add_payload<B: Payload>(
         &mut self,
         bytes: B,
-        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
+        push: impl for<'b> FnOnce(
+            &'b mut qp::Batch<'q, T>,
+            &[LocalSlice<'static>],
+        ) -> Result<Posted<'b>, PostError>,
     ) -> Op<Sent<B>> {
-        self.add_filled(bytes.load().0, push)
-    }
-
-    /// Adds an operation whose request names the bytes of the buffer that are filled.
-    #[inline]
-    fn add_filled<K: Kind>(
-        &mut self,
-        buf: Buf,
-        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
-    ) -> Op<K> {
-        let mut slices = Slices::new();
-        if !buf.is_empty() {
-            match buf.filled(self.table.pd) {
-                Some(slice) => slices.push(slice),
-                None => return Op::refused(PostError::ForeignPd, buf),
-            }
-        }
-        self.add(buf, |raw| push(raw, slices))
+        self.add(bytes.load().0, push)
     }
 
     /// Adds an operation that brings so many bytes.
-    #[inline]
+    #[inline(always)]
     fn add_filling<K: Kind>(
         &mut self,
         mut buf: Buf,
         length: u64,
-        push: impl for<'b> FnOnce(&'b mut qp::Batch<'q, T>, Slices) -> Result<Posted<'b>, PostError>,
+        push: impl for<'b> FnOnce(
+            &'b mut qp::Batch<'q, T>,
+            &[LocalSlice<'static>],
+        ) -> Result<Posted<'b>, PostError>,
     ) -> Op<K> {
         match make_room(&mut buf, length) {
-            Ok(()) => self.add_filled(buf, push),
+            Ok(()) => self.add(buf, push),
             Err(error) => Op::refused(error, buf),
         }
     }
@@ -304,7 +298,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Connected,
     {
-        self.add(Buf::default(), |raw| raw.send_inline(bytes))
+        self.add(Buf::default(), |raw, _| raw.send_inline(bytes))
     }
 
     /// Adds a datagram.
@@ -331,7 +325,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     where
         T: Datagram,
     {
-        self.add(Buf::default(), |raw| raw.send_inline_to(to, bytes))
+        self.add(Buf::default(), |raw, _| raw.send_inline_to(to, bytes))
     }
 
     /// Adds a WRITE.

@@ -156,12 +156,6 @@ impl Table {
         }
     }
 
-    /// Takes the slot of a send back, which is free.
-    #[inline(always)]
-    pub(super) fn give_send(&self, slot: &Slot) {
-        self.sends.give(slot);
-    }
-
     /// Takes the slot of a receive back, which is free.
     #[inline(always)]
     pub(super) fn give_receive(&self, slot: &Slot) {

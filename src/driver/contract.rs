@@ -528,9 +528,9 @@ pub(crate) trait SendQueue: Debug {
     /// name may be gone.
     fn batch(&mut self) -> Self::Batch<'_>;
 
-    /// Posts one signaled request, as a batch of it would, if it is the usual one, for which nothing has to be
-    /// waited for or looked at; None, and nothing is done, if it is not. None is after a reset until a batch
-    /// has been rung. The caller has checked that the queue pair has the operation.
+    /// Posts one signaled request, as a batch of it would, if it is the usual one, for which nothing has to
+    /// be waited for or looked at; None, and nothing is done, if it is not. None is after a reset until a
+    /// batch has been rung. The caller has checked that the queue pair has the operation.
     ///
     /// If the doorbell fails, [`Self::ring_again`] is to be called.
     fn post(

@@ -21,8 +21,8 @@ pub(crate) fn qp_backing() -> QpBacking {
     OneOf::Sample(Nothing)
 }
 
-/// A send queue of each driver that has such, over memory that nobody reads, for 7 requests with 2 slices or 32
-/// inline bytes.
+/// A send queue of each driver that has such, over memory that nobody reads, for 7 requests with 2 slices or
+/// 32 inline bytes.
 pub(crate) fn send_queues() -> Vec<SendQueue> {
     vec![
         #[cfg(feature = "mlx5")]

@@ -394,8 +394,8 @@ impl Sender {
         self.queue.ring_again(failed).err()
     }
 
-    /// Posts one signaled request, or tells why it cannot be. For all that [`SendQueue::post`] does not do, out
-    /// of line as a whole: so who posts the usual request keeps nothing for it.
+    /// Posts one signaled request, or tells why it cannot be. For all that [`SendQueue::post`] does not do,
+    /// out of line as a whole: so who posts the usual request keeps nothing for it.
     #[cold]
     #[inline(never)]
     pub(super) fn carefully(&mut self, wr_id: u64, request: &Request<'_>) -> Result<(), PostError> {
@@ -415,8 +415,8 @@ impl Sender {
 }
 
 impl Fixed {
-    /// Refuses what the queue pair cannot do, and what it cannot do there; if it is certain, its type tells where
-    /// requests go.
+    /// Refuses what the queue pair cannot do, and what it cannot do there; if it is certain, its type tells
+    /// where requests go.
     #[inline(always)]
     pub(super) fn check(
         &self,
@@ -860,8 +860,8 @@ mod tests {
         .map(drop)
     }
 
-    /// Would catch requests that go into the ring of a queue pair that does not send, and one that is not asked
-    /// whether it does because requests are usual ones.
+    /// Would catch requests that go into the ring of a queue pair that does not send, and one that is not
+    /// asked whether it does because requests are usual ones.
     #[test]
     fn a_queue_pair_that_does_not_send_takes_no_request() {
         for mut half in halves(QpState::RESET) {
@@ -884,8 +884,8 @@ mod tests {
         }
     }
 
-    /// Would catch memory of others that is sent, or a peer's that is written beyond its slice, where requests
-    /// are usual ones and where they are not yet.
+    /// Would catch memory of others that is sent, or a peer's that is written beyond its slice, where
+    /// requests are usual ones and where they are not yet.
     #[test]
     fn every_request_is_checked() {
         for mut half in halves(QpState::RTS) {

@@ -138,8 +138,8 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether all slices have bytes, and fewer than 2 GiB: so it is with nearly all requests, and this is one
-    /// comparison.
+    /// Whether all slices have bytes, and fewer than 2 GiB: so it is with nearly all requests, and this is
+    /// one comparison.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         match self {

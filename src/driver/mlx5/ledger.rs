@@ -23,8 +23,8 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct SendNote {
     id: AtomicU64,
-    /// Requests posted when this one is included, of which the lowest 32 bits count; in the highest byte, what
-    /// a change to a memory key was for.
+    /// Requests posted when this one is included, of which the lowest 32 bits count; in the highest byte,
+    /// what a change to a memory key was for.
     count_change: AtomicU64,
 }
 

@@ -388,8 +388,9 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// [`Self::is_ordinary`] says so, and block and note are those of the place `post`, for which there is room
-    /// in the queue, and behind it for the largest request, in one piece: `qp::send_layout` made sure of it.
+    /// [`Self::is_ordinary`] says so, and block and note are those of the place `post`, for which there is
+    /// room in the queue, and behind it for the largest request, in one piece: `qp::send_layout` made sure of
+    /// it.
     #[inline(always)]
     unsafe fn write<const SIGNALED: bool>(
         &self,
@@ -527,8 +528,8 @@ impl contract::SendQueue for SendQueue {
             return None;
         }
         let block = self.block;
-        // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring, or
-        // behind its last byte, and so it is with the notes.
+        // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring,
+        // or behind its last byte, and so it is with the notes.
         let blocks = unsafe {
             let place = || (self.post, self.note);
             let what = (wr_id, count + 1);
@@ -573,8 +574,8 @@ impl contract::SendBatch for SendBatch<'_> {
         if !self.queue.is_ordinary(operation, payload) || count >= self.ordinary_until {
             return None;
         }
-        // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring, or
-        // behind its last byte, and so it is with the notes.
+        // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring,
+        // or behind its last byte, and so it is with the notes.
         unsafe {
             let (place, what) = (|| (self.post, note), (0, count + 1));
             let queue = &*self.queue;
@@ -761,8 +762,8 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64, 
 ///
 /// # Safety
 ///
-/// Behind `request` there is room for a request of this operation, which the device has, with this payload. It
-/// is [plain](Payload::is_plain) where `PLAIN` says so.
+/// Behind `request` there is room for a request of this operation, which the device has, with this payload.
+/// It is [plain](Payload::is_plain) where `PLAIN` says so.
 #[inline(always)]
 unsafe fn write_request<const PLAIN: bool>(
     request: NonNull<u8>,

@@ -72,8 +72,8 @@ impl contract::RecvQueue for RecvQueue {
         }
     }
 
-    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
-    /// left to do, so that who posts keeps as little as can be for it.
+    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that
+    /// is left to do, so that who posts keeps as little as can be for it.
     #[cold]
     #[inline(never)]
     fn push<E: Element>(

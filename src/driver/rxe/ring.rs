@@ -231,8 +231,8 @@ pub(super) struct Producer {
     watch: Option<Watch>,
 }
 
-// SAFETY: the slot lies in the ring's memory, of which the same is true as of `Ring`; only who has the producer
-// to itself writes there.
+// SAFETY: the slot lies in the ring's memory, of which the same is true as of `Ring`; only who has the
+// producer to itself writes there.
 unsafe impl Send for Producer {}
 // SAFETY: shared references read plain fields, and atomics.
 unsafe impl Sync for Producer {}
@@ -430,8 +430,8 @@ impl Producer {
     }
 }
 
-/// Where slots are filled. Whoever fills them keeps it, so that the compiler keeps it in registers. (Numbers of
-/// 64 bits, since two that share a word are taken out of it and put back.)
+/// Where slots are filled. Whoever fills them keeps it, so that the compiler keeps it in registers. (Numbers
+/// of 64 bits, since two that share a word are taken out of it and put back.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filling {
     /// The index of the next slot.

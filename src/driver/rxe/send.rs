@@ -121,8 +121,8 @@ impl SendQueue {
         SendSlot::new(slot, payload).store(0);
     }
 
-    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that is
-    /// left to do, so that who posts keeps as little as can be for it.
+    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that
+    /// is left to do, so that who posts keeps as little as can be for it.
     #[cold]
     #[inline(never)]
     fn fill_if_free(

@@ -59,8 +59,8 @@ impl SendBatch<'_> {
         // Not beside the other count: the compiler would add the two as one.
         self.count += 1;
         // SAFETY: the request is the batch's next one, with room for the payload by this function's contract:
-        // one that is plain has as much as any. What is behind its blocks lies in the ring, or behind its last
-        // byte, and so it is with the notes.
+        // one that is plain has as much as any. What is behind its blocks lies in the ring, or behind its
+        // last byte, and so it is with the notes.
         unsafe {
             let before = payload.offset_from(request) as u32 / UNIT as u32;
             let units = before + put_payload::<false>(payload, carried);

@@ -136,9 +136,8 @@ pub fn rxe_post(bytes: &[u8]) {
             assert!(posted <= queue.capacity(), "more than the ring holds");
         }
         assert!(queue.in_flight() <= queue.capacity());
-        match consumer % 2 {
-            0 => queue.ring(at),
-            _ => {}
+        if consumer % 2 == 0 {
+            queue.ring(at);
         }
         at = queue.begin();
         memory.set(offset_of!(QueueBuf, consumer_index), consumer);

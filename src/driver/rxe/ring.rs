@@ -767,14 +767,19 @@ impl<'r> Waiting<'r> {
         if self.is_empty() {
             return None;
         }
+        let at = self.next;
+        // Before the shift, which then needs no copy of the index.
+        self.next = (at + 1) & self.index_mask;
         // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
         // borrowed has. It holds an element, by this function's contract, which the kernel has filled and
         // leaves alone until the index below is behind it.
         let element = unsafe {
-            let slot = self.slots.add((self.next << self.log2_slot) as usize);
+            let slot = self.slots.add((at << self.log2_slot) as usize);
             slot.cast::<T>().read()
         };
-        self.pass();
+        // Release: as in `pass`.
+        self.consumer_index
+            .store(self.next as u32, Ordering::Release);
         Some(element)
     }
 

@@ -21,13 +21,19 @@ pub(crate) fn qp_backing() -> QpBacking {
     OneOf::Sample(Nothing)
 }
 
-/// A send queue of each driver that has such, over memory that nobody reads, for 7 requests with 2 slices or
-/// 32 inline bytes.
+/// Those of the drivers in the list that have such.
+macro_rules! send_queues_of {
+    ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {{
+        let mut queues = Vec::new();
+        $(
+            #[cfg($($built_in)*)]
+            queues.extend(<$Driver>::sample_send_queue().map(OneOf::$Variant));
+        )*
+        queues
+    }};
+}
+
+/// A send queue of each driver that has such: see [`sample_send_queue`](super::contract::Driver::sample_send_queue).
 pub(crate) fn send_queues() -> Vec<SendQueue> {
-    vec![
-        #[cfg(feature = "mlx5")]
-        OneOf::Mlx5(super::mlx5::sample_send_queue()),
-        #[cfg(feature = "rxe")]
-        OneOf::Rxe(super::rxe::sample_send_queue()),
-    ]
+    drivers!(send_queues_of)
 }

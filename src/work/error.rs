@@ -11,6 +11,7 @@ use crate::error::{Errno, Error, Subject, Verb};
 
 /// Why a work request was not accepted. Requests accepted before it stay accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
 #[non_exhaustive]
 pub enum PostError {
     /// The queue holds as many requests as it can; poll the CQ until some are completed.

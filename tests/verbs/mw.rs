@@ -270,7 +270,7 @@ fn what_breaks_a_queue_pair_is_refused() -> Result {
         (closed.window(.., read)?, "MW_BIND"),
         (read_only.window(.., Access::REMOTE_WRITE)?, "LOCAL_WRITE"),
         (bindable.window(.., Access::LOCAL_WRITE)?, "no others"),
-        (bindable.window(3..3, read)?, "no bytes"),
+        (bindable.window(3..3, read)?, "length is 0"),
     ];
     // Hardware has windows that count from 0.
     let refused = &refused[usize::from(device().is_mlx5())..];

@@ -36,8 +36,6 @@ mod srq;
 mod sync;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) use self::tests::sample_send_queue;
 mod turn;
 mod uar;
 mod umr;
@@ -119,6 +117,11 @@ impl contract::Driver for Device {
     type QpBacking = Arc<QpCore>;
     type SrqBacking = SrqCore;
     type ThreadDomain = ThreadDomain;
+
+    #[cfg(test)]
+    fn sample_send_queue() -> Option<SendQueue> {
+        Some(tests::sample_send_queue())
+    }
 
     fn operations(&self, transport: QpType) -> Operations {
         Operations::of(transport).difference(Operations::OF_CAPABILITIES)

@@ -17,8 +17,6 @@ mod srq;
 mod sync;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) use self::tests::sample_send_queue;
 mod watch;
 
 use std::iter;
@@ -99,6 +97,11 @@ impl contract::Driver for Rxe {
     type QpBacking = QpCore;
     type SrqBacking = Arc<SrqRing>;
     type ThreadDomain = Nothing;
+
+    #[cfg(test)]
+    fn sample_send_queue() -> Option<SendQueue> {
+        Some(tests::sample_send_queue())
+    }
 
     /// Only RC invalidates keys of its own side (`rxe_wr_opcode_info` in `rxe_opcode.c`). The kernel accepts
     /// a bind that counts from 0, but does not look its addresses up like that.

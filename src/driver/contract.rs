@@ -65,8 +65,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Operations::of(transport).intersection(Operations::CLASSIC)
     }
 
-    /// A send queue over memory that nobody reads, for 7 requests with 2 slices or 32 inline bytes, if the driver
-    /// has send queues: for tests of what stands on drivers.
+    /// A send queue over memory that nobody reads, for 7 requests with 2 slices or 32 inline bytes, if the
+    /// driver has send queues: for tests of what stands on drivers.
     #[cfg(test)]
     fn sample_send_queue() -> Option<Self::SendQueue> {
         None

@@ -33,7 +33,8 @@ macro_rules! send_queues_of {
     }};
 }
 
-/// A send queue of each driver that has such: see [`sample_send_queue`](super::contract::Driver::sample_send_queue).
+/// A send queue of each driver that has such: see
+/// [`sample_send_queue`](super::contract::Driver::sample_send_queue).
 pub(crate) fn send_queues() -> Vec<SendQueue> {
     drivers!(send_queues_of)
 }

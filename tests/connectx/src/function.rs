@@ -34,6 +34,8 @@ const UARS: u32 = (crate::pci::UARS_SIZE >> ADAPTER_PAGE_SHIFT) as u32;
 pub(crate) struct Function {
     pub(crate) port: Port,
     pub(crate) memory: GuestMemory,
+    /// The bus address of BAR 0, if the function answers there.
+    pub(crate) bar0: Option<u64>,
     pub(crate) vectors: Vectors,
     pub(crate) report: Report,
     pub(crate) tap: Tap,
@@ -121,6 +123,7 @@ impl Function {
         Self {
             port,
             memory: GuestMemory::default(),
+            bar0: None,
             vectors: Vectors::default(),
             report,
             tap,
@@ -137,6 +140,19 @@ impl Function {
         self.objects = Objects::new(&self.port);
         self.kicked.clear();
         self.subnet.leave_all(&self.port);
+    }
+
+    /// The memory at a bus address, and the address in it: allocated memory of the device, if that answers
+    /// there, or the guest's.
+    pub(crate) fn memory_at(&self, address: u64, length: usize) -> (&GuestMemory, u64) {
+        let memic = &self.objects.memic;
+        let offset = self.bar0.and_then(|bar0| address.checked_sub(bar0));
+        match offset {
+            Some(start) if memic.has(&(start..start.saturating_add(length as u64))) => {
+                (memic.bytes(), start)
+            }
+            _ => (&self.memory, address),
+        }
     }
 
     /// Nanoseconds since power-on, the device's clock.

@@ -21,6 +21,9 @@ const DEVICE_CONNECTX_VF: u16 = 0x101e;
 const CLASS_INFINIBAND: u16 = 0x0207;
 
 const COMMAND: usize = 0x04;
+/// In the command word: the device answers at its BARs' addresses.
+const MEMORY_SPACE: u8 = 1 << 1;
+const BAR0: usize = 0x10;
 const CAPABILITIES: usize = 0x34;
 const PCIE: usize = 0x60;
 const MSIX: usize = 0xa0;
@@ -44,7 +47,7 @@ impl Config {
         config.put16(0x02, DEVICE_CONNECTX_VF);
         config.put16(0x06, 0x0010); // status: there is a list of capabilities
         config.put16(0x0a, CLASS_INFINIBAND);
-        config.bytes[0x10] = BAR_64_PREFETCHABLE;
+        config.bytes[BAR0] = BAR_64_PREFETCHABLE;
         config.bytes[0x18] = BAR_64_PREFETCHABLE;
         config.put16(0x2c, VENDOR_MELLANOX);
         config.put16(0x2e, 0x0001);
@@ -72,6 +75,14 @@ impl Config {
             .min(CONFIG_SIZE);
         let length = data.len().min(CONFIG_SIZE - start);
         data[..length].copy_from_slice(&self.bytes[start..start + length]);
+    }
+
+    /// The bus address of BAR 0, once the device answers there.
+    pub(crate) fn bar0(&self) -> Option<u64> {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&self.bytes[BAR0..BAR0 + 8]);
+        let answers = self.bytes[COMMAND] & MEMORY_SPACE != 0;
+        answers.then_some(u64::from_le_bytes(bytes) & !0xf)
     }
 
     /// Writes what is writable: the command word, BARs, device control and the control of MSI-X.
@@ -114,6 +125,17 @@ mod tests {
                 "BAR at {bar:#x}"
             );
         }
+    }
+
+    #[test]
+    fn a_bar_has_its_address_while_memory_is_enabled() {
+        let mut config = Config::new();
+        config.write(0x10, &0xfe_1200_0000_u64.to_le_bytes());
+        assert_eq!(config.bar0(), None);
+        config.write(0x04, &[0x06, 0]);
+        assert_eq!(config.bar0(), Some(0xfe_1200_0000));
+        config.write(0x04, &[0x04, 0]);
+        assert_eq!(config.bar0(), None);
     }
 
     #[test]

@@ -127,7 +127,11 @@ impl ServerBackend for Backend {
 
     fn region_write(&mut self, region: u32, offset: u64, data: &[u8]) -> io::Result<()> {
         match region {
-            VFIO_PCI_CONFIG_REGION_INDEX => self.config.write(offset, data),
+            VFIO_PCI_CONFIG_REGION_INDEX => {
+                self.config.write(offset, data);
+                let bar0 = self.config.bar0();
+                self.with(|_, function| function.bar0 = bar0)?;
+            }
             VFIO_PCI_BAR0_REGION_INDEX => {
                 let index = self.index;
                 let mut functions = self.device.lock();
@@ -167,6 +171,7 @@ impl ServerBackend for Backend {
         self.config = Config::new();
         self.with(|registers, function| {
             *registers = Registers::default();
+            function.bar0 = None;
             function.reset();
         })
     }

@@ -128,7 +128,8 @@ fn each_run(
                 let within = at & (size - 1);
                 let run = left.min(size - within);
                 let address = (page & !entry::BITS) + within;
-                visit(&function.memory, address, run as usize)?;
+                let (memory, address) = function.memory_at(address, run as usize);
+                visit(memory, address, run as usize)?;
                 at += run;
                 left -= run;
             }

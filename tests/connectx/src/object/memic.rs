@@ -341,4 +341,46 @@ mod tests {
         function.objects.mkeys.remove(key >> 8).expect("the key");
         assert_eq!(free(&mut function, start, 128), Ok(()));
     }
+
+    /// Catches a dma-buf of such memory that leads elsewhere, or beyond what is allocated.
+    #[test]
+    fn a_list_of_pages_reaches_what_is_allocated_by_its_bus_address() {
+        const BAR0: u64 = 0xfe_0000_0000;
+        let mut function = fixture::function();
+        let pd = function.objects.pds.insert(()).expect("a domain");
+        let start = allocate(&mut function, 1, 128, 0).expect("room");
+        let fields = [
+            (mkc::PD, u64::from(pd)),
+            (mkc::LEN, PAGE),
+            (mkc::LOG_PAGE_SIZE, ADAPTER_PAGE_SHIFT.into()),
+            (mkc::ACCESS_MODE_1_0, 1),
+            (mkc::QPN, 0xff_ffff),
+            (mkc::LR, 1),
+            (mkc::LW, 1),
+        ];
+        let pages = [BAR0 + START];
+        let output = fixture::create(&mut function, mkey::create, cmd::CONTEXT, &fields, &pages);
+        let key = cmd::OBJECT.get32(&output.expect("a key")) << 8;
+        let write = |function: &Function, address, length| {
+            let place = Place {
+                key,
+                address,
+                length,
+            };
+            let bytes = vec![7; length as usize];
+            let by = User { qpn: 5, pd };
+            translate::write(function, by, place, Access::LocalWrite, &bytes)
+        };
+        assert_eq!(
+            write(&function, PAGE - 128, 128),
+            Err(KeyError::Unmapped),
+            "without an address"
+        );
+        function.bar0 = Some(BAR0);
+        assert_eq!(write(&function, PAGE - 128, 128), Ok(()));
+        assert_eq!(write(&function, PAGE - 132, 8), Err(KeyError::Unmapped));
+        let mut word = [0; 4];
+        read(&function, start, &mut word);
+        assert_eq!(word, [7; 4]);
+    }
 }

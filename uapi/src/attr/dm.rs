@@ -47,7 +47,7 @@ pub mod alloc_dmabuf {
     ids! { u16, "UVERBS_ATTR_ALLOC_DMABUF_";
         /// Answer: the dma-buf.
         HANDLE = 0;
-        /// Offset of the pages, as for `mmap()` of the device file, in pages (`u64`).
+        /// Where `mmap()` of the device file finds the pages: an offset in bytes (`u64`).
         PGOFF = 1;
     }
 }

@@ -12,9 +12,11 @@ mod threads;
 use super::Device;
 use super::send::SendQueue;
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::mlx5::AllocUcontextResp;
 
 use crate::device::DriverClue;
 use crate::driver::contract::methods::*;
+use crate::error::Verb;
 
 /// One over memory that nobody reads.
 pub(crate) fn sample_send_queue() -> SendQueue {
@@ -28,4 +30,19 @@ fn a_scalable_function_belongs_to_this_driver_as_well() {
     assert!(is_behind("mlx5_core") && is_behind("mlx5_core.sf"));
     assert!(!is_behind("mlx5_corex") && !is_behind("mlx4_core"));
     assert!(!Device::is_behind(&DriverClue::Parent));
+}
+
+/// Catches a completion that shares its line with the next, on CPUs whose lines have 128 bytes: no guest has
+/// such a CPU.
+#[test]
+fn a_completion_is_as_long_as_a_cache_line_if_the_device_has_that() {
+    for (line, expected) in [(64, 64), (128, 128), (256, 64)] {
+        let answer = AllocUcontextResp {
+            cqe_version: 1,
+            cache_line_size: line,
+            ..Default::default()
+        };
+        let device = Device::new(Verb::GetContext, &answer, false).unwrap();
+        assert_eq!(device.cqe_size, expected, "lines of {line} bytes");
+    }
 }

@@ -16,13 +16,14 @@
 //! ```
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uverbs_uapi::handle::DmHandle;
 use uverbs_uapi::object;
 
-use crate::command::{AllocDm, Destroy};
+use crate::command::{AllocDm, Destroy, ExportDmabuf};
 use crate::context::Context;
 use crate::driver::DeviceMemory;
 use crate::error::{DestroyError, Result, Verb};
@@ -126,6 +127,31 @@ impl Dm {
         self.0.memory.write(offset, bytes)
     }
 
+    /// Exports it as a dma-buf: regions of this device in it are registered by
+    /// [`Pd::register_dmabuf`](crate::Pd::register_dmabuf), in any process that has the file. Another device
+    /// can take it if the bus lets it reach this one. Closing the file leaves regions as they are.
+    ///
+    /// When the memory is freed, or the context that it was allocated in ends, the kernel revokes the
+    /// dma-buf. From then on requests that name regions in it fail, and no region is registered in it.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel or its driver does not export device
+    /// memory: Linux does since 7.0, with `CONFIG_PCI_P2PDMA`. Manual page: `ibv_dm_export_dmabuf_fd(3)`.
+    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    pub fn export_dmabuf(&self) -> Result<ExportedDm> {
+        let memory = &self.0.memory;
+        let dmabuf = self.context().fd().execute(&ExportDmabuf {
+            dm: self.handle(),
+            offset: memory.file_offset(),
+        })?;
+        let start = memory.start();
+        Ok(ExportedDm {
+            dmabuf,
+            range: start..start + memory.length(),
+        })
+    }
+
     pub(crate) fn shared(&self) -> &Arc<DmShared> {
         &self.0
     }
@@ -183,6 +209,16 @@ impl fmt::Debug for Dm {
             .field("length", &self.length())
             .finish()
     }
+}
+
+/// Device memory as a dma-buf.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct ExportedDm {
+    /// The dma-buf: the whole pages that the memory lies in, on which nobody else has any.
+    pub dmabuf: OwnedFd,
+    /// The bytes of it that are the memory.
+    pub range: Range<u64>,
 }
 
 /// Device memory that other processes use as well. It derefs to a [`Dm`] for every verb that takes one.

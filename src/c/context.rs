@@ -104,7 +104,7 @@ fn extended(context: ibv_context) -> verbs_context {
     verbs_context {
         free_buf: None,
         alloc_buf: None,
-        dm_export_dmabuf_fd: None,
+        dm_export_dmabuf_fd: Some(dm::ibv_dm_export_dmabuf_fd),
         reg_mr_ex: None,
         dealloc_dmah: None,
         alloc_dmah: None,

@@ -1,6 +1,7 @@
 //! Device memory, and regions in it.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::os::fd::IntoRawFd;
 use std::ptr::null_mut;
 use std::slice;
 
@@ -11,11 +12,11 @@ use super::abi::dm::{ibv_alloc_dm_attr, ibv_dm};
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
 use super::context::context;
-use super::failure::{Failure, Result, pointer, status};
+use super::failure::{Failure, Result, number, pointer, status};
 use super::mr::MrObject;
 use super::object::{CStruct, Object, destroy, object};
 use super::pd::pd;
-use crate::command::{AllocDm, Destroy, QueryDevice, RegDmMr};
+use crate::command::{AllocDm, Destroy, ExportDmabuf, QueryDevice, RegDmMr};
 use crate::context::Context;
 use crate::driver::DeviceMemory;
 use crate::error::Errno;
@@ -129,6 +130,18 @@ pub unsafe extern "C" fn ibv_import_dm(c: *mut ibv_context, handle: u32) -> *mut
 pub unsafe extern "C" fn ibv_unimport_dm(c: *mut ibv_dm) {
     // SAFETY: the caller passes device memory, for the last time. Dropping it takes its mapping away alone.
     unsafe { destroy(c, |_: &mut DmObject| Ok(())) };
+}
+
+/// `ibv_dm_export_dmabuf_fd(3)`.
+pub unsafe extern "C" fn ibv_dm_export_dmabuf_fd(c: *mut ibv_dm) -> c_int {
+    // SAFETY: the caller passes device memory.
+    number(unsafe { dm(c) }.and_then(|dm| {
+        let dmabuf = dm.context.fd().execute(&ExportDmabuf {
+            dm: dm.handle,
+            offset: dm.memory.file_offset(),
+        })?;
+        Ok(dmabuf.into_raw_fd())
+    }))
 }
 
 /// `ibv_memcpy_to_dm(3)`.

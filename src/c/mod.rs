@@ -62,7 +62,7 @@ pub use device::{
     ibv_free_device_list, ibv_get_device_guid, ibv_get_device_index, ibv_get_device_list,
     ibv_get_device_name,
 };
-pub use dm::{ibv_import_dm, ibv_unimport_dm};
+pub use dm::{ibv_dm_export_dmabuf_fd, ibv_import_dm, ibv_unimport_dm};
 pub use ece::{ibv_query_ece, ibv_set_ece};
 pub use event::{ibv_ack_async_event, ibv_ack_cq_events, ibv_get_async_event, ibv_get_cq_event};
 pub use files::{ibv_get_sysfs_path, ibv_read_sysfs_file};

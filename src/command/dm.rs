@@ -1,8 +1,11 @@
 //! Device memory, and memory regions in it.
 
+use std::os::fd::OwnedFd;
+
 use uverbs_uapi::handle::{DmHandle, MrHandle, PdHandle};
 use uverbs_uapi::{attr, method, object};
 
+use super::device::owned;
 use super::mr::RegMrReply;
 use super::{Command, Decode, Request, Undo, undo};
 use crate::error::{Subject, Verb};
@@ -33,6 +36,33 @@ impl Command for AllocDm {
             .u64(attr::alloc_dm::LENGTH, self.length)
             .u32(attr::alloc_dm::ALIGNMENT, self.log_align);
         Some(|_, answer| answer.new_handle(attr::alloc_dm::HANDLE).map(DmHandle))
+    }
+}
+
+/// Exports the pages that device memory lies in as a dma-buf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ExportDmabuf {
+    pub(crate) dm: DmHandle,
+    /// Where mmap(2) of the command file finds the pages, in bytes.
+    pub(crate) offset: u64,
+}
+
+impl Command for ExportDmabuf {
+    type Reply = OwnedFd;
+    const VERB: Verb = Verb::ExportDmabuf;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("DM", self.dm.0.into())
+    }
+
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::alloc_dmabuf as id;
+        request
+            .method(object::DMABUF, method::dmabuf::ALLOC)
+            .new_object(id::HANDLE)
+            .u64(id::PGOFF, self.offset);
+        Some(|_, answer| owned(answer.new_fd(id::HANDLE)?.into(), id::HANDLE))
     }
 }
 

@@ -152,7 +152,9 @@ fn abuse_what_few_devices_have(source: &mut dyn FnMut() -> u64) {
         access: 0,
     };
     abuse(&register, source, drop);
-    abuse(&Destroy(DmHandle(1)), source, drop);
+    let (dm, offset) = (DmHandle(1), 0);
+    abuse(&ExportDmabuf { dm, offset }, source, mem::forget);
+    abuse(&Destroy(dm), source, drop);
     abuse(&create_rss_qp(), source, drop);
     abuse(&AllocDmah::default(), source, drop);
     let dmah = DmahHandle(1);

@@ -45,7 +45,7 @@ pub(crate) use destroy::{Destroy, Object};
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
-pub(crate) use dm::{AllocDm, RegDmMr};
+pub(crate) use dm::{AllocDm, ExportDmabuf, RegDmMr};
 pub(crate) use dmah::{AllocDmah, RegMrDmah};
 pub(crate) use fd::{CommandFd, write};
 #[allow(

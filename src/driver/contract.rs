@@ -305,6 +305,12 @@ pub(crate) trait DeviceMemory: Debug + Send + Sync {
     /// Bytes.
     fn length(&self) -> u64;
 
+    /// Where mmap(2) of the command file finds the pages that it lies in, in bytes.
+    fn file_offset(&self) -> u64;
+
+    /// Where it begins in these pages, in bytes.
+    fn start(&self) -> u64;
+
     /// Copies bytes from it, behind all that came before.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
 
@@ -319,6 +325,14 @@ pub(crate) enum NoDeviceMemory {}
 
 impl DeviceMemory for NoDeviceMemory {
     fn length(&self) -> u64 {
+        match *self {}
+    }
+
+    fn file_offset(&self) -> u64 {
+        match *self {}
+    }
+
+    fn start(&self) -> u64 {
         match *self {}
     }
 

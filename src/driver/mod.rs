@@ -528,6 +528,8 @@ impl Device {
 impl DeviceMemory {
     forward! {
         length() -> u64;
+        file_offset() -> u64;
+        start() -> u64;
         read(offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
         write(offset: u64, bytes: &[u8]) -> Result<(), CopyError>;
     }

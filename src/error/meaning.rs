@@ -86,9 +86,11 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "no change was requested, the access flags contradict each other, or the new memory is empty"
         }
         (Verb::RegDmabufMr, Errno::INVAL) => {
-            "the descriptor is no dma-buf, the range does not lie within it, the access flags contradict each other, or the I/O virtual address has another offset in its page than the range"
+            "the descriptor is no dma-buf, the range does not lie within it, the access flags contradict each other, the I/O virtual address has another offset in its page than the range, or the device cannot reach the exporter's memory"
         }
         (Verb::RegDmabufMr, Errno::BADF) => "the descriptor is not open",
+        // From the exporter, when the driver maps the pages. That of mlx5 maps them at once.
+        (Verb::RegDmabufMr, Errno::NODEV) => "the exporter has revoked the dma-buf",
         (Verb::AdviseMr, Errno::FAULT) => {
             "a slice does not lie within its region, or the process has nothing mapped there"
         }

@@ -152,6 +152,8 @@ verbs! {
     FreeDmah = "dealloc_dmah",
     /// Imports device memory by its handle.
     ImportDm = "import_dm",
+    /// Exports device memory as a dma-buf.
+    ExportDmabuf = "dm_export_dmabuf_fd",
     /// Registers device memory.
     RegDmMr = "reg_dm_mr",
     /// Allocates the null memory region, which discards writes.

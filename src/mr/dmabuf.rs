@@ -24,14 +24,17 @@ impl Pd {
     /// The memory belongs to the exporter. If it moves its pages, the kernel's driver unmaps them from the
     /// device, and maps the new ones when the device asks for them. If the exporter revokes its memory for
     /// good, requests fail with [`LOC_PROT_ERR`](crate::WcStatus::LOC_PROT_ERR) or
-    /// [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
+    /// [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR), those in flight too, and the region can only be
+    /// deregistered. [`Dm::export_dmabuf`](crate::dm::Dm::export_dmabuf) makes a dma-buf that is revoked when
+    /// its memory is freed.
     ///
     /// # Errors
     ///
     /// The driver has no such regions: soft-RoCE has none, and on newer kernels (seen with Linux 7.3) neither
     /// has mlx5 with firmware without on-demand paging. The range is empty or not within the dma-buf; `iova`
-    /// has another offset in its page; the access flags contradict each other. The error returns the dma-buf.
-    /// Manual page: `ibv_reg_dmabuf_mr(3)`.
+    /// has another offset in its page; the access flags contradict each other; the device cannot reach the
+    /// exporter's memory over the bus. `ENODEV` if the exporter has revoked it. The error returns the
+    /// dma-buf. Manual page: `ibv_reg_dmabuf_mr(3)`.
     #[doc(alias = "ibv_reg_dmabuf_mr")]
     pub fn register_dmabuf(
         &self,

@@ -5,6 +5,8 @@
 
 #include "check.h"
 
+#include <dlfcn.h>
+
 #define LENGTH 4500
 #define REGION_ACCESS (ALL_ACCESS | IBV_ACCESS_ZERO_BASED)
 
@@ -172,4 +174,25 @@ static void imported(void)
 	say_status("close", ibv_close_device(again));
 }
 
-MAIN({ "copies", copies }, { "refused", refused }, { "regions", regions }, { "imported", imported })
+/* The distribution's library may be too old to have it, and so are its headers. */
+static void exported(void)
+{
+	int (*export)(struct ibv_dm *) = dlsym(RTLD_DEFAULT, "ibv_dm_export_dmabuf_fd");
+	struct ibv_dm *dm = allocate("memory", LENGTH, 0, 0);
+	char path[32], link[16] = "";
+	int fd;
+
+	if (!dm)
+		return;
+	errno = 0;
+	fd = export ? export(dm) : -2;
+	if (fd >= 0) {
+		snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+		NEED(readlink(path, link, sizeof(link) - 1) > 0);
+		close(fd);
+	}
+	say("export", "%s", fd == -2 ? "no function" : fd < 0 ? error_name(errno) : link);
+	say_status("free", ibv_free_dm(dm));
+}
+
+MAIN({ "copies", copies }, { "refused", refused }, { "regions", regions }, { "imported", imported }, { "exported", exported })

@@ -17,7 +17,7 @@ const PROGRAMS: [(&str, usize); 10] = [
     ("posting", 26),
     ("extended", 28),
     ("attributes", 22),
-    ("dm", 4),
+    ("dm", 5),
     ("domains", 6),
     ("events", 10),
     ("lifetime", 9),

@@ -81,7 +81,7 @@ const _: () = {
 pub struct verbs_context {
     pub free_buf: Lacking,
     pub alloc_buf: Lacking,
-    pub dm_export_dmabuf_fd: Lacking,
+    pub dm_export_dmabuf_fd: Option<unsafe extern "C" fn(*mut ibv_dm) -> c_int>,
     pub reg_mr_ex: Lacking,
     pub dealloc_dmah: Lacking,
     pub alloc_dmah: Lacking,

@@ -7,8 +7,8 @@ use uverbs_uapi::handle::{CountersHandle, DmHandle, DmahHandle, PdHandle, WqHand
 use super::encoding::*;
 use crate::command::samples::*;
 use crate::command::{
-    AllocDm, AllocDmah, CreateCounters, Destroy, OpenQp, OpenXrcd, ReadCounters, RegDmMr, RegMr,
-    RegMrDmah,
+    AllocDm, AllocDmah, CreateCounters, Destroy, ExportDmabuf, OpenQp, OpenXrcd, ReadCounters,
+    RegDmMr, RegMr, RegMrDmah,
 };
 
 #[test]
@@ -356,5 +356,13 @@ fn device_memory_and_regions_in_it() {
         (6, 4, MANDATORY, POINTER),
         (7, 4, MANDATORY, POINTER),
     ];
+    assert_eq!(attributes, expected);
+    let export = ExportDmabuf {
+        dm: DmHandle(0xdc),
+        offset: 0x80_1000,
+    };
+    let (found, attributes) = frame(&export, Spelling::Native);
+    assert_eq!(found, header(18, 0, 2));
+    let expected = [(0, 0, MANDATORY, NEW), (1, 8, MANDATORY, 0x80_1000)];
     assert_eq!(attributes, expected);
 }

@@ -59,6 +59,8 @@ pub(crate) struct Dm {
     start: usize,
     /// Bytes, not more than the mapping has from there on.
     length: usize,
+    /// Where the command file has the pages, in bytes.
+    file_offset: u64,
 }
 
 // SAFETY: the mapping is owned, and each load and store is a single one of a word.
@@ -78,6 +80,7 @@ impl Dm {
         let malformed = |what| Error::malformed(verb, subject(), what);
         let shape = Shape::new(place, length, page)
             .ok_or_else(|| malformed(format!("{length} bytes of device memory at {place:?}")))?;
+        let file_offset = file_offset(place.page) * page as u64;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let base = unsafe {
             mmap(
@@ -86,7 +89,7 @@ impl Dm {
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 fd.as_fd(),
-                file_offset(place.page) * page as u64,
+                file_offset,
             )
         };
         let base = base.map_err(|errno| {
@@ -94,7 +97,7 @@ impl Dm {
         })?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| malformed("mapped at address 0".to_owned()))?;
-        Ok(shape.at(base))
+        Ok(shape.at(base, file_offset))
     }
 
     /// The first of the words that so many bytes are, from the offset on.
@@ -124,6 +127,14 @@ impl Dm {
 impl contract::DeviceMemory for Dm {
     fn length(&self) -> u64 {
         self.length as u64
+    }
+
+    fn file_offset(&self) -> u64 {
+        self.file_offset
+    }
+
+    fn start(&self) -> u64 {
+        self.start as u64
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
@@ -192,7 +203,7 @@ impl Shape {
         })
     }
 
-    fn at(self, base: NonNull<u8>) -> Dm {
+    fn at(self, base: NonNull<u8>, file_offset: u64) -> Dm {
         let Self {
             mapped,
             start,
@@ -203,6 +214,7 @@ impl Shape {
             mapped,
             start,
             length,
+            file_offset,
         }
     }
 }
@@ -222,7 +234,7 @@ impl Dm {
             start,
             length,
         };
-        shape.at(NonNull::new(base.unwrap().cast()).unwrap())
+        shape.at(NonNull::new(base.unwrap().cast()).unwrap(), 0)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Regions in dma-bufs, with udmabuf as the exporter: every byte that a device reads and writes there, and
-//! what is refused. Where a device has no such regions, the refusal must be told and the dma-buf come back.
+//! what is refused. Memory that is taken back is in `revoked`: udmabuf never does that. Where a device
+//! has no such regions, the refusal must be told and the dma-buf come back.
 
 mod exporter;
+mod revoked;
 
 use std::fs::{self, File};
 use std::ops::Range;
@@ -17,13 +19,15 @@ use uverbs::{Access, Cause, Pd, Rc, WcOpcode, WcStatus, error::Errno};
 use exporter::{Exporter, PAGE};
 
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![
+    let mut tests = vec![
         test("dmabuf::every_byte", every_byte),
         test("dmabuf::beyond_the_region", beyond_the_region),
         test("dmabuf::refused", refused),
         test("dmabuf::stays_while_posted", stays_while_posted),
         test("dmabuf::not_a_dmabuf", not_a_dmabuf),
-    ]
+    ];
+    tests.extend(revoked::tests());
+    tests
 }
 
 /// Pages of a dma-buf: more than the entries of one block of a list, and an odd number of them.

@@ -410,6 +410,7 @@ impl Device {
         })
     }
 
+    #[inline(always)]
     pub(crate) fn create_qp(
         &self,
         fd: &Arc<CommandFd>,

@@ -385,6 +385,7 @@ impl Device {
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
     }
 
+    #[inline(always)]
     pub(crate) fn create_cq(
         &self,
         fd: &CommandFd,
@@ -410,7 +411,6 @@ impl Device {
         })
     }
 
-    #[inline(always)]
     pub(crate) fn create_qp(
         &self,
         fd: &Arc<CommandFd>,

@@ -78,7 +78,6 @@ impl contract::QpBacking for QpCore {
 }
 
 /// Creates a queue pair and maps its rings.
-#[inline]
 pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
     let srq = parts.srq.filter(|_| parts.follows_requests);
     let attach = |qpn| srq.map(|srq| Attached::new(qpn, srq, parts.recv_cq));
@@ -88,7 +87,6 @@ pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> R
 }
 
 /// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
-#[inline]
 fn create_as(
     fd: &Arc<CommandFd>,
     spec: &QpSpec,
@@ -110,7 +108,6 @@ fn create_as(
     mapped
 }
 
-#[inline]
 fn map(
     fd: &Arc<CommandFd>,
     spec: &QpSpec,

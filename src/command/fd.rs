@@ -162,8 +162,8 @@ impl CommandFd {
         Ok(())
     }
 
-    /// Sends a command without an answer by write(2), from a buffer that has all of it. `None` if this process
-    /// may not write to the file, and there is another way.
+    /// Sends a command without an answer by write(2), from a buffer that has all of it. `None` if this
+    /// process may not write to the file, and there is another way.
     pub(super) fn write_plain<C: Command>(&self, command: &C, buffer: &[u8]) -> Option<Result<()>> {
         if !self.routes.may_write() {
             return None;

@@ -9,8 +9,8 @@ use crate::error::{Errno, Verb};
 #[non_exhaustive]
 pub enum Route {
     /// The verb's own ioctl method, else the ioctl `INVOKE_WRITE`, else write(2). What is frequent and has no
-    /// method goes by write(2) as long as the kernel takes that from this process: changes of queue pairs, and
-    /// rxe's doorbell.
+    /// method goes by write(2) as long as the kernel takes that from this process: changes of queue pairs,
+    /// and rxe's doorbell.
     #[default]
     Best,
     /// Only ioctl, for a file that another process opened or a sandbox that forbids write(2).

@@ -139,8 +139,8 @@ fn best_route() -> Result {
     same(others, Vec::new(), "calls of write that are neither")
 }
 
-/// Catches a doorbell or a change of a queue pair that fails for good when the process has changed its credentials since it opened the
-/// device: the kernel then refuses write(2) with EACCES.
+/// Catches a doorbell or a change of a queue pair that fails for good when the process has changed its
+/// credentials since it opened the device: the kernel then refuses write(2) with EACCES.
 fn other_credentials() -> Result {
     let mut pair = Pair::<Rc>::on(&open_by(Route::Best)?, &Setup::default())?;
     talk::sends(&mut pair)?;

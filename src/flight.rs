@@ -190,11 +190,6 @@ impl fmt::Display for Stands {
 }
 
 impl Stands {
-    /// Where others stood as well.
-    pub(crate) fn add(&mut self, others: Self) {
-        self.0.extend(others.0);
-    }
-
     /// Nothing was in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

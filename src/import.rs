@@ -23,7 +23,7 @@ use crate::driver::Driver;
 use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Memory;
 use crate::mr::Mr;
-use crate::pd::{Pd, PdUse, Stand, User};
+use crate::pd::{Pd, RegionUse, Stand};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, PdTag, RemoteKey, RemoteSlice};
 
 impl Context {
@@ -295,7 +295,7 @@ impl Pd {
             handle,
             known,
             iova,
-            pd: self.user(User::Mr),
+            pd: self.region_use(),
         })
     }
 }
@@ -339,7 +339,7 @@ pub struct ImportedMr {
     handle: MrHandle,
     known: QueryMrReply,
     iova: u64,
-    pd: PdUse,
+    pd: RegionUse,
 }
 
 impl ImportedMr {

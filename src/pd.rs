@@ -1,6 +1,7 @@
 //! Protection domains. Memory, queue pairs and address handles work together only if they share one.
 
 use std::fmt;
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -91,6 +92,17 @@ pub(crate) enum User {
 #[derive(Debug, Default)]
 struct Users([AtomicU32; NAMES.len()]);
 
+// Relaxed, both: the counts are for messages; the `Arc` orders what matters.
+impl Users {
+    fn add(&self, kind: User) {
+        self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn remove(&self, kind: User) {
+        self.0[kind as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The kinds by number, in the singular.
 const NAMES: [&str; 10] = [
     "MR",
@@ -172,8 +184,25 @@ impl PdUse {
 
 impl Drop for PdUse {
     fn drop(&mut self) {
-        // Relaxed: the count is for messages; the `Arc` orders what matters.
-        self.pd.users.0[self.kind as usize].fetch_sub(1, Ordering::Relaxed);
+        self.pd.users.remove(self.kind);
+    }
+}
+
+/// As [`PdUse`], of a memory region: of those there may be very many, so it is no more than a pointer.
+#[derive(Debug)]
+pub(crate) struct RegionUse(Arc<PdInner>);
+
+impl Deref for RegionUse {
+    type Target = PdInner;
+
+    fn deref(&self) -> &PdInner {
+        &self.0
+    }
+}
+
+impl Drop for RegionUse {
+    fn drop(&mut self) {
+        self.0.users.remove(User::Mr);
     }
 }
 
@@ -242,11 +271,17 @@ impl Pd {
 
     /// Counts a new object of a kind in the PD.
     pub(crate) fn user(&self, kind: User) -> PdUse {
-        self.0.users.0[kind as usize].fetch_add(1, Ordering::Relaxed);
+        self.0.users.add(kind);
         PdUse {
             pd: Arc::clone(&self.0),
             kind,
         }
+    }
+
+    /// Counts a new memory region in the PD.
+    pub(crate) fn region_use(&self) -> RegionUse {
+        self.0.users.add(User::Mr);
+        RegionUse(Arc::clone(&self.0))
     }
 
     /// Frees the protection domain.
@@ -315,6 +350,10 @@ impl Pd {
 }
 
 impl PdInner {
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
     fn buffers(&self) -> Option<&Buffers> {
         match &self.stand {
             Stand::Over(domain) => domain.buffers.as_ref(),
@@ -322,7 +361,7 @@ impl PdInner {
         }
     }
 
-    fn tag(&self) -> PdTag {
+    pub(crate) fn tag(&self) -> PdTag {
         PdTag::new(self.context.raw_fd(), self.handle.0)
     }
 
@@ -368,14 +407,14 @@ impl PdInner {
     }
 
     /// Its queues, and the regions that wait for them: those of the PD whose handle it has.
-    fn flights(&self) -> &Arc<Flights> {
+    pub(crate) fn flights(&self) -> &Arc<Flights> {
         let root = self.root();
         root.flights
             .get_or_init(|| root.context.flights(root.handle))
     }
 
     /// As [`Pd::reclaim`].
-    fn reap(&self) -> usize {
+    pub(crate) fn reap(&self) -> usize {
         self.root()
             .flights
             .get()

@@ -278,8 +278,7 @@ impl XrcTarget {
         let steps = self
             .end(options)?
             .steps(QpType::XRC_RECV, initiator, options)?;
-        let mut steps = steps.into_iter();
-        steps.try_for_each(|step| self.change(step, None))
+        steps.each(|step| self.change(step.core, None))
     }
 
     /// The context that its domain was opened in.

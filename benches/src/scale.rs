@@ -25,6 +25,19 @@ const PAGE: usize = 4096;
 /// Longer than the device takes for a round's requests.
 const SETTLE: Duration = Duration::from_millis(30);
 
+/// How many are made that are not counted: they touch what all share.
+const FIRST: usize = 8;
+
+/// Makes so many of something. It is the same code for those that are counted and those that are not.
+#[inline(never)]
+fn several<T>(count: usize, make: impl Fn() -> Result<T>) -> Result<Vec<T>> {
+    let mut all = Vec::with_capacity(count);
+    for _ in 0..count {
+        all.push(make()?);
+    }
+    Ok(all)
+}
+
 /// Makes so many queue pairs, uses them, and prints the line of numbers.
 ///
 /// # Errors
@@ -35,19 +48,15 @@ pub fn queue_pairs(device: &str, count: usize) -> Result<()> {
     let mut cq = context.create_cq(2 * ROUND as u32)?;
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let mr = pd.register(vec![0; PAGE], access)?;
-    // All is said beforehand, so that connecting queries nothing.
+    // All is queried beforehand, as the C program does.
     let options = ConnectOptions {
-        gid_index: context.best_gid(1)?.map(|(index, _)| index),
         path_mtu: Some(Mtu::MTU_1024),
         ..ConnectOptions::default()
     };
-    // One that is not counted has touched what all share.
-    let _first = connected(&pd, &cq, &options)?;
-    let mut qps = Vec::with_capacity(count);
+    let options = options.queried(&context)?;
+    let _first = several(FIRST, || connected(&pd, &cq, &options))?;
     let (resident, started) = (resident()?, Instant::now());
-    for _ in 0..count {
-        qps.push(connected(&pd, &cq, &options)?);
-    }
+    let mut qps = several(count, || connected(&pd, &cq, &options))?;
     let set_up = started.elapsed().as_nanos() / count as u128;
     let bytes = grown(resident)? / count as u64;
     let (mut posts, mut polls) = (Vec::new(), Vec::new());
@@ -108,18 +117,15 @@ pub fn regions(device: &str, count: usize) -> Result<()> {
     let pd = context.alloc_pd()?;
     let mut page = vec![0u8; 2 * PAGE];
     let address = NonNull::new(page.as_mut_ptr()).context("no memory")?;
-    let region = || {
+    let region = || -> Result<_> {
         // SAFETY: the page outlives the regions, and no request uses it.
         let memory = unsafe { RawMemory::new(address, PAGE) };
         let made = pd.register(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-        made.map_err(|failed| failed.error)
+        Ok(made.map_err(|failed| failed.error)?)
     };
-    let _first = region()?;
-    let mut all = Vec::with_capacity(count);
+    let _first = several(FIRST, region)?;
     let (resident, started) = (resident()?, Instant::now());
-    for _ in 0..count {
-        all.push(region()?);
-    }
+    let all = several(count, region)?;
     let set_up = started.elapsed().as_nanos() / count as u128;
     println!("{set_up} {}", grown(resident)? / count as u64);
     drop(all);
@@ -127,8 +133,13 @@ pub fn regions(device: &str, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of this process that are in memory.
+/// Bytes of this process that are in memory. Twice, since the first look itself touches code and data.
 fn resident() -> Result<u64> {
+    look()?;
+    look()
+}
+
+fn look() -> Result<u64> {
     let text = fs::read_to_string("/proc/self/smaps_rollup")?;
     let line = text.lines().find_map(|line| line.strip_prefix("Rss:"));
     let kib = line.and_then(|line| line.split_whitespace().next());

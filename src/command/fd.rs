@@ -162,6 +162,38 @@ impl CommandFd {
         Ok(())
     }
 
+    /// Sends a command without an answer by write(2), from a buffer that has all of it. `None` if this
+    /// process may not write to the file, and there is another way.
+    pub(super) fn write_plain<C: Command>(&self, command: &C, buffer: &[u8]) -> Option<Result<()>> {
+        if !self.routes.may_write() {
+            return None;
+        }
+        let result = loop {
+            match rustix::io::write(&self.fd, buffer) {
+                Err(Errno::INTR) => {}
+                result => break result.map(drop),
+            }
+        };
+        if tracing::enabled!(target: "uverbs::command", Level::TRACE) {
+            self.trace_written(command, result);
+        }
+        match result {
+            Ok(()) => Some(Ok(())),
+            Err(Errno::ACCESS) if self.routes.may_ioctl() => {
+                self.routes.without_write();
+                None
+            }
+            Err(errno) => Some(Err(self.refused(command, errno, false))),
+        }
+    }
+
+    #[cold]
+    fn trace_written<C: Command>(&self, command: &C, result: Result<(), Errno>) {
+        let mut request = Request::new();
+        let _ = command.write(&mut request);
+        self.trace(C::VERB, &request, Way::Write, result);
+    }
+
     /// The error for a command that has no route to the kernel, or none left after a refusal.
     #[cold]
     fn no_route<C: Command>(&self, command: &C, refusal: Option<Errno>) -> Error {

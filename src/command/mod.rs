@@ -62,7 +62,7 @@ pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{
-    CreateQp, CreateQpReply, CreateRssQp, ModifyQp, ModifyQpAlone, QpSpec, QueryQp,
+    CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QpSpec, QueryQp, WrittenModifyQp,
 };
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;

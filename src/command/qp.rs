@@ -7,12 +7,15 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{CreateQpMask, QpCreateFlags};
 use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, RwqIndTblHandle, SrqHandle};
 use uverbs_uapi::types::QpCap;
+use uverbs_uapi::write::CmdHdr;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
-use zerocopy::IntoBytes;
+use zerocopy::{Immutable, IntoBytes};
 
 use super::request::DriverReply;
-use super::{Command, Decode, DriverData, Malformed, Request, Undo, nothing, response, undo};
-use crate::error::{Subject, Verb};
+use super::{
+    Command, CommandFd, Decode, DriverData, Malformed, Request, Undo, nothing, response, undo,
+};
+use crate::error::{Result, Subject, Verb};
 
 /// What a queue pair is to be, but for the driver's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,6 +282,39 @@ impl Command for ModifyQpAlone<'_> {
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         request.write_command::<_, ()>(cmd::MODIFY_QP, self.0);
         Some(nothing)
+    }
+}
+
+/// A [`ModifyQpAlone`] as write(2) takes it. It is built once for several changes.
+#[derive(Clone, Debug, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct WrittenModifyQp {
+    header: CmdHdr,
+    pub(crate) core: abi::ModifyQp,
+}
+
+impl From<abi::ModifyQp> for WrittenModifyQp {
+    #[inline(always)]
+    fn from(core: abi::ModifyQp) -> Self {
+        const WORD: usize = 4;
+        let header = CmdHdr {
+            command: cmd::MODIFY_QP,
+            in_words: (size_of::<Self>() / WORD) as u16,
+            out_words: 0,
+        };
+        Self { header, core }
+    }
+}
+
+impl CommandFd {
+    /// Changes a queue pair: by write(2) where this process may, which costs the kernel less than the ioctl
+    /// `INVOKE_WRITE`, and there is no other way to change one.
+    pub(crate) fn modify_qp(&self, change: &WrittenModifyQp) -> Result<()> {
+        let command = ModifyQpAlone(&change.core);
+        match self.write_plain(&command, change.as_bytes()) {
+            Some(result) => result,
+            None => self.execute(&command),
+        }
     }
 }
 

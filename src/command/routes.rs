@@ -8,7 +8,9 @@ use crate::error::{Errno, Verb};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// The verb's own ioctl method, else the ioctl `INVOKE_WRITE`, else write(2).
+    /// The verb's own ioctl method, else the ioctl `INVOKE_WRITE`, else write(2). What is frequent and has no
+    /// method goes by write(2) as long as the kernel takes that from this process: changes of queue pairs,
+    /// and rxe's doorbell.
     #[default]
     Best,
     /// Only ioctl, for a file that another process opened or a sandbox that forbids write(2).
@@ -37,6 +39,8 @@ pub(crate) struct Routes {
     allowed: Route,
     /// The kernel has no uverbs ioctl at all, or no `INVOKE_WRITE`.
     no_invoke_write: AtomicBool,
+    /// The kernel takes no write(2) from this process: others opened the file.
+    no_write: AtomicBool,
     /// Verbs of which the kernel lacks the native method: a bit by the verb's number.
     no_native: [AtomicU64; 2],
 }
@@ -121,6 +125,17 @@ impl Routes {
             Route::Ioctl => Way::InvokeWrite,
             Route::Best | Route::Write => Way::Write,
         }
+    }
+
+    /// Whether write(2) is worth a try: it costs the kernel less than the ioctl `INVOKE_WRITE`.
+    #[inline]
+    pub(crate) fn may_write(&self) -> bool {
+        self.allowed != Route::Ioctl && !self.no_write.load(Ordering::Relaxed)
+    }
+
+    /// This process may not send commands by write(2).
+    pub(crate) fn without_write(&self) {
+        self.no_write.store(true, Ordering::Relaxed);
     }
 
     /// Whether commands may go by ioctl.

@@ -385,6 +385,7 @@ impl Device {
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
     }
 
+    #[inline(always)]
     pub(crate) fn create_cq(
         &self,
         fd: &CommandFd,

@@ -15,7 +15,7 @@ use crate::command::RegDmMr;
 use crate::dm::{Dm, DmShared};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::memory::Still;
-use crate::pd::{Pd, User};
+use crate::pd::Pd;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
@@ -56,10 +56,8 @@ impl Pd {
             iova: 0,
             access,
             pinned_for_writing: false,
-            registered: true,
             sliced: AtomicBool::new(false),
-            pd: self.user(User::Mr),
-            or_pd: None,
+            pd: self.region_use(),
         };
         Ok(DmMr {
             held: Held::new(Still::new(Arc::clone(dm.shared())), region),

@@ -14,7 +14,7 @@ use super::{RegisterError, check_access, without_unknown_options};
 use crate::command::RegDmabufMr;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::memory::Still;
-use crate::pd::{Pd, User};
+use crate::pd::Pd;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 impl Pd {
@@ -84,10 +84,8 @@ impl Pd {
             iova,
             access,
             pinned_for_writing: true,
-            registered: true,
             sliced: AtomicBool::new(false),
-            pd: self.user(User::Mr),
-            or_pd: None,
+            pd: self.region_use(),
         })
     }
 }

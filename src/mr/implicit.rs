@@ -12,7 +12,7 @@ use super::{check_access, with_access, without_unknown_options};
 use crate::command::RegMr;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Still;
-use crate::pd::{Pd, User};
+use crate::pd::Pd;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey};
 
 impl Pd {
@@ -54,10 +54,8 @@ impl Pd {
             iova: 0,
             access,
             pinned_for_writing: false,
-            registered: true,
             sliced: AtomicBool::new(false),
-            pd: self.user(User::Mr),
-            or_pd: None,
+            pd: self.region_use(),
         };
         Ok(ImplicitMr {
             held: Held::new(Still::new(()), region),

@@ -44,7 +44,7 @@ use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Still;
 use crate::mw::Window;
-use crate::pd::{Pd, PdUse, User};
+use crate::pd::{Pd, RegionUse};
 use crate::query::DeviceAttr;
 
 /// A word of a region that cannot be loaded or stored.
@@ -243,10 +243,8 @@ impl Pd {
             iova,
             access,
             pinned_for_writing: pins_for_writing(access),
-            registered: true,
             sliced: AtomicBool::new(false),
-            pd: self.user(User::Mr),
-            or_pd: None,
+            pd: self.region_use(),
         })
     }
 }
@@ -621,7 +619,7 @@ impl<M: Memory> Mr<M> {
 
     /// Takes the region apart into its handle, its range, its local key and its share in the PD. It stays
     /// registered, and the memory is leaked.
-    pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, PdUse) {
+    pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, RegionUse) {
         let (_, region) = self.held.into_parts();
         let remote = region.remote();
         let Region {

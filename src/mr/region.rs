@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::error::{Cause, Error, Result, Verb};
 use crate::flight::{Parked, Stands};
 use crate::memory::Still;
-use crate::pd::PdUse;
+use crate::pd::RegionUse;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 /// A registered range, without the memory itself.
@@ -29,12 +29,9 @@ pub(super) struct Region {
     pub(super) access: AccessFlags,
     /// Whether the kernel has pinned its pages so that a device may write to them.
     pub(super) pinned_for_writing: bool,
-    pub(super) registered: bool,
     /// Whether slices were ever taken of it, so that requests may name it.
     pub(super) sliced: AtomicBool,
-    pub(super) pd: PdUse,
-    /// The protection domain that it may stand on as well, after a change that failed halfway.
-    pub(super) or_pd: Option<PdUse>,
+    pub(super) pd: RegionUse,
 }
 
 // SAFETY: the pointer is to memory that is `Send`, and is used by copies only.
@@ -44,29 +41,21 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    pub(super) fn deregister(&mut self) -> Result<()> {
-        if !self.registered {
-            return Ok(());
-        }
+    fn deregister(&self) -> Result<()> {
         // When a device goes away the kernel lets go of all memory and still takes this command,
         // successfully. So an error always means that the device may go on using the memory: EIO is what
         // adapters fail with.
-        self.pd.context().fd().execute(&Destroy(self.handle))?;
-        self.registered = false;
-        Ok(())
+        self.pd.context().fd().execute(&Destroy(self.handle))
     }
 
     /// Where the queues stand that may have requests that name it, as far as they have any in flight.
     fn stands(&self) -> Stands {
-        let mut stands = Stands::default();
-        for pd in [Some(&self.pd), self.or_pd.as_ref()].into_iter().flatten() {
-            pd.reap();
-            // Relaxed: whoever took a slice has given it back, which orders the two.
-            if self.sliced.load(Ordering::Relaxed) {
-                stands.add(pd.flights().stands(self.lkey));
-            }
+        self.pd.reap();
+        // Relaxed: whoever took a slice has given it back, which orders the two.
+        match self.sliced.load(Ordering::Relaxed) {
+            true => self.pd.flights().stands(self.lkey),
+            false => Stands::default(),
         }
-        stands
     }
 
     /// Fails if requests in flight may name it.
@@ -192,7 +181,7 @@ impl<T: Send + 'static> Held<T> {
     fn let_go(self) -> Result<T, (Self, Error)> {
         // Apart: should who traces commands panic, nobody knows whether the device has let go. The memory is
         // leaked then, and the handle, which may be another region's by now, is not used again.
-        let (memory, mut region) = self.into_parts();
+        let (memory, region) = self.into_parts();
         match region.deregister() {
             Ok(()) => Ok(memory.into_inner()),
             Err(error) => Err((Self { memory, region }, error)),
@@ -207,11 +196,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 impl<T: Send + 'static> Drop for Held<T> {
     fn drop(&mut self) {
         let Self { memory, region } = self;
-        if !region.registered {
-            // SAFETY: this is the destructor, and the device does not know the memory.
-            unsafe { memory.drop() };
-            return;
-        }
         // First: other regions may go by this, with memory of anybody's type. Should its destructor panic,
         // this one stays registered, and its memory is leaked.
         let stands = region.stands();
@@ -305,10 +289,8 @@ pub(super) mod tests {
             iova: 0,
             access: AccessFlags::empty(),
             pinned_for_writing: false,
-            registered: true,
             sliced: AtomicBool::new(true),
-            pd: pd.user(User::Mr),
-            or_pd: None,
+            pd: pd.region_use(),
         };
         let memory = Memory(Arc::clone(&drops), panics);
         (Held::new(Still::new(memory), region), drops)

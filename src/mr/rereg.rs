@@ -16,7 +16,7 @@ use super::{Memory, Mr, check_access, pins_for_writing, without_unknown_options}
 use crate::command::ReregMr;
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
 use crate::memory::Still;
-use crate::pd::{Pd, PdUse, User};
+use crate::pd::{Pd, RegionUse};
 use crate::work::{LocalKey, RemoteKey};
 
 /// What to change of a region besides its memory. Fields that are `None` stay as they are.
@@ -77,6 +77,8 @@ impl<V, T: Send + 'static> From<ReregError<V, T>> for Error {
 /// reach; dropping it deregisters it.
 pub struct UnusableMr<T: Send + 'static> {
     held: Held<T>,
+    /// The protection domain that it may stand on instead of its own: the one that it was to move to.
+    or_pd: Option<RegionUse>,
 }
 
 impl<T: Send + 'static> UnusableMr<T> {
@@ -91,8 +93,9 @@ impl<T: Send + 'static> UnusableMr<T> {
     ///
     /// As for [`Mr::deregister`].
     pub fn deregister(self) -> Result<T, DestroyError<Self>> {
-        self.held.release().map_err(|(held, error)| DestroyError {
-            object: Self { held },
+        let Self { held, or_pd } = self;
+        held.release().map_err(|(held, error)| DestroyError {
+            object: Self { held, or_pd },
             error,
         })
     }
@@ -203,18 +206,14 @@ fn unusable<V, T: Send + 'static>(
     change: Rereg<'_>,
     error: Error,
 ) -> ReregError<V, T> {
-    region.or_pd = change.pd.map(counted);
+    let or_pd = change.pd.map(Pd::region_use);
     // Nothing in flight named it when the kernel was asked, and nothing can from here on: it need not wait.
     region.sliced = AtomicBool::new(false);
     let held = Held::new(memory, region);
     ReregError {
-        after: AfterRereg::Unusable(UnusableMr { held }),
+        after: AfterRereg::Unusable(UnusableMr { held, or_pd }),
         error,
     }
-}
-
-fn counted(pd: &Pd) -> PdUse {
-    pd.user(User::Mr)
 }
 
 impl Region {
@@ -280,7 +279,7 @@ impl Region {
             self.access = without_unknown_options(access, self.pd.context());
         }
         if let Some(pd) = change.pd {
-            self.pd = counted(pd);
+            self.pd = pd.region_use();
         }
     }
 }
@@ -326,7 +325,7 @@ mod tests {
     #[test]
     fn what_can_only_go_waits_for_nothing() {
         let (file, pd) = kernel();
-        let flights = pd.user(User::Mr);
+        let flights = pd.region_use();
         let _under_way = flights.flights().begin(Subject::the("QP"), Queues::Unknown);
         let (held, drops) = region(&pd, 3, false);
         let (memory, region) = held.into_parts();

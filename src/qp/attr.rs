@@ -115,24 +115,9 @@ impl QpAttr {
         raw
     }
 
-    /// The attributes as the kernel takes them, where the compiler sees which are set: nothing is left to be
-    /// asked then.
-    #[inline(always)]
-    pub(super) fn known(&self) -> abi::ModifyQp {
-        let mut raw = abi::ModifyQp::default();
-        self.put(&mut raw);
-        raw
-    }
-
-    /// Puts those that are set into a command that is otherwise empty.
     // A function of its own: it then skips what is not set, which most are, instead of selecting zeros.
     #[inline(never)]
     fn put_into(&self, raw: &mut abi::ModifyQp) {
-        self.put(raw);
-    }
-
-    #[inline(always)]
-    fn put(&self, raw: &mut abi::ModifyQp) {
         use QpAttrMask as Mask;
         let mut set = Set(Mask::empty());
         set.put(Mask::STATE, self.state, |it| raw.qp_state = it.0 as u8);
@@ -319,7 +304,8 @@ fn wrong_attributes(
 }
 
 /// A path in the form that the kernel takes for a QP.
-fn dest(path: &AddressVector) -> QpDest {
+#[inline]
+pub(super) fn dest(path: &AddressVector) -> QpDest {
     QpDest {
         dgid: path.dgid.map_or([0; 16], |gid| gid.raw()),
         flow_label: path.flow_label,

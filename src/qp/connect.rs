@@ -9,9 +9,12 @@ use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
 use uverbs_uapi::flags::AccessFlags;
 use uverbs_uapi::write as abi;
 
+use super::attr::{dest, has_short_numbers};
+use super::transition::needed;
 use super::transport::{Connected, Datagram, Transport};
 use super::{Membership, NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
+use crate::command::WrittenModifyQp;
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::gid::{Gid, GidType};
@@ -155,6 +158,9 @@ pub struct ConnectOptions {
     pub max_rd_atomic: u8,
     /// See [`QpAttr::max_dest_rd_atomic`]. At least the peer's `max_rd_atomic`.
     pub max_dest_rd_atomic: u8,
+    /// What [`queried`](Self::queried) found out. It is used only if `port` and `gid_index` are still the
+    /// same; otherwise, and if it is `None`, each call queries the device.
+    pub local: Option<LocalEnd>,
 }
 
 /// Port 1, its best GID and its MTU. The peer may read, write and do atomics where the memory allows it. A
@@ -179,7 +185,32 @@ impl Default for ConnectOptions {
             min_rnr_timer: 12,
             max_rd_atomic: 1,
             max_dest_rd_atomic: 1,
+            local: None,
         }
+    }
+}
+
+impl ConnectOptions {
+    /// Queries the port and the GID now, for all connections with these options. [`Qp::endpoint_with`] and
+    /// [`Qp::connect_with`] then make no queries of their own, which is worth it where there are many queue
+    /// pairs. They do not notice if the port or its GIDs change: after such an
+    /// [event](crate::event::AsyncEventType), query again.
+    ///
+    /// ```no_run
+    /// use uverbs::{ConnectOptions, Qp, Rc};
+    /// # fn endpoints(context: &uverbs::Context, qps: &[Qp<Rc>]) -> uverbs::Result<()> {
+    /// let options = ConnectOptions::default().queried(context)?;
+    /// let endpoints = qps.iter().map(|qp| qp.endpoint_with(&options));
+    /// # for endpoint in endpoints { endpoint?; }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::endpoint_with`].
+    pub fn queried(self, context: &Context) -> Result<Self> {
+        let local = Some(LocalEnd::query(context, &self)?);
+        Ok(Self { local, ..self })
     }
 }
 
@@ -235,8 +266,36 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// Looks up the end that the options select, with the port's LID and the GID that the peer is told.
-    fn find(context: &Context, options: &ConnectOptions) -> Result<(Self, u16, Option<Gid>)> {
+    /// Whether these options select the same end.
+    fn is_for(&self, options: &ConnectOptions) -> bool {
+        (self.port, self.asked) == (options.port, options.gid_index)
+    }
+}
+
+/// What was found out of this side's end of a path: see [`ConnectOptions::queried`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalEnd {
+    local: Local,
+    lid: u16,
+    gid: Option<Gid>,
+}
+
+impl LocalEnd {
+    /// The end that the options select: as they have it, or as it is now.
+    fn find(context: &Context, options: &ConnectOptions) -> Result<Self> {
+        match Self::known(options) {
+            Some(end) => Ok(end),
+            None => Self::query(context, options),
+        }
+    }
+
+    /// The end that the options select, as they have it.
+    fn known(options: &ConnectOptions) -> Option<Self> {
+        options.local.filter(|end| end.local.is_for(options))
+    }
+
+    /// The end that the options select, as it is now.
+    fn query(context: &Context, options: &ConnectOptions) -> Result<Self> {
         let port = context.query_port(options.port)?;
         let own = match options.gid_index {
             Some(index) => {
@@ -245,18 +304,17 @@ impl Local {
             }
             None => context.best_gid_of(options.port, &port)?,
         };
-        let local = Self {
+        let local = Local {
             port: options.port,
             asked: options.gid_index,
             gid_index: own.map(|(index, _)| index),
             active_mtu: port.active_mtu,
         };
-        Ok((local, port.lid, own.map(|(_, gid)| gid)))
-    }
-
-    /// Whether these options select the same end.
-    fn is_for(&self, options: &ConnectOptions) -> bool {
-        (self.port, self.asked) == (options.port, options.gid_index)
+        Ok(Self {
+            local,
+            lid: port.lid,
+            gid: own.map(|(_, gid)| gid),
+        })
     }
 }
 
@@ -273,14 +331,14 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// What the peer must know to connect, over a port and GID of your choice.
     ///
     /// The first call draws the PSN; later calls return the same one. The port and the GID are queried now,
-    /// and the next [`Qp::connect_with`] with the same port and GID index uses the result. So the peer gets
-    /// the GID that this side uses.
+    /// unless the options [have them](ConnectOptions::queried), and the next [`Qp::connect_with`] with the
+    /// same port and GID index uses the result. So the peer gets the GID that this side uses.
     ///
     /// # Errors
     ///
     /// As for [`Qp::endpoint`], and there is no GID at that index.
     pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
-        let (local, lid, gid) = Local::find(self.context(), options)?;
+        let LocalEnd { local, lid, gid } = LocalEnd::find(self.context(), options)?;
         self.shared.remember(local);
         Ok(Endpoint {
             lid,
@@ -290,11 +348,11 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// This side's end of the path: as [`Qp::endpoint`] last returned it, or as it is now. It is used once,
-    /// since it may differ for the next connection.
+    /// This side's end of the path: as [`Qp::endpoint`] last returned it, as the options have it, or as it is
+    /// now. What was returned is used once, since it may differ for the next connection.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
-        if let Some(told) = self.told(options) {
-            return Ok(told);
+        if let Some(known) = self.known(options) {
+            return Ok(known);
         }
         let context = self.context();
         let port = context.query_port(options.port)?;
@@ -312,9 +370,11 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// This side's end of the path as [`Qp::endpoint`] last returned it, if it is for these options.
-    fn told(&self, options: &ConnectOptions) -> Option<Local> {
-        self.shared.recall().filter(|told| told.is_for(options))
+    /// This side's end of the path as far as no query is needed: as [`Qp::endpoint`] last returned it, or as
+    /// the options have it.
+    fn known(&self, options: &ConnectOptions) -> Option<Local> {
+        let told = self.shared.recall().filter(|told| told.is_for(options));
+        told.or_else(|| Some(LocalEnd::known(options)?.local))
     }
 
     /// The PSN that this side starts to send with.
@@ -391,46 +451,68 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             }
         };
         let path = path_from(gid_index, peer, options)?;
-        let mut steps = steps(self.transport(), peer, options, (path, path_mtu), sq_psn);
-        self.shared.connect(&mut steps)
+        let steps = Steps::new(self.transport(), peer, options, (path, path_mtu), sq_psn);
+        self.shared.connect(steps)
     }
 }
 
-/// The changes that take a queue pair that is connected from RESET to RTS, on a path with its MTU.
-#[inline]
-fn steps(
+/// The changes that take a queue pair that is connected from RESET to RTS. The attributes of all three lie
+/// side by side: the kernel looks at those only that a change's mask names.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
     transport: QpType,
-    peer: &Endpoint,
-    options: &ConnectOptions,
-    (path, path_mtu): (AddressVector, Mtu),
-    sq_psn: u32,
-) -> [abi::ModifyQp; 3] {
-    let asks = matches!(transport, QpType::RC | QpType::XRC_SEND);
-    let answers = matches!(transport, QpType::RC | QpType::XRC_RECV);
-    let to_receive = QpAttr {
-        state: Some(QpState::RTR),
-        path: Some(path),
-        path_mtu: Some(path_mtu),
-        dest_qpn: Some(peer.qpn),
-        rq_psn: Some(peer.psn),
-        max_dest_rd_atomic: answers.then_some(options.max_dest_rd_atomic),
-        min_rnr_timer: answers.then_some(options.min_rnr_timer),
-        ..QpAttr::default()
-    };
-    let to_send = QpAttr {
-        state: Some(QpState::RTS),
-        sq_psn: Some(sq_psn),
-        timeout: (asks || answers).then_some(options.timeout),
-        retry_cnt: asks.then_some(options.retry_cnt),
-        rnr_retry: asks.then_some(options.rnr_retry),
-        max_rd_atomic: asks.then_some(options.max_rd_atomic),
-        ..QpAttr::default()
-    };
-    [
-        to_init(options, None).known(),
-        to_receive.known(),
-        to_send.known(),
-    ]
+    change: WrittenModifyQp,
+}
+
+impl Steps {
+    /// The changes on a path with its MTU.
+    #[inline]
+    fn new(
+        transport: QpType,
+        peer: &Endpoint,
+        options: &ConnectOptions,
+        (path, path_mtu): (AddressVector, Mtu),
+        sq_psn: u32,
+    ) -> Self {
+        let change = WrittenModifyQp::from(abi::ModifyQp {
+            port_num: options.port,
+            pkey_index: options.pkey_index,
+            qp_access_flags: options.access.bits(),
+            dest: dest(&path),
+            path_mtu: path_mtu.0 as u8,
+            dest_qp_num: peer.qpn,
+            rq_psn: peer.psn,
+            max_dest_rd_atomic: options.max_dest_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+            sq_psn,
+            timeout: options.timeout,
+            retry_cnt: options.retry_cnt,
+            rnr_retry: options.rnr_retry,
+            max_rd_atomic: options.max_rd_atomic,
+            ..Default::default()
+        });
+        Self { transport, change }
+    }
+
+    /// Whether the kernel would take them in the state RESET.
+    pub(super) fn are_usual(&self) -> bool {
+        has_short_numbers(&self.change.core)
+    }
+
+    /// Makes one after the other, until one fails.
+    pub(crate) fn each(
+        mut self,
+        mut make: impl FnMut(&mut WrittenModifyQp) -> Result<()>,
+    ) -> Result<()> {
+        let mut from = QpState::RESET;
+        for to in [QpState::INIT, QpState::RTR, QpState::RTS] {
+            self.change.core.qp_state = to.0 as u8;
+            self.change.core.attr_mask = needed(self.transport, from, to).bits();
+            make(&mut self.change)?;
+            from = to;
+        }
+        Ok(())
+    }
 }
 
 /// This side's end of a path and what else a peer must know, for objects that are not a [`Qp`].
@@ -448,7 +530,7 @@ impl End {
         qpn: u32,
         subject: impl FnOnce() -> Subject,
     ) -> Result<Self> {
-        let (local, lid, gid) = Local::find(context, options)?;
+        let LocalEnd { local, lid, gid } = LocalEnd::find(context, options)?;
         let psn = draw_psn(context, subject)?;
         Ok(Self {
             local,
@@ -472,11 +554,11 @@ impl End {
         transport: QpType,
         peer: &Endpoint,
         options: &ConnectOptions,
-    ) -> Result<[abi::ModifyQp; 3]> {
+    ) -> Result<Steps> {
         let path = path_from(self.local.gid_index, peer, options)?;
         let mtu = options.path_mtu.unwrap_or(self.local.active_mtu);
         let psn = self.endpoint.psn;
-        Ok(steps(transport, peer, options, (path, mtu), psn))
+        Ok(Steps::new(transport, peer, options, (path, mtu), psn))
     }
 }
 
@@ -495,9 +577,10 @@ impl Context {
     ///
     /// The port is an Ethernet port and the peer has no GID, or this side's GID cannot be found.
     pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
-        let own = match options.gid_index {
-            Some(index) => Some(index),
-            None => self.best_gid(options.port)?.map(|(index, _)| index),
+        let own = match (options.gid_index, LocalEnd::known(options)) {
+            (Some(index), _) => Some(index),
+            (None, Some(end)) => end.local.gid_index,
+            (None, None) => self.best_gid(options.port)?.map(|(index, _)| index),
         };
         path_from(own, peer, options)
     }
@@ -537,8 +620,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         T: Datagram,
     {
         let sq_psn = self.psn()?;
-        let told = self.told(options).map(|told| told.active_mtu);
-        let mtu = match options.path_mtu.or(told) {
+        let known = self.known(options).map(|known| known.active_mtu);
+        let mtu = match options.path_mtu.or(known) {
             Some(mtu) => mtu,
             None => self.context().query_port(options.port)?.active_mtu,
         };
@@ -587,13 +670,45 @@ mod tests {
         let options = ConnectOptions::default();
         for transport in [QpType::RC, QpType::UC, QpType::XRC_SEND, QpType::XRC_RECV] {
             let path = path_from(Some(1), &peer, &options).unwrap();
+            let steps = Steps::new(transport, &peer, &options, (path, Mtu::MTU_1024), 7);
+            assert!(steps.are_usual());
             let mut from = QpState::RESET;
-            for step in steps(transport, &peer, &options, (path, Mtu::MTU_1024), 7) {
-                let subject = || Subject::numbered("QP", 3);
-                step.check(subject, transport, from).unwrap();
+            let made = steps.each(|step| {
+                let step = &step.core;
+                step.check(|| Subject::numbered("QP", 3), transport, from)?;
                 from = step.state().unwrap();
-            }
+                Ok(())
+            });
+            made.unwrap();
             assert_eq!(from, QpState::RTS, "{transport:?}");
+        }
+    }
+
+    /// Would catch an end that is taken for that of another port or GID.
+    #[test]
+    fn an_end_that_was_queried_is_for_its_port_and_gid_only() {
+        let end = LocalEnd {
+            local: Local {
+                port: 1,
+                asked: None,
+                gid_index: Some(3),
+                active_mtu: Mtu::MTU_1024,
+            },
+            lid: 0,
+            gid: None,
+        };
+        let options = ConnectOptions {
+            local: Some(end),
+            ..ConnectOptions::default()
+        };
+        assert_eq!(LocalEnd::known(&options), Some(end));
+        for (port, gid_index) in [(2, None), (1, Some(3))] {
+            let other = ConnectOptions {
+                port,
+                gid_index,
+                ..options.clone()
+            };
+            assert_eq!(LocalEnd::known(&other), None, "{port} {gid_index:?}");
         }
     }
 

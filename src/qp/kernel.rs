@@ -4,7 +4,7 @@ use std::mem;
 
 use uverbs_uapi::handle::QpHandle;
 
-use crate::command::{Command, DriverData};
+use crate::command::{Command, DriverData, WrittenModifyQp};
 use crate::context::Context;
 use crate::driver::{QpBacking, QpName, Replacement};
 use crate::error::{Cause, Error, Result, Subject, Verb};
@@ -80,6 +80,15 @@ impl KernelQp {
             return Err(self.gone(C::VERB));
         }
         self.object.execute(command)
+    }
+
+    /// Changes attributes, without a part of the driver's.
+    pub(super) fn modify(&self, change: &WrittenModifyQp) -> Result<()> {
+        if self.object.is_gone() {
+            return Err(self.gone(Verb::ModifyQp));
+        }
+        let modified = self.object.context().fd().modify_qp(change);
+        modified.map_err(|error| error.about(self.subject()))
     }
 
     /// The error of a verb on what has been destroyed: whoever has a [`Control`](super::Control) may come too

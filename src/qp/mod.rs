@@ -29,7 +29,7 @@ use uverbs_uapi::write as abi;
 
 pub use crate::work::{Ece, LagPort, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
-pub use connect::{ConnectOptions, Endpoint, ParseEndpointError};
+pub use connect::{ConnectOptions, Endpoint, LocalEnd, ParseEndpointError};
 pub use control::Control;
 pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};
@@ -43,10 +43,10 @@ pub use transport::{
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
-use self::attr::{Change, has_short_numbers};
-use self::connect::Local;
+use self::attr::Change;
+use self::connect::{Local, Steps};
 use self::kernel::KernelQp;
-use crate::command::{DriverData, DriverReply, ModifyQp, ModifyQpAlone, QpSpec, QueryQp};
+use crate::command::{DriverData, DriverReply, ModifyQp, QpSpec, QueryQp, WrittenModifyQp};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::{DomainRef, DomainState, ThreadDomain};
@@ -518,41 +518,40 @@ impl QpShared {
 
     /// Changes attributes; not for the state RESET.
     fn modify(&self, attr: &QpAttr) -> Result<()> {
-        let mut raw = attr.to_abi();
+        let mut change = WrittenModifyQp::from(attr.to_abi());
         // Until the state is stored, so that a reset is before all this or behind it.
         let kernel = self.kernel();
-        let from = self.check(&kernel, &raw)?;
+        let from = self.check(&kernel, &change.core)?;
         if attr.rate_limit.is_some() {
             self.context().driver().paces()?;
         }
-        self.change(&kernel, &mut raw, attr.rate_limit, from)
+        self.change(&kernel, &mut change, attr.rate_limit, from)
     }
 
     /// Takes it from RESET to RTS by these changes, all under the lock that [`Self::modify`] takes for each.
-    fn connect(&self, steps: &mut [abi::ModifyQp; 3]) -> Result<()> {
+    fn connect(&self, steps: Steps) -> Result<()> {
         let kernel = self.kernel();
-        let from = self.state();
         // From RESET on they are what the transitions take: a test holds that for each transport.
-        let is_usual = from == QpState::RESET && steps.iter().all(has_short_numbers);
-        for step in steps {
+        let is_usual = self.state() == QpState::RESET && steps.are_usual();
+        steps.each(|step| {
             let from = match is_usual {
                 true => self.state(),
-                false => self.check(&kernel, step)?,
+                false => self.check(&kernel, &step.core)?,
             };
-            self.change(&kernel, step, None, from)?;
-        }
-        Ok(())
+            self.change(&kernel, step, None, from)
+        })
     }
 
     /// Makes a change that has been checked, from a state to another than RESET.
     fn change(
         &self,
         kernel: &KernelQp,
-        raw: &mut abi::ModifyQp,
+        change: &mut WrittenModifyQp,
         rate_limit: Option<u32>,
         from: QpState,
     ) -> Result<()> {
-        raw.qp_handle = kernel.handle().0;
+        change.core.qp_handle = kernel.handle().0;
+        let raw = &change.core;
         let to = raw.state();
         let connects = matches!(to, None | Some(QpState::INIT | QpState::RTR | QpState::RTS));
         let driver = match connects {
@@ -560,9 +559,7 @@ impl QpShared {
             false => DriverData::default(),
         };
         let changed = match rate_limit.is_none() && driver.is_empty() {
-            true => kernel
-                .execute(&ModifyQpAlone(raw))
-                .map(|()| DriverReply::new()),
+            true => kernel.modify(change).map(|()| DriverReply::new()),
             false => kernel.execute(&ModifyQp {
                 base: *raw,
                 rate_limit,

@@ -40,6 +40,13 @@ pub(crate) fn attributes(transport: QpType, from: QpState, to: QpState) -> Optio
     Some(Attributes { required, optional })
 }
 
+/// The state and the attributes that the transition needs, if there is such a transition.
+#[inline]
+pub(super) fn needed(transport: QpType, from: QpState, to: QpState) -> QpAttrMask {
+    let attributes = attributes(transport, from, to);
+    QpAttrMask::STATE | attributes.map_or(NONE, |attributes| attributes.required)
+}
+
 /// What is wrong with a set of attributes for a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {

@@ -147,7 +147,7 @@ fn connecting() -> Result {
         vec!["ioctl".into(), "ioctl".into(), "getrandom".into()],
         "telling",
     )?;
-    same(names(connecting), vec!["ioctl".to_owned(); 3], "connecting")
+    same(names(connecting), vec!["write".to_owned(); 3], "connecting")
 }
 
 /// Calls that waiting might make, and the mark. Not every architecture has poll(2).

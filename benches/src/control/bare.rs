@@ -10,7 +10,7 @@ use uverbs_uapi::ioctl::UHW_OUT;
 use uverbs_uapi::rxe::{CreateCqResp, CreateQpResp, Mminfo};
 use uverbs_uapi::types::{QpCap, QpDest};
 use uverbs_uapi::write::{
-    AllocPd, AllocPdResp, DestroyCqResp, DestroyQpResp, ModifyQp, RegMr, RegMrResp,
+    AllocPd, AllocPdResp, CmdHdr, DestroyCqResp, DestroyQpResp, ModifyQp, RegMr, RegMrResp,
 };
 use uverbs_uapi::{attr, cmd, method, object};
 
@@ -24,7 +24,15 @@ pub(super) struct Bare {
     pd: u32,
     cq: u32,
     cap: QpCap,
-    modifications: [ModifyQp; 3],
+    modifications: [Modification; 3],
+}
+
+/// A command as write(2) takes it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Modification {
+    header: CmdHdr,
+    core: ModifyQp,
 }
 
 impl Bare {
@@ -152,10 +160,12 @@ impl Bare {
         ];
         for modification in &self.modifications {
             let mut input = *modification;
-            input.qp_handle = handle;
-            let mut frame = Frame::write(self.driver_id, cmd::MODIFY_QP, &input);
-            // SAFETY: the input lives here.
-            unsafe { frame.call(self.fd)? };
+            input.core.qp_handle = handle;
+            let address = (&raw const input).cast();
+            // SAFETY: the input lives here and has no addresses.
+            if unsafe { libc::write(self.fd, address, size_of::<Modification>()) } < 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
         let mut reply = DestroyQpResp::default();
         let mut frame = Frame::new(self.driver_id, object::QP, method::qp::DESTROY)
@@ -203,7 +213,7 @@ impl Ring {
 }
 
 /// The three commands that take a queue pair from RESET to RTS, but for its handle.
-fn modifications(peer: &Endpoint, options: &ConnectOptions) -> [ModifyQp; 3] {
+fn modifications(peer: &Endpoint, options: &ConnectOptions) -> [Modification; 3] {
     let mask = |mask: QpAttrMask| (QpAttrMask::STATE | mask).bits();
     let init = ModifyQp {
         qp_state: QpState::INIT.0 as u8,
@@ -254,5 +264,12 @@ fn modifications(peer: &Endpoint, options: &ConnectOptions) -> [ModifyQp; 3] {
         ),
         ..ModifyQp::default()
     };
-    [init, rtr, rts]
+    [init, rtr, rts].map(|core| Modification {
+        header: CmdHdr {
+            command: cmd::MODIFY_QP,
+            in_words: (size_of::<Modification>() / 4) as u16,
+            out_words: 0,
+        },
+        core,
+    })
 }

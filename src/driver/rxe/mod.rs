@@ -267,6 +267,7 @@ fn alone(map: RingMap) -> RingMaps {
 /// The ring has twice the room that is told where unread completions count: queues that report here, of which
 /// there are at most as many as requests fit into them, may each have one completion more on its way than
 /// they count (see [`watch`]). Where the kernel has none as large, the ring is as large as it was asked for.
+#[inline]
 fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
     let (reply, is_roomy) = with_room(command.cqe, parts, |cqe| {
@@ -295,6 +296,7 @@ fn with_room<T>(
 }
 
 /// Maps the ring of an answer, and tells how many completions it is to hold.
+#[inline]
 fn map_cq(
     fd: &CommandFd,
     verb: Verb,
@@ -313,6 +315,7 @@ fn map_cq(
 }
 
 /// Maps a completion queue's ring.
+#[inline]
 fn consumer(
     fd: &CommandFd,
     info: Mminfo,

@@ -230,7 +230,8 @@ fn await_listener(server: &mut Child, port: u16) -> Result<()> {
             bail!("the server has ended with {status}");
         }
         ensure!(started.elapsed() < PATIENCE, "nothing listens");
-        std::thread::yield_now();
+        // Asleep: the server may be at idle priority.
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

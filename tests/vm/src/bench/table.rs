@@ -98,6 +98,8 @@ fn cells(record: &Record, columns: &[&str]) -> Vec<String> {
 fn number(value: f64) -> String {
     if value.fract() == 0.0 || value >= 1000.0 {
         format!("{value:.0}")
+    } else if value < 1.0 {
+        format!("{value:.2}")
     } else {
         format!("{value:.1}")
     }

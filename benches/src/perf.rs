@@ -1,5 +1,5 @@
-//! Two processes that move messages between them and wait for events, as perftest's programs do with `-e`: the
-//! same work in the same order, so that the two can be compared.
+//! Two processes that move messages between them and wait for events, as perftest's programs do with `-e`:
+//! the same work in the same order, so that the two can be compared.
 //!
 //! The one that measures starts the other one, and connects with it by its standard input and output. What
 //! differs from `crate::transfer`: each message has a doorbell of its own, and the other side is a process.

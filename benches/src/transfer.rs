@@ -10,8 +10,8 @@ use uverbs::{CompletionChannel, Context, Cq, Notify};
 use crate::pair::{DEPTH, Pair};
 use crate::serve::Until;
 
-/// Messages before those that are timed. A process that has slept is given a whole tick of the processor once,
-/// even at idle priority and while the kernel has work, and long messages would show that.
+/// Messages before those that are timed. A process that has slept is given a whole tick of the processor
+/// once, even at idle priority and while the kernel has work, and long messages would show that.
 const WARM_UP: usize = 4;
 
 /// The longest message.

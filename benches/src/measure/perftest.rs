@@ -51,8 +51,8 @@ impl Pair {
         self.program.starts_with("ib_read")
     }
 
-    /// How both programs are scheduled, for the reasons in `super::transfer`. Those of perftest that SEND take
-    /// the events of one queue for those of another, and stall, unless the kernel's work comes first.
+    /// How both programs are scheduled, for the reasons in `super::transfer`. Those of perftest that SEND
+    /// take the events of one queue for those of another, and stall, unless the kernel's work comes first.
     fn scheduling(&self) -> [&'static str; 2] {
         match self.is_read() {
             true => ["--fifo", "1"],

@@ -1,5 +1,5 @@
-//! The measurements on the pages below `docs/`: tables, what made them, and plots. All other text of these pages
-//! is written by hand, and stays as it is.
+//! The measurements on the pages below `docs/`: tables, what made them, and plots. All other text of these
+//! pages is written by hand, and stays as it is.
 //!
 //! The table of a group is the first one in the section whose heading is the group's name. The paragraph
 //! behind it says what made it.

@@ -47,9 +47,9 @@ const TIMED: [&str; 5] = ["waits", "control", "transfer", "perftest", "scale"];
 /// Measure side by side with rdma-core, in one guest
 ///
 /// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
-/// are exact. The times of waits, control, transfer, perftest and scale are counts of instructions, too, the kernel's
-/// included, one nanosecond each, unless --accel chooses something else; those of start-up mean something
-/// only as ratios.
+/// are exact. The times of waits, control, transfer, perftest and scale are counts of instructions, too, the
+/// kernel's included, one nanosecond each, unless --accel chooses something else; those of start-up mean
+/// something only as ratios.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm bench\n  \
@@ -76,8 +76,8 @@ pub(crate) struct Bench {
     /// Measure nothing; show what --json wrote, of one run or of several
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "groups")]
     from: Vec<PathBuf>,
-    /// Replace the tables of what was measured in docs/benchmarks.md and docs/transfer.md, and its plots; with
-    /// an adapter in docs/benchmarks-mlx5.md and docs/transfer-mlx5.md
+    /// Replace the tables of what was measured in docs/benchmarks.md and docs/transfer.md, and its plots;
+    /// with an adapter in docs/benchmarks-mlx5.md and docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
     /// instructions, c-abi, awaited, waits, start-up, control, transfer, perftest, scale; all if nothing is

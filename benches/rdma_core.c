@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -552,6 +553,7 @@ static void start_up(const char *device, int to_completion, int memory)
 
 #define MAX_SIZE (1 << 20)
 #define MAX_SAMPLES 4096
+#define MESSAGES_BEFORE 4
 #define CQ_ENTRIES 256
 #define POLLED 32
 
@@ -632,6 +634,15 @@ static int transfer(struct pair *pair, const char *operation, uint32_t size, int
 	return 0;
 }
 
+/* How often this thread has given its processor up, to sleep. */
+static long sleeps(void)
+{
+	struct rusage usage;
+
+	CHECK(!getrusage(RUSAGE_THREAD, &usage));
+	return usage.ru_nvcsw;
+}
+
 static int prepare_memory(struct server *s, const char *what)
 {
 	size_t length = !strcmp(what, "mr-1m") ? 1 << 20 : !strcmp(what, "mr-256m") ? 256 << 20 :
@@ -694,7 +705,7 @@ static void serve(const char *device)
 	static uint64_t samples[MAX_SAMPLES];
 	static struct server s;
 	char line[128], word[16], wait[16];
-	int count, most, milliseconds, batch, events;
+	int count, most, milliseconds, batch, events, awake;
 	uint32_t size;
 
 	make_pair(&s.pair, device, MAX_SIZE, WITH_CHANNELS);
@@ -711,21 +722,24 @@ static void serve(const char *device)
 			fail("a request that is not understood");
 		if (is_transfer ? size > MAX_SIZE || batch > DEPTH : prepare_memory(&s, word))
 			failed = 1;
-		events = is_transfer && !strcmp(wait, "events");
+		awake = is_transfer && !strcmp(wait, "awake");
+		events = awake || (is_transfer && !strcmp(wait, "events"));
 		if (!failed && events) {
 			CHECK(!ibv_req_notify_cq(s.pair.cq, 0));
 			CHECK(!ibv_req_notify_cq(s.pair.peer_cq, 0));
 		}
-		/* Once to warm up. */
-		if (!failed && is_transfer)
+		for (int i = 0; !failed && is_transfer && i < MESSAGES_BEFORE; i++)
 			failed = transfer(&s.pair, word, size, 1, events);
 		started = now();
 		for (count = 0; !failed && count < most && count < MAX_SAMPLES &&
-			now() - started < milliseconds * 1000000ull; count++) {
+			now() - started < milliseconds * 1000000ull;) {
+			long slept = awake ? sleeps() : 0;
 			uint64_t before = now();
 
 			failed = is_transfer ? transfer(&s.pair, word, size, batch, events) : control(&s, word);
 			samples[count] = now() - before;
+			/* Awake, only those times count at which the event was there before. */
+			count += !awake || sleeps() == slept;
 		}
 		if (failed)
 			printf("error %s: %s", strerror(errno), line);

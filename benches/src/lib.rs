@@ -12,6 +12,7 @@ pub mod instructions;
 
 pub mod measure;
 pub mod pair;
+pub mod perf;
 pub mod scale;
 pub mod serve;
 pub mod transfer;

@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
-use uverbs_bench::{awaited, connections, instructions, scale, serve};
+use uverbs_bench::{awaited, connections, instructions, perf, scale, serve};
 
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -32,6 +32,12 @@ enum Command {
         /// Fewer rounds: numbers of instructions and calls stay exact, times get rougher
         #[arg(long)]
         quick: bool,
+        /// Of the times of waiting for events, count only those at which the process did not sleep
+        #[arg(long)]
+        awake: bool,
+        /// Of transfers, only those that wait like this
+        #[arg(long, value_name = "HOW", value_parser = ["polling", "events"])]
+        wait: Option<String>,
         /// What to measure; everything if nothing is named
         #[arg(value_enum)]
         groups: Vec<Group>,
@@ -80,6 +86,28 @@ enum Command {
         /// How many
         count: usize,
     },
+    /// Move messages between two processes that wait for events, and print what they take
+    Perf {
+        /// The RDMA device
+        device: String,
+        /// send-latency, read-latency, read-rate or send-rate
+        work: String,
+        /// Bytes of a message
+        size: usize,
+        /// How many
+        count: u64,
+    },
+    /// The other process of `perf`
+    PerfPeer {
+        /// The RDMA device
+        device: String,
+        /// As of `perf`
+        work: String,
+        /// As of `perf`
+        size: usize,
+        /// As of `perf`
+        count: u64,
+    },
     /// Do timed work that is asked for on standard input
     Serve {
         /// The RDMA device
@@ -93,8 +121,14 @@ fn main() -> Result<()> {
             device,
             programs,
             quick,
+            awake,
+            wait,
             groups,
-        } => measure::run(&Plan::new(device, programs, quick)?, &groups),
+        } => {
+            let mut plan = Plan::new(device, programs)?;
+            (plan.quick, plan.awake, plan.wait) = (quick, awake, wait);
+            measure::run(&plan, &groups)
+        }
         Command::Instructions { device, arena } => instructions::run(&device, arena),
         Command::AwaitedInstructions { device } => awaited::run(&device),
         Command::ControlInstructions { device } => Control::instructions(&device),
@@ -112,6 +146,18 @@ fn main() -> Result<()> {
             count,
         } => connections::accept(&device, address, count),
         Command::Connect { address, count } => connections::connect(address, count),
+        Command::Perf {
+            device,
+            work,
+            size,
+            count,
+        } => perf::run(&device, &work, size, count),
+        Command::PerfPeer {
+            device,
+            work,
+            size,
+            count,
+        } => perf::peer(&device, &work, size, count),
         Command::Serve { device } => serve::run(&device),
     }
 }

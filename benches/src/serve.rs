@@ -1,6 +1,6 @@
 //! A process that does timed work when it is asked: so two programs can take turns without starting anew.
 //!
-//! A request is a line, `transfer OPERATION SIZE BATCH polling|events MAX_SAMPLES MAX_MS` or
+//! A request is a line, `transfer OPERATION SIZE BATCH polling|events|awake MAX_SAMPLES MAX_MS` or
 //! `control WHAT MAX_SAMPLES MAX_MS`. The answer is a line of nanoseconds, one number for each time that the
 //! work was done, or a line that starts with `error`. `rdma_core.c` understands the same. This program's
 //! answer to `control` has the library's and the bare calls' numbers by turns; and it alone understands

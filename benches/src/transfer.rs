@@ -1,12 +1,18 @@
 //! Moving data between two queue pairs of this process, and waiting for the completions.
 
+use std::fs;
 use std::str::FromStr;
+use std::time::Instant;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use uverbs::{CompletionChannel, Context, Cq, Notify};
 
 use crate::pair::{DEPTH, Pair};
 use crate::serve::Until;
+
+/// Messages before those that are timed. A process that has slept is given a whole tick of the processor
+/// once, even at idle priority and while the kernel has work, and long messages would show that.
+const WARM_UP: usize = 4;
 
 /// The longest message.
 pub const MAX_SIZE: usize = 1 << 20;
@@ -42,6 +48,8 @@ pub enum Wait {
     Polling,
     /// By sleeping until the completion channel has an event, then polling.
     Events,
+    /// As [`Self::Events`], and only those times count at which the event was there before this thread slept.
+    Awake,
 }
 
 impl FromStr for Wait {
@@ -51,6 +59,7 @@ impl FromStr for Wait {
         Ok(match name {
             "polling" => Self::Polling,
             "events" => Self::Events,
+            "awake" => Self::Awake,
             _ => bail!("no way to wait is named {name}"),
         })
     }
@@ -74,7 +83,7 @@ impl Transfer {
     }
 
     /// Moves batches of messages, each batch with one doorbell and a completion for its last message, and
-    /// gives the nanoseconds from posting to that completion. A message before them warms up and is not told.
+    /// gives the nanoseconds from posting to that completion. Some messages before them are not told.
     ///
     /// # Errors
     /// If a request is refused or fails.
@@ -91,12 +100,26 @@ impl Transfer {
             (1..=DEPTH as usize).contains(&batch),
             "cannot post {batch} at a time"
         );
-        if wait == Wait::Events {
+        if wait != Wait::Polling {
             self.pair.cq.arm(Notify::Next)?;
             self.pair.peer_cq.arm(Notify::Next)?;
         }
-        self.once(operation, size, 1, wait)?;
-        until.sample(|| self.once(operation, size, batch, wait))
+        for _ in 0..WARM_UP {
+            self.once(operation, size, 1, wait)?;
+        }
+        if wait != Wait::Awake {
+            return until.sample(|| self.once(operation, size, batch, wait));
+        }
+        let mut begun = until.begin();
+        while begun.goes_on() {
+            let (slept, before) = (sleeps()?, Instant::now());
+            self.once(operation, size, batch, wait)?;
+            let time = before.elapsed();
+            if sleeps()? == slept {
+                begun.note(time);
+            }
+        }
+        Ok(begun.samples())
     }
 
     fn once(&mut self, operation: Operation, size: usize, count: usize, wait: Wait) -> Result<()> {
@@ -133,13 +156,24 @@ impl Transfer {
         batch.ring()?;
         let [channel, peer_channel] = match wait {
             Wait::Polling => [None, None],
-            Wait::Events => self.channels.each_ref().map(Some),
+            Wait::Events | Wait::Awake => self.channels.each_ref().map(Some),
         };
         if operation == Operation::Send {
             take(peer_cq, count, peer_channel)?;
         }
         take(cq, 1, channel)
     }
+}
+
+/// How often this thread has given its processor up, to sleep.
+fn sleeps() -> Result<u64> {
+    let status = fs::read_to_string("/proc/thread-self/status")?;
+    let mut lines = status.lines();
+    let number = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    Ok(number
+        .context("no number of switches is told")?
+        .trim()
+        .parse()?)
 }
 
 /// Takes so many completions. With a channel it waits for an event before it polls; the queue is armed, and

@@ -26,6 +26,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 const CAPACITY: u32 = 15;
 
 /// How many requests make the load: over a thousand times around the queues, ten times that in a full run.
+/// Here most of the time is the kernel's, or the adapter's. Millions go through the same queues over plain
+/// memory, in the unit tests `threads` of each driver.
 fn requests() -> u64 {
     if is_full() { 200_000 } else { 20_000 }
 }

@@ -5,6 +5,7 @@ mod c_abi;
 mod callgrind;
 mod control;
 mod instructions;
+mod perftest;
 mod scale;
 mod server;
 mod start_up;
@@ -34,6 +35,10 @@ pub const AWAITED: &str = "uverbs, aio";
 pub const OURS_99: &str = "uverbs, 99%";
 /// What 99% of [`RDMA_CORE`] keep to.
 pub const RDMA_CORE_99: &str = "rdma-core, 99%";
+/// perftest's programs.
+pub const PERFTEST: &str = "perftest";
+/// What 99% of [`PERFTEST`] keep to.
+pub const PERFTEST_99: &str = "perftest, 99%";
 /// The bare system calls.
 pub const BARE: &str = "bare calls";
 
@@ -54,6 +59,8 @@ pub enum Group {
     Control,
     /// Latency and rate of WRITE, READ and SEND
     Transfer,
+    /// Latency and rate between two processes, beside perftest
+    Perftest,
     /// Many queue pairs and many regions
     Scale,
 }
@@ -63,7 +70,12 @@ pub struct Plan {
     device: String,
     programs: PathBuf,
     own: PathBuf,
-    quick: bool,
+    /// Fewer rounds.
+    pub quick: bool,
+    /// Of the times of waiting for events, only those count at which the process did not sleep.
+    pub awake: bool,
+    /// The one way of waiting that transfers are measured with, if not all.
+    pub wait: Option<String>,
 }
 
 impl Plan {
@@ -71,13 +83,15 @@ impl Plan {
     ///
     /// # Errors
     /// If the path of this program cannot be found.
-    pub fn new(device: String, programs: PathBuf, quick: bool) -> Result<Self> {
+    pub fn new(device: String, programs: PathBuf) -> Result<Self> {
         let own = std::env::current_exe().context("finding this program")?;
         Ok(Self {
             device,
             programs,
             own,
-            quick,
+            quick: false,
+            awake: false,
+            wait: None,
         })
     }
 
@@ -210,6 +224,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
             Group::StartUp => start_up::run(plan)?,
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,
+            Group::Perftest => perftest::run(plan)?,
             Group::Scale => scale::run(plan)?,
         }
     }

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use connectx::{Config, Model, PortKind};
 
 use crate::modules::{FOR_INFINIBAND, FOR_MLX5, Wanted};
+use crate::qemu::{Accelerator, Machine};
 
 /// No guest has room for more.
 const MOST: u16 = 8;
@@ -147,13 +148,19 @@ impl Hca {
 
 /// The arguments to QEMU's `-device`, one for each function of the adapter that the guest of that number has.
 /// With two NUMA nodes the functions are behind a PCI switch on each.
-pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, two_nodes: bool) -> Vec<String> {
+///
+/// Where the guest's clock counts instructions, QEMU waits for the adapter's answer to each write. Its work
+/// is then done between two instructions. Otherwise the guest goes on meanwhile, and what it counts until a
+/// completion is how fast the host runs the adapter.
+pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, machine: &Machine) -> Vec<String> {
+    let waits = machine.accelerator == Accelerator::Icount;
     let device = |socket: &Path, bus: &str| {
         serde_json::json!({
             "driver": "vfio-user-pci",
             "bus": bus,
             // There is no ROM to look for.
             "rombar": 0,
+            "x-no-posted-writes": waits,
             "socket": { "path": socket, "type": "unix" },
         })
         .to_string()
@@ -161,7 +168,7 @@ pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, two_nodes: bool) -> 
     let (first, count) = (guest * hca.functions(), hca.functions());
     let sockets = model.sockets().iter().skip(first.into());
     let sockets = sockets.take(count.into());
-    if !two_nodes {
+    if !machine.two_nodes {
         return sockets.map(|socket| device(socket, "pcie.0")).collect();
     }
     let of_first = usize::from(count.div_ceil(2));

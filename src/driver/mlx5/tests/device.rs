@@ -11,7 +11,7 @@ use zerocopy::FromZeros;
 
 use super::super::cq::{Completion, Cq, CqCore};
 use super::super::entries::{Entries, View};
-use super::super::format::{Be16, Be32, Cqe, OP_OWN};
+use super::super::format::{Be16, Be32, Cqe, INDEX_MASK, OP_OWN, RECORD_RECEIVE, RECORD_SEND};
 use super::super::ledger::SrqLedger;
 use super::super::memory::{Memory, Record, Records};
 use super::super::qp::{Draft, QpCore};
@@ -56,7 +56,7 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
         Producer {
             view,
             next: 0,
-            _core: core,
+            core,
         },
     )
 }
@@ -70,13 +70,20 @@ pub(super) fn take(cq: &mut Cq) -> Option<Completion> {
 pub(super) struct Producer {
     pub(super) view: View,
     pub(super) next: u32,
-    _core: Arc<CqCore>,
+    core: Arc<CqCore>,
 }
 
 // SAFETY: the view is of memory that the core keeps.
 unsafe impl Send for Producer {}
 
 impl Producer {
+    /// How many entries have been written and not given back, as the device sees it.
+    pub(super) fn waiting(&self) -> u32 {
+        // Acquire: pairs with the release with which the poller gives entries back.
+        let word = self.core.directory.consumer_word().load(Ordering::Acquire);
+        self.next.wrapping_sub(u32::from_be(word)) & INDEX_MASK
+    }
+
     /// Writes what is before the half that counts of the next entry, which has 128 bytes.
     pub(super) fn write_before(&mut self, data: &[u8]) {
         assert!(self.view.entry_bytes() == 128 && data.len() <= 64);
@@ -269,15 +276,29 @@ impl Pair {
             .collect()
     }
 
+    /// How far the sends have been rung for, modulo 2^16, as the device sees it.
+    pub(super) fn sends(&self) -> impl Fn() -> u16 + Send + use<> {
+        let (record, core) = (self.record, Arc::clone(&self.core));
+        move || {
+            let _keeps_the_record = &core;
+            word(record, RECORD_SEND) as u16
+        }
+    }
+
     /// What the doorbell record says of receives and sends.
     pub(super) fn record(&self) -> (u32, u32) {
-        let word = |index: u64| {
-            let at = ptr::with_exposed_provenance::<AtomicU32>((self.record + 4 * index) as usize);
-            // SAFETY: the record is alive as long as the core.
-            u32::from_be(unsafe { &*at }.load(Ordering::Acquire))
-        };
-        (word(0), word(1))
+        (
+            word(self.record, RECORD_RECEIVE),
+            word(self.record, RECORD_SEND),
+        )
     }
+}
+
+/// A word of a doorbell record, which is alive as long as its core.
+fn word(record: u64, index: usize) -> u32 {
+    let at = ptr::with_exposed_provenance::<AtomicU32>(record as usize + 4 * index);
+    // SAFETY: the caller has the core.
+    u32::from_be(unsafe { &*at }.load(Ordering::Acquire))
 }
 
 fn byte_at(address: u64) -> u8 {

@@ -6,7 +6,7 @@ use std::thread;
 use uverbs_uapi::enums::QpType;
 
 use super::super::format::cqe;
-use super::device::{Pair, cap, completion, cq, take};
+use super::device::{Pair, Producer, cap, completion, cq, take};
 use crate::driver::contract::methods::*;
 use crate::work::PostError;
 
@@ -70,4 +70,85 @@ fn posters_do_not_disturb_the_poller() {
     for pair in &pairs {
         assert_eq!(pair.send.in_flight(), 0);
     }
+}
+
+/// Requests that go through a queue of a few.
+const LOAD: u64 = if cfg!(miri) { 300 } else { 4_000_000 };
+
+/// Completes requests as they are rung for. False if a completion had no room beside so many that wait.
+fn complete(
+    producer: &mut Producer,
+    number: u32,
+    sends: impl Fn() -> u16,
+    room: u32,
+    is_over: &AtomicBool,
+) -> bool {
+    for request in 0..LOAD {
+        while sends() == request as u16 {
+            if is_over.load(Ordering::Relaxed) {
+                return true;
+            }
+            thread::yield_now();
+        }
+        if producer.waiting() >= room {
+            return false;
+        }
+        producer.write(completion(cqe::REQ, number, request as u16));
+    }
+    true
+}
+
+/// Would catch a place in the queue that is given out before the completion that freed it has given its entry
+/// back: a completion queue with an entry for each place then has none for the device.
+#[test]
+fn a_completion_queue_of_exactly_full_size_never_overruns() {
+    let (mut cq, mut producer) = cq(31, 64);
+    let mut pair = Pair::new(QpType::RC, cap(15, 1, 0), &cq, &cq);
+    let (number, sends, room) = (pair.number, pair.sends(), pair.send.capacity());
+    assert!(room <= producer.view.count());
+    let is_over = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let poster = scope.spawn(move || {
+            for request in 0..LOAD {
+                while let Err(error) = pair.send_nothing(request) {
+                    if !matches!(error, PostError::QueueFull { .. }) {
+                        is_over.store(true, Ordering::Relaxed);
+                        return Err(error);
+                    }
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+            }
+            Ok(())
+        });
+        let device = scope.spawn(move || complete(&mut producer, number, sends, room, is_over));
+        let (mut next, mut round) = (0, 0_usize);
+        while next < LOAD {
+            // Asked before the look: what a device that is done has written is then seen.
+            let is_done = device.is_finished();
+            let before = next;
+            // Now one, now more than a step, now all.
+            let mut polled = cq.begin();
+            for _ in 0..[1, 2, usize::MAX, 7][round % 4] {
+                let Some(completion) = polled.take() else {
+                    break;
+                };
+                assert_eq!(completion.wr_id(), next);
+                next += 1;
+            }
+            if is_done && next == before {
+                break;
+            }
+            round += 1;
+            if round.is_multiple_of(64) {
+                thread::yield_now();
+            }
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(device.join().unwrap(), "no room for a completion");
+        poster.join().unwrap().unwrap();
+        assert_eq!((next, cq.check()), (LOAD, Ok(())));
+    });
 }

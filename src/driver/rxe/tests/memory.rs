@@ -177,6 +177,12 @@ impl KernelProducer {
         (next != self.memory.get(CONSUMER_INDEX)).then_some(self.index)
     }
 
+    /// How many slots the other side has not given back.
+    pub(super) fn waiting(&self) -> u32 {
+        let mask = self.memory.get(INDEX_MASK);
+        self.index.wrapping_sub(self.memory.get(CONSUMER_INDEX)) & mask
+    }
+
     /// Hands over the slot at the tail.
     pub(super) fn advance(&mut self) {
         self.index = (self.index + 1) & self.memory.get(INDEX_MASK);

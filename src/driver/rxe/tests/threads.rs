@@ -3,11 +3,18 @@
 //! A store that overtakes the index which hands it over shows as an element with old words in it, on
 //! hardware that reorders and under Miri, which looks for data races besides.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::types::Wc;
+
 use super::memory::*;
 use super::ring::{Filling, consumer};
+use crate::driver::contract::methods::*;
+use crate::driver::rxe::cq::Cq;
+use crate::driver::rxe::watch::Watch;
 
 /// Elements through the larger rings.
 const COUNT: u64 = if cfg!(miri) { 300 } else { 500_000 };
@@ -95,4 +102,74 @@ fn what_is_produced_there_is_seen_whole_here() {
             }
         });
     }
+}
+
+/// Would catch a slot that is given out while the completion of its last request waits unread: a completion
+/// queue that holds one more than the work queue would then lose some.
+#[test]
+fn no_more_completions_wait_than_the_queue_holds_requests() {
+    const REQUESTS: u64 = if cfg!(miri) { 300 } else { 2_000_000 };
+    const QPN: u32 = 17;
+    let (work, completions) = (Memory::ring(16, 6), Memory::ring(32, 7));
+    let mut queue = Filling::new(&work, size_of::<u64>()).unwrap();
+    let ring = consumer(&completions, size_of::<Wc>()).unwrap();
+    let capacity = ring.capacity();
+    let mut cq = Cq::new(ring, capacity, None);
+    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
+    let (mut kernel, mut reports) = (
+        KernelConsumer::new(&work),
+        KernelProducer::new(&completions),
+    );
+    let is_over = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..REQUESTS {
+                let (slot, behind) = wait(|| queue.free_slot());
+                // SAFETY: a free slot is the producer's, and has room for the number.
+                unsafe { slot.cast::<u64>().write(number) };
+                queue.advance(behind);
+                queue.publish();
+                if is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+        // The kernel is done with a request before it tells so.
+        let kernel = scope.spawn(move || {
+            for _ in 0..REQUESTS {
+                let wr_id = wait(|| kernel.take());
+                let told = reports.put(Wc {
+                    wr_id,
+                    qp_num: QPN,
+                    opcode: WcOpcode::SEND.0,
+                    status: WcStatus::SUCCESS.0,
+                    ..Wc::default()
+                });
+                // A ring of 16 slots holds 15, and one request is in neither count for a moment.
+                let waiting = reports.waiting();
+                if !told || waiting > 16 {
+                    is_over.store(true, Ordering::Relaxed);
+                    return waiting;
+                }
+            }
+            0
+        });
+        let (mut next, mut round) = (0, 0_usize);
+        while next < REQUESTS && !is_over.load(Ordering::Relaxed) {
+            let most = [1, 2, usize::MAX, 7][round % 4];
+            round += 1;
+            let mut polled = cq.poll().unwrap();
+            for _ in 0..most {
+                let Some(completion) = polled.take() else {
+                    break;
+                };
+                assert_eq!(completion.wr_id(), next);
+                next += 1;
+            }
+            if round.is_multiple_of(64) {
+                thread::yield_now();
+            }
+        }
+        assert_eq!((kernel.join().unwrap(), next), (0, REQUESTS), "completions");
+    });
 }

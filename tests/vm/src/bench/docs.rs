@@ -1,4 +1,8 @@
-//! The pages `docs/benchmarks.md` and `docs/transfer.md`, and those of the adapter.
+//! The measurements on the pages below `docs/`: tables, what made them, and plots. All other text of these
+//! pages is written by hand, and stays as it is.
+//!
+//! The table of a group is the first one in the section whose heading is the group's name. The paragraph
+//! behind it says what made it.
 
 use std::fs;
 use std::path::Path;
@@ -7,179 +11,226 @@ use anyhow::{Context, Result};
 
 use super::{Measured, Record, plot, table};
 
-const INTRODUCTION: &str = "\
-# Measurements
+/// The pages of each device, without the ending of their names.
+const SOFT_ROCE: [&str; 2] = ["benchmarks", "transfer"];
+const ADAPTER: [&str; 2] = ["benchmarks-mlx5", "transfer-mlx5"];
 
-uverbs and rdma-core in the same guest and the same run, on {device}. The programs are in `benches/`: they do
-the same work with this library, in C with libibverbs, and in C with bare system calls. They take turns, and
-the one that goes first changes.
+/// How the paragraph begins that says what made a table.
+const MADE_BY: &str = "Made by `cargo vm ";
 
-What the numbers are worth: instructions (callgrind, user space only, around the calls only) and system calls
-(strace) are exact, and the same on any machine with these compilers and libraries. Times come from an
-emulated machine, where a system call costs ten times what it does natively: only ratios of paired runs mean
-anything, and a few percent mean nothing.
+/// The most columns of a line of text.
+const WIDTH: usize = 110;
 
-Latency, rate and the cost of many objects are on [a page of their own]({transfer}).
-";
-
-const TRANSFER: &str = "\
-# Latency, rate and scale
-
-uverbs and libibverbs in the same guest and the same run, on {device}. Two programs do the same work,
-`benches/src/transfer.rs` and `benches/rdma_core.c`. One thread has two queue pairs, connected over the
-device's loopback; it posts on one side and waits for completions of both. The programs take turns, and the
-one that goes first changes.
-
-The guest's clock counts instructions: QEMU runs one processor with `-icount`, and each instruction takes a
-nanosecond, the kernel's included. So a microsecond here is a thousand instructions from posting to the
-completion, and the numbers hardly differ between runs. They tell what the software costs, not how fast a
-network is: soft-RoCE does in the kernel what an adapter does in silicon.
-
-`polling`: the process polls until the completions have arrived. It runs at idle priority (SCHED_IDLE), so
-that the kernel's own work comes first; otherwise the numbers would show when the scheduler gets to that work.
-`events`: the process sleeps on a completion channel, then polls. It has real-time priority (SCHED_FIFO), so
-it runs until it sleeps, and it sleeps each time.
-
-In the plots, lines are uverbs and circles are libibverbs.
-";
-
-/// Names of devices for the page.
-const SOFT_ROCE: &str = "soft-RoCE";
-const MLX5: &str = "the ConnectX made of software (mlx5)";
-
-/// A page and the device that it is about.
-struct Page {
-    introduction: &'static str,
-    file: &'static str,
-    device: &'static str,
-}
-
-/// Whether a group's rows are on the page about latency, rate and scale.
-fn is_transfer(group: &str) -> bool {
-    ["latency, ", "rate, ", "scale"]
-        .iter()
-        .any(|name| group.starts_with(name))
-}
-
-/// Writes the pages that there are records for, with their plots.
+/// Replaces the tables that were measured, on the pages of the device, and draws the plots of these pages
+/// anew. Says which groups are on no page.
 ///
 /// # Errors
-/// If a plot cannot be drawn or a file cannot be written.
-pub(crate) fn write(workspace: &Path, measured: &Measured, has_adapter: bool) -> Result<()> {
-    let (transfer, others): (Vec<_>, Vec<_>) =
-        (measured.records.iter().cloned()).partition(|record: &Record| is_transfer(&record.group));
-    let pages = match has_adapter {
-        true => [
-            (INTRODUCTION, "benchmarks-mlx5", others),
-            (TRANSFER, "transfer-mlx5", transfer),
-        ],
-        false => [
-            (INTRODUCTION, "benchmarks", others),
-            (TRANSFER, "transfer", transfer),
-        ],
+/// If a plot cannot be drawn, or a page cannot be read or written.
+pub(crate) fn write(workspace: &Path, measured: &[Measured], has_adapter: bool) -> Result<()> {
+    let docs = workspace.join("docs");
+    let groups = || {
+        let all = measured.iter();
+        all.flat_map(|run| {
+            let groups = table::groups(&run.records).into_iter();
+            groups.map(move |(group, records)| (group, records, run.made_by()))
+        })
     };
-    for (introduction, file, records) in pages {
-        if records.is_empty() {
-            continue;
+    let mut of_none: Vec<&str> = groups().map(|(group, ..)| group).collect();
+    for name in if has_adapter { ADAPTER } else { SOFT_ROCE } {
+        let path = docs.join(format!("{name}.md"));
+        let before =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let mut page = before.clone();
+        for (group, records, made_by) in groups() {
+            let Some(with) = with_table(&page, group, &table::markdown(&records), &made_by) else {
+                continue;
+            };
+            page = with;
+            of_none.retain(|other| *other != group);
+            draw(&docs.join(name), group, &records)?;
         }
-        let page = Page {
-            introduction,
-            file,
-            device: if has_adapter { MLX5 } else { SOFT_ROCE },
-        };
-        page.write(
-            &workspace.join("docs"),
-            &Measured {
-                records,
-                ..measured.clone()
-            },
-        )?;
+        if page != before {
+            fs::write(&path, page).with_context(|| format!("writing {}", path.display()))?;
+        }
+    }
+    for group in of_none {
+        eprintln!(
+            "vm: no page of this device has a section {:?}",
+            title(group)
+        );
     }
     Ok(())
 }
 
-/// The text under each table's name.
-fn about(group: &str) -> &'static str {
-    match group {
-        "c-abi" => {
-            "The same C program on this project's `libibverbs.so.1` and on rdma-core's libraries, locks \
-             included. Rows of `ibv_wr_*` poll by `ibv_start_poll`."
+/// The heading of a group's section.
+fn title(group: &str) -> String {
+    let (first, rest) = group.split_at(group.len().min(1));
+    first.to_uppercase() + rest
+}
+
+/// Draws a group's plot, if it is of those that have one, to the directory of its page.
+fn draw(directory: &Path, group: &str, records: &[&Record]) -> Result<()> {
+    let Some(svg) = plot::plot(group, records)? else {
+        return Ok(());
+    };
+    fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    let path = directory.join(plot::file(group));
+    fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))
+}
+
+/// The page with another table in the group's section; nothing if it has no such section.
+fn with_table(page: &str, group: &str, table: &str, made_by: &str) -> Option<String> {
+    let heading = format!("## {}", title(group));
+    let lines: Vec<&str> = page.lines().collect();
+    let first = 1 + lines.iter().position(|line| **line == *heading)?;
+    let section = &lines[first..];
+    let section = &section[..length(section, |line| !line.starts_with("## "))];
+    let text = length(section, |line| !line.starts_with('|'));
+    let old = text + length(&section[text..], |line| line.starts_with('|'));
+    // The old table goes, with the paragraph behind it if that says what made it.
+    let behind = &section[old..];
+    let made = usize::from(behind.first() == Some(&""));
+    let old = match behind.get(made) {
+        Some(line) if line.starts_with(MADE_BY) => {
+            old + made + length(&behind[made..], |line| !line.is_empty())
         }
-        "instructions" => {
-            "User-space instructions for each call, including the wrapper around it, which is the same on \
-             all sides. A poll reads the status and the id of every completion. libibverbs gets prepared \
-             work requests; ours are made in the call. The kernel's part is not counted: a system call is \
-             one instruction. In the column `uverbs, arena`, all rings lie in an arena, by the allocator of \
-             a parent domain: that costs nothing on this path."
+        _ => old,
+    };
+    let mut new: Vec<&str> = lines[..first + text].to_vec();
+    while new.last() == Some(&"") {
+        new.pop();
+    }
+    new.push("");
+    new.extend(table.lines());
+    new.push("");
+    let made_by = wrapped(made_by);
+    new.extend(made_by.lines());
+    let rest = &lines[first + old..];
+    new.extend(rest);
+    Some(new.join("\n") + "\n")
+}
+
+/// How many lines there are before the first one that is not such a one.
+fn length(lines: &[&str], is_such: impl Fn(&str) -> bool) -> usize {
+    let end = lines.iter().position(|line| !is_such(line));
+    end.unwrap_or(lines.len())
+}
+
+/// A paragraph in lines that are not too long.
+fn wrapped(text: &str) -> String {
+    let mut wrapped = String::new();
+    let mut column = 0;
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > WIDTH {
+            wrapped.push('\n');
+            column = 0;
+        } else if column > 0 {
+            wrapped.push(' ');
+            column += 1;
         }
-        "awaited" => {
-            "User-space instructions for an operation of `uverbs::aio`: its future is polled once before it \
-             completes and once after, by a task whose waker does nothing, and the pump takes one \
-             completion. `uverbs` is posting and polling without it."
-        }
-        "start-up" => "From exec on, until the named point, where the program exits.",
-        "control" => {
-            "Each object is created and destroyed. The bare calls send the same attributes from the same \
-             process, alternating, and map and unmap rings where there are any. Instructions are those of \
-             user space. On soft-RoCE the ring of a completion queue is twice as large as requested, and \
-             the kernel clears it: so none is lost when completions arrive faster than they are read."
-        }
-        group if group.starts_with("latency, ") => {
-            "From posting a message to its completion, in microseconds of a thousand instructions each: the \
-             median and the 99th percentile. The timer interrupts every 4 ms, which accounts for part of \
-             the last 1%. The ratio is that of the medians."
-        }
-        group if group.starts_with("rate, ") => {
-            "32 messages posted with one doorbell, the last one signaled, until all are done: messages per \
-             10⁹ instructions. The ratio is that of the times."
-        }
-        "scale" => {
-            "Queue pairs for 64 sends and 16 receives, each connected to itself, all on one completion \
-             queue; regions of one page. Set-up is creation, and for queue pairs also the way to RTS. \
-             Resident memory is that of the process (`smaps_rollup`), rings included. A post is a signaled \
-             WRITE of 8 bytes with its own doorbell, on one queue pair after the other; 64 completions are \
-             polled together."
-        }
-        _ => "",
+        wrapped += word;
+        column += width;
+    }
+    wrapped
+}
+
+impl Measured {
+    /// The paragraph that says what made a table.
+    fn made_by(&self) -> String {
+        format!(
+            "{MADE_BY}{}`, on Linux {}, QEMU with {}.",
+            self.command.join(" "),
+            self.kernel,
+            self.accelerator
+        )
     }
 }
 
-impl Page {
-    /// Writes the page, and its plots to a directory of its name.
-    fn write(&self, docs: &Path, measured: &Measured) -> Result<()> {
-        let plots = plot::plots(&measured.records)?;
-        let directory = docs.join(self.file);
-        for plot in &plots {
-            fs::create_dir_all(&directory)
-                .with_context(|| format!("making {}", directory.display()))?;
-            let path = directory.join(format!("{}.svg", plot.name));
-            fs::write(&path, &plot.svg).with_context(|| format!("writing {}", path.display()))?;
-        }
-        let path = docs.join(format!("{}.md", self.file));
-        fs::write(&path, self.text(measured, &plots))
-            .with_context(|| format!("writing {}", path.display()))
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::bench::records;
+
+    const PAGE: &str = "# Page\n\nOf a kind.\n\n## One\n\nAbout it.\n\n| a |\n|---|\n| 1 |\n\nMade by `cargo vm x`,\non y.\n\n\
+        More.\n\n## Two\n\nNothing yet.\n";
+
+    fn workspace() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
     }
 
-    fn text(&self, measured: &Measured, plots: &[plot::Plot]) -> String {
-        let mut page = self.introduction.replace("{device}", self.device);
-        page = page.replace(
-            "{transfer}",
-            &format!("{}.md", self.file.replace("benchmarks", "transfer")),
-        );
-        page += &format!(
-            "\nMade by `cargo vm {}`, on Linux {}, QEMU with {}.\n",
-            measured.command.join(" "),
-            measured.kernel,
-            measured.accelerator
-        );
-        for (name, records) in table::groups(&measured.records) {
-            let title = name[..1].to_uppercase() + &name[1..];
-            page += &format!("\n## {title}\n\n{}\n", about(name));
-            for plot in plots.iter().filter(|plot| plot.group == name) {
-                page += &format!("\n![{title}]({}/{}.svg)\n", self.file, plot.name);
+    /// A page without what is measured.
+    fn by_hand(page: &str) -> Vec<&str> {
+        let mut left = Vec::new();
+        let mut is_made = false;
+        for line in page.lines() {
+            is_made = !line.is_empty() && (is_made || line.starts_with(MADE_BY));
+            if !is_made && !line.starts_with('|') {
+                left.push(line);
             }
-            page += &format!("\n{}\n", table::markdown(&records));
         }
-        page
+        left.dedup_by(|a, b| a.is_empty() && b.is_empty());
+        left
+    }
+
+    #[test]
+    fn a_table_takes_the_place_of_the_old_one() {
+        let page = with_table(PAGE, "one", "| b |\n|---|\n| 2 |", "Made by `cargo vm z`.");
+        let expected = PAGE
+            .replace("| a |", "| b |")
+            .replace("| 1 |", "| 2 |")
+            .replace("cargo vm x`,\non y.", "cargo vm z`.");
+        assert_eq!(page.as_deref(), Some(&*expected));
+        let page = with_table(PAGE, "two", "| c |", "Made by `cargo vm z`.");
+        let expected = PAGE.to_owned() + "\n| c |\n\nMade by `cargo vm z`.\n";
+        assert_eq!(page.as_deref(), Some(&*expected));
+        assert_eq!(with_table(PAGE, "three", "| c |", "Made"), None);
+    }
+
+    #[test]
+    fn what_made_a_table_fits_into_lines() {
+        let text = wrapped(&"word ".repeat(60));
+        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert_eq!(text.split_whitespace().count(), 60);
+        assert!(text.lines().count() < 4, "{text}");
+    }
+
+    /// Catches a page that would need a hand after it was written: its tables are where they are looked for,
+    /// each says what made it, and no text is lost.
+    #[test]
+    fn the_pages_take_new_tables_and_keep_their_text() {
+        for name in SOFT_ROCE.into_iter().chain(ADAPTER) {
+            let path = workspace().join("docs").join(format!("{name}.md"));
+            let page = fs::read_to_string(&path).unwrap();
+            let headings = page.lines().filter_map(|line| line.strip_prefix("## "));
+            let headings: Vec<&str> = headings.collect();
+            let mut new = page.clone();
+            for heading in &headings {
+                let group = heading[..1].to_lowercase() + &heading[1..];
+                let line = format!(
+                    r#"{{"group":"{group}","row":"r","unit":"u","values":{{"uverbs":7}},"ratio":1,"against":"a","goal":null}}"#
+                );
+                let record = records(&line).unwrap().remove(0);
+                let made_by = format!("{MADE_BY}of {group}`.");
+                let table = table::markdown(&[&record]);
+                new = with_table(&new, &group, &table, &made_by).unwrap();
+                assert!(new.contains(&format!("{table}\n\n{made_by}\n")), "{new}");
+                if plot::plot(&group, &[&record]).unwrap().is_some() {
+                    let image = format!("]({name}/{})", plot::file(&group));
+                    assert!(page.contains(&image), "{name} does not show {image}");
+                }
+            }
+            let tables = headings.len();
+            let count = |text: &str, what: &str| {
+                let lines = text.lines();
+                lines.filter(|line| line.starts_with(what)).count()
+            };
+            assert_eq!(count(&new, "|-"), tables, "{new}");
+            assert_eq!(count(&new, MADE_BY), tables, "{new}");
+            assert_eq!(count(&page, MADE_BY), tables, "{name}");
+            assert_eq!(by_hand(&new), by_hand(&page), "{name}");
+        }
     }
 }

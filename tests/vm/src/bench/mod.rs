@@ -45,7 +45,7 @@ pub(crate) struct Goal {
     pub(crate) met: bool,
 }
 
-/// The records of a run, and what it ran on.
+/// The records of one guest, and what it ran on.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Measured {
     /// The guest's kernel.
@@ -59,30 +59,17 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// Adds rows that were measured on another machine.
-    pub(crate) fn add(&mut self, accelerator: &str, records: Vec<Record>) {
-        if self.accelerator != accelerator {
-            self.accelerator += " and ";
-            self.accelerator += accelerator;
-        }
-        self.records.extend(records);
-    }
-
-    /// Reads what was measured earlier, of several runs as of one. The first one's command and kernel are
-    /// told.
+    /// Reads what was measured earlier, of several runs in their order.
     ///
     /// # Errors
     /// If a file is not there or has something else.
-    pub(crate) fn read(files: &[PathBuf]) -> Result<Option<Self>> {
-        let mut all: Option<Self> = None;
+    pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
         for path in files {
             let text = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-            let read: Self = serde_json::from_slice(&text)
+            let of_run: Vec<Self> = serde_json::from_slice(&text)
                 .with_context(|| format!("reading {}", path.display()))?;
-            match &mut all {
-                Some(all) => all.add(&read.accelerator, read.records),
-                None => all = Some(read),
-            }
+            all.extend(of_run);
         }
         Ok(all)
     }

@@ -5,7 +5,6 @@ use plotters::prelude::*;
 use plotters::style::RGBColor;
 
 use super::Record;
-use super::table;
 
 const SIZE: (u32, u32) = (720, 420);
 
@@ -21,39 +20,27 @@ const COLORS: [RGBColor; 3] = [
     RGBColor(0x2c, 0xa0, 0x2c),
 ];
 
-/// A plot and the name of its file, without an ending.
-pub(crate) struct Plot {
-    pub(crate) group: String,
-    pub(crate) name: String,
-    pub(crate) svg: String,
-}
-
 /// The points of an operation: bytes, and what was measured.
 struct Series {
     operation: String,
     points: [Vec<(f64, f64)>; 2],
 }
 
-/// A plot for each group of records that has sizes.
+/// The plot of a group of records, as SVG; nothing if it is not of the groups that have one.
 ///
 /// # Errors
-/// If one cannot be drawn.
-pub(crate) fn plots(records: &[Record]) -> Result<Vec<Plot>> {
-    let groups = table::groups(records).into_iter();
-    groups
-        .filter(|(group, _)| PLOTTED.iter().any(|plotted| group.starts_with(plotted)))
-        .map(|(group, records)| {
-            let unit = records
-                .first()
-                .map_or("", |record| record.unit.as_str())
-                .to_owned();
-            Ok(Plot {
-                group: group.to_owned(),
-                name: group.replace(", ", "-"),
-                svg: draw(group, &unit, &series(&records))?,
-            })
-        })
-        .collect()
+/// If it cannot be drawn.
+pub(crate) fn plot(group: &str, records: &[&Record]) -> Result<Option<String>> {
+    if !PLOTTED.iter().any(|plotted| group.starts_with(plotted)) {
+        return Ok(None);
+    }
+    let unit = records.first().map_or("", |record| record.unit.as_str());
+    draw(group, unit, &series(records)).map(Some)
+}
+
+/// The name of the file with a group's plot.
+pub(crate) fn file(group: &str) -> String {
+    group.replace(", ", "-") + ".svg"
 }
 
 /// The points of each operation. A row without a size has none.
@@ -174,10 +161,13 @@ mod tests {
     #[test]
     fn rows_with_sizes_are_a_line_and_circles() {
         let records = records(LINES).unwrap();
-        let plots = plots(&records).unwrap();
-        assert_eq!(plots.len(), 1);
-        assert_eq!(plots[0].name, "latency-polling");
-        let svg = &plots[0].svg;
+        let [rows @ .., other] = &records[..] else {
+            panic!("{records:?}")
+        };
+        assert!(plot("control", &[other]).unwrap().is_none());
+        let rows: Vec<&Record> = rows.iter().collect();
+        let svg = plot("latency, polling", &rows).unwrap().unwrap();
+        assert_eq!(file("latency, polling"), "latency-polling.svg");
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         for text in ["WRITE, uverbs", "WRITE, rdma-core", "bytes of a message"] {
             assert!(svg.contains(text), "{text} in {svg}");

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table};
 use super::{Measured, Record};
 
 /// The order of columns; a table has those that one of its rows has.
-const COLUMNS: [&str; 9] = [
+const COLUMNS: [&str; 11] = [
     "uverbs, aio",
     "uverbs",
     "uverbs, 99%",
@@ -15,15 +15,15 @@ const COLUMNS: [&str; 9] = [
     "rdma-core",
     "rdma-core, 99%",
     "rdma-core, ibv_wr_*",
+    "perftest",
+    "perftest, 99%",
     "bare calls",
 ];
 
 /// All tables, each under its name, for a terminal.
-pub(crate) fn all(measured: &Measured) -> String {
-    let groups = groups(&measured.records);
-    let tables = groups
-        .iter()
-        .map(|(name, records)| format!("\n{name}\n{}\n", table(records, NOTHING)));
+pub(crate) fn all(measured: &[Measured]) -> String {
+    let groups = measured.iter().flat_map(|run| groups(&run.records));
+    let tables = groups.map(|(name, records)| format!("\n{name}\n{}\n", table(&records, NOTHING)));
     tables.collect()
 }
 
@@ -98,6 +98,8 @@ fn cells(record: &Record, columns: &[&str]) -> Vec<String> {
 fn number(value: f64) -> String {
     if value.fract() == 0.0 || value >= 1000.0 {
         format!("{value:.0}")
+    } else if value < 1.0 {
+        format!("{value:.2}")
     } else {
         format!("{value:.1}")
     }

@@ -16,6 +16,7 @@ use crate::bench::{Measured, Programs, docs, table};
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Network, Spec};
 use crate::guest::{self, Guest, Options, Outcome, Stream};
+use crate::qemu::Accelerator;
 use crate::store::Store;
 
 /// How long all measurements may take.
@@ -27,7 +28,7 @@ const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; [ $(nproc) = 1 ] && 
      echo 2 > /sys/devices/virtual/workqueue/cpumask; exec taskset 1 \"$@\"";
 
 /// What is measured.
-const GROUPS: [&str; 8] = [
+const GROUPS: [&str; 9] = [
     "instructions",
     "c-abi",
     "awaited",
@@ -35,19 +36,20 @@ const GROUPS: [&str; 8] = [
     "start-up",
     "control",
     "transfer",
+    "perftest",
     "scale",
 ];
 
 /// The groups that measure time. Unless something else is asked for they run where time is a count of
 /// instructions.
-const TIMED: [&str; 4] = ["waits", "control", "transfer", "scale"];
+const TIMED: [&str; 5] = ["waits", "control", "transfer", "perftest", "scale"];
 
 /// Measure side by side with rdma-core, in one guest
 ///
 /// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
-/// are exact. The times of waits, control, transfer and scale are counts of instructions, too, the kernel's
-/// included, one nanosecond each, unless --accel chooses something else; those of start-up mean something
-/// only as ratios.
+/// are exact. The times of waits, control, transfer, perftest and scale are counts of instructions, too, the
+/// kernel's included, one nanosecond each, unless --accel chooses something else; those of start-up mean
+/// something only as ratios.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm bench\n  \
@@ -65,17 +67,21 @@ pub(crate) struct Bench {
     /// Fewer rounds: counts stay exact, times get rougher
     #[arg(long)]
     quick: bool,
-    /// Write the records to this file, as a JSON list
+    /// Of transfers, measure only those that wait like this
+    #[arg(long, value_name = "HOW", value_parser = ["polling", "events"])]
+    wait: Option<String>,
+    /// Write the records to this file, as JSON: a list with an object for each guest
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Measure nothing; show what --json wrote, of one run or of several
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "groups")]
     from: Vec<PathBuf>,
-    /// Write docs/benchmarks.md, and docs/transfer.md with its plots; with an adapter docs/benchmarks-mlx5.md
-    /// and docs/transfer-mlx5.md
+    /// Replace the tables of what was measured in docs/benchmarks.md and docs/transfer.md, and its plots;
+    /// with an adapter in docs/benchmarks-mlx5.md and docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
-    /// instructions, c-abi, awaited, waits, start-up, control, transfer, scale; all if nothing is named
+    /// instructions, c-abi, awaited, waits, start-up, control, transfer, perftest, scale; all if nothing is
+    /// named
     #[arg(value_name = "GROUP", value_parser = GROUPS)]
     groups: Vec<String>,
 }
@@ -87,9 +93,9 @@ impl Bench {
     /// If a program does not build or fails, or the guest does.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let (measured, clean) = match Measured::read(&self.from)? {
-            Some(earlier) => (earlier, true),
-            None => self.measure(&store)?,
+        let (measured, clean) = match &*self.from {
+            [] => self.measure(&store)?,
+            files => (Measured::read(files)?, true),
         };
         print!("{}", table::all(&measured));
         self.write(&store, &measured)?;
@@ -101,9 +107,9 @@ impl Bench {
     }
 
     /// Measures, and gives whether the guests' kernels had nothing to complain of.
-    fn measure(&self, store: &Store) -> Result<(Measured, bool)> {
+    fn measure(&self, store: &Store) -> Result<(Vec<Measured>, bool)> {
         let mut programs = None;
-        let mut measured: Option<Measured> = None;
+        let mut measured = Vec::new();
         let mut clean = true;
         for (machine, groups) in self.grounds() {
             let (parts, options) = self.prepare(store, &machine)?;
@@ -118,21 +124,14 @@ impl Bench {
             let mut guest = Guest::boot(store, &parts, &options)?;
             let lines = run(&mut guest, &self.spec(programs, &parts, &options, &groups)?)?;
             clean &= options::shut_down(guest)?;
-            let records = crate::bench::records(&lines)?;
-            let accelerator = format!("{:?}", options.accelerator);
-            match &mut measured {
-                Some(measured) => measured.add(&accelerator, records),
-                None => {
-                    measured = Some(Measured {
-                        kernel: parts.kernel.release.clone(),
-                        accelerator,
-                        command: told(std::env::args().skip(1)),
-                        records,
-                    })
-                }
-            }
+            measured.push(Measured {
+                kernel: parts.kernel.release.clone(),
+                accelerator: format!("{:?}", options.accelerator),
+                command: told(std::env::args().skip(1)),
+                records: crate::bench::records(&lines)?,
+            });
         }
-        Ok((measured.context("nothing was measured")?, clean))
+        Ok((measured, clean))
     }
 
     /// Whether a group is measured.
@@ -174,8 +173,15 @@ impl Bench {
         let mut words = vec!["sh".to_owned(), "-c".into(), PREPARE.into(), "sh".into()];
         words.extend(programs.measure());
         words.extend(self.quick.then(|| "--quick".to_owned()));
+        if let Some(wait) = &self.wait {
+            words.extend(["--wait".to_owned(), wait.clone()]);
+        }
         if options.hca.is_some() {
             words.extend(["--device".to_owned(), "mlx5_0".to_owned()]);
+            // A processor that is idle waits in the host's time: there the adapter is another thread.
+            if options.accelerator == Accelerator::Icount {
+                words.push("--awake".to_owned());
+            }
         }
         words.extend(groups.iter().map(|&group| group.to_owned()));
         let mut environment = guest::environment(&parts.kernel.release, options.hca.as_ref(), &[]);
@@ -190,7 +196,7 @@ impl Bench {
     }
 
     /// Writes the files that were asked for.
-    fn write(&self, store: &Store, measured: &Measured) -> Result<()> {
+    fn write(&self, store: &Store, measured: &[Measured]) -> Result<()> {
         if let Some(path) = &self.json {
             let text = serde_json::to_string_pretty(measured).context("making JSON")?;
             fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
@@ -203,12 +209,12 @@ impl Bench {
     }
 }
 
-/// The arguments that say what was measured, without the file that the records go to.
+/// The arguments that say what was measured, and not what was done with it.
 fn told(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut told = Vec::new();
     let mut is_file = false;
     for argument in arguments {
-        let hidden = is_file || argument.starts_with("--json");
+        let hidden = is_file || argument.starts_with("--json") || argument == "--write-docs";
         is_file = argument == "--json";
         if !hidden {
             told.push(argument);
@@ -254,8 +260,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_is_told_without_the_file() {
-        let command = "bench transfer --json a.json --quick --json=b.json scale";
+    fn the_command_is_told_without_its_files() {
+        let command = "bench transfer --json a.json --quick --json=b.json --write-docs scale";
         let told = told(command.split(' ').map(str::to_owned));
         assert_eq!(told, ["bench", "transfer", "--quick", "scale"]);
     }

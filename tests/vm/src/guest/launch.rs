@@ -193,7 +193,7 @@ impl Emulator {
                 },
             };
             let model = &shared.model;
-            machine.devices = hca::devices(model, hca, shared.guest, machine.two_nodes);
+            machine.devices = hca::devices(model, hca, shared.guest, &machine);
             let (ours, theirs) = UnixStream::pair().context("making a socket for the adapter")?;
             model
                 .serve_control(ours)

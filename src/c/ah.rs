@@ -81,12 +81,18 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
         pd(c).and_then(|pd| {
             let attributes = path(attr.as_ref().ok_or(Failure::INVALID)?);
             let context = pd.pd().context();
-            let command = CreateAh {
-                pd: pd.pd().handle(),
-                attributes,
-                driver: DriverData::default(),
+            let (driver, fd) = (context.driver(), context.fd());
+            let (handle, vector) = match driver.ah_without_kernel(fd, &attributes)? {
+                Some(vector) => (None, vector),
+                None => driver.create_ah(
+                    fd,
+                    CreateAh {
+                        pd: pd.pd().handle(),
+                        attributes,
+                        driver: DriverData::default(),
+                    },
+                )?,
             };
-            let (handle, vector) = context.driver().create_ah(context.fd(), command)?;
             let ah = ibv_ah {
                 context: pd.c_context(),
                 pd: c,

@@ -104,7 +104,7 @@ unsafe fn post_own<D: Listed>(
         match &mut *qp.recv.pointer() {
             Some(queue) => {
                 let queue = D::get_mut(queue).unwrap_unchecked();
-                post(&qp.recv, queue, first, bad)
+                post::<D, _, _>(&qp.recv, queue, first, bad)
             }
             None => no_queue(qp, first, bad),
         }
@@ -176,7 +176,7 @@ unsafe fn post_shared<D: Listed>(
     // SAFETY: by this function's contract.
     unsafe {
         let queue = D::get_mut(&mut *lock.pointer()).unwrap_unchecked();
-        post(lock, queue, first, bad)
+        post::<D, _, _>(lock, queue, first, bad)
     }
 }
 
@@ -184,10 +184,10 @@ unsafe fn post_shared<D: Listed>(
 ///
 /// # Safety
 ///
-/// The queue is what the lock is of, which was taken. The pointers are to a list of requests and to room for
-/// a pointer.
+/// The queue is what the lock is of, which was taken, and of that driver's. The pointers are to a list of
+/// requests and to room for a pointer.
 #[inline(never)]
-unsafe fn post<L, Q: contract::RecvQueue>(
+unsafe fn post<D: Listed, L, Q: contract::RecvQueue>(
     lock: &Locked<L>,
     queue: &mut Q,
     first: *mut ibv_recv_wr,
@@ -207,6 +207,12 @@ unsafe fn post<L, Q: contract::RecvQueue>(
                     true => Ok(None),
                     false => queue.push(at, request.wr_id, slices).map(Some),
                 }
+            }
+            count if count < 0 && D::REFUSALS.negative_counts => {
+                // SAFETY: as above.
+                unsafe { tell_bad(bad, next) };
+                result = Err(Failure::INVALID);
+                break;
             }
             count => {
                 // SAFETY: as above.

@@ -323,8 +323,12 @@ unsafe fn add<D: Listed>(
 ) -> Result<()> {
     check(qp, operation)?;
     let flags = SendFlags::from_bits_retain(request.send_flags);
-    // SAFETY: by this function's contract.
-    let sges = unsafe { list(request.sg_list, request.num_sge) };
+    let sges = match request.num_sge > 0 {
+        // SAFETY: by this function's contract.
+        true => unsafe { list(request.sg_list, request.num_sge) },
+        false if is_refused_count(qp, request) => return Err(Failure::INVALID),
+        false => &[],
+    };
     if let Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } = operation
         && qp.refusals.bad_atomics
         && !is_atomic(remote, sges)
@@ -343,6 +347,12 @@ unsafe fn add<D: Listed>(
     slot.set_id(request.wr_id);
     slot.add_flags(flags.intersection(FLAGS));
     Ok(())
+}
+
+/// Whether a request has fewer than no slices, and the device's provider refuses that.
+#[inline(always)]
+fn is_refused_count(qp: &QpObject, request: &ibv_send_wr) -> bool {
+    request.num_sge < 0 && qp.refusals.negative_counts
 }
 
 /// Whether an atomic operation can work on this word, with room for its old value in these slices.
@@ -375,7 +385,7 @@ unsafe fn push_of_key<D: Listed>(
         _ => return Err(Failure::INVALID),
     };
     check(qp, operation)?;
-    if request.num_sge > 0 {
+    if request.num_sge > 0 || is_refused_count(qp, request) {
         return Err(Failure::INVALID);
     }
     let mut slot = batch.push(operation, None, Payload::Sges(&[]))?;

@@ -228,6 +228,17 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateAh, "address handles"))
     }
 
+    /// An address handle of which the kernel need not know, where libibverbs' provider makes one by itself:
+    /// then nobody looks whether the port has the GID. None where the kernel has to be asked.
+    #[cfg(feature = "c-abi")]
+    fn ah_without_kernel(
+        &self,
+        _fd: &CommandFd,
+        _path: &uverbs_uapi::types::AhAttr,
+    ) -> Result<Option<Self::Ah>> {
+        Ok(None)
+    }
+
     /// Creates a work queue; its number comes second.
     fn create_wq(
         &self,
@@ -366,6 +377,8 @@ pub(crate) struct Refusals {
     /// Atomic operations of fewer than 8 bytes, or at an address that is not a multiple of 8, are refused in
     /// a list, before they put the queue pair into the error state.
     pub(crate) bad_atomics: bool,
+    /// A request in a list with fewer than no slices is refused. Without, it has none.
+    pub(crate) negative_counts: bool,
     /// Sends are refused before the state RTS. Without, the kernel is asked.
     pub(crate) early_sends: bool,
     /// Advice about regions is refused: the kernel does not look whether they can take it.

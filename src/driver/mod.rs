@@ -486,6 +486,16 @@ impl Device {
         })
     }
 
+    /// As [`contract::Driver::ah_without_kernel`].
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn ah_without_kernel(
+        &self,
+        fd: &CommandFd,
+        path: &uverbs_uapi::types::AhAttr,
+    ) -> Result<Option<Ah>> {
+        dispatch!(self, D(device) => Ok(device.ah_without_kernel(fd, path)?.map(D::wrap)))
+    }
+
     /// The address handle's handle comes first, if the kernel knows of it.
     pub(crate) fn create_ah(
         &self,

@@ -330,6 +330,20 @@ static void address_handles(void)
 		attr = to_self();
 		attr.is_global = 0;
 		say_object("without a GID", ibv_create_ah(side.pd, &attr));
+	} else {
+		struct ibv_port_attr port;
+
+		/* The adapter's provider does not ask whether the port has such a GID. */
+		NEED(!ibv_query_port(context, 1, &port));
+		NEED(!ibv_query_gid(context, 1, 0, &attr.grh.dgid));
+		attr = (struct ibv_ah_attr) {
+			.port_num = 1, .is_global = 1, .dlid = port.lid, .grh = { .dgid = attr.grh.dgid, .hop_limit = 1 },
+		};
+		say_object("first GID", ibv_create_ah(side.pd, &attr));
+		attr.grh.sgid_index = port.gid_tbl_len - 1;
+		say_object("last GID", ibv_create_ah(side.pd, &attr));
+		attr.grh.sgid_index = 255;
+		say_object("index 255", ibv_create_ah(side.pd, &attr));
 	}
 }
 

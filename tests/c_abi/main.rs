@@ -5,9 +5,11 @@
 //! `cargo vm test` runs these with soft-RoCE and with the adapter. The C programs are compiled by the host.
 
 mod alike;
+mod crates;
 mod differences;
 mod exec;
 mod library;
+mod migration;
 mod mpi;
 mod programs;
 mod pyverbs;
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
         exec::tests(),
         runs::tests(),
         mpi::tests(),
+        crates::tests(),
+        migration::tests(),
         pyverbs::tests(),
         start_up::tests(),
     ])

@@ -113,6 +113,13 @@ static void crooked_atomic(struct ibv_send_wr *wr, struct pair *pair)
 	wr->wr.atomic.remote_addr += 4;
 }
 
+static void fewer_than_none(struct ibv_send_wr *wr, struct pair *pair)
+{
+	(void)pair;
+	wr->num_sge = -1;
+}
+
+static void negative_count_third(void) { with_bad(2, fewer_than_none); }
 static void bad_slices_first(void) { with_bad(0, too_many_slices); }
 static void bad_slices_third(void) { with_bad(2, too_many_slices); }
 static void bad_slices_last(void) { with_bad(3, too_many_slices); }
@@ -216,6 +223,27 @@ static void bad_receive(void)
 		need_completions(pair.a.cq, 1);
 	}
 	say_completions("received", pair.b.cq, 3);
+}
+
+/* Of these one provider refuses what the other takes for none. */
+static void negative_receives(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_sge sge = part(&pair.b, 0, 64);
+	struct ibv_recv_wr *bad = NULL;
+	struct ibv_srq *srq;
+	int status;
+
+	NEED(srq = ibv_create_srq(pair.b.pd, &attr));
+	list_receives(&sge, 3);
+	recvs[1].num_sge = -1;
+	say_status("post", status = ibv_post_recv(pair.b.qp, recvs, &bad));
+	if (status)
+		say("bad", "%d", (int)(bad - recvs));
+	say_status("post to a shared queue", status = ibv_post_srq_recv(srq, recvs, &bad));
+	if (status)
+		say("bad of the shared queue", "%d", (int)(bad - recvs));
 }
 
 static void bad_shared_receive(void)
@@ -514,6 +542,7 @@ MAIN(
 	{ "bad_opcode_third", bad_opcode_third }, { "full_send_queue", full_send_queue },
 	{ "unread_completions", unread_completions }, { "full_receive_queue", full_receive_queue },
 	{ "full_shared_queue", full_shared_queue }, { "bad_receive", bad_receive },
+	{ "negative_count_third", negative_count_third }, { "negative_receives", negative_receives },
 	{ "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
 	{ "no_room_for_the_bad", no_room_for_the_bad }, { "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed }, { "signaled", signaled },
 	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "wrong_key", wrong_key },

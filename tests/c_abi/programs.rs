@@ -9,12 +9,12 @@ use support::wait::{until_so, until_within};
 use support::{Hca, Result, device, fail, kernel, run, skip, test, test_on_adapter};
 use uverbs::device::PortState;
 
-use crate::differences;
 use crate::library::{Library, c_program, gid_index};
+use crate::{crates, differences};
 
 /// The programs, with the number of their checks.
 const PROGRAMS: [(&str, usize); 10] = [
-    ("posting", 26),
+    ("posting", 28),
     ("extended", 28),
     ("attributes", 22),
     ("dm", 5),
@@ -39,6 +39,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         })
     });
     let mut tests = Vec::from(programs);
+    tests.push(test("crates::newer_headers", newer_headers));
+    tests.push(test("programs::sanitized", sanitized));
     tests.push(test("programs::layout", layout));
     tests.push(test("programs::log", log));
     tests.push(test_on_adapter("programs::removal", removal));
@@ -233,6 +235,76 @@ fn give_address_back(device: &str) -> Result {
     until_so(COMES_BACK, "the netdev's link", || {
         Ok(run(&format!("ip -n h2 link show {netdev}"))?.contains("LOWER_UP"))
     })
+}
+
+/// Where the programs are that were compiled with headers of a later rdma-core.
+const NEWER: &str = "newer";
+
+/// Catches a program that was compiled with headers of a later rdma-core, with larger structs, and finds
+/// another library than one of the distribution's headers.
+fn newer_headers() -> Result {
+    let ours = Library::ours()?;
+    let device = device().name();
+    let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
+    let mut found = Vec::new();
+    for (name, checks) in PROGRAMS {
+        let newer = crates::program(&format!("{NEWER}/{name}"))?;
+        let of = |program: &Path| -> Result<BTreeMap<String, Facts>> {
+            ours.is_used_by(program)?;
+            read(&tell(&ours, program, &[device, &gid_index])?)
+        };
+        let (older, newer) = (of(&c_program(name)?)?, of(&newer)?);
+        if newer.len() < checks {
+            return fail(format!("{name}: {} checks, not {checks}", newer.len()));
+        }
+        for (check, older) in &older {
+            // How many requests fit, and who was first, is another each time where threads run.
+            if name == "threads" && !ends_well(older) {
+                continue;
+            }
+            if newer.get(check) != Some(older) {
+                found.push(format!(
+                    "{name} {check}: {:?}, not {older:?}",
+                    newer.get(check)
+                ));
+            }
+        }
+    }
+    match found.is_empty() {
+        true => Ok(()),
+        false => fail(found.join("\n")),
+    }
+}
+
+/// Where the library lies that was built with the thread sanitizer, beside ours.
+const SANITIZED: &str = "../thread";
+
+/// Catches accesses of threads to the same memory that nothing orders: in the library, and between it and a
+/// program whose threads share what it allows them to.
+fn sanitized() -> Result {
+    let Library::Ours(directory) = Library::ours()? else {
+        return fail("no library of ours");
+    };
+    let directory = directory.join(SANITIZED);
+    if !directory.join("libibverbs.so.1").is_file() {
+        return skip("it is not built with the thread sanitizer: `cargo vm test --full` builds it");
+    }
+    let (library, program) = (Library::Ours(directory), c_program("threads-sanitized")?);
+    let device = device().name();
+    let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
+    let output = library
+        .command(&program)
+        .args([device, &gid_index])
+        .env("TSAN_OPTIONS", "exitcode=66")
+        .output()?;
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    let checks = read(&String::from_utf8(output.stdout)?)?;
+    let ended = checks.values().filter(|facts| ends_well(facts)).count();
+    let all = PROGRAMS.iter().find(|(name, _)| *name == "threads");
+    match output.status.success() && all.is_some_and(|(_, all)| ended == *all) {
+        true => Ok(()),
+        false => fail(format!("{}: {checks:?}: {complaints}", output.status)),
+    }
 }
 
 /// Whether the list of lacks has the fact.

@@ -51,6 +51,10 @@ enum Family {
     /// The same by addresses of InfiniBand: on its ports alone.
     OwnRdmacmByGid,
     Ucx,
+    /// The same with both sides on ours, and its upper layer: on the adapter alone. With libmlx5 UCX needs a
+    /// command of the adapter's that the model does not know; on soft-RoCE its datagrams time out with
+    /// libibverbs as well, and the upper layer connects by them.
+    UcxOnOurs,
     /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
     Libfabric,
     /// qperf's measurements of RC, which connect by our librdmacm. Its others name ports by LIDs alone.
@@ -65,7 +69,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for
 /// the other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 16] = [
+const GROUPS: [Group; 17] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -239,12 +243,28 @@ const GROUPS: [Group; 16] = [
         "ucx::tests",
         Family::Ucx,
         &[
-            always("am_lat"),
-            always("put_lat"),
-            in_full("am_bw"),
-            in_full("put_bw"),
-            in_full("get"),
-            in_full("fadd"),
+            always("rc_verbs am_lat"),
+            always("rc_verbs put_lat"),
+            in_full("rc_verbs am_bw"),
+            in_full("rc_verbs put_bw"),
+            in_full("rc_verbs get"),
+            in_full("rc_verbs fadd"),
+        ],
+    ),
+    (
+        "ucx::on_ours",
+        Family::UcxOnOurs,
+        &[
+            always("rc_verbs am_lat"),
+            always("ud_verbs am_lat"),
+            always("rc_v,ud_v tag_lat"),
+            in_full("rc_verbs am_bw"),
+            in_full("rc_verbs put_lat"),
+            in_full("ud_verbs am_bw"),
+            in_full("rc_v,ud_v tag_bw"),
+            in_full("rc_v,ud_v ucp_am_lat"),
+            in_full("rc_v,ud_v ucp_put_lat"),
+            in_full("ud_v tag_lat"),
         ],
     ),
 ];
@@ -261,6 +281,9 @@ fn all(family: Family, runs: &[Run]) -> Result {
         return skip(
             "UCX has the adapter keep memory by a command that the model does not know, on libibverbs too",
         );
+    }
+    if matches!(family, Family::UcxOnOurs) && device().is_rxe() {
+        return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
     }
     let of_xrc = matches!(
         family,
@@ -287,6 +310,11 @@ fn all(family: Family, runs: &[Run]) -> Result {
         ours.is_used_by(Path::new(FIO))?;
     }
     let chosen = runs.iter().filter(|run| run.always || is_full());
+    if matches!(family, Family::UcxOnOurs) {
+        return chosen
+            .into_iter()
+            .try_for_each(|run| once(family, run.words, [&ours, &ours]));
+    }
     for (number, run) in chosen.enumerate() {
         for ours_serves in [number % 2 == 0, number % 2 != 0] {
             let sides = match ours_serves {
@@ -346,7 +374,7 @@ fn once(family: Family, words: &str, [server, client]: [&Library; 2]) -> Result 
 }
 
 /// The IP address of the device.
-const ADDRESS: &str = "10.9.0.1";
+pub(crate) const ADDRESS: &str = "10.9.0.1";
 
 /// The command of a side that is named by an address.
 fn of_librdmacm(library: &Library, words: &str, address: &str, connects: bool) -> Command {
@@ -417,7 +445,7 @@ impl Family {
                 Self::of_rdma_core(library, device, &port, words, ("-g", &["-c"]), server)
             }
             Self::Xrc => Self::of_rdma_core(library, device, &port, words, ("-g", &[]), server),
-            Self::Ucx => ucx(library, device, &port, words, server),
+            Self::Ucx | Self::UcxOnOurs => ucx(library, device, &port, words, server),
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
             Self::Fio | Self::FioOfOwnRdmacm => Ok(fio(library, &port, words, server.is_some())),
@@ -504,7 +532,8 @@ fn fio(library: &Library, port: &str, words: &str, connects: bool) -> Command {
     command
 }
 
-/// UCX's lower layer, kept to verbs: it has a driver of its own for ConnectX.
+/// UCX's lower layer, by one transport, or its upper layer, by several that it may choose of. They are kept
+/// to verbs: it has a driver of its own for ConnectX.
 fn ucx(
     library: &Library,
     device: &str,
@@ -516,9 +545,16 @@ fn ucx(
     if let Some(index) = gid_index(device)? {
         command.env("UCX_IB_GID_INDEX", index.to_string());
     }
+    let (transport, words) = words.split_once(' ').unwrap_or((words, ""));
+    let place = format!("{device}:1");
+    match transport.ends_with("_verbs") {
+        true => command.args(["-d", &place, "-x", transport]),
+        false => command
+            .env("UCX_TLS", format!("{transport},self"))
+            .env("UCX_NET_DEVICES", &place),
+    };
     command
         .args(server)
-        .args(["-d", &format!("{device}:1"), "-x", "rc_verbs"])
         .args(["-p", port, "-n", "50", "-w", "5", "-t", words]);
     Ok(command)
 }

@@ -108,6 +108,21 @@ pub(super) fn create_ah(
     Ok((Some(handle), Ah(vector)))
 }
 
+/// An address handle over InfiniBand, where the kernel would do nothing but look at the path.
+#[cfg(feature = "c-abi")]
+pub(super) fn ah_without_kernel(
+    ports: &Ports,
+    fd: &CommandFd,
+    path: &AhAttr,
+) -> Result<Option<Ah>> {
+    let port = ports.get(fd, path.port_num)?;
+    if port.link == LinkLayer::ETHERNET {
+        return Ok(None);
+    }
+    check_route(path, port.flags)?;
+    Ok(Some(Ah(over_infiniband(path))))
+}
+
 /// Refuses a path without a global route over a port that requires one (the kernel looks on Ethernet only,
 /// and the device drops what has none).
 fn check_route(path: &AhAttr, flags: QueryPortFlags) -> Result<()> {

@@ -104,6 +104,7 @@ impl contract::Driver for Device {
         by_functions: Errno::NOMEM,
         unknown: Errno::INVAL,
         bad_atomics: false,
+        negative_counts: false,
         early_sends: true,
         advice: false,
     };
@@ -272,6 +273,15 @@ impl contract::Driver for Device {
 
     fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, Ah)> {
         create_ah(&self.ports, fd, command)
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn ah_without_kernel(
+        &self,
+        fd: &CommandFd,
+        path: &uverbs_uapi::types::AhAttr,
+    ) -> Result<Option<Ah>> {
+        ah::ah_without_kernel(&self.ports, fd, path)
     }
 
     fn alloc_dm(&self, fd: &CommandFd, command: &AllocDm) -> Result<(DmHandle, Dm)> {

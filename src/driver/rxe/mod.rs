@@ -83,6 +83,7 @@ impl contract::Driver for Rxe {
         by_functions: Errno::NOSPC,
         unknown: Errno::OPNOTSUPP,
         bad_atomics: true,
+        negative_counts: true,
         early_sends: false,
         advice: true,
     };

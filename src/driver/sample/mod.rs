@@ -29,6 +29,7 @@ impl contract::Driver for Sample {
         by_functions: crate::error::Errno::NOMEM,
         unknown: crate::error::Errno::INVAL,
         bad_atomics: false,
+        negative_counts: false,
         early_sends: false,
         advice: false,
     };

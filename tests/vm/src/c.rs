@@ -45,11 +45,16 @@ pub(crate) fn compile(
     Ok(())
 }
 
-/// Compiles a program that is linked to the libibverbs that the guest has.
+/// Compiles a program that is linked to the libibverbs that the guest has, with further options.
 ///
 /// # Errors
 /// As of [`compile`].
-pub(crate) fn compile_with_libibverbs(source: &Path, program: &Path, tools: &Path) -> Result<()> {
+pub(crate) fn compile_with_libibverbs(
+    source: &Path,
+    program: &Path,
+    tools: &Path,
+    options: &[&str],
+) -> Result<()> {
     compile(source, program, |command| {
         // Headers and library of the guest; a machine that has them itself has nothing there.
         let mut library = OsString::from("-L");
@@ -58,6 +63,7 @@ pub(crate) fn compile_with_libibverbs(source: &Path, program: &Path, tools: &Pat
             .arg("-isystem")
             .arg(tools.join("usr/include"))
             .arg(library)
-            .args(["-Wl,--allow-shlib-undefined", "-libverbs"]);
+            .args(["-Wl,--allow-shlib-undefined", "-libverbs"])
+            .args(options);
     })
 }

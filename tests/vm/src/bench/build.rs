@@ -55,6 +55,7 @@ impl Programs {
             &sources.join("rdma_core.c"),
             &others.join("rdma_core"),
             tools,
+            &[],
         )?;
         Ok(Self { measure, others })
     }

@@ -4,13 +4,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::fetch;
+use crate::process;
 use crate::store::Store;
-use crate::suite;
+use crate::suite::{self, Sanitized, Sanitizer};
 
 /// A library for C programs.
 struct Library {
@@ -48,7 +50,12 @@ pub(super) const TESTS: &str = "c_abi";
     after_help = "Examples:\n  cargo vm c-abi\n  LD_LIBRARY_PATH=target/c-abi/lib ibv_devices\n  \
                   LD_LIBRARY_PATH=target/c-abi/rdmacm:target/c-abi/lib rping -s"
 )]
-pub(crate) struct CAbi {}
+pub(crate) struct CAbi {
+    /// Also libibverbs with the thread sanitizer, into target/c-abi/thread, and the program of the tests that
+    /// runs on it
+    #[arg(long)]
+    sanitized: bool,
+}
 
 impl CAbi {
     /// Builds them and puts them where programs find them.
@@ -56,8 +63,12 @@ impl CAbi {
     /// # Errors
     /// If one does not build.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        for file in build(&Store::open()?)? {
+        let store = Store::open()?;
+        for file in build(&store)? {
             println!("{}", file.display());
+        }
+        if self.sanitized {
+            build_sanitized(&store)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -77,6 +88,42 @@ pub(super) fn build(store: &Store) -> Result<Vec<PathBuf>> {
         Ok(place.join(library.soname))
     };
     LIBRARIES.iter().map(build).collect()
+}
+
+/// The test that runs it.
+pub(super) const SANITIZED_TEST: &str = "programs::sanitized";
+
+/// Where the library that is watched by the thread sanitizer is put, beside the others.
+const SANITIZED: &str = "target/c-abi/thread";
+
+/// Builds libibverbs, and the C program with threads, with the thread sanitizer. Its runtime is the
+/// compiler's, and the standard library is built with it.
+///
+/// # Errors
+/// If they do not build, or there is no runtime or no source of the standard library.
+pub(super) fn build_sanitized(store: &Store) -> Result<()> {
+    let ([library, _], place) = (&LIBRARIES, store.workspace().join(SANITIZED));
+    // An earlier one is of no use to the test.
+    match fs::remove_dir_all(&place) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("removing {}", place.display()));
+        }
+        _ => {}
+    }
+    let sanitized = Sanitized {
+        by: Sanitizer::Thread,
+        library: Some(fetch::standard_library(store)?),
+    };
+    let built = suite::sanitized_c_library(store.workspace(), library.package, &sanitized)?;
+    library
+        .install(&built, &place)
+        .with_context(|| format!("installing into {}", place.display()))?;
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut rustc = Command::new(rustc);
+    rustc.args(["--print", "target-libdir"]);
+    let directory = process::output("asking the compiler", &mut rustc)?;
+    let tools = fetch::libibverbs(store)?;
+    suite::compile_sanitized(store, &tools, Path::new(directory.trim()))
 }
 
 impl Library {

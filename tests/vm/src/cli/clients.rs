@@ -8,17 +8,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use connectx::PortKind;
 
 use super::options::{Kernel, Machine};
+use super::{c_abi, linked};
 use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::Options;
 use crate::guest::protocol::Network;
+use crate::hca::Hca;
 use crate::process;
 use crate::qemu::Accelerator;
-use crate::results;
+use crate::results::{self, Group};
 use crate::store::Store;
-use crate::suite::{self, Job, Limits, Place, Program, Round};
+use crate::suite::{self, Built, Ground, Job, Limits, Place, Program, Round, Suite, Target};
 
 /// The crate that stands in for ruapc's, in the workspace.
 const STAND_IN: &str = "tests/clients/ruapc-rdma";
@@ -26,24 +29,34 @@ const STAND_IN: &str = "tests/clients/ruapc-rdma";
 /// Where the client's source and what is built of it lie, in the workspace.
 const PLACE: &str = "target/clients";
 
+/// The part of the C ABI's tests that runs crates which are linked to libibverbs.
+const LINKED: &str = "crates::";
+
 /// How the names of libraries begin that no program may get hold of.
 const WITHOUT: &str = "libibverbs";
 
-/// Run the tests of a program that others wrote for libibverbs, on this library and without libibverbs
+/// Run the tests of programs that others wrote for libibverbs, on this library
 ///
-/// The program is ruapc, as the registry has it: a library for remote procedure calls over RDMA. Only the
-/// crate by which it drives devices is another one (tests/clients/ruapc-rdma). Its unit tests about RDMA and
-/// all its integration tests run on soft-RoCE in a guest that has no libibverbs. They are built in
-/// target/clients, which takes minutes the first time, and needs the registry.
+/// The first is ruapc, as the registry has it: a library for remote procedure calls over RDMA. Only the crate
+/// by which it drives devices is another one (tests/clients/ruapc-rdma). Its unit tests about RDMA and all
+/// its integration tests run on soft-RoCE in a guest that has no libibverbs. With --full there are also
+/// crates that are linked to libibverbs and know nothing of this library (tests/clients/linked): their own
+/// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
+/// libibverbs side by side. All are built in target/clients, which takes minutes the first time, and needs
+/// the registry.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read"
+    after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read\n  \
+                  cargo vm clients --full --kernel 6.12 crates::"
 )]
 pub(crate) struct Clients {
     #[command(flatten)]
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
+    /// Also crates that are linked to libibverbs
+    #[arg(long)]
+    full: bool,
     /// The time limit of one test, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     test_timeout: u64,
@@ -59,23 +72,21 @@ impl Clients {
     /// If they cannot be run at all. Tests that fail are a status.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
-        let programs = build(store.workspace())?;
-        let (parts, mut options) = self.prepare(&store)?;
-        options.without = Some(WITHOUT.to_owned());
-        let round = Round {
-            place: Place::One,
-            kernel: 0,
-            jobs: self.jobs(programs)?,
+        let mut names = self.names.iter();
+        let jobs = match !self.names.is_empty() && names.all(|name| name.starts_with(LINKED)) {
+            // None of ruapc's is meant, so it need not be built.
+            true => Vec::new(),
+            false => self.jobs(build(store.workspace())?)?,
         };
-        let limits = Limits {
-            test: Duration::from_secs(self.test_timeout),
-            full: true,
-            beside_others: false,
-            sanitizer: None,
-        };
-        let groups = [suite::run_in_guest(
-            &store, &parts, &options, &round, limits,
-        )?];
+        let mut groups = Vec::new();
+        if !jobs.is_empty() {
+            let (parts, mut options) = self.prepare(&store)?;
+            options.without = Some(WITHOUT.to_owned());
+            groups.push(self.in_guest(&store, &(parts, options), Place::One, jobs)?);
+        }
+        if self.full {
+            groups.extend(self.linked(&store)?);
+        }
         print!(
             "\nslowest tests\n{}\n{}",
             results::slowest(&groups),
@@ -86,6 +97,70 @@ impl Clients {
         } else {
             ExitCode::FAILURE
         })
+    }
+
+    /// Runs jobs in one boot.
+    fn in_guest(
+        &self,
+        store: &Store,
+        (parts, options): &(Parts, Options),
+        place: Place,
+        jobs: Vec<Job>,
+    ) -> Result<Group> {
+        let round = Round {
+            place,
+            kernel: 0,
+            jobs,
+        };
+        let limits = Limits {
+            test: Duration::from_secs(self.test_timeout),
+            full: true,
+            beside_others: false,
+            sanitizer: None,
+        };
+        suite::run_in_guest(store, parts, options, &round, limits)
+    }
+
+    /// Builds the crates that are linked to libibverbs, and runs the tests that run them, on each device.
+    fn linked(&self, store: &Store) -> Result<Vec<Group>> {
+        let suites: Vec<Suite> = suite::read(store.workspace())?
+            .into_iter()
+            .filter_map(|suite| suite.with_test(c_abi::TESTS))
+            .collect();
+        linked::build(store, &suites)?;
+        c_abi::build(store)?;
+        let grounds = [Ground::SoftRoce];
+        let built = Built::alone(store.workspace(), Target::Here, &suites, &grounds)?;
+        let mut jobs = Vec::new();
+        for program in built.programs(&suites, Ground::SoftRoce)? {
+            let program = Arc::new(program);
+            jobs.extend(Job::all(&program, &program)?);
+        }
+        jobs.retain(|job| job.name().contains(LINKED) && job.is_wanted(&self.names));
+        let mut groups = Vec::new();
+        if jobs.is_empty() {
+            return Ok(groups);
+        }
+        let kernel = &self.kernel.kernel;
+        for port in [None, Some(PortKind::InfiniBand), Some(PortKind::Roce)] {
+            let (prepared, place) = match port {
+                None => {
+                    let network = Network::OneHost;
+                    let prepared = self.machine.prepare(store, Arch::X86_64, kernel, network)?;
+                    (prepared, Place::One)
+                }
+                Some(port) => {
+                    let hca = Hca::for_tests(port);
+                    let machine = &self.machine;
+                    let prepared =
+                        machine.prepare_with_adapter(store, Arch::X86_64, kernel, hca.clone())?;
+                    (prepared, Place::Adapter(hca))
+                }
+            };
+            suite::compile_c_programs(store, &suites, &prepared.0.tools.root)?;
+            groups.push(self.in_guest(store, &prepared, place, jobs.clone())?);
+        }
+        Ok(groups)
     }
 
     /// ruapc's tests have limits of seconds, for hardware. So time is a count of instructions where the guest
@@ -134,12 +209,12 @@ fn build(workspace: &Path) -> Result<Vec<Program>> {
 /// Makes a workspace of the client's source as the registry has it, and of the stand-in, with the versions
 /// that the stand-in's Cargo.lock has; gives its directory.
 fn unpack(stand_in: &Path, place: &Path) -> Result<PathBuf> {
-    let source = source(stand_in)?;
+    let [source] = sources(stand_in, ["ruapc"])?;
     let name = source
         .file_name()
         .context("the registry has no directory for ruapc")?;
     let workspace = place.join("source");
-    copy(&source, &workspace.join(name))?;
+    copy(&source, &workspace.join(name), |_| {})?;
     let manifest = manifest(name.to_string_lossy().as_ref(), stand_in);
     fs::write(workspace.join("Cargo.toml"), manifest).context("writing the client's workspace")?;
     fs::copy(stand_in.join("Cargo.lock"), workspace.join("Cargo.lock"))
@@ -147,23 +222,32 @@ fn unpack(stand_in: &Path, place: &Path) -> Result<PathBuf> {
     Ok(workspace)
 }
 
-/// Where cargo has the source of ruapc, which is fetched if need be.
-fn source(stand_in: &Path) -> Result<PathBuf> {
+/// Where cargo has the sources of packages that this one needs, which are fetched if need be.
+///
+/// # Errors
+/// If they cannot be fetched, or the package's Cargo.lock lacks one.
+pub(super) fn sources<const N: usize>(of: &Path, names: [&str; N]) -> Result<[PathBuf; N]> {
     let mut fetch = Command::new(cargo());
-    fetch.args(["fetch", "--locked"]).current_dir(stand_in);
-    process::output("fetching ruapc", &mut fetch)?;
+    fetch.args(["fetch", "--locked"]).current_dir(of);
+    process::output("fetching clients", &mut fetch)?;
     let metadata = cargo_metadata::MetadataCommand::new()
-        .current_dir(stand_in)
+        .current_dir(of)
         .other_options(["--locked", "--offline"].map(str::to_owned))
         .exec()
-        .context("reading the stand-in's dependencies (cargo metadata)")?;
-    let mut packages = metadata.packages.into_iter();
-    let ruapc = packages.find(|package| package.name.as_str() == "ruapc");
-    let directory = ruapc.and_then(|package| Some(package.manifest_path.parent()?.into()));
-    directory.context("the stand-in's Cargo.lock has no ruapc")
+        .context("reading a client's dependencies (cargo metadata)")?;
+    let source = |name: &str| {
+        let mut packages = metadata.packages.iter();
+        let package = packages.find(|package| package.name.as_str() == name)?;
+        Some(package.manifest_path.parent()?.into())
+    };
+    let found: Option<Vec<PathBuf>> = names.into_iter().map(source).collect();
+    found
+        .and_then(|found| found.try_into().ok())
+        .with_context(|| format!("the Cargo.lock in {} lacks one of {names:?}", of.display()))
 }
 
-fn cargo() -> std::ffi::OsString {
+/// The cargo that this one was started by.
+pub(super) fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
@@ -177,18 +261,31 @@ fn manifest(client: &str, stand_in: &Path) -> String {
     )
 }
 
-/// Copies a directory, unless it has been copied whole before: what cargo built of it stays good then.
-fn copy(from: &Path, to: &Path) -> Result<()> {
+/// Copies a package's directory, with a change to its manifest, unless it has been copied whole before: what
+/// cargo built of it stays good then.
+///
+/// # Errors
+/// If it cannot be read or written.
+pub(super) fn copy(from: &Path, to: &Path, change: impl FnOnce(&mut String)) -> Result<()> {
     if to.is_dir() {
         return Ok(());
     }
-    let half = to.with_extension("half");
+    // The version is a part of the name, with a dot in it.
+    let mut half = to.as_os_str().to_owned();
+    half.push(".half");
+    let half = PathBuf::from(half);
     if half.is_dir() {
         fs::remove_dir_all(&half).with_context(|| format!("removing {}", half.display()))?;
     }
-    copy_all(from, &half)
-        .and_then(|()| fs::rename(&half, to))
-        .with_context(|| format!("copying {} to {}", from.display(), to.display()))
+    let copied = || {
+        copy_all(from, &half)?;
+        let manifest = half.join("Cargo.toml");
+        let mut text = fs::read_to_string(&manifest)?;
+        change(&mut text);
+        fs::write(&manifest, text)?;
+        fs::rename(&half, to)
+    };
+    copied().with_context(|| format!("copying {} to {}", from.display(), to.display()))
 }
 
 fn copy_all(from: &Path, to: &Path) -> std::io::Result<()> {

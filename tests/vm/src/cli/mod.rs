@@ -6,6 +6,7 @@ mod clean;
 mod clients;
 mod demo;
 mod fetch;
+mod linked;
 mod options;
 mod run;
 mod shell;

@@ -470,6 +470,14 @@ impl Test {
             // Its tests say so.
             eprintln!("vm: no C library: {error:#}");
         }
+        let of_watched = |job: &Job| of_library(job) && job.name().contains(c_abi::SANITIZED_TEST);
+        if (self.full || !self.names.is_empty())
+            && rounds.iter().any(|round| round.jobs.iter().any(of_watched))
+            && let Err(error) = c_abi::build_sanitized(store)
+        {
+            // The test says so.
+            eprintln!("vm: no C library with the thread sanitizer: {error:#}");
+        }
         let mut work = Vec::new();
         for index in order {
             let round = &rounds[index];

@@ -78,6 +78,24 @@ pub(crate) fn full_tools(store: &Store) -> Result<()> {
     tools::ensure_full(store, &Progress::new())
 }
 
+/// Gets what builds crates that are linked to libibverbs, and gives the root of what this machine lacks.
+///
+/// # Errors
+/// If it is neither there nor can be fetched.
+pub(crate) fn build_tools(store: &Store) -> Result<PathBuf> {
+    let _lock = store.lock()?;
+    tools::ensure_build(store, &Progress::new())
+}
+
+/// The root of libibverbs's header and library, as a guest has them.
+///
+/// # Errors
+/// If they are neither there nor can be fetched.
+pub(crate) fn libibverbs(store: &Store) -> Result<PathBuf> {
+    let _lock = store.lock()?;
+    Ok(tools::ensure(store, Arch::X86_64, &Progress::new())?.root)
+}
+
 /// Gets what builds programs for arm64 on this machine.
 ///
 /// # Errors

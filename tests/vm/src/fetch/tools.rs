@@ -44,6 +44,9 @@ const PACKAGES: [&str; 20] = [
 /// Those that only a run of everything has: they bring much with them.
 const FULL_PACKAGES: [&str; 1] = ["fio"];
 
+/// What builds crates that are linked to libibverbs, on this machine.
+const BUILD_PACKAGES: [&str; 2] = ["cmake", "libclang-dev"];
+
 /// What those depend on to be installed, which a guest has no use for: daemons and udev's rules.
 const SURROUNDINGS: [&str; 1] = ["rdma-core"];
 
@@ -124,8 +127,27 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     Ok(tools)
 }
 
-/// The name of the tree of a run of everything.
+/// The names of the tree of a run of everything, and of the one that builds.
 const FULL: &str = "tools-full";
+const BUILD: &str = "tools-build";
+
+/// Fetches what builds crates that are linked to libibverbs, as far as this machine lacks it, and gives its
+/// root; returns at once if it is there.
+///
+/// # Errors
+/// If it cannot be fetched.
+pub(crate) fn ensure_build(store: &Store, progress: &Progress) -> Result<PathBuf> {
+    let wanted = of_this_machine(&BUILD_PACKAGES);
+    if let Some(tools) = store.stamp::<Tools>(BUILD)
+        && tools.wanted == wanted.packages
+    {
+        return Ok(tools.root);
+    }
+    let tools = unpacked(store, Arch::X86_64, BUILD, wanted, progress)?;
+    store.write_stamp(BUILD, &tools)?;
+    progress.note("what builds crates for libibverbs is there");
+    Ok(tools.root)
+}
 
 /// Fetches what only a run of everything has; returns at once if it is there.
 ///
@@ -188,8 +210,13 @@ fn link_psm(root: &Path) -> Result<()> {
 }
 
 fn wanted_in_full() -> Wanted {
+    of_this_machine(&FULL_PACKAGES)
+}
+
+/// These packages, as far as this machine lacks them and what they need.
+fn of_this_machine(packages: &[&str]) -> Wanted {
     Wanted {
-        packages: FULL_PACKAGES.map(str::to_owned).to_vec(),
+        packages: packages.iter().map(|&name| name.to_owned()).collect(),
         installed: Installed::ThisMachine,
         prefer: None,
     }

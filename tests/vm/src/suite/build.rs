@@ -63,7 +63,12 @@ pub(crate) enum Target<'a> {
     Sanitized(&'a Sanitized),
     /// Guests of arm64, by what builds for them.
     Arm64(&'a Cross),
+    /// This machine, with these variables.
+    With(&'a Variables),
 }
+
+/// Variables for cargo and all that it runs.
+pub(crate) type Variables = [(&'static str, OsString)];
 
 /// A sanitizer of the compiler's: code that watches what programs do with memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
@@ -280,6 +285,24 @@ pub(crate) fn c_library(workspace: &Path, package: &str) -> Result<PathBuf> {
         Target::Here,
         arguments.map(str::to_owned).to_vec(),
     )?;
+    shared_library(artifacts)
+}
+
+/// As [`c_library`], with a sanitizer, whose runtime is the program's.
+///
+/// # Errors
+/// As of `c_library`.
+pub(crate) fn sanitized_c_library(
+    workspace: &Path,
+    package: &str,
+    sanitized: &Sanitized,
+) -> Result<PathBuf> {
+    let arguments = ["build", "--package", package].map(str::to_owned);
+    let artifacts = cargo(workspace, Target::Sanitized(sanitized), arguments.to_vec())?;
+    shared_library(artifacts)
+}
+
+fn shared_library(artifacts: Vec<Artifact>) -> Result<PathBuf> {
     let built = artifacts
         .into_iter()
         .find(|artifact| artifact.target.is_cdylib());
@@ -292,24 +315,36 @@ pub(crate) fn c_library(workspace: &Path, package: &str) -> Result<PathBuf> {
 /// # Errors
 /// If one does not build.
 pub(crate) fn tests_of_others(workspace: &Path, arguments: &[&str]) -> Result<Vec<Program>> {
-    let arguments = ["test", "--no-run"].iter().chain(arguments);
-    let artifacts = cargo(
-        workspace,
-        Target::Here,
-        arguments.map(|&word| word.to_owned()).collect(),
-    )?;
-    let tests = artifacts
-        .into_iter()
-        .filter(|artifact| artifact.profile.test && !artifact.target.is_bin());
+    let arguments = [&["test", "--no-run"], arguments].concat();
+    programs_of_others(workspace, &arguments, &[])
+}
+
+/// Has cargo build programs of a workspace that is not this one, with these arguments and variables, and
+/// gives the test programs and examples.
+///
+/// # Errors
+/// If one does not build.
+pub(crate) fn programs_of_others(
+    workspace: &Path,
+    arguments: &[&str],
+    variables: &Variables,
+) -> Result<Vec<Program>> {
+    let arguments = arguments.iter().map(|&word| word.to_owned()).collect();
+    let artifacts = cargo(workspace, Target::With(variables), arguments)?;
     let program = |artifact: Artifact| {
+        let kind = match (artifact.profile.test, artifact.target.is_example()) {
+            (true, _) if !artifact.target.is_bin() => Kind::Tests,
+            (false, true) => Kind::Example,
+            _ => return None,
+        };
         Some(Program {
             name: artifact.target.name.clone(),
-            kind: Kind::Tests,
+            kind,
             path: artifact.executable?.into(),
             directory: artifact.manifest_path.parent()?.into(),
         })
     };
-    Ok(tests.filter_map(program).collect())
+    Ok(artifacts.into_iter().filter_map(program).collect())
 }
 
 /// Where cargo put the binary of this name.
@@ -440,6 +475,9 @@ fn cargo(workspace: &Path, target: Target<'_>, arguments: Vec<String>) -> Result
         Target::Here => {}
         Target::Sanitized(sanitizer) => sanitize(&mut command, sanitizer),
         Target::Arm64(cross) => to_arm64(&mut command, cross),
+        Target::With(variables) => {
+            command.envs(variables.iter().map(|(name, value)| (name, value)));
+        }
     }
     let failed = || format!("building: `{}`", process::describe(&command));
     let step = failed();

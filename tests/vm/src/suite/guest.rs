@@ -22,6 +22,10 @@ use crate::store::Store;
 /// How many times a guest may die before its kernel's remaining tests are given up.
 const DEATHS: u32 = 3;
 
+/// The variable by which a test in the guest finds the emulator that runs the guest: it is a client of
+/// librdmacm. Its value is a [`Qemu`](crate::qemu::Qemu) in JSON.
+const EMULATOR: &str = "VM_EMULATOR";
+
 /// How tests run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -162,6 +166,8 @@ impl Run<'_> {
         if self.parts.arch == Arch::X86_64 {
             let c_programs = c::directory(self.store).display().to_string();
             extra.push((c::VARIABLE.to_owned(), c_programs));
+            let qemu = serde_json::to_string(&self.parts.qemu)?;
+            extra.push((EMULATOR.to_owned(), qemu));
         }
         if let Some(sanitizer) = self.limits.sanitizer {
             let (name, value) = sanitizer.variable(self.store.workspace());

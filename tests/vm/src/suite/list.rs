@@ -46,6 +46,16 @@ impl Suite {
         }
     }
 
+    /// The part of it that is this integration test, in a guest with soft-RoCE; none if it has no such test.
+    pub(crate) fn with_test(self, name: &str) -> Option<Self> {
+        let has_it = self.tests.iter().any(|test| test == name);
+        has_it.then(|| Self {
+            tests: vec![name.to_owned()],
+            examples: Vec::new(),
+            ..self
+        })
+    }
+
     /// Whether there is an integration test of that name that runs in a guest.
     pub(crate) fn is_for_guest(&self, name: &str) -> bool {
         let lists = [

@@ -13,9 +13,9 @@ mod round;
 
 pub(crate) use self::build::{
     Built, Ground, Program, Sanitized, Sanitizer, Target, agent, binary, c_library, command_line,
-    static_binary, tests_of_others,
+    programs_of_others, sanitized_c_library, static_binary, tests_of_others,
 };
-pub(crate) use self::c::compile as compile_c_programs;
+pub(crate) use self::c::{compile as compile_c_programs, compile_sanitized, compile_with_headers};
 pub(crate) use self::deal::{Cell, Device};
 pub(crate) use self::guest::{Limits, name as name_of_guest, run as run_in_guest};
 pub(crate) use self::host::run as run_on_host;

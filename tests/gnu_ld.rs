@@ -1,0 +1,126 @@
+//! The libraries of the C ABI, linked by GNU ld: they export what those have that lld links.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Completion, Trial};
+use object::elf::{DT_NEEDED, DT_SONAME, FileHeader64, SHT_DYNSYM};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
+use object::{Endianness, SymbolIndex};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// The libraries, with the packages that are cdylibs of them.
+const LIBRARIES: [(&str, &str, &str); 2] = [
+    ("uverbs-c", "libibverbs.so", "libibverbs.so.1"),
+    ("uverbs-rdmacm", "librdmacm.so", "librdmacm.so.1"),
+];
+
+fn main() -> ExitCode {
+    let test = Trial::ignorable_test("gnu_ld_exports_what_lld_does", || {
+        let needed = [compiler(), "ld.bfd".to_owned()];
+        let lacking = needed.iter().find(|name| !is_there(name));
+        match lacking {
+            Some(name) => Ok(Completion::ignored_with(format!("there is no {name} here"))),
+            None => Ok(exports().map(|()| Completion::Completed)?),
+        }
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![test]).exit_code()
+}
+
+fn compiler() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "cc".into())
+}
+
+fn is_there(program: &str) -> bool {
+    let asked = Command::new(program).arg("--version").output();
+    asked.is_ok_and(|output| output.status.success())
+}
+
+/// Catches a recipe for GNU ld that forgets a name, gives it another version, or shows one that is no one's.
+fn exports() -> Result {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = tempfile::tempdir()?;
+    let mut recipe = Command::new("sh");
+    recipe
+        .arg(workspace.join("src/c/library/gnu-ld.sh"))
+        .arg(directory.path());
+    run(&mut recipe)?;
+    for (package, built, soname) in LIBRARIES {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args([
+                "build",
+                "--quiet",
+                "--profile",
+                "c-abi",
+                "--package",
+                package,
+            ])
+            .current_dir(workspace);
+        run(&mut cargo)?;
+        let by_lld = interface(&target(workspace).join("c-abi").join(built))?;
+        let by_gnu_ld = interface(&directory.path().join(soname))?;
+        let differing: Vec<&String> = by_lld.symmetric_difference(&by_gnu_ld).collect();
+        if !differing.is_empty() || !by_lld.contains(&format!("named {soname}")) {
+            return Err(format!("{soname}: only one linker gives {differing:?}").into());
+        }
+    }
+    Ok(())
+}
+
+/// Where cargo puts what it builds.
+fn target(workspace: &Path) -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    workspace.join(named.unwrap_or_else(|| "target".into()))
+}
+
+fn run(command: &mut Command) -> Result {
+    let output = command.output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("{command:?}: {output:?}").into()),
+    }
+}
+
+/// What a library is called, what it needs, and what it exports: each name with its version, whether that is
+/// the one that programs are linked to, and whether it is a function or data.
+fn interface(library: &Path) -> Result<BTreeSet<String>> {
+    let bytes = std::fs::read(library)?;
+    let data = bytes.as_slice();
+    let header = FileHeader64::<Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, data)?;
+    let symbols = sections.symbols(endian, data, SHT_DYNSYM)?;
+    let versions = sections.versions(endian, data)?.ok_or("no versions")?;
+    let mut all = BTreeSet::new();
+    for (number, symbol) in symbols.iter().enumerate() {
+        // GNU ld has a symbol of each node's name as well, which is nowhere.
+        if symbol.is_undefined(endian) || symbol.is_absolute(endian) {
+            continue;
+        }
+        let name = String::from_utf8_lossy(symbol.name(endian, symbols.strings())?);
+        let index = versions.version_index(endian, SymbolIndex(number));
+        let version = versions
+            .version(index.into())?
+            .map(|version| version.name());
+        let version = String::from_utf8_lossy(version.unwrap_or_default());
+        let marks = if index.is_hidden() { "@" } else { "@@" };
+        all.insert(format!("{name}{marks}{version}, type {}", symbol.st_type()));
+    }
+    for segment in header.program_headers(endian, data)? {
+        for entry in segment.dynamic(endian, data)?.unwrap_or_default() {
+            let tag = entry.d_tag(endian);
+            let what = match tag == DT_NEEDED {
+                true => "needs",
+                false if tag == DT_SONAME => "named",
+                false => continue,
+            };
+            let name = entry.string(endian, symbols.strings())?;
+            all.insert(format!("{what} {}", String::from_utf8_lossy(name)));
+        }
+    }
+    Ok(all)
+}

@@ -29,7 +29,7 @@ pub(super) unsafe extern "C" fn post_recv<D: Listed>(
         if !qp.recv.try_acquire_through(&qp.receives) {
             return post_after::<D>(qp, first, bad);
         }
-        post_own::<D>(qp, first, bad)
+        post_own::<D, true>(qp, first, bad)
     }
 }
 
@@ -48,7 +48,7 @@ unsafe fn post_alone<D: Listed>(
     unsafe {
         match qp.receives.is_shut() {
             true => refuse(first, bad),
-            false => post_own::<D>(qp, first, bad),
+            false => post_own::<D, false>(qp, first, bad),
         }
     }
 }
@@ -71,7 +71,7 @@ unsafe fn post_after<D: Listed>(
     }
     qp.recv.acquire_slowly();
     // SAFETY: by this function's contract.
-    unsafe { post_own::<D>(qp, first, bad) }
+    unsafe { post_own::<D, false>(qp, first, bad) }
 }
 
 /// Refuses a list of requests, unless it is empty.
@@ -88,13 +88,15 @@ unsafe fn refuse(first: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
     Failure::INVALID.tell()
 }
 
-/// Posts to the receive queue of a queue pair, if it has one, and gives its lock back.
+/// Posts to the receive queue of a queue pair, if it has one, and gives its lock back. One request is looked
+/// for if `ONE` says so.
 ///
 /// # Safety
 ///
-/// As of [`post_recv`], the lock was taken, and the queue pair is of a device of that driver's.
+/// As of [`post_recv`], the lock was taken, and is not one that is skipped if `ONE` says so, and the queue
+/// pair is of a device of that driver's.
 #[inline(always)]
-unsafe fn post_own<D: Listed>(
+unsafe fn post_own<D: Listed, const ONE: bool>(
     qp: &QpObject,
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
@@ -104,7 +106,10 @@ unsafe fn post_own<D: Listed>(
         match &mut *qp.recv.pointer() {
             Some(queue) => {
                 let queue = D::get_mut(queue).unwrap_unchecked();
-                post::<D, _, _>(&qp.recv, queue, first, bad)
+                match ONE {
+                    true => post_one::<D, _, _>(&qp.recv, queue, first, bad),
+                    false => post::<D, _, _>(&qp.recv, queue, first, bad),
+                }
             }
             None => no_queue(qp, first, bad),
         }
@@ -137,10 +142,15 @@ pub(super) unsafe extern "C" fn post_srq_recv<D: Listed>(
     // gives the lock back.
     unsafe {
         let srq = object::<SrqObject>(c).unwrap_unchecked();
+        if srq.queue.is_skipped() {
+            return post_shared::<D>(srq, first, bad);
+        }
         if !srq.queue.try_acquire() {
             return post_shared_after::<D>(srq, first, bad);
         }
-        post_shared::<D>(srq, first, bad)
+        let lock = &srq.queue;
+        let queue = D::get_mut(&mut *lock.pointer()).unwrap_unchecked();
+        post_one::<D, _, _>(lock, queue, first, bad)
     }
 }
 
@@ -166,7 +176,8 @@ unsafe fn post_shared_after<D: Listed>(
 /// # Safety
 ///
 /// As of [`post_srq_recv`], the lock was taken, and the queue is of a device of that driver's.
-#[inline(always)]
+#[cold]
+#[inline(never)]
 unsafe fn post_shared<D: Listed>(
     srq: &SrqObject,
     first: *mut ibv_recv_wr,
@@ -176,6 +187,31 @@ unsafe fn post_shared<D: Listed>(
     // SAFETY: by this function's contract.
     unsafe {
         let queue = D::get_mut(&mut *lock.pointer()).unwrap_unchecked();
+        post::<D, _, _>(lock, queue, first, bad)
+    }
+}
+
+/// As [`post`], which does what is more than one usual request with one slice.
+///
+/// # Safety
+///
+/// As there, and the lock is not one that is skipped.
+#[inline(always)]
+unsafe fn post_one<D: Listed, L, Q: contract::RecvQueue>(
+    lock: &Locked<L>,
+    queue: &mut Q,
+    first: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: by this function's contract; nothing refers to the queue when the lock is given back.
+    unsafe {
+        if let Some(request) = first.as_ref()
+            && request.next.is_null()
+            && request.num_sge == 1
+            && queue.post_usual(request.wr_id, slice::from_ref(&*request.sg_list))
+        {
+            return lock.release_taken_with(0);
+        }
         post::<D, _, _>(lock, queue, first, bad)
     }
 }

@@ -6,6 +6,7 @@ use uverbs_uapi::flags::{SendFlags, WcFlags};
 use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendBatch, SendQueue, SendSlot};
 #[cfg(feature = "c-abi")]
 use super::contract::{Opened, Shown};
+use crate::command::Failed;
 use crate::error::{Errno, Result};
 use crate::work::{Destination, Element, Operation, Payload, PollError, PostError};
 
@@ -46,7 +47,11 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn post(&mut self, _: u64, _: Operation, _: Payload<'_>) -> Option<Result<(), Errno>> {
+    fn post(&mut self, _: u64, _: Operation, _: Payload<'_>) -> Option<Result<(), Failed>> {
+        match *self {}
+    }
+
+    fn ring_again(&mut self, _: Failed) -> Result<(), Errno> {
         match *self {}
     }
 }

@@ -22,7 +22,7 @@ use uverbs_uapi::types::Wc;
 use crate::alloc::Buffers;
 use crate::command::{
     AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec,
+    CreateXrcTarget, DriverData, DriverReply, Failed, GetContextReply, ModifyQp, ModifySrq, QpSpec,
     ReqNotifyCq, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
@@ -572,12 +572,16 @@ pub(crate) trait SendQueue: Debug {
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Option<Result<(), Errno>>;
+    ) -> Option<Result<(), Failed>>;
 
-    /// Rings the doorbell that failed with this errno in another way, if there is one.
-    fn ring_again(&mut self, failed: Errno) -> Result<(), Errno> {
-        Err(failed)
+    /// As [`Self::post`], out of line, where that one leaves such requests to this one; false, and nothing is
+    /// done, if it does not.
+    fn post_otherwise(&mut self, _wr_id: u64, _: Operation, _: Payload<'_>) -> bool {
+        false
     }
+
+    /// Rings the doorbell that failed in this way in another one, if there is another.
+    fn ring_again(&mut self, failed: Failed) -> Result<(), Errno>;
 }
 
 /// A request that has been written but for its payload.
@@ -700,6 +704,19 @@ pub(crate) trait RecvQueue: Debug {
 
     /// Publishes the batch up to there, all of whose requests were usual ones.
     fn ring_usual(&mut self, at: Self::At);
+
+    /// Posts one request, as a batch of it would, if it is the usual one; false, and nothing is done, if it
+    /// is not.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn post_usual<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
+        let mut at = self.begin();
+        let is_usual = self.push_usual(&mut at, wr_id, slices);
+        if is_usual {
+            self.ring_usual(at);
+        }
+        is_usual
+    }
 
     /// Publishes the batch up to there.
     fn ring(&mut self, at: Self::At);

@@ -20,7 +20,7 @@ use super::{
     Ah, Cq, CqBacking, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
     SrqBacking,
 };
-use crate::command::{CommandFd, DriverData, DriverReply};
+use crate::command::{CommandFd, DriverData, DriverReply, Failed};
 use crate::error::{Errno, Result};
 use crate::work::{
     Bounds, Destination, Ece, LocalKey, LocalSlice, Operation, Payload, PdTag, PollError,
@@ -100,15 +100,27 @@ impl SendQueue {
         operation: Operation,
         payload: Payload<'_>,
         bounds: Bounds,
-    ) -> Option<Result<(), Errno>> {
+    ) -> Option<Result<(), Failed>> {
         if !bounds.hold_usual(payload) {
             return None;
         }
         dispatch!(self, D(queue) => queue.post(wr_id, operation, payload))
     }
 
+    /// As [`Self::post`], out of line: see [`contract::SendQueue::post_otherwise`].
+    pub(crate) fn post_otherwise(&mut self, wr_id: u64, request: &Request<'_>) -> bool {
+        let Request {
+            operation,
+            payload,
+            bounds,
+            ..
+        } = *request;
+        bounds.hold_usual(payload)
+            && dispatch!(self, D(queue) => queue.post_otherwise(wr_id, operation, payload))
+    }
+
     /// Rings again for what was posted: see [`contract::SendQueue::ring_again`].
-    pub(crate) fn ring_again(&mut self, failed: Errno) -> Result<(), Errno> {
+    pub(crate) fn ring_again(&mut self, failed: Failed) -> Result<(), Errno> {
         dispatch!(self, D(queue) => queue.ring_again(failed))
     }
 }

@@ -57,7 +57,7 @@ impl<'q, T: Transport> One<'q, T> {
         if to.is_none() && (is_certain || fixed.check(operation, None, false).is_ok()) {
             match sender.queue.post(wr_id, operation, payload, bounds) {
                 Some(Ok(())) => return Ok(()),
-                Some(Err(errno)) => match sender.ring_again(errno) {
+                Some(Err(failed)) => match sender.ring_again(failed) {
                     None => return Ok(()),
                     Some(errno) => return Err(PostError::Doorbell(errno)),
                 },

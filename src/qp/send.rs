@@ -12,6 +12,7 @@ use super::one::One;
 use super::transport::{Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport};
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
+use crate::command::Failed;
 use crate::domain::{DomainKey, ThreadDomain};
 use crate::driver::{self, Check as _, Request, SendQueue, SendSlot};
 use crate::error::Errno;
@@ -386,11 +387,11 @@ impl driver::Check for Checks<'_> {
 }
 
 impl Sender {
-    /// Rings again for what was posted, in another way, after the doorbell has failed with this errno. Tells
-    /// how it fails if it does so again: in a register.
+    /// Rings again for what was posted, in another way, after the doorbell has failed like this. Tells how
+    /// it fails if it does so again: in a register.
     #[cold]
     #[inline(never)]
-    pub(super) fn ring_again(&mut self, failed: Errno) -> Option<Errno> {
+    pub(super) fn ring_again(&mut self, failed: Failed) -> Option<Errno> {
         self.queue.ring_again(failed).err()
     }
 
@@ -404,6 +405,18 @@ impl Sender {
             fixed,
             shared,
         } = self;
+        let Request {
+            operation,
+            to,
+            is_certain,
+            ..
+        } = *request;
+        if to.is_none()
+            && fixed.check(operation, None, is_certain).is_ok()
+            && queue.post_otherwise(wr_id, request)
+        {
+            return Ok(());
+        }
         Checks(fixed, shared).check(request)?;
         shared.check_sends()?;
         let mut batch = queue.batch();

@@ -14,4 +14,8 @@ impl Record {
     pub(crate) fn word(&self, _: usize) -> &AtomicU32 {
         &self.0
     }
+
+    pub(crate) fn counter(&self, index: usize) -> &AtomicU32 {
+        self.word(index)
+    }
 }

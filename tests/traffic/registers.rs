@@ -287,25 +287,44 @@ fn without_any_page() -> Result {
 fn a_block_is_stored_in_one_go() -> Result {
     let program = fs::read("/proc/self/exe")?;
     let file = File::parse(&*program)?;
-    // `Own::copy` of the driver's `uar`, or what it has been put into, in either of the compiler's forms.
+    // `Register::copy` of the driver's `uar`, or what it has been put into, in either of the compiler's
+    // forms.
     let copies = |symbol: &Symbol| {
         let name = symbol.name().unwrap_or_default();
-        name.contains("4mlx5") && (name.contains("3uar") || name.contains("14ring_otherwise"))
+        let users = ["3uar", "14ring_otherwise", "10ring_batch"];
+        name.contains("4mlx5") && users.iter().any(|user| name.contains(user))
     };
-    let mut found = Vec::new();
+    let (mut found, mut at_once) = (Vec::new(), false);
     for symbol in file.symbols().filter(copies) {
         let Some(section) = symbol.section_index() else {
             continue;
         };
         let section = file.section_by_index(section)?;
         let code = section.data_range(symbol.address(), symbol.size())?;
-        found.push(stores_a_block(code.unwrap_or_default()));
+        let code = code.unwrap_or_default();
+        found.push(stores_a_block(code));
+        at_once |= stores_at_once(code);
     }
+    // Whether the CPU that runs this has the store or not.
+    same(
+        at_once,
+        cfg!(target_arch = "x86_64"),
+        "a block by one store",
+    )?;
     match found.as_slice() {
         [] => fail("no function that copies to registers"),
         [None, ..] => skip("this architecture has no stores that are looked for"),
         found => same(found.contains(&Some(true)), true, "a block in one go"),
     }
+}
+
+/// Whether code has MOVDIR64B.
+fn stores_at_once(code: &[u8]) -> bool {
+    code.windows(4)
+        .any(|code| *code == [0x66, 0x0f, 0x38, 0xf8])
+        || code
+            .windows(5)
+            .any(|code| matches!(code, [0x66, 0x40..=0x4f, 0x0f, 0x38, 0xf8]))
 }
 
 /// Whether code has four stores of 16 bytes, one behind the other in the program and in memory.

@@ -61,7 +61,7 @@ pub(super) fn post_again(ring: &Weak<SrqRing>, ledger: &SrqLedger, index: u16) -
     posting.go_on(head);
     let told = told.wrapping_add(1);
     posting.tell(told, spare);
-    tell(ring.record().word(RECORD_RECEIVE), told);
+    tell(ring.record().counter(RECORD_RECEIVE), told);
     ledger.count();
     true
 }

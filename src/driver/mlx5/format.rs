@@ -54,6 +54,9 @@ pub(super) struct Control {
     pub(super) fm_ce_se_imm: u64,
 }
 
+/// Where the index in [`Control::opmod_idx_opcode`] lies.
+pub(super) const INDEX: usize = 1;
+
 /// Where the flags of [`Control::fm_ce_se_imm`] lie.
 pub(super) const FM_CE_SE: usize = 11;
 
@@ -140,6 +143,10 @@ pub(super) struct SrqNext {
 }
 
 impl SrqNext {
+    /// Where the index lies. Whoever posts writes it alone: all else is 0 in the ring's memory from the
+    /// start.
+    pub(super) const INDEX: usize = 2;
+
     /// A link to this element.
     #[inline(always)]
     pub(super) fn to(index: u32) -> Self {
@@ -325,6 +332,8 @@ mod tests {
         assert_eq!(offset_of!(Datagram, rmac), 20);
         assert_eq!(offset_of!(Datagram, rgid), 32);
         assert_eq!(size_of::<SrqNext>(), UNIT);
+        assert_eq!(offset_of!(SrqNext, next_wqe_index), SrqNext::INDEX);
+        assert_eq!(offset_of!(Control, opmod_idx_opcode) + 1, INDEX);
         assert_eq!(size_of::<UmrControl>(), 48);
         assert_eq!(size_of::<MkeyContext>(), 64);
         assert_eq!(offset_of!(MkeyContext, len), 24);

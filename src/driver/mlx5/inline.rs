@@ -260,7 +260,7 @@ impl Landing {
         use std::sync::atomic::Ordering;
         // Acquire: pairs with the barrier before the poster's store, so that what is handed over is there to
         // be read.
-        u32::from_be(self.rings.record.word(word).load(Ordering::Acquire)) as u16
+        u16::from_be(self.rings.record.counter(word).load(Ordering::Acquire))
     }
 }
 

@@ -6,7 +6,7 @@
 //! that the device does not see.
 
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU16, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -234,6 +234,15 @@ impl Record {
         debug_assert!(index < 2);
         // SAFETY: a record has two words, aligned to 8, which this value keeps and which only atomics touch.
         unsafe { self.words.add(index).as_ref() }
+    }
+
+    /// The lower half of a word that counts, which is all that the device takes of it; the upper one stays 0.
+    /// Whoever uses this does not use the word as a whole.
+    #[inline(always)]
+    pub(super) fn counter(&self, index: usize) -> &AtomicU16 {
+        let word = NonNull::from(self.word(index)).cast::<AtomicU16>();
+        // SAFETY: the word has two halves, of which the lower one comes second. It is kept as the word is.
+        unsafe { word.add(1).as_ref() }
     }
 
     /// Zeroes both words.

@@ -365,9 +365,9 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 
     fn receives(&self) -> Option<Progress> {
-        let word = self.rings.record.word(RECORD_RECEIVE);
+        let counter = self.rings.record.counter(RECORD_RECEIVE);
         // Acquire: what is finished is looked at behind it. The record has the low half of the count.
-        let told = || u32::from_be(word.load(Ordering::Acquire));
+        let told = || u16::from_be(counter.load(Ordering::Acquire)).into();
         self.ledgers().1.progress(told)
     }
 

@@ -2,7 +2,7 @@
 //! record when a message arrives.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::barrier;
@@ -48,8 +48,8 @@ pub(crate) struct RecvQueue {
     /// The ring's first byte, and the ledger's first id: one for each element.
     ring: NonNull<u8>,
     ids: NonNull<AtomicU64>,
-    /// The word of the record that says how far the ring is filled.
-    word: NonNull<AtomicU32>,
+    /// The counter of the record that says how far the ring is filled.
+    counter: NonNull<AtomicU16>,
     /// Elements less one, 0 if there are none, and bytes of one.
     mask: u64,
     stride: usize,
@@ -64,8 +64,8 @@ pub(crate) struct RecvQueue {
     _rings: Arc<Rings>,
 }
 
-// SAFETY: ring and record are memory that `_rings` keeps, the ids the ledger's; of the ring and the word only
-// this value writes.
+// SAFETY: ring and record are memory that `_rings` keeps, the ids the ledger's; of the ring and the counter
+// only this value writes.
 unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for RecvQueue {}
@@ -115,10 +115,10 @@ unsafe fn put_slices<const PLAIN: bool, E: Element>(mut at: NonNull<u8>, slices:
 
 /// Tells the device how many requests there are.
 #[inline(always)]
-pub(super) fn tell(word: &AtomicU32, count: u32) {
+pub(super) fn tell(counter: &AtomicU16, count: u32) {
     barrier::ring_before_record();
     // Relaxed: ordered by the barrier.
-    word.store((count & 0xffff).to_be(), Ordering::Relaxed);
+    counter.store((count as u16).to_be(), Ordering::Relaxed);
 }
 
 impl RecvQueue {
@@ -132,7 +132,7 @@ impl RecvQueue {
         Self {
             ring,
             ids: ledger.first(),
-            word: NonNull::from(rings.record.word(RECORD_RECEIVE)),
+            counter: NonNull::from(rings.record.counter(RECORD_RECEIVE)),
             mask: layout.count.saturating_sub(1).into(),
             stride: layout.stride as usize,
             max_sge: layout.max_sge,
@@ -247,8 +247,8 @@ impl contract::RecvQueue for RecvQueue {
     #[inline(always)]
     fn ring_usual(&mut self, at: At) {
         self.published = at.count;
-        // SAFETY: the word is the record's, which `_rings` keeps.
-        tell(unsafe { self.word.as_ref() }, at.count as u32);
+        // SAFETY: the counter is the record's, which `_rings` keeps.
+        tell(unsafe { self.counter.as_ref() }, at.count as u32);
     }
 
     #[inline(always)]
@@ -265,8 +265,8 @@ pub(crate) struct SharedRecvQueue {
     /// The ring's first byte, and the ledger's first element.
     elements: NonNull<u8>,
     notes: NonNull<SrqElement>,
-    /// The word of the record that says how many requests there were.
-    word: NonNull<AtomicU32>,
+    /// The counter of the record that says how many requests there were.
+    counter: NonNull<AtomicU16>,
     /// The index of the last element, and bytes of one.
     last: u32,
     stride: usize,
@@ -278,8 +278,8 @@ pub(crate) struct SharedRecvQueue {
     ring: Arc<SrqRing>,
 }
 
-// SAFETY: ring and record are memory that `ring` keeps, the notes the ledger's; of the ring and the word only
-// this value writes, and a poller while the gate is closed.
+// SAFETY: ring and record are memory that `ring` keeps, the notes the ledger's; of the ring and the counter
+// only this value writes, and a poller while the gate is closed.
 unsafe impl Send for SharedRecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SharedRecvQueue {}
@@ -303,10 +303,11 @@ impl Drawn {
 
 impl SharedRecvQueue {
     pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
+        assert!(ring.max_sge() > 0, "the smallest element has room for one");
         Self {
             elements: ring.element(0),
             notes: ledger.first(),
-            word: NonNull::from(ring.record().word(RECORD_RECEIVE)),
+            counter: NonNull::from(ring.record().counter(RECORD_RECEIVE)),
             last: ledger.capacity(),
             stride: ring.stride(),
             max_sge: ring.max_sge(),
@@ -330,25 +331,52 @@ impl SharedRecvQueue {
     ///
     /// # Safety
     ///
-    /// There are such elements, the caller is inside the gate, and there are at most `max_sge` slices.
+    /// There are such elements, and the first one's note is this. The caller is inside the gate, and there
+    /// are at most `max_sge` slices.
     #[inline(always)]
     unsafe fn write<const PLAIN: bool, E: Element>(
         &self,
-        (index, next): (u32, u32),
-        wr_id: u64,
+        (index, note, next): (u32, NonNull<SrqElement>, u32),
+        (wr_id, number): (u64, u32),
         slices: &[E],
     ) {
-        let posting = &self.ledger.posting;
-        let number = posting.told().wrapping_add(self.written);
-        let index = index as usize;
         // SAFETY: by this function's contract; each element has room for the link and `max_sge` slices, and
         // one in the ledger.
         unsafe {
-            let element = self.elements.add(index * self.stride);
-            put_slices::<PLAIN, E>(put(element, SrqNext::to(next)), slices, &self.max_sge);
-            self.notes.add(index).as_ref().post(wr_id, number);
+            let element = self.elements.add(index as usize * self.stride);
+            let link = element.add(SrqNext::INDEX).cast::<u16>();
+            link.write((next as u16).to_be());
+            let first = element.add(size_of::<SrqNext>());
+            put_slices::<PLAIN, E>(first, slices, &self.max_sge);
+            note.as_ref().post(wr_id, number);
         }
-        posting.go_on(next);
+    }
+
+    /// Whether an element has room for these slices, as it has for one, and they are plain.
+    #[inline(always)]
+    fn takes<E: Element>(&self, slices: &[E]) -> bool {
+        (slices.len() == 1 || slices.len() <= self.max_sge as usize) && slices.iter().all(is_plain)
+    }
+
+    /// How many requests there were before the next one.
+    #[inline(always)]
+    fn number(&self) -> u32 {
+        self.ledger.posting.told().wrapping_add(self.written)
+    }
+
+    /// The note of the free element, and the element behind it if that is the very next one and free. For
+    /// whoever is inside the gate.
+    #[inline(always)]
+    fn right_behind(&self, head: u32) -> Option<(NonNull<SrqElement>, u32)> {
+        if head >= self.last {
+            return None;
+        }
+        // SAFETY: what is behind another than the last one lies in the ledger.
+        let (note, next) = unsafe {
+            let note = self.notes.add(head as usize);
+            (note, note.add(1).as_ref())
+        };
+        next.is_free().then_some((note, head + 1))
     }
 
     /// Frees the elements of a batch that was never rung.
@@ -399,19 +427,18 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn push_usual<E: Element>(&mut self, (): &mut (), wr_id: u64, slices: &[E]) -> bool {
-        if slices.len() > self.max_sge as usize || !slices.iter().all(is_plain) {
+        if !self.takes(slices) {
             return false;
         }
         let ledger = &*self.ledger;
         let inside = ledger.gate.pass();
         let head = ledger.posting.head();
-        // The next one is the very next, which is there.
-        // SAFETY: so it lies in the ledger.
-        if head >= self.last || !unsafe { self.notes.add(head as usize + 1).as_ref() }.is_free() {
+        let Some((note, next)) = self.right_behind(head) else {
             return false;
-        }
+        };
         // SAFETY: the head is free and there is room for the slices.
-        unsafe { self.write::<true, E>((head, head + 1), wr_id, slices) };
+        unsafe { self.write::<true, E>((head, note, next), (wr_id, self.number()), slices) };
+        ledger.posting.go_on(next);
         drop(inside);
         self.written += 1;
         true
@@ -430,7 +457,11 @@ impl contract::RecvQueue for SharedRecvQueue {
         })?;
         // SAFETY: the head is free and lies in the ledger, as what is behind it does, and there is room for
         // the slices.
-        unsafe { self.write::<false, E>((head, next), wr_id, slices) };
+        unsafe {
+            let note = self.notes.add(head as usize);
+            self.write::<false, E>((head, note, next), (wr_id, self.number()), slices);
+        }
+        ledger.posting.go_on(next);
         drop(inside);
         self.written += 1;
         Ok(())
@@ -443,13 +474,36 @@ impl contract::RecvQueue for SharedRecvQueue {
         let count = posting.told().wrapping_add(self.written);
         self.written = 0;
         posting.tell(count, posting.head());
-        // SAFETY: the word is the record's, which the ring keeps.
-        tell(unsafe { self.word.as_ref() }, count);
+        // SAFETY: the counter is the record's, which the ring keeps.
+        tell(unsafe { self.counter.as_ref() }, count);
     }
 
     #[inline(always)]
     fn ring(&mut self, (): ()) {
         self.ring_usual(());
+    }
+
+    /// All in one go through the gate.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn post_usual<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
+        let is_usual = self.written == 0 && self.takes(slices);
+        let SrqLedger { gate, posting, .. } = &*self.ledger;
+        let Some(_inside) = is_usual.then(|| gate.try_pass()).flatten() else {
+            return false;
+        };
+        let (head, told) = (posting.head(), posting.told());
+        let Some((note, next)) = self.right_behind(head) else {
+            return false;
+        };
+        // SAFETY: the head is free and there is room for the slices.
+        unsafe { self.write::<true, E>((head, note, next), (wr_id, told), slices) };
+        posting.go_on(next);
+        let told = told.wrapping_add(1);
+        posting.tell(told, next);
+        // SAFETY: the counter is the record's, which the ring keeps.
+        tell(unsafe { self.counter.as_ref() }, told);
+        true
     }
 }
 

@@ -13,10 +13,10 @@
 #[cfg(feature = "c-abi")]
 mod steps;
 
-use std::hint::black_box;
+use std::hint::{assert_unchecked, black_box};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use uverbs_uapi::flags::SendFlags;
 
@@ -24,14 +24,15 @@ use super::ah::Ah;
 use super::barrier;
 use super::cq::{BIND, INVALIDATE};
 use super::format::{
-    AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, FM_CE_SE, INLINE, INLINE_HEAD,
-    LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
+    AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, FM_CE_SE, INDEX, INLINE,
+    INLINE_HEAD, LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
 use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
 use super::recv;
 use super::uar::{Lease, Register};
 use super::umr;
+use crate::command::Failed;
 use crate::driver::contract;
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Opened;
@@ -56,8 +57,8 @@ pub(crate) struct SendQueue {
     /// The ring's first byte, and the ledger's first note: one for each block.
     ring: NonNull<u8>,
     notes: NonNull<SendNote>,
-    /// The word of the record that says how far the ring is filled.
-    word: NonNull<AtomicU32>,
+    /// The counter of the record that says how far the ring is filled.
+    counter: NonNull<AtomicU16>,
     /// Blocks of the ring less one, 0 if there are none.
     mask: u64,
     layout: SendLayout,
@@ -67,12 +68,13 @@ pub(crate) struct SendQueue {
     /// The block at `post` and its note, where the next request is an ordinary one.
     block: NonNull<u8>,
     note: NonNull<SendNote>,
-    /// Below this count of requests the next is an ordinary one: there is room for it, before the ring's end,
-    /// it waits for nothing, and the last one needs no more looking after.
-    ordinary_until: u64,
+    /// A request at a block before this address is an ordinary one: there is room for it, before the ring's
+    /// end, it waits for nothing, and the last one needs no more looking after. So it is for as many requests
+    /// as begin in between, whatever their sizes.
+    ordinary_until: usize,
     /// As `ordinary_until`, and a single request of one block can be posted by a copy of it without further
     /// ado; 0 where [`Self::copied`] is not 1.
-    alone_until: u64,
+    alone_until: usize,
     /// What every request has in the word of its flags, and what a signaled one has.
     always: u64,
     signaled: u64,
@@ -89,10 +91,12 @@ pub(crate) struct SendQueue {
     /// Whoever posts has the register to itself.
     alone: bool,
     /// The blocks of a batch that is copied there without further ado: 1, or more than there ever are if
-    /// there is more to do. There is where the register takes no copies or others use it, and after
-    /// [`Self::write_otherwise`], until the next doorbell, and as long as there was none since the queue pair
-    /// was reset: whether it sends has not been asked yet.
+    /// there is more to do. There is where the register takes no copies, or takes them at once, or others use
+    /// it, and after [`Self::write_otherwise`], until the next doorbell, and as long as there was none since
+    /// the queue pair was reset: whether it sends has not been asked yet.
     copied: u64,
+    /// What `copied` is behind a doorbell.
+    copied_again: u64,
     register: Arc<Register>,
     _lease: Arc<Lease>,
     _rings: Arc<Rings>,
@@ -109,13 +113,13 @@ struct Cursor {
     /// Requests that have been written.
     count: u64,
     /// See [`SendQueue::ordinary_until`].
-    ordinary_until: u64,
+    ordinary_until: usize,
     /// The next block and its note, where the next request is an ordinary one.
     block: NonNull<u8>,
     note: NonNull<SendNote>,
 }
 
-// SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the word
+// SAFETY: ring and record are memory that `_rings` keeps, the notes the ledger's; of the ring and the counter
 // only this value writes.
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
@@ -130,12 +134,10 @@ struct Block([u8; BLOCK]);
 #[derive(Debug)]
 pub(crate) struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    /// Where it began.
-    begin: u64,
-    // Where it is: each field of a [`Cursor`] is a value of its own here.
+    // Where it is: each field of a [`Cursor`] is a value of its own here. It began where the queue is.
     post: u64,
     count: u64,
-    ordinary_until: u64,
+    ordinary_until: usize,
     block: NonNull<u8>,
     note: NonNull<SendNote>,
     /// Where the last request was written: in the ring, or in the queue's scratch space.
@@ -173,7 +175,7 @@ impl SendQueue {
         Self {
             ring,
             notes: ledger.first(),
-            word: NonNull::from(rings.record.word(RECORD_SEND)),
+            counter: NonNull::from(rings.record.counter(RECORD_SEND)),
             mask: layout.blocks.saturating_sub(1).into(),
             layout,
             post: 0,
@@ -191,6 +193,11 @@ impl SendQueue {
             ledger,
             alone,
             copied: NEVER,
+            copied_again: match alone && register.takes(1) {
+                false => NEVER,
+                true if register.stores_at_once() => AT_ONCE,
+                true => 1,
+            },
             register,
             _lease: lease,
             _rings: rings,
@@ -286,9 +293,10 @@ impl SendQueue {
         unsafe { self.notes.sub(1).as_ref() }.tell(count);
     }
 
-    /// Looks how far the device has come, and tells until which count there is room, in one piece, from this
-    /// place on: until now, if the next request has to go on at the ring's start. None if there is no room.
-    fn look(&self, post: u64, count: u64) -> Option<u64> {
+    /// Looks how far the device has come, and tells at how many blocks from this place on a request may
+    /// begin, for which there is room in one piece: at none, if the next one has to go on at the ring's
+    /// start. None if there is no room.
+    fn look(&self, post: u64, count: u64) -> Option<u32> {
         let SendLayout {
             blocks,
             request_blocks,
@@ -301,8 +309,8 @@ impl SendQueue {
             return None;
         }
         // There are blocks, for there is room for a request.
-        let before_end = (blocks - (post & self.mask) as u32) / request_blocks.max(1);
-        Some(count + u64::from(free.min(before_end)))
+        let to_end = blocks - (post & self.mask) as u32;
+        Some(free.min((to_end + 1).saturating_sub(request_blocks.max(1))))
     }
 
     /// Whether a request with this operation and payload is an ordinary one where there is room for it.
@@ -333,10 +341,10 @@ impl SendQueue {
         let full = || PostError::QueueFull {
             capacity: self.layout.capacity,
         };
-        let room_until = self.look(post, count).ok_or_else(full)?;
+        let room = self.look(post, count).ok_or_else(full)?;
         let fenced = self.fenced == Some(post);
         // The next one has to come here too if this one lies in the scratch space.
-        let in_one_piece = room_until != count;
+        let in_one_piece = room > 0;
         // SAFETY: there is room for a request, so there are blocks.
         let (block, note) = unsafe { self.block(post) };
         let first = match in_one_piece {
@@ -359,7 +367,7 @@ impl SendQueue {
             head.blocks()
         };
         let post = post.wrapping_add(blocks);
-        let mut ordinary_until = room_until;
+        let mut ordinary_until = block.addr().get() + room as usize * BLOCK;
         if changes_key(operation) {
             // SAFETY: the note is the ledger's, which the queue keeps.
             unsafe { note.as_ref() }.set_change(match operation {
@@ -370,7 +378,11 @@ impl SendQueue {
             ordinary_until = 0;
         }
         // SAFETY: there are blocks.
-        let (block, next_note) = unsafe { self.block(post) };
+        let (next, next_note) = unsafe { self.block(post) };
+        if next <= block {
+            // At the ring's start all blocks are before that address.
+            ordinary_until = 0;
+        }
         Ok(Written {
             first,
             note,
@@ -378,13 +390,13 @@ impl SendQueue {
                 post,
                 count: count + 1,
                 ordinary_until,
-                block,
+                block: next,
                 note: next_note,
             },
         })
     }
 
-    /// Writes an ordinary request into the ring, and tells how many blocks it takes.
+    /// Writes an ordinary request into the ring, and tells how many blocks it takes, and its place.
     ///
     /// # Safety
     ///
@@ -400,14 +412,14 @@ impl SendQueue {
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
-    ) -> u64 {
+    ) -> (u64, u64) {
         // SAFETY: by this function's contract. The note is the ledger's, which the queue keeps.
         unsafe {
             let head = write_request::<true>(block, self.qpn, operation, to, payload);
             let flags = if SIGNALED { self.signaled } else { self.always };
-            let note = self.write_control(block, place, flags, &head);
+            let (post, note) = self.write_control(block, place, flags, &head);
             note.as_ref().write(wr_id, count);
-            head.blocks()
+            (head.blocks(), post)
         }
     }
 
@@ -423,19 +435,31 @@ impl SendQueue {
         place: impl FnOnce() -> (u64, N),
         flags: u64,
         head: &Head,
-    ) -> N {
+    ) -> (u64, N) {
         let control = request.cast::<Control>().as_ptr();
         // SAFETY: by this function's contract.
         unsafe {
             // The word of the flags has the immediate data or key in its other half.
             (&raw mut (*control).fm_ce_se_imm).write(flags | word(Be32::ZERO, head.imm));
             let (post, note) = place();
-            // In this order the compiler makes one number of the operation and the units where it knows both.
+            // The compiler makes one number of the operation and the units where it knows both. The index
+            // alone changes.
             let fixed = word(Be32::new(head.opcode.into()), Be32::new(head.units));
-            let index = word(Be32::new(u32::from(post as u16) << 8), Be32::ZERO);
-            request.cast::<u64>().write(fixed | self.head | index);
-            note
+            request.cast::<u64>().write(fixed | self.head);
+            let index = request.add(INDEX).cast::<u16>();
+            index.write_unaligned((post as u16).to_be());
+            (post, note)
         }
+    }
+
+    /// From here on a request of one block is copied without further ado where it can be.
+    #[inline(always)]
+    fn copy_again(&mut self) {
+        self.copied = self.copied_again;
+        self.alone_until = match self.copied_again {
+            1 => self.ordinary_until,
+            _ => 0,
+        };
     }
 
     /// Copies the request in the scratch space, if there is one before this place, to the ring's end and on
@@ -461,10 +485,10 @@ impl SendQueue {
     #[inline(always)]
     fn tell(&self, post: u64) {
         barrier::ring_before_record();
-        // SAFETY: the word is the record's, which `_rings` keeps.
-        let word = unsafe { self.word.as_ref() };
+        // SAFETY: the counter is the record's, which `_rings` keeps.
+        let counter = unsafe { self.counter.as_ref() };
         // Relaxed: ordered by the barriers around it.
-        word.store(u32::from(post as u16).to_be(), Ordering::Relaxed);
+        counter.store((post as u16).to_be(), Ordering::Relaxed);
     }
 
     /// The block at this place, and its note.
@@ -505,7 +529,6 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn batch(&mut self) -> SendBatch<'_> {
         SendBatch {
-            begin: self.post,
             post: self.post,
             count: self.count(),
             ordinary_until: self.ordinary_until,
@@ -522,33 +545,78 @@ impl contract::SendQueue for SendQueue {
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Option<Result<(), Errno>> {
-        let count = self.count();
-        if !self.is_ordinary(operation, payload) || count >= self.alone_until {
+    ) -> Option<Result<(), Failed>> {
+        if !self.is_ordinary(operation, payload) || self.block.addr().get() >= self.alone_until {
             return None;
         }
+        // SAFETY: it is an ordinary request. If it has one block it is one to be copied.
+        unsafe {
+            self.post_by(wr_id, operation, payload, |register, block| {
+                register.copy_block(block);
+            });
+        }
+        Some(Ok(()))
+    }
+
+    fn post_otherwise(&mut self, wr_id: u64, operation: Operation, payload: Payload<'_>) -> bool {
+        let is_usual = self.copied == AT_ONCE
+            && self.is_ordinary(operation, payload)
+            && self.block.addr().get() < self.ordinary_until;
+        if is_usual {
+            // SAFETY: it is an ordinary request. If it has one block it is stored at once.
+            unsafe {
+                self.post_by(wr_id, operation, payload, |register, block| {
+                    register.store_block(block);
+                });
+            }
+        }
+        is_usual
+    }
+
+    fn ring_again(&mut self, _: Failed) -> Result<(), Errno> {
+        // A register takes all that is stored.
+        Ok(())
+    }
+}
+
+impl SendQueue {
+    /// Posts an ordinary request, signaled. One of one block is copied by `copy`, which has an aligned block
+    /// in the ring, while nobody else uses the register.
+    ///
+    /// # Safety
+    ///
+    /// It is an ordinary request, there is room for it, and whoever posts has the register to itself.
+    #[inline(always)]
+    unsafe fn post_by(
+        &mut self,
+        wr_id: u64,
+        operation: Operation,
+        payload: Payload<'_>,
+        copy: impl FnOnce(&Register, NonNull<u8>),
+    ) {
         let block = self.block;
+        // SAFETY: there is a note before the first, and the ledger keeps it.
+        let told = unsafe { self.notes.sub(1).as_ref() };
+        let count = told.told();
         // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring,
         // or behind its last byte, and so it is with the notes.
-        let blocks = unsafe {
+        let (blocks, post) = unsafe {
             let place = || (self.post, self.note);
             let what = (wr_id, count + 1);
-            let blocks = self.write::<true>(block, place, what, operation, None, payload);
+            let (blocks, post) = self.write::<true>(block, place, what, operation, None, payload);
             self.block = block.add(blocks as usize * BLOCK);
             self.note = self.note.add(blocks as usize);
-            blocks
+            (blocks, post)
         };
-        let post = self.post.wrapping_add(blocks);
+        let post = post.wrapping_add(blocks);
         self.post = post;
-        self.tell_others(count + 1);
+        told.tell(count + 1);
         if blocks != 1 {
             ring_otherwise(self, post, blocks, 1, block);
-            return Some(Ok(()));
+            return;
         }
         self.tell(post);
-        // SAFETY: the request lies in the ring, aligned, and who posts has the register to itself.
-        unsafe { self.register.copy_block(block) };
-        Some(Ok(()))
+        copy(&self.register, block);
     }
 }
 
@@ -571,7 +639,8 @@ impl contract::SendBatch for SendBatch<'_> {
         payload: Payload<'_>,
     ) -> Option<SendSlot> {
         let (count, block, note) = (self.count, self.block, self.note);
-        if !self.queue.is_ordinary(operation, payload) || count >= self.ordinary_until {
+        if !self.queue.is_ordinary(operation, payload) || block.addr().get() >= self.ordinary_until
+        {
             return None;
         }
         // SAFETY: an ordinary request, for which there is room. What is behind its blocks lies in the ring,
@@ -579,7 +648,7 @@ impl contract::SendBatch for SendBatch<'_> {
         unsafe {
             let (place, what) = (|| (self.post, note), (0, count + 1));
             let queue = &*self.queue;
-            let blocks = queue.write::<false>(block, place, what, operation, to, payload);
+            let (blocks, _) = queue.write::<false>(block, place, what, operation, to, payload);
             self.post = self.post.wrapping_add(blocks);
             self.block = block.add(blocks as usize * BLOCK);
             self.note = note.add(blocks as usize);
@@ -598,7 +667,15 @@ impl contract::SendBatch for SendBatch<'_> {
     ) -> Result<SendSlot, PostError> {
         let place = (self.post, self.count);
         let queue = &mut *self.queue;
-        let Written { first, note, at } = queue.write_otherwise(place, operation, to, payload)?;
+        let Written { first, note, at } = match queue.write_otherwise(place, operation, to, payload)
+        {
+            Ok(written) => written,
+            Err(error) => {
+                // SAFETY: nothing was rung.
+                unsafe { assert_unchecked(!matches!(error, PostError::Doorbell(_))) };
+                return Err(error);
+            }
+        };
         // From here on nothing fails.
         (self.post, self.count) = (at.post, at.count);
         self.ordinary_until = at.ordinary_until;
@@ -610,7 +687,7 @@ impl contract::SendBatch for SendBatch<'_> {
     #[inline(always)]
     fn is_usual(&self) -> bool {
         // A batch of one block, which is one request, can be copied as it is.
-        self.post.wrapping_sub(self.begin) == self.queue.copied
+        self.post.wrapping_sub(self.queue.post) == self.queue.copied
     }
 
     #[cfg(feature = "c-abi")]
@@ -654,6 +731,8 @@ impl contract::SendBatch for SendBatch<'_> {
 
 /// More blocks than there ever are: see [`SendQueue::copied`].
 const NEVER: u64 = u64::MAX;
+/// The same, where a request of one block is stored at once.
+const AT_ONCE: u64 = u64::MAX - 1;
 
 /// Rings for a batch up to there that is not one request of one block, in the ring, for a register that
 /// whoever posts has to itself, and tells how many requests it had.
@@ -666,9 +745,21 @@ fn ring_batch(queue: &mut SendQueue, at: Cursor, last: NonNull<u8>) -> usize {
     (queue.block, queue.note) = (at.block, at.note);
     queue.rung_fence = queue.fenced;
     queue.tell_others(at.count);
-    if requests > 0 {
-        ring_otherwise(queue, at.post, blocks, requests, last);
+    // What most are is done here, which needs no more registers than there are to spare.
+    if requests < 2 || queue.scratched.is_some() || !queue.alone {
+        if blocks != 1 || queue.copied != AT_ONCE {
+            return ring_otherwise(queue, at.post, blocks, requests, last);
+        }
+        // It was an ordinary request, as where `copied` is 1.
+        queue.tell(at.post);
+        // SAFETY: the request lies in the ring, aligned, and who posts has the register to itself.
+        unsafe { queue.register.store_block(last) };
+        return 1;
     }
+    queue.copy_again();
+    queue.tell(at.post);
+    // SAFETY: the last request has a first block. Who posts has the register to itself.
+    unsafe { queue.register.ring(last.cast::<u64>().read()) };
     requests as usize
 }
 
@@ -730,16 +821,23 @@ impl contract::SendSlot for SendSlot {
     }
 }
 
-/// Rings for some requests: by a copy if it is one in one piece, else by the first 8 bytes of the last.
+/// Rings for some requests, if there are any, and tells how many: by a copy if it is one in one piece, else
+/// by the first 8 bytes of the last.
 #[inline(never)]
-fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64, last: NonNull<u8>) {
+fn ring_otherwise(
+    queue: &mut SendQueue,
+    post: u64,
+    blocks: u64,
+    requests: u64,
+    last: NonNull<u8>,
+) -> usize {
+    if requests == 0 {
+        return 0;
+    }
     let first = post.wrapping_sub(blocks) & queue.mask;
     let whole = requests == 1 && first + blocks <= queue.layout.blocks.into();
     queue.look_after_last(post);
-    (queue.copied, queue.alone_until) = match queue.alone && queue.register.takes(1) {
-        true => (1, queue.ordinary_until),
-        false => (NEVER, 0),
-    };
+    queue.copy_again();
     queue.tell(post);
     let _turn = match queue.alone {
         true => None,
@@ -755,6 +853,7 @@ fn ring_otherwise(queue: &mut SendQueue, post: u64, blocks: u64, requests: u64, 
             false => queue.register.ring(last.cast::<u64>().read()),
         }
     }
+    requests as usize
 }
 
 /// Writes everything of a request but its control segment, and tells what that says. `qpn` is as in the

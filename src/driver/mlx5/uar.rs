@@ -22,7 +22,7 @@ use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
 use super::command::AllocUar;
-use super::copy::{copy_block, copy_blocks};
+use super::copy::{copy_block, copy_blocks, store_block, stores_at_once};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
 use super::turn::{Mine, Turn};
 use crate::command::CommandFd;
@@ -162,6 +162,8 @@ pub(super) struct Register {
     /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if the register
     /// takes no copies.
     half: usize,
+    /// The CPU stores a block at once.
+    at_once: bool,
     page: Arc<UarPage>,
     page_id: u32,
     /// The lock for those that share it, if the CPU may combine their stores.
@@ -174,7 +176,7 @@ impl Register {
     /// # Panics
     ///
     /// If it does not lie in the page.
-    fn new(page: &Arc<UarPage>, (uar, index): (usize, usize), size: usize) -> Self {
+    fn new(page: &Arc<UarPage>, (uar, index): (usize, usize), size: usize, at_once: bool) -> Self {
         let offset = uar * UAR + SEND_DOORBELL + index * size;
         assert!(offset + size.max(size_of::<u64>()) <= page.length);
         // SAFETY: the register lies in the page, as was just asserted.
@@ -182,6 +184,7 @@ impl Register {
         Self {
             next: AtomicPtr::new(at.as_ptr()),
             half: size / 2,
+            at_once,
             page: Arc::clone(page),
             page_id: page.page_id + uar as u32,
             turn: Turn::new(),
@@ -202,6 +205,12 @@ impl Register {
     #[inline(always)]
     pub(super) fn takes(&self, blocks: u64) -> bool {
         blocks <= (self.half / BLOCK) as u64
+    }
+
+    /// Whether a request is copied by stores of whole blocks: by [`Self::store_block`].
+    #[inline(always)]
+    pub(super) fn stores_at_once(&self) -> bool {
+        self.at_once
     }
 
     /// Stores to the next half by `store`, behind the record, and goes on to the other half.
@@ -241,6 +250,16 @@ impl Register {
         self.with_next(|next| unsafe { copy_block(request, next) });
     }
 
+    /// As [`Self::copy_block`], by one store.
+    ///
+    /// # Safety
+    ///
+    /// As there, and [`Self::stores_at_once`] says so.
+    pub(super) unsafe fn store_block(&self, request: NonNull<u8>) {
+        // SAFETY: by this function's contract; a half begins there, which has a block.
+        self.with_next(|next| unsafe { store_block(request, next) });
+    }
+
     /// Rings by copying a whole request if the register takes it, or else with its first 8 bytes.
     ///
     /// # Safety
@@ -250,9 +269,14 @@ impl Register {
     pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u64) {
         // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
         unsafe {
-            match self.takes(blocks) {
-                true => self.with_next(|next| copy_blocks(request, next, blocks as usize)),
-                false => self.ring(request.cast::<u64>().read()),
+            match (self.takes(blocks), self.at_once) {
+                (true, false) => self.with_next(|next| copy_blocks(request, next, blocks as usize)),
+                (true, true) => self.with_next(|next| {
+                    for at in (0..blocks as usize).map(|block| block * BLOCK) {
+                        store_block(request.add(at), next.add(at));
+                    }
+                }),
+                (false, _) => self.ring(request.cast::<u64>().read()),
             }
         }
     }
@@ -268,6 +292,8 @@ impl Register {
 pub(super) struct Registers {
     /// Bytes of a register; 0 if there are none.
     size: usize,
+    /// See [`Register::stores_at_once`].
+    at_once: bool,
     /// UARs in a page.
     uars: usize,
     pool: Mutex<Pool>,
@@ -320,17 +346,17 @@ impl Lease {
     /// The use of the common register.
     pub(super) fn common(page: &Arc<UarPage>) -> Self {
         Self {
-            register: Arc::new(Register::new(page, (0, 0), 0)),
+            register: Arc::new(Register::new(page, (0, 0), 0, false)),
             registers: None,
             users: Users::Several,
         }
     }
 
-    /// The use of a register that nobody else has.
+    /// The use of a register that nobody else has, and to which requests are copied at once or not.
     #[cfg(test)]
-    pub(super) fn alone(page: &Arc<UarPage>, size: usize) -> Self {
+    pub(super) fn alone(page: &Arc<UarPage>, size: usize, at_once: bool) -> Self {
         Self {
-            register: Arc::new(Register::new(page, (0, 0), size)),
+            register: Arc::new(Register::new(page, (0, 0), size, at_once)),
             registers: None,
             users: Users::One,
         }
@@ -370,6 +396,7 @@ impl Registers {
         let size = if usable { size } else { 0 };
         Self {
             size,
+            at_once: size > 0 && stores_at_once(),
             uars: uars.max(1) as usize,
             pool: Mutex::default(),
         }
@@ -442,7 +469,7 @@ impl Registers {
         }
         let page = Arc::new(page()?);
         let at = |index| (index / PER_UAR, index % PER_UAR);
-        let new = |index| Arc::new(Register::new(&page, at(index), self.size));
+        let new = |index| Arc::new(Register::new(&page, at(index), self.size, self.at_once));
         let others = (1..self.uars.min(page.length / UAR) * PER_UAR).map(new);
         // From the back, where the next is taken.
         self.lock().free.extend(others.rev());
@@ -464,7 +491,7 @@ mod tests {
     #[test]
     fn a_shared_register_is_rung_by_turns() {
         let page = Arc::new(UarPage::of_memory());
-        let shared = Lease::alone(&page, 512);
+        let shared = Lease::alone(&page, 512, false);
         let done = AtomicBool::new(false);
         let turn = shared.register().turn.take();
         thread::scope(|scope| {

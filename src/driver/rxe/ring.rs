@@ -393,6 +393,12 @@ impl Producer {
         next.wrapping_sub(self.published) & self.ring.index_mask
     }
 
+    /// Whether no slot is filled that is not published.
+    #[inline(always)]
+    pub(super) fn is_published(&self, filling: Filling) -> bool {
+        filling.next() == self.published
+    }
+
     /// Publishes all slots before the one at which filling is.
     #[inline(always)]
     pub(super) fn publish(&mut self, filling: Filling) {
@@ -402,12 +408,15 @@ impl Producer {
         self.tell();
     }
 
-    /// As [`Self::publish`], where all were known to be free.
+    /// As [`Self::publish`], where all were known to be free; tells how many there are.
     #[inline(always)]
-    pub(super) fn publish_known(&mut self, filling: Filling) {
-        self.published = filling.next as u32;
+    pub(super) fn publish_known(&mut self, filling: Filling) -> u32 {
+        // None of them is the last one of the ring.
+        let count = filling.next() - self.published;
+        self.published = filling.next();
         self.slot = filling.slot;
         self.tell();
+        count
     }
 
     #[inline(always)]

@@ -6,6 +6,7 @@
 #[cfg(feature = "c-abi")]
 mod steps;
 
+use std::hint::assert_unchecked;
 use std::ptr::NonNull;
 
 use uverbs_uapi::enums::WrOpcode;
@@ -14,7 +15,7 @@ use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, Wr
 
 use super::map::Keep;
 use super::ring::{Filling, Producer};
-use crate::command::Doorbell;
+use crate::command::{Doorbell, Failed};
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Opened;
 use crate::driver::contract::{self, SendSlot as _};
@@ -45,7 +46,6 @@ pub(crate) struct SendQueue {
 #[derive(Debug)]
 pub(crate) struct SendSlot {
     wqe: NonNull<SendWqe>,
-    flags: SendFlags,
 }
 
 impl SendQueue {
@@ -118,7 +118,15 @@ impl SendQueue {
             write_payload(wqe, payload);
             write_request(wqe, operation, to);
         }
-        SendSlot::new(slot, payload).store(0);
+        let flags = match payload {
+            Payload::Gather(_) | Payload::Sges(_) => SendFlags::empty(),
+            Payload::Inline(_) | Payload::InlineSges(_) => SendFlags::INLINE,
+        };
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut (*wqe.as_ptr()).wr.wr_id).write(0);
+            (&raw mut (*wqe.as_ptr()).wr.send_flags).write(flags.bits());
+        }
     }
 
     /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that
@@ -172,7 +180,6 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn batch(&mut self) -> SendBatch<'_> {
         SendBatch {
-            begin: self.ring.filling().next().into(),
             filling: self.ring.filling(),
             unusual: 0,
             queue: self,
@@ -185,13 +192,13 @@ impl contract::SendQueue for SendQueue {
         wr_id: u64,
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Option<Result<(), Errno>> {
+    ) -> Option<Result<(), Failed>> {
         if !self.takes(payload) || !self.doorbell.is_write() {
             return None;
         }
         let slot = self.ring.next_known()?;
         self.fill(slot, operation, None, payload);
-        let mut filled = SendSlot::new(slot, payload);
+        let mut filled = SendSlot { wqe: slot.cast() };
         filled.set_id(wr_id);
         filled.add_flags(SendFlags::SIGNALED);
         // SAFETY: it has been filled.
@@ -199,7 +206,7 @@ impl contract::SendQueue for SendQueue {
         Some(self.doorbell.write())
     }
 
-    fn ring_again(&mut self, failed: Errno) -> Result<(), Errno> {
+    fn ring_again(&mut self, failed: Failed) -> Result<(), Errno> {
         self.doorbell.after(failed)
     }
 }
@@ -209,8 +216,7 @@ impl contract::SendQueue for SendQueue {
 #[derive(Debug)]
 pub(crate) struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    /// The index of its first slot.
-    begin: u64,
+    /// Where it is. It began where the ring is.
     filling: Filling,
     /// Not 0 if one of its slots was not known to be free. (A number: see [`Filling`].)
     unusual: u64,
@@ -238,7 +244,7 @@ impl contract::SendBatch for SendBatch<'_> {
         }
         let slot = queue.ring.known_slot(&mut self.filling)?;
         queue.fill(slot, operation, to, payload);
-        Some(SendSlot::new(slot, payload))
+        Some(SendSlot { wqe: slot.cast() })
     }
 
     #[inline(always)]
@@ -249,9 +255,16 @@ impl contract::SendBatch for SendBatch<'_> {
         payload: Payload<'_>,
     ) -> Result<SendSlot, PostError> {
         let filling = self.filling;
-        let (slot, filling) = self.queue.fill_if_free(filling, operation, to, payload)?;
+        let (slot, filling) = match self.queue.fill_if_free(filling, operation, to, payload) {
+            Ok(filled) => filled,
+            Err(error) => {
+                // SAFETY: nothing was rung. Now the compiler knows that it is an error wherever it is kept.
+                unsafe { assert_unchecked(!matches!(error, PostError::Doorbell(_))) };
+                return Err(error);
+            }
+        };
         (self.filling, self.unusual) = (filling, 1);
-        Ok(SendSlot::new(slot, payload))
+        Ok(SendSlot { wqe: slot.cast() })
     }
 
     #[cfg(feature = "c-abi")]
@@ -269,7 +282,7 @@ impl contract::SendBatch for SendBatch<'_> {
 
     #[inline(always)]
     fn is_usual(&self) -> bool {
-        self.unusual == 0 && self.filling.next() != self.begin as u32
+        self.unusual == 0 && !self.queue.ring.is_published(self.filling)
     }
 
     /// One index store, one system call.
@@ -277,29 +290,17 @@ impl contract::SendBatch for SendBatch<'_> {
     fn ring(&mut self) -> Result<usize, Errno> {
         let (is_usual, filling) = (self.is_usual(), self.filling);
         let queue = &mut *self.queue;
-        let count = filling.next().wrapping_sub(self.begin as u32) & queue.ring.capacity();
-        if count == 0 {
-            return Ok(0);
-        }
-        match is_usual {
+        let count = match is_usual {
             true => queue.ring.publish_known(filling),
-            false => queue.ring.publish(filling),
-        }
-        queue.doorbell.ring().map(|()| count as usize)
-    }
-}
-
-impl SendSlot {
-    /// The slot of a request with this payload.
-    #[inline(always)]
-    fn new(slot: NonNull<u8>, payload: Payload<'_>) -> Self {
-        Self {
-            wqe: slot.cast(),
-            flags: match payload {
-                Payload::Gather(_) | Payload::Sges(_) => SendFlags::empty(),
-                Payload::Inline(_) | Payload::InlineSges(_) => SendFlags::INLINE,
+            false => match queue.ring.pending(filling.next()) {
+                0 => return Ok(0),
+                count => {
+                    queue.ring.publish(filling);
+                    count
+                }
             },
-        }
+        };
+        queue.doorbell.ring().map(|()| count as usize)
     }
 }
 
@@ -312,20 +313,8 @@ impl contract::SendSlot for SendSlot {
 
     #[inline(always)]
     fn add_flags(&mut self, flags: SendFlags) {
-        self.flags |= flags;
         // SAFETY: as in `set_id`.
-        unsafe { (&raw mut (*self.wqe.as_ptr()).wr.send_flags).write(self.flags.bits()) };
-    }
-}
-
-impl SendSlot {
-    #[inline(always)]
-    fn store(&self, wr_id: u64) {
-        // SAFETY: as in `set_id`.
-        unsafe {
-            (&raw mut (*self.wqe.as_ptr()).wr.wr_id).write(wr_id);
-            (&raw mut (*self.wqe.as_ptr()).wr.send_flags).write(self.flags.bits());
-        }
+        unsafe { (*self.wqe.as_ptr()).wr.send_flags |= flags.bits() };
     }
 }
 
@@ -351,6 +340,8 @@ unsafe fn write_request(
     // forms.
     unsafe {
         let union = wqe.cast::<u8>().add(UNION);
+        // With what is reserved there are two whole words up to the union.
+        (&raw mut (*wqe).wr.reserved).write(0);
         (&raw mut (*wqe).wr.opcode).write(opcode(operation).0);
         (&raw mut (*wqe).wr.ex).write(ex);
         let iova = match operation {
@@ -522,14 +513,13 @@ fn dma_info(length: u32, slices: usize) -> DmaInfo {
 /// There must be room for `slices.len()` elements at `list`, aligned to 8.
 #[inline(always)]
 pub(super) unsafe fn write_sges<E: Element>(list: *mut u8, slices: &[E]) -> u64 {
-    let list = list.cast::<Sge>();
+    let list = list.cast::<[u64; 2]>();
     let mut length = 0u64;
     for (index, slice) in slices.iter().enumerate() {
-        let sge = Sge {
-            addr: slice.address(),
-            length: slice.length(),
-            lkey: slice.lkey(),
-        };
+        // An [`Sge`]. Length and key are taken as the one number that they are in a slice.
+        let key_length: [u32; 2] = [slice.length(), slice.lkey()];
+        let sge = [slice.address(), zerocopy::transmute!(key_length)];
+        const { assert!(size_of::<Sge>() == size_of::<[u64; 2]>()) };
         // SAFETY: there is room for all elements, by this function's contract.
         unsafe { list.add(index).write(sge) };
         length += u64::from(slice.length());

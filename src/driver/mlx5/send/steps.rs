@@ -19,7 +19,7 @@ impl SendBatch<'_> {
         flags: SendFlags,
     ) -> Option<Opened> {
         let (queue, request) = (&*self.queue, self.block);
-        if self.count >= self.ordinary_until || !is_plain(operation) {
+        if request.addr().get() >= self.ordinary_until || !is_first_plain(operation) {
             return None;
         }
         // SAFETY: an ordinary request has room in the ring, in one piece. The note is the ledger's, which the
@@ -78,7 +78,7 @@ impl SendBatch<'_> {
 
 /// Whether a request has nothing but where it goes and its payload, and leaves keys alone.
 #[inline(always)]
-fn is_plain(operation: Operation) -> bool {
+fn is_first_plain(operation: Operation) -> bool {
     match operation {
         Operation::Send
         | Operation::SendImm { .. }

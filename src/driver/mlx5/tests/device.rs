@@ -169,22 +169,34 @@ impl Pair {
         recv: &Cq,
         srq: Option<&SharedRecvQueue>,
     ) -> Self {
-        Self::made(qp_type, cap, send, recv, (srq, None), (false, false))
+        Self::made(qp_type, cap, send, recv, (srq, None), (false, false, false))
     }
 
     /// One that reports to this, whose receives finish in any order.
     pub(super) fn loose(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
-        Self::made(qp_type, cap, cq, cq, (None, None), (false, true))
+        Self::made(qp_type, cap, cq, cq, (None, None), (false, true, false))
+    }
+
+    /// One that reports to this, on a CPU that stores a block at once.
+    pub(super) fn at_once(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
+        Self::made(qp_type, cap, cq, cq, (None, None), (false, false, true))
     }
 
     /// One that reports to this, whose payloads may come in completions.
     pub(super) fn inline(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
-        Self::made(qp_type, cap, cq, cq, (None, None), (true, false))
+        Self::made(qp_type, cap, cq, cq, (None, None), (true, false, false))
     }
 
     /// As [`Self::inline`], with its rings where an allocator says.
     pub(super) fn inline_in(qp_type: QpType, cap: QpCap, cq: &Cq, buffers: &Buffers) -> Self {
-        Self::made(qp_type, cap, cq, cq, (None, Some(buffers)), (true, false))
+        Self::made(
+            qp_type,
+            cap,
+            cq,
+            cq,
+            (None, Some(buffers)),
+            (true, false, false),
+        )
     }
 
     fn made(
@@ -193,7 +205,7 @@ impl Pair {
         send: &Cq,
         recv: &Cq,
         (srq, buffers): (Option<&SharedRecvQueue>, Option<&Buffers>),
-        (inline_scatter, out_of_order): (bool, bool),
+        (inline_scatter, out_of_order, at_once): (bool, bool, bool),
     ) -> Self {
         let spec = QpSpec {
             pd: PdHandle(1),
@@ -219,7 +231,7 @@ impl Pair {
             follows_requests: true,
         };
         let page = Arc::new(UarPage::of_memory());
-        let lease = Arc::new(Lease::alone(&page, REGISTER));
+        let lease = Arc::new(Lease::alone(&page, REGISTER, at_once));
         let draft = Draft::new(&spec, &LIMITS, &Records::default(), lease, &parts);
         let draft = draft.unwrap();
         let told = draft.driver_data();

@@ -430,6 +430,71 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
     );
 }
 
+/// Would catch a request that is another, or is copied elsewhere, where the CPU stores a block at once; and a
+/// way of posting that is taken before it has been asked whether the queue pair sends.
+#[test]
+fn where_a_block_is_stored_at_once_requests_are_the_same() {
+    let (cq, _) = cq(63, 64);
+    let caps = cap(16, 2, 200);
+    let mut pairs = [
+        Pair::new(QpType::RC, caps, &cq, &cq),
+        Pair::at_once(QpType::RC, caps, &cq),
+    ];
+    let write = Operation::Write { remote: REMOTE };
+    let of = [slice(0x5000, 64)];
+    let seen = |pair: &Pair| {
+        let register = pair.page.stored::<{ REGISTER }>(SEND_DOORBELL);
+        (
+            register,
+            pair.sent(0, 16 * 64),
+            pair.record().1,
+            pair.send.in_flight(),
+        )
+    };
+    let at_once = |pair: &mut Pair, id, payload| match pair.send.post(id, write, payload) {
+        Some(posted) => posted.is_ok(),
+        None => pair.send.post_otherwise(id, write, payload),
+    };
+    for (index, pair) in pairs.iter_mut().enumerate() {
+        assert!(
+            !at_once(pair, 1, Payload::Gather(&of)),
+            "nothing was rung yet"
+        );
+        // The first is looked at, the others are not; then one of several blocks, and several.
+        for id in 2..5 {
+            pair.post(write, Payload::Gather(&of), |slot| {
+                slot.set_id(id);
+                slot.add_flags(SendFlags::SIGNALED);
+            })
+            .unwrap();
+        }
+        let alone = pair.send.post(5, write, Payload::Gather(&of));
+        assert_eq!(alone.is_some(), index == 0);
+        let others = pair.send.post_otherwise(5, write, Payload::Gather(&of));
+        assert_eq!(others, index == 1);
+        assert!(at_once(pair, 6, Payload::Inline(&[7; 150])));
+        let mut batch = pair.send.batch();
+        for _ in 0..2 {
+            batch.push(write, None, Payload::Gather(&of)).unwrap();
+        }
+        assert_eq!(batch.ring(), Ok(2));
+        assert!(at_once(pair, 9, Payload::Gather(&of)));
+        let batch = pair.send.batch();
+        assert_eq!({ batch }.ring(), Ok(0));
+        // Behind a key that changes requests wait, until the doorbell for one that does.
+        let rkey = RemoteKey(0x77);
+        let nothing = Payload::Gather(&[]);
+        pair.post(Operation::LocalInv { rkey }, nothing, |_| {})
+            .unwrap();
+        assert!(!at_once(pair, 10, Payload::Gather(&of)));
+        pair.post(write, Payload::Gather(&of), |_| {}).unwrap();
+        assert!(at_once(pair, 11, Payload::Gather(&of)));
+    }
+    let [pieces, whole] = pairs.each_ref().map(seen);
+    assert_eq!(pieces, whole);
+    assert_eq!(pieces.3, 11);
+}
+
 /// Would catch a fence that is taken away by the smaller one, or flags of the request before.
 #[test]
 fn flags_are_those_of_the_request() {
@@ -517,6 +582,55 @@ fn a_batch_that_is_given_up_leaves_nothing() {
         assert!(take(&mut cq).is_some());
         block += 1;
     }
+}
+
+/// Would catch requests of several sizes that lie in one another, or in one that is in flight, or for which
+/// there is no room.
+#[test]
+fn requests_of_all_sizes_go_round_the_ring() {
+    let (mut cq, mut producer) = cq(255, 64);
+    let mut pair = Pair::new(QpType::RC, cap(7, 12, 0), &cq, &cq);
+    let (capacity, mut random) = (pair.send.capacity() as usize, 1_u64);
+    let mut below = |limit: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) as usize % limit
+    };
+    // The block and slices of each request that is in flight, and the next block.
+    let (mut flying, mut next, mut refused) = (std::collections::VecDeque::new(), 0_u32, 0);
+    for round in 0..3000_u64 {
+        let mut batch = pair.send.batch();
+        let (mut written, mut at) = (Vec::new(), next);
+        for _ in 0..below(6) {
+            let slices = vec![slice(round, 1); 1 + below(12)];
+            let pushed = batch.push(Operation::Send, None, Payload::Gather(&slices));
+            let full = flying.len() + written.len() == capacity;
+            assert_eq!(pushed.is_err(), full);
+            refused += usize::from(full);
+            if let Ok(mut slot) = pushed {
+                slot.set_id(at.into());
+                written.push((at, slices.len(), round));
+                at += (1 + slices.len() as u32).div_ceil(4);
+            }
+        }
+        if below(4) > 0 {
+            batch.ring().unwrap();
+            flying.extend(written);
+            next = at;
+        }
+        for (block, slices, round) in &flying {
+            let start = control(*block as u16, 0x0a, *slices as u8 + 1, 0, 0);
+            let expected = [start, data(*round, 1).repeat(*slices)].concat();
+            assert_eq!(pair.sent(*block, expected.len()), expected);
+        }
+        assert_eq!(pair.send.in_flight() as usize, flying.len());
+        for (block, ..) in flying.drain(..below(flying.len() + 1)) {
+            producer.write(super::device::completion(0, pair.number, block as u16));
+            assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(block.into()));
+        }
+    }
+    assert!(refused > 100 && next > 10_000, "{refused} {next}");
 }
 
 /// Would catch a missing end of the list, or one behind a list that is full.

@@ -60,7 +60,9 @@ impl Filling {
 
     pub(super) fn publish(&mut self) {
         match self.is_usual {
-            true => self.ring.publish_known(self.at),
+            true => {
+                self.ring.publish_known(self.at);
+            }
             false => self.ring.publish(self.at),
         }
         self.abandon();

@@ -106,6 +106,7 @@ impl contract::Driver for Device {
         bad_atomics: false,
         early_sends: true,
         advice: false,
+        poll_attributes: true,
     };
 
     type Cq = Cq;

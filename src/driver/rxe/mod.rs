@@ -85,6 +85,7 @@ impl contract::Driver for Rxe {
         bad_atomics: true,
         early_sends: false,
         advice: true,
+        poll_attributes: false,
     };
 
     type Cq = Cq;

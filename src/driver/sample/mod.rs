@@ -31,6 +31,7 @@ impl contract::Driver for Sample {
         bad_atomics: false,
         early_sends: false,
         advice: false,
+        poll_attributes: false,
     };
 
     type Cq = NoCq;

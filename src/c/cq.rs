@@ -217,11 +217,14 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
             driver: DriverData::default(),
         };
         let mut poller = cq.poller.lock();
-        // A completion that is looked at may lie in the ring, which goes.
-        poller.shown = poller.ring.show_nothing();
         let (ring, context) = (&mut poller.ring, &cq.context);
         let driver = context.driver();
-        driver.resize_cq(context.fd(), command, ring, &parts(cq.domain.as_ref()))?;
+        let parts = parts(cq.domain.as_ref());
+        let resized = driver.resize_cq(context.fd(), command, ring, &parts);
+        // A completion that was looked at may have lain in the ring that is gone.
+        poller.shown = poller.ring.show_nothing();
+        resized?;
+        let ring = &poller.ring;
         // SAFETY: the field is the object's, and only written here, under the lock.
         unsafe { (*c).cqe = ring.capacity() as c_int };
         Ok(())

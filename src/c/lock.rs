@@ -97,6 +97,12 @@ impl<T> Locked<T> {
         if self.skipped {
             return true;
         }
+        self.try_acquire_surely()
+    }
+
+    /// As [`Self::try_acquire`], of a lock that is known not to be skipped.
+    #[inline(always)]
+    pub(super) fn try_acquire_surely(&self) -> bool {
         // Acquire: pairs with the release in `release`. A single bit is set, which is one instruction on x86.
         self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
@@ -168,6 +174,17 @@ impl<T> Locked<T> {
         if self.skipped {
             return;
         }
+        // SAFETY: by this function's contract.
+        unsafe { self.release_surely() };
+    }
+
+    /// As [`Self::release`], of a lock that is known not to be skipped.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn release_surely(&self) {
         // Release: what was done to the value is before whoever takes the lock next. That one may end the
         // object, so the word is not touched again.
         if self.word.swap(FREE, Ordering::Release) != HELD {
@@ -183,8 +200,22 @@ impl<T> Locked<T> {
     /// As there.
     #[inline(always)]
     pub(super) unsafe fn release_with(&self, number: c_int) -> c_int {
+        if self.skipped {
+            return number;
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.release_surely_with(number) }
+    }
+
+    /// As [`Self::release_with`], of a lock that is known not to be skipped.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn release_surely_with(&self, number: c_int) -> c_int {
         // Release: as in `release`.
-        if self.skipped || self.word.swap(FREE, Ordering::Release) == HELD {
+        if self.word.swap(FREE, Ordering::Release) == HELD {
             return number;
         }
         self.wake_with(number)

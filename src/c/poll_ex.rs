@@ -17,6 +17,7 @@ use crate::driver::contract::{self, methods::*};
 use crate::driver::typed::ForDriver;
 use crate::error::{Errno, Error};
 use crate::pd::User;
+use crate::work::PollError;
 
 /// What a program can ask to read of completions: `enum ibv_create_cq_wc_flags`.
 mod wc_flags {
@@ -187,18 +188,20 @@ unsafe fn tell<S: contract::Shown>(c: *mut ibv_cq_ex, shown: &S) -> c_int {
 /// The queue is of a device of that driver's, its lock was taken if it `LOCKS`, and it is that of the struct.
 #[inline(always)]
 unsafe fn start<D: Listed, const LOCKS: bool>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    const NONE: c_int = Errno::NOENT.raw_os_error();
-    // SAFETY: by this function's contract.
+    // SAFETY: by this function's contract. A queue that `LOCKS` is one whose lock is not skipped.
     unsafe {
         let (ring, shown) = cq.poller.held().parts::<D>();
         match ring.show_plainly(shown) {
             None => start_otherwise::<D>(cq, c),
             Some(true) => tell(c, shown),
-            Some(false) if LOCKS => cq.poller.release_with(NONE),
+            Some(false) if LOCKS => cq.poller.release_surely_with(NONE),
             Some(false) => NONE,
         }
     }
 }
+
+/// There is no completion.
+const NONE: c_int = Errno::NOENT.raw_os_error();
 
 /// As [`start`], where there is more to do.
 ///
@@ -210,29 +213,30 @@ unsafe fn start<D: Listed, const LOCKS: bool>(cq: &CqObject, c: *mut ibv_cq_ex) 
 unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
-        match show::<D>(cq, c) {
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        let found = ring.show_first(shown);
+        match told(c, shown, found) {
             0 => 0,
             result => cq.poller.release_with(result),
         }
     }
 }
 
-/// Goes to the next completion, whatever there is to do besides.
+/// What a function returns that has found a completion, or not.
 ///
 /// # Safety
 ///
-/// As of [`start`].
-#[cold]
-#[inline(never)]
-unsafe fn show<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        match ring.show(shown) {
-            Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
-            Ok(false) => Errno::NOENT.raw_os_error(),
-            Ok(true) => tell(c, shown),
-        }
+/// As of [`tell`], if it has.
+unsafe fn told<S: contract::Shown>(
+    c: *mut ibv_cq_ex,
+    shown: &S,
+    found: core::result::Result<bool, PollError>,
+) -> c_int {
+    match found {
+        Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
+        Ok(false) => NONE,
+        // SAFETY: by this function's contract.
+        Ok(true) => unsafe { tell(c, shown) },
     }
 }
 
@@ -245,10 +249,10 @@ unsafe extern "C" fn start_poll<D: Listed, const LOCKS: bool>(
     // SAFETY: the caller passes a completion queue and attributes.
     unsafe {
         let cq = queue(c);
-        if attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
+        if D::REFUSALS.poll_attributes && attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Errno::INVAL.raw_os_error();
         }
-        if LOCKS && !cq.poller.try_acquire() {
+        if LOCKS && !cq.poller.try_acquire_surely() {
             return start_after::<D>(cq, c);
         }
         start::<D, LOCKS>(cq, c)
@@ -277,20 +281,53 @@ unsafe extern "C" fn next_poll<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
         if ring.show_next(shown) {
             return tell(c, shown);
         }
-        // One may have come meanwhile, or lie elsewhere.
-        show::<D>(cq, c)
+        next_found::<D>(cq, c)
+    }
+}
+
+/// As [`next_poll`], where one may have come meanwhile, or lie elsewhere.
+///
+/// # Safety
+///
+/// As of [`start`].
+#[inline(never)]
+unsafe fn next_found<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        match ring.show_more_plainly(shown) {
+            None => next_otherwise::<D>(cq, c),
+            Some(true) => tell(c, shown),
+            Some(false) => NONE,
+        }
+    }
+}
+
+/// As [`next_found`], where there is more to do.
+///
+/// # Safety
+///
+/// As of [`start`].
+#[cold]
+#[inline(never)]
+unsafe fn next_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (ring, shown) = cq.poller.held().parts::<D>();
+        let found = ring.show_more(shown);
+        told(c, shown, found)
     }
 }
 
 /// `ibv_end_poll(3)`.
 unsafe extern "C" fn end_poll<D: Listed, const LOCKS: bool>(c: *mut ibv_cq_ex) {
-    // SAFETY: the caller passes a completion queue, which it polls.
+    // SAFETY: the caller passes a completion queue, which it polls. One that `LOCKS` does not skip the lock.
     unsafe {
         let cq = queue(c);
         let (ring, shown) = cq.poller.held().parts::<D>();
         ring.go_on(shown);
         if LOCKS {
-            cq.poller.release();
+            cq.poller.release_surely();
         }
     }
 }

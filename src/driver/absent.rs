@@ -180,22 +180,12 @@ impl Cq for NoCq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn show(&mut self, _: &mut Self) -> Result<bool, PollError> {
+    fn show_first(&mut self, _: &mut Self) -> Result<bool, PollError> {
         match *self {}
     }
 
     #[cfg(feature = "c-abi")]
     fn show_plainly(&mut self, _: &mut Self) -> Option<bool> {
-        match *self {}
-    }
-
-    #[cfg(feature = "c-abi")]
-    fn show_next(&mut self, _: &mut Self) -> bool {
-        match *self {}
-    }
-
-    #[cfg(feature = "c-abi")]
-    fn go_on(&mut self, _: &mut Self) {
         match *self {}
     }
 }

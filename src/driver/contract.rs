@@ -383,6 +383,8 @@ pub(crate) struct Refusals {
     pub(crate) early_sends: bool,
     /// Advice about regions is refused: the kernel does not look whether they can take it.
     pub(crate) advice: bool,
+    /// `ibv_start_poll` refuses attributes that nobody knows. Without, it looks at none.
+    pub(crate) poll_attributes: bool,
 }
 
 /// The parts of a completion queue besides its command.
@@ -801,25 +803,42 @@ pub(crate) trait Cq: Debug {
     #[cfg(feature = "c-abi")]
     fn show_nothing(&self) -> Self::Shown;
 
-    /// Goes on behind what is shown, if anything is, and shows the next completion, to a C program that goes
-    /// from one to the next. False if there is none; then nothing is shown. Its entry may be kept from the
-    /// device as long as it is shown, and with it those before it that were.
+    /// Shows the next completion, where nothing is shown, to a C program that goes from one to the next.
+    /// False if there is none; then nothing is shown. Its entry may be kept from the device as long as it is
+    /// shown, and with it those before it that were.
     #[cfg(feature = "c-abi")]
-    fn show(&mut self, shown: &mut Self::Shown) -> Result<bool, PollError>;
+    fn show_first(&mut self, shown: &mut Self::Shown) -> Result<bool, PollError>;
 
-    /// As [`Self::show`], where nothing is shown, if there is nothing to do besides. None if there is, or may
-    /// be.
+    /// As [`Self::show_first`] if there is nothing to do besides. None if there is, or may be.
     #[cfg(feature = "c-abi")]
     fn show_plainly(&mut self, shown: &mut Self::Shown) -> Option<bool>;
 
-    /// As [`Self::show`], if the next completion is known to be there. False if not, and then nothing is
-    /// done.
+    /// Goes on behind what is shown if the next completion is known to be there. False if not, and then
+    /// nothing is done.
     #[cfg(feature = "c-abi")]
-    fn show_next(&mut self, shown: &mut Self::Shown) -> bool;
+    #[inline(always)]
+    fn show_next(&mut self, shown: &mut Self::Shown) -> bool {
+        self.show_plainly(shown) == Some(true)
+    }
 
-    /// Goes on behind what is shown. Then nothing is.
+    /// Goes on behind what is shown, where [`Self::show_next`] has not, as [`Self::show_first`] begins.
     #[cfg(feature = "c-abi")]
-    fn go_on(&mut self, shown: &mut Self::Shown);
+    #[inline(always)]
+    fn show_more(&mut self, shown: &mut Self::Shown) -> Result<bool, PollError> {
+        self.show_first(shown)
+    }
+
+    /// As [`Self::show_more`] if there is nothing to do besides. None if there is, or may be.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_more_plainly(&mut self, _shown: &mut Self::Shown) -> Option<bool> {
+        None
+    }
+
+    /// Goes on behind what is shown, if anything is. Then nothing is.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn go_on(&mut self, _shown: &mut Self::Shown) {}
 }
 
 /// A completion that a C program looks at: a copy, or where it lies.
@@ -827,7 +846,7 @@ pub(crate) trait Cq: Debug {
 pub(crate) trait Shown: Debug {
     type Completion: Completion;
 
-    /// What is shown, of which the compiler reads as much as is looked at. If nothing is, all is zero.
+    /// What is shown, of which the compiler reads as much as is looked at; something if nothing is.
     ///
     /// # Safety
     ///
@@ -939,7 +958,7 @@ pub(crate) trait Polled: Debug {
         count
     }
 
-    /// Brings a completion that was taken [raw](Taken::Raw) into the kernel's form.
+    /// Brings a completion that was taken [raw](First::Raw) into the kernel's form.
     ///
     /// # Safety
     ///

@@ -201,11 +201,15 @@ pub enum PollError {
         /// The device's code of the kind.
         code: u8,
     },
-    /// The queue had no room for a completion, which is lost: more requests could complete than it holds. It
-    /// is told once, when its event ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has
-    /// been read from [`Context::async_events`](crate::Context::async_events). soft-RoCE goes on with the
-    /// next completion; a ConnectX writes none any more, and the queue and those that report to it can only
-    /// be destroyed.
+    /// The queue had no room for a completion, which is lost: more requests could complete than it holds.
+    /// soft-RoCE goes on with the next completion; a ConnectX writes none any more, and the queue and those
+    /// that report to it can only be destroyed.
+    ///
+    /// It is told once, when its event ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has
+    /// been read from [`Context::async_events`](crate::Context::async_events), so a program that may overrun
+    /// a queue reads events. A poll cannot find it by itself. The ring does not tell: one that has overrun
+    /// looks like one that is full, or, once it has been emptied, like an idle one. Only the event tells, and
+    /// a poll must not read it: the descriptor would no longer be readable for who waits for events.
     Overrun,
 }
 

@@ -69,14 +69,6 @@ const TABLE: &[Difference] = &[
     },
     Difference {
         of_rxe: true,
-        program: "extended",
-        check: "unknown_poll_attribute",
-        fact: "start",
-        is_it: |ours, theirs| ours == "EINVAL" && theirs == "ENOENT",
-        _why: "rxe's provider does not look at attributes",
-    },
-    Difference {
-        of_rxe: true,
         program: "attributes",
         check: "queue_pairs",
         fact: "it has",

@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("queue_pairs::the_poller_knows_who_reports", created),
         test("queue_pairs::a_reset_divides_the_completions", reset),
         test("queue_pairs::completions_outlive_them", destroyed),
+        test("overruns::the_poller_hears_of_one", overran),
     ]
 }
 
@@ -24,7 +25,7 @@ struct Poller {
     directory: Arc<Directory>,
     entries: Entries,
     next: u32,
-    version: u64,
+    overrun: bool,
     /// By their places, as many as a power of two.
     reporters: Vec<Option<Known>>,
 }
@@ -50,7 +51,7 @@ impl Poller {
             directory: Arc::clone(directory),
             entries: entries.clone(),
             next: 0,
-            version: 0,
+            overrun: false,
             reporters: vec![None, None],
         }
     }
@@ -92,26 +93,18 @@ impl Poller {
     }
 
     fn catch_up(&mut self) {
-        self.directory.heard(self.last_place());
-        if self.version == self.directory.version() {
-            return;
-        }
-        let (version, changes) = self.directory.changes();
-        self.version = version;
-        for change in changes {
+        let heard = self.directory.hear(self.last_place());
+        self.overrun |= heard.overrun;
+        self.reporters
+            .resize_with(heard.last_place as usize + 1, || None);
+        for change in heard.changes {
             match change {
                 Change::Set {
                     number,
                     reporter,
                     forget_until,
                 } => {
-                    let (number, last) = (number as usize, self.last_place());
-                    if number >= self.reporters.len() {
-                        let places = (number + 1).next_power_of_two();
-                        self.reporters.resize_with(places, || None);
-                        self.directory.grown(last, self.last_place());
-                    }
-                    self.reporters[number] = reporter.send.map(|ledger| Known {
+                    self.reporters[number as usize] = reporter.send.map(|ledger| Known {
                         ledger,
                         forget_until: forget_until.unwrap_or(0),
                         leave_at: None,
@@ -212,4 +205,29 @@ fn destroyed() {
         drop(first);
         None
     });
+}
+
+/// Would catch an overrun that is noted while the poller takes changes over, and lost with them.
+fn overran() {
+    let entries = Entries::new();
+    let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
+    let mut poller = Poller::new(&directory, &entries);
+    let poller = thread::spawn(move || {
+        let look = |poller: &mut Poller| {
+            if poller.directory.last_place() == 0 {
+                poller.catch_up();
+            }
+        };
+        while !poller.entries.is_valid(0) {
+            look(&mut poller);
+            thread::yield_now();
+        }
+        // The entry was written behind it.
+        look(&mut poller);
+        assert!(poller.overrun);
+    });
+    let queue_pair = register(&directory, 7);
+    directory.overran();
+    entries.write(0, queue_pair.number());
+    poller.join().unwrap();
 }

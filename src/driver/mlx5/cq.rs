@@ -17,7 +17,7 @@ use zerocopy::FromZeros as _;
 
 use super::again::{is_page_fault, post_again};
 use super::barrier;
-use super::directory::{Change, Directory, Receiver, Reporter, give_one_back, is_before};
+use super::directory::{Change, Directory, Heard, Receiver, Reporter, give_one_back, is_before};
 use super::entries::{Entries, View, Walk};
 use super::format::{ARM_SOLICITED, Cqe, NUMBER, RECORD_ARM, cqe, opcode, syndrome};
 use super::inline::Landed;
@@ -26,7 +26,7 @@ use super::uar::UarPage;
 use crate::command::CommandFd;
 use crate::driver::contract;
 #[cfg(feature = "c-abi")]
-use crate::driver::contract::Polled as _;
+use crate::driver::contract::{Completion as _, First, Polled as _};
 use crate::error;
 use crate::work::PollError;
 
@@ -81,6 +81,8 @@ pub(crate) struct Cq {
     waiting: bool,
     directory: Arc<Directory>,
     core: Arc<CqCore>,
+    /// The device had no room for a completion, which the next poll tells.
+    overrun: bool,
     /// What was found wrong, told by the next poll, and what a poll tells.
     wrong: Option<PollError>,
     told: Option<PollError>,
@@ -233,6 +235,7 @@ impl Cq {
             waiting: false,
             directory: Arc::clone(&core.directory),
             core,
+            overrun: false,
             wrong: None,
             told: None,
             taken: None,
@@ -264,7 +267,7 @@ impl Cq {
     #[inline(never)]
     fn attend(&mut self) -> (&mut Self, bool) {
         self.hear();
-        self.told = match self.directory.tell_overrun() {
+        self.told = match mem::take(&mut self.overrun) {
             true => Some(PollError::Overrun),
             false => self.wrong.take(),
         };
@@ -282,7 +285,7 @@ impl Cq {
 
     /// Has the next poll attend to what there is to attend to. Until then no completion is a simple one.
     fn await_more(&self) {
-        if self.waiting || self.wrong.is_some() || self.directory.has_overrun() {
+        if self.waiting || self.wrong.is_some() || self.overrun {
             self.directory.attend();
         }
     }
@@ -324,7 +327,7 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn take_slowly(&mut self) -> &mut Self {
-        self.walk.keep();
+        self.walk.keep(self.next());
         self.taken = self.take_any();
         self
     }
@@ -332,7 +335,8 @@ impl Cq {
     /// The next completion, even if it is not known who reports.
     fn take_any(&mut self) -> Option<Completion> {
         loop {
-            let (index, entry) = (self.next(), self.walk.now());
+            let index = self.next();
+            let entry = self.walk.entry(index)?;
             let op_own = self.walk.look(entry);
             if op_own & 1 != 0 {
                 return None;
@@ -347,8 +351,9 @@ impl Cq {
             let (number, place) = (fields.srqn_uidx.get() & NUMBER, fields.place());
             let counter = fields.wqe_counter.get();
             let release = |walk: &mut Walk| {
-                give_one_back(self.directory.consumer_word());
-                walk.pass();
+                let next = index.wrapping_add(1);
+                self.directory.consumed(next);
+                walk.pass_to(next);
             };
             let Some(reporter) = self.reporters.get(place as usize) else {
                 release(&mut self.walk);
@@ -409,12 +414,17 @@ impl Cq {
 
     /// As [`Self::catch_up`]. What is left to attend to has to be seen to.
     fn hear(&mut self) {
-        self.directory.heard(self.last_place());
-        if self.version == self.directory.version() {
-            return;
-        }
-        let (version, changes) = self.core.directory.changes();
+        let Heard {
+            changes,
+            version,
+            last_place,
+            overrun,
+        } = self.directory.hear(self.last_place());
         self.version = version;
+        self.overrun |= overrun;
+        // Never to less than there are.
+        let places = last_place as usize + 1;
+        self.reporters.resize_with(places, Entry::vacant);
         for change in changes {
             match change {
                 Change::Set {
@@ -423,7 +433,7 @@ impl Cq {
                     forget_until,
                 } => {
                     self.waiting |= forget_until.is_some();
-                    self.set(number, Entry::new(number, reporter, forget_until));
+                    self.reporters[number as usize] = Entry::new(number, reporter, forget_until);
                 }
                 Change::Remove {
                     number,
@@ -445,16 +455,6 @@ impl Cq {
     /// The last place of the table.
     fn last_place(&self) -> u32 {
         self.reporters.len() as u32 - 1
-    }
-
-    fn set(&mut self, place: u32, entry: Entry) {
-        let last = self.last_place();
-        if place > last {
-            let places = (place as usize + 1).next_power_of_two();
-            self.reporters.resize_with(places, Entry::vacant);
-            self.directory.grown(last, self.last_place());
-        }
-        self.reporters[place as usize] = entry;
     }
 
     /// Lets those entries go that waited for what has come; true if others wait on.
@@ -561,7 +561,7 @@ impl contract::Cq for Cq {
 
     fn is_empty(&mut self) -> Result<bool, PollError> {
         self.check()?;
-        Ok(self.walk.look(self.walk.at()) & 1 != 0)
+        Ok(self.walk.view().poll(self.next()).is_none())
     }
 
     fn arm(
@@ -597,6 +597,27 @@ impl contract::Cq for Cq {
     }
 
     #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_first(&mut self, most: usize, to: *mut Wc) -> First {
+        let Some(mut polled) = self.poll_plainly() else {
+            return First::Otherwise;
+        };
+        if most != 1 {
+            return match polled.has_none() {
+                true => First::None,
+                false => First::Several,
+            };
+        }
+        // SAFETY: by this function's contract.
+        match unsafe { polled.take_to(to) } {
+            Plain::Taken(false) => First::One,
+            Plain::Taken(true) => First::Raw,
+            Plain::Nothing => First::None,
+            Plain::Other => First::Otherwise,
+        }
+    }
+
+    #[cfg(feature = "c-abi")]
     fn show_nothing(&self) -> Completion {
         Completion {
             fields: Cqe::new_zeroed(),
@@ -607,7 +628,7 @@ impl contract::Cq for Cq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn show(&mut self, shown: &mut Completion) -> Result<bool, PollError> {
+    fn show_first(&mut self, shown: &mut Completion) -> Result<bool, PollError> {
         match self.poll()?.take() {
             Some(taken) => *shown = taken,
             None => return Ok(false),
@@ -619,26 +640,19 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn show_plainly(&mut self, shown: &mut Completion) -> Option<bool> {
         let mut polled = self.poll_plainly()?;
-        if polled.has_none() {
-            return Some(false);
+        let to = &raw mut shown.fields;
+        // Straight to where it is shown.
+        // SAFETY: the entry is this side's; every bit pattern is a `Cqe`.
+        let copy = |entry: NonNull<Cqe>| unsafe { entry.as_ptr().copy_to_nonoverlapping(to, 1) };
+        match polled.take_plain(copy) {
+            Plain::Taken(((), wr_id, change)) => {
+                (shown.wr_id, shown.status, shown.change) = (wr_id, WcStatus::SUCCESS, change);
+                Some(true)
+            }
+            Plain::Nothing => Some(false),
+            Plain::Other => None,
         }
-        match polled.take() {
-            Some(taken) => *shown = taken,
-            None => return Some(false),
-        }
-        Some(true)
     }
-
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn show_next(&mut self, shown: &mut Completion) -> bool {
-        self.show_plainly(shown) == Some(true)
-    }
-
-    /// The entry went back to the device when it was copied.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn go_on(&mut self, _: &mut Completion) {}
 }
 
 #[cfg(feature = "c-abi")]
@@ -676,24 +690,53 @@ impl contract::Polled for Polled<'_> {
 
     #[inline(always)]
     fn take(&mut self) -> Option<Completion> {
-        let op_own = self.look();
-        let taken = if op_own == SENT {
-            self.take_sent()
-        } else if op_own & 1 != 0 {
-            return None;
-        } else if is_plain_receive(op_own) {
-            self.take_received()
-        } else {
-            barrier::owner_before_entry();
-            None
-        };
-        match taken {
-            Some(completion) => {
-                // SAFETY: the queue is borrowed by this value, and nothing else has a reference to its walk.
-                self.at = unsafe { (*self.cq.as_ptr()).walk.step(self.at) };
-                Some(completion)
+        // SAFETY: it is this side's; every bit pattern is a `Cqe`.
+        let copy = |entry: NonNull<Cqe>| unsafe { entry.read() };
+        match self.take_plain(copy) {
+            Plain::Taken((fields, wr_id, change)) => Some(Completion {
+                fields,
+                wr_id,
+                status: WcStatus::SUCCESS,
+                change,
+            }),
+            Plain::Nothing => None,
+            Plain::Other => self.take_otherwise(),
+        }
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_into(&mut self, most: usize, to: *mut Wc) -> usize {
+        for count in 0..most {
+            // SAFETY: by this function's contract there is room for it.
+            unsafe {
+                let to = to.add(count);
+                match self.take_to(to) {
+                    Plain::Taken(false) => {}
+                    Plain::Taken(true) => Self::finish(to),
+                    Plain::Nothing => return count,
+                    Plain::Other => match self.take_otherwise() {
+                        Some(completion) => to.write(completion.to_wc()),
+                        None => return count,
+                    },
+                }
             }
-            None => self.take_otherwise(),
+        }
+        most
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[cold]
+    #[inline(never)]
+    unsafe fn finish(to: *mut Wc) {
+        // SAFETY: by this function's contract it is there, as `take_to` has left it.
+        let wc = unsafe { &mut *to };
+        let change = std::mem::take(&mut wc.vendor_err);
+        wc.opcode &= !u32::from(RAW);
+        match WcOpcode(wc.opcode) {
+            WcOpcode::LOCAL_INV if change == BIND => wc.opcode = WcOpcode::BIND_MW.0,
+            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => wc.byte_len = size_of::<u64>() as u32,
+            _ => {}
         }
     }
 
@@ -710,6 +753,15 @@ impl contract::Polled for Polled<'_> {
         }
         Some(each.other(self.take()?))
     }
+}
+
+/// What a look for a completion about which there is no more than its id has found.
+enum Plain<T> {
+    Taken(T),
+    /// There is no completion.
+    Nothing,
+    /// It has not taken it.
+    Other,
 }
 
 impl<'q> Polled<'q> {
@@ -729,11 +781,11 @@ impl<'q> Polled<'q> {
     /// The next entry, which has been seen to be this side's, and who reports with it, if nothing else has to
     /// be attended to. `place` gives where whoever is known reports such entries from.
     #[inline(always)]
-    fn reporter(&self, place: impl FnOnce(&Entry) -> u32) -> Option<(&'q Reporter, Cqe)> {
+    fn reporter(&self, place: impl FnOnce(&Entry) -> u32) -> Option<(&'q Reporter, &'q Cqe)> {
         barrier::owner_before_entry();
         // SAFETY: the device has written the entry and does not write it again before it is given back;
-        // every bit pattern is a `Cqe`.
-        let fields = unsafe { self.at.read() };
+        // every bit pattern is a `Cqe`. Nobody uses the reference behind that.
+        let fields = unsafe { self.at.as_ref() };
         // SAFETY: as in `look`.
         let reporters = unsafe { &(*self.cq.as_ptr()).reporters };
         let at = fields.place() & self.directory().last_place();
@@ -742,27 +794,85 @@ impl<'q> Polled<'q> {
         (place(known) == fields.place()).then_some((&known.reporter, fields))
     }
 
-    /// Gives the next entry back to the device, which has been copied.
+    /// Gives the next entry back to the device, of which all has been read that is needed, and goes on behind
+    /// it. It is one inside of a stretch (see [`Walk`]).
     #[inline(always)]
     fn release(&mut self) {
         // SAFETY: as in `directory`.
         give_one_back(unsafe { self.consumer.as_ref() });
+        // SAFETY: the queue is borrowed by this value, and nothing else has a reference to its walk.
+        self.at = unsafe { (*self.cq.as_ptr()).walk.step(self.at) };
     }
 
-    /// The next completion, of a request that was sent, if there is no more about it than its id.
+    /// Takes the next completion if there is no more about it than its id: what `keep` makes of its entry,
+    /// the id, and what the request changed a memory key for.
     #[inline(always)]
-    fn take_sent(&mut self) -> Option<Completion> {
+    fn take_plain<R>(&mut self, keep: impl FnOnce(NonNull<Cqe>) -> R) -> Plain<(R, u64, u32)> {
+        let op_own = self.look();
+        let taken = if op_own == SENT {
+            self.take_sent(keep)
+        } else if op_own & 1 != 0 {
+            return Plain::Nothing;
+        } else if is_plain_receive(op_own) {
+            self.take_received(keep)
+        } else {
+            None
+        };
+        match taken {
+            Some(taken) => Plain::Taken(taken),
+            None => Plain::Other,
+        }
+    }
+
+    /// As [`Self::take_plain`], in the kernel's form; true if [`finish`](contract::Polled::finish) has to see
+    /// to it.
+    ///
+    /// # Safety
+    ///
+    /// There is room for it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    unsafe fn take_to(&mut self, to: *mut Wc) -> Plain<bool> {
+        let op_own = self.look();
+        let taken = if op_own == SENT {
+            // SAFETY: the entry is this side's, and by this function's contract.
+            let write = |entry: NonNull<Cqe>| unsafe { write_sent(entry.as_ref(), to) };
+            self.take_sent(write)
+        } else if op_own & 1 != 0 {
+            return Plain::Nothing;
+        } else if is_plain_receive(op_own) {
+            let write = |entry: NonNull<Cqe>| {
+                // SAFETY: as above.
+                unsafe { to.write(received(entry.as_ref())) };
+                0
+            };
+            self.take_received(write)
+        } else {
+            None
+        };
+        let Some((opcode, wr_id, change)) = taken else {
+            return Plain::Other;
+        };
+        // SAFETY: by this function's contract.
+        let wc = unsafe { &mut *to };
+        wc.wr_id = wr_id;
+        if opcode & RAW == 0 {
+            return Plain::Taken(false);
+        }
+        wc.vendor_err = change;
+        Plain::Taken(true)
+    }
+
+    /// As [`Self::take_plain`], of a request that was sent.
+    #[inline(always)]
+    fn take_sent<R>(&mut self, keep: impl FnOnce(NonNull<Cqe>) -> R) -> Option<(R, u64, u32)> {
         let (reporter, fields) = self.reporter(|known| known.sends)?;
         // SAFETY: it has one, as the place says that is in `sends`.
         let ledger = unsafe { reporter.send.as_deref().unwrap_unchecked() };
+        let (counter, kept) = (fields.counter_and_rest(), keep(self.at));
         self.release();
-        let (wr_id, change) = ledger.finish_of(fields.counter_and_rest());
-        Some(Completion {
-            fields,
-            wr_id,
-            status: WcStatus::SUCCESS,
-            change,
-        })
+        let (wr_id, change) = ledger.finish_of(counter);
+        Some((kept, wr_id, change))
     }
 
     /// As [`Self::take_sent`], if a look is enough.
@@ -779,34 +889,29 @@ impl<'q> Polled<'q> {
         })?;
         self.release();
         ledger.finish_seen(count_change);
-        // SAFETY: as in `take`.
-        self.at = unsafe { (*self.cq.as_ptr()).walk.step(self.at) };
         Some(found)
     }
 
-    /// As [`Self::take_sent`], of a receive without anything that belongs elsewhere.
+    /// As [`Self::take_plain`], of a receive without anything that belongs elsewhere.
     #[inline(always)]
-    fn take_received(&mut self) -> Option<Completion> {
+    fn take_received<R>(&mut self, keep: impl FnOnce(NonNull<Cqe>) -> R) -> Option<(R, u64, u32)> {
         let (reporter, fields) = self.reporter(|known| known.receives)?;
-        let wr_id = match &reporter.recv {
+        let (kept, wr_id) = match &reporter.recv {
             Receiver::Own(ledger) => {
+                let kept = keep(self.at);
                 self.release();
-                ledger.finish()
+                (kept, ledger.finish())
             }
             Receiver::Shared(ledger) => {
                 let element = ledger.posted(fields.wqe_counter.get())?;
+                let kept = keep(self.at);
                 self.release();
-                ledger.finish_posted(element)
+                (kept, ledger.finish_posted(element))
             }
             // SAFETY: it is one of the two, as the place says that is in `receives`.
             Receiver::Loose(_) | Receiver::None => unsafe { unreachable_unchecked() },
         };
-        Some(Completion {
-            fields,
-            wr_id,
-            status: WcStatus::SUCCESS,
-            change: 0,
-        })
+        Some((kept, wr_id, 0))
     }
 
     /// The next completion, if there is more about it, or it is not known who reports.
@@ -815,6 +920,9 @@ impl<'q> Polled<'q> {
         // SAFETY: the queue is borrowed by this value, and there is no other reference to it.
         let cq = unsafe { self.cq.as_mut() }.take_slowly();
         self.at = cq.walk.now();
+        // Looked up again, so that callers, which expect this not to be called, keep nothing over the call.
+        self.directory = &raw const *cq.directory;
+        self.consumer = cq.directory.consumer_word().into();
         let taken = cq.taken;
         self.cq = NonNull::from(cq);
         let Completion {
@@ -1007,17 +1115,18 @@ impl contract::Completion for Completion {
 
     /// Of a request that was sent there is less to tell.
     #[cfg(feature = "c-abi")]
-    #[inline(always)]
     fn to_wc(self) -> Wc {
         let mut wc = Wc {
             wr_id: self.wr_id,
             status: self.status.0,
             opcode: self.opcode().0,
-            vendor_err: self.vendor_err(),
             byte_len: self.byte_len(),
             qp_num: self.qp_num(),
             ..Wc::default()
         };
+        if self.status != WcStatus::SUCCESS {
+            wc.vendor_err = self.vendor_err();
+        }
         if !matches!(self.code(), cqe::REQ | cqe::REQ_ERR) {
             wc.ex = self.ex();
             wc.src_qp = self.src_qp();
@@ -1028,5 +1137,76 @@ impl contract::Completion for Completion {
             wc.dlid_path_bits = self.dlid_path_bits();
         }
         wc
+    }
+}
+
+/// The opcodes of completions of requests that were sent, by the device's operations, which with [`RAW`] tell
+/// not all.
+#[cfg(feature = "c-abi")]
+static SENT_OPCODES: [u8; 256] = {
+    let mut opcodes = [WcOpcode::SEND.0 as u8; 256];
+    opcodes[opcode::RDMA_WRITE as usize] = WcOpcode::RDMA_WRITE.0 as u8;
+    opcodes[opcode::RDMA_WRITE_IMM as usize] = WcOpcode::RDMA_WRITE.0 as u8;
+    opcodes[opcode::RDMA_READ as usize] = WcOpcode::RDMA_READ.0 as u8;
+    opcodes[opcode::ATOMIC_CS as usize] = WcOpcode::COMP_SWAP.0 as u8 | RAW;
+    opcodes[opcode::ATOMIC_FA as usize] = WcOpcode::FETCH_ADD.0 as u8 | RAW;
+    opcodes[opcode::UMR as usize] = WcOpcode::LOCAL_INV.0 as u8 | RAW;
+    opcodes
+};
+
+/// Marks an opcode that is told by more than the operation, or tells more.
+#[cfg(feature = "c-abi")]
+const RAW: u8 = 1 << 7;
+
+/// Writes what a completion of a request tells that was sent and went well, but for its id; gives the opcode
+/// that is there.
+///
+/// # Safety
+///
+/// There is room for it.
+#[cfg(feature = "c-abi")]
+#[inline(always)]
+unsafe fn write_sent(fields: &Cqe, to: *mut Wc) -> u8 {
+    let [operation, ..] = fields.sop_drop_qpn.to_bytes();
+    let opcode = SENT_OPCODES[usize::from(operation)];
+    let wc = Wc {
+        status: WcStatus::SUCCESS.0,
+        opcode: opcode.into(),
+        byte_len: fields.byte_cnt.get(),
+        qp_num: fields.sop_drop_qpn.get() & NUMBER,
+        ..Wc::default()
+    };
+    // SAFETY: by this function's contract.
+    unsafe { to.write(wc) };
+    opcode
+}
+
+/// What a completion of a receive tells that went well, but for its id.
+#[cfg(feature = "c-abi")]
+#[inline(always)]
+fn received(fields: &Cqe) -> Wc {
+    let completion = Completion {
+        fields: *fields,
+        wr_id: 0,
+        status: WcStatus::SUCCESS,
+        change: 0,
+    };
+    let is_immediate = completion.code() == cqe::RESP_WR_IMM;
+    let opcode = match is_immediate {
+        true => WcOpcode::RECV_RDMA_WITH_IMM,
+        false => WcOpcode::RECV,
+    };
+    Wc {
+        opcode: opcode.0,
+        byte_len: fields.byte_cnt.get(),
+        ex: completion.ex(),
+        qp_num: completion.qp_num(),
+        src_qp: completion.src_qp(),
+        wc_flags: completion.flags().bits(),
+        pkey_index: completion.pkey_index(),
+        slid: completion.slid(),
+        sl: completion.sl(),
+        dlid_path_bits: completion.dlid_path_bits(),
+        ..Wc::default()
     }
 }

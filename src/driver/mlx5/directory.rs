@@ -95,6 +95,14 @@ impl Change {
             Self::Set { number, .. } | Self::Remove { number, .. } => *number,
         }
     }
+
+    /// The place that the poller's table must have for it, if it must.
+    fn needs(&self) -> Option<u32> {
+        match self {
+            Self::Set { number, .. } => Some(*number),
+            Self::Remove { .. } => None,
+        }
+    }
 }
 
 /// The side of a completion queue that its queue pairs share with its poller.
@@ -104,10 +112,9 @@ pub(super) struct Directory {
     /// It tells the device, and everyone here, the first entry that the poller has not given back.
     record: Record,
     /// The last place of the poller's table; 0 if there are changes, or the poller has something else to
-    /// attend to before it takes more. Nobody has the place 0.
+    /// attend to before it takes more. Nobody has the place 0. It is stored under the lock, or it is 0 and
+    /// the poller's.
     last_place: AtomicU32,
-    /// The device had no room for a completion.
-    overrun: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -116,11 +123,25 @@ pub(super) struct Directory {
 pub(super) struct Inner {
     /// The ring's entries, to see what lies in it.
     pub(super) entries: Entries,
+    /// The device had no room for a completion, and the poller has not heard of it.
+    overrun: bool,
     changes: Vec<Change>,
     /// Numbers that are in use.
     taken: Vec<bool>,
     /// Once nobody polls any more: the shared receive queues that are reported of, by the numbers.
     closed: Option<HashMap<u32, Arc<SrqLedger>>>,
+}
+
+/// What a poller hears of.
+#[derive(Debug)]
+pub(super) struct Heard {
+    pub(super) changes: Vec<Change>,
+    /// The version that they make.
+    pub(super) version: u64,
+    /// The last place that its table has now.
+    pub(super) last_place: u32,
+    /// The device had no room for a completion.
+    pub(super) overrun: bool,
 }
 
 /// The device has 24 bits for the number. The first place is nobody's: see `last_place`.
@@ -151,18 +172,14 @@ pub(super) fn give_back(word: &AtomicU32, index: u32) {
     word.store((index & INDEX_MASK).to_be(), Ordering::Release);
 }
 
-/// As [`give_back`], of one more entry.
+/// As [`give_back`], of one more entry, behind which the index's last byte is not 0.
 #[inline(always)]
 pub(super) fn give_one_back(word: &AtomicU32) {
-    /// In the word's order: where that is not this host's, it is the last byte that counts on.
+    /// In the word's order.
     const ONE: u32 = 1_u32.to_be();
-    // Relaxed: as in `index_of`.
-    let (next, carries) = word.load(Ordering::Relaxed).overflowing_add(ONE);
-    // Release: as in `give_back`.
-    match carries || cfg!(target_endian = "big") {
-        true => give_back(word, index_of(word).wrapping_add(1)),
-        false => word.store(next, Ordering::Release),
-    }
+    // Relaxed: as in `index_of`. Release: as in `give_back`.
+    let next = word.load(Ordering::Relaxed).wrapping_add(ONE);
+    word.store(next, Ordering::Release);
 }
 
 /// Whether an index of the ring comes before another; both go round modulo 2^24 and are less than 2^23 apart.
@@ -178,9 +195,9 @@ impl Directory {
             version: AtomicU64::new(0),
             record,
             last_place: AtomicU32::new(1),
-            overrun: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 entries,
+                overrun: false,
                 changes: Vec::new(),
                 taken: Vec::new(),
                 closed: None,
@@ -205,14 +222,25 @@ impl Directory {
     pub(super) fn last_place(&self) -> u32 {
         // Relaxed: whoever made a change did so before the device could report anything of it, and the
         // barrier behind the owner bit keeps this load behind the look at the completion. Of what is attended
-        // to at the beginning of a poll there is nothing to order: `heard` acquires.
+        // to at the beginning of a poll there is nothing to order: that is under the lock.
         self.last_place.load(Ordering::Relaxed)
     }
 
-    /// Takes the changes over, and the version that they make.
-    pub(super) fn changes(&self) -> (u64, Vec<Change>) {
+    /// Takes over what there is to attend to, for a poller whose table has that last place. What comes behind
+    /// this is heard of next time.
+    pub(super) fn hear(&self, last_place: u32) -> Heard {
         let mut inner = self.lock();
-        (self.version(), std::mem::take(&mut inner.changes))
+        let changes = std::mem::take(&mut inner.changes);
+        let most = changes.iter().filter_map(Change::needs).max().unwrap_or(0);
+        let last_place = last_place.max((most + 1).next_power_of_two() - 1);
+        // Relaxed, as is all that is stored under the lock.
+        self.last_place.store(last_place, Ordering::Relaxed);
+        Heard {
+            changes,
+            version: self.version(),
+            last_place,
+            overrun: std::mem::take(&mut inner.overrun),
+        }
     }
 
     /// The record, whose other word arms the queue.
@@ -244,42 +272,16 @@ impl Directory {
 
     /// Tells the poller that the device had no room for a completion.
     pub(super) fn overran(&self) {
-        self.overrun.store(true, Ordering::Relaxed);
-        // Release: pairs with the acquire in `heard`.
-        self.last_place.store(0, Ordering::Release);
-    }
-
-    /// Takes over, for the poller with such a table, that there was something to attend to. What comes behind
-    /// this is heard next time.
-    pub(super) fn heard(&self, last_place: u32) {
-        // Acquire: pairs with the releases in `overran` and `push`.
-        self.last_place.swap(last_place, Ordering::Acquire);
-    }
-
-    /// Takes over that the poller's table has grown from that place to that one.
-    pub(super) fn grown(&self, from: u32, to: u32) {
-        // Unless there is something new to attend to. Relaxed: for the poller itself.
-        let places = &self.last_place;
-        let _ = places.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// Whether the device had no room for a completion, which was not told yet.
-    pub(super) fn has_overrun(&self) -> bool {
-        // Relaxed: ordered by `heard`.
-        self.overrun.load(Ordering::Relaxed)
-    }
-
-    /// As [`Self::has_overrun`], for the poller, which tells of it now.
-    pub(super) fn tell_overrun(&self) -> bool {
-        self.overrun.swap(false, Ordering::Relaxed)
+        let mut inner = self.lock();
+        inner.overrun = true;
+        self.last_place.store(0, Ordering::Relaxed);
     }
 
     fn push(&self, inner: &mut Inner, change: Change) {
         inner.changes.push(change);
+        // Relaxed: under the lock; see `last_place` for the looks at them.
         self.version.fetch_add(1, Ordering::Relaxed);
-        // Release: pairs with the acquire in `heard`, behind which the poller compares the version. The
-        // changes themselves are under the lock; see `last_place` for the look at it.
-        self.last_place.store(0, Ordering::Release);
+        self.last_place.store(0, Ordering::Relaxed);
     }
 
     /// Where the present entries end, and whether one of them has this number.

@@ -27,56 +27,69 @@ pub(super) struct View {
     mask: u32,
     /// Bytes of one.
     size: usize,
-    /// Where one behind the last would have its half that counts, a mere address.
-    end: NonNull<Cqe>,
 }
 
 /// A poller's way over the entries of a ring, round and round.
+///
+/// It goes in stretches. Inside of one, whoever takes an entry counts the device's record of the consumer's
+/// index on by one in its last byte alone: it does not carry. The entry behind a stretch is taken by itself,
+/// with a look at the whole index; where the way leads to that one, it leads to a [`Mark`].
 #[derive(Debug)]
 pub(super) struct Walk {
     view: View,
-    /// The next entry, and the owner bit of it once the device has written it.
+    /// The next entry, or the mark.
     at: NonNull<Cqe>,
+    /// The owner bit of entries that the device has written in this lap.
     lap: u8,
-    /// Up to here it goes on without looking where it is: the ring's end, or an entry before that.
+    /// Where the stretch ends. A poll goes round the ring at most once: that is here at the latest.
     end: NonNull<Cqe>,
-    /// Where the latest poll began. A poll goes round the ring at most once.
+    /// What stands for whatever is at the end.
+    mark: NonNull<Cqe>,
+    /// Where the latest poll began.
     began: NonNull<Cqe>,
-    /// Where that poll goes on: at the next entry, or nowhere.
+    /// Where that poll goes on, if it keeps that here: at the next entry, or nowhere.
     now: NonNull<Cqe>,
 }
 
-/// Entries that are the device's for ever, in the one lap and in the other: a poll that has come to one goes
-/// no further.
-static NEVER: [[AtomicU8; BLOCK]; 2] = {
-    let mut entries = [const { [const { AtomicU8::new(0) }; BLOCK] }; 2];
-    entries[0][OP_OWN] = AtomicU8::new(1);
-    entries
-};
+/// What looks like an entry and is none, in the one lap and in the other.
+type Mark = [[AtomicU8; BLOCK]; 2];
+
+const fn mark(even: u8, odd: u8) -> Mark {
+    let mut marks = [const { [const { AtomicU8::new(0) }; BLOCK] }; 2];
+    marks[0][OP_OWN] = AtomicU8::new(even);
+    marks[1][OP_OWN] = AtomicU8::new(odd);
+    marks
+}
+
+/// Entries that are the device's for ever: a poll that has come to one goes no further.
+static NEVER: Mark = mark(1, 0);
+
+/// Entries that are this side's, and of no simple kind: whoever comes to one looks closer.
+static CLOSER: Mark = mark(cqe::INVALID << 4, cqe::INVALID << 4 | 1);
+
+/// Entries of a stretch, with the one behind it; a power of two. The last byte of the record counts as many.
+const STRETCH: u32 = 256;
 
 impl Walk {
     /// It begins at this index.
     pub(super) fn new(view: View, index: u32) -> Self {
         let at = view.entry(index);
-        Self {
+        let mut walk = Self {
             view,
             at,
-            lap: view.lap(index),
-            end: view.end,
+            lap: 0,
+            end: at,
+            mark: at,
             began: at,
             now: at,
-        }
+        };
+        walk.go_to(index);
+        walk
     }
 
     #[inline(always)]
     pub(super) fn view(&self) -> View {
         self.view
-    }
-
-    /// The next entry.
-    #[inline(always)]
-    pub(super) fn at(&self) -> NonNull<Cqe> {
-        self.at
     }
 
     /// What an entry is that a poll has come to, with 0 as its owner bit if it is this side's, whatever the
@@ -93,36 +106,16 @@ impl Walk {
         self.at
     }
 
-    /// Where a poll goes on behind the next entry, which it has come to.
+    /// Where a poll goes on behind an entry inside of a stretch, which is the next.
     #[inline(always)]
     pub(super) fn step(&mut self, at: NonNull<Cqe>) -> NonNull<Cqe> {
-        // SAFETY: an entry has so many bytes. Behind the last one only the address is made, which is not
-        // null.
-        let behind =
-            unsafe { NonNull::new_unchecked(at.as_ptr().wrapping_byte_add(self.view.size)) };
-        self.at = behind;
-        match behind == self.end {
-            true => self.turn(),
+        // SAFETY: an entry has so many bytes, and behind this one there is another.
+        let behind = unsafe { at.byte_add(self.view.size) };
+        self.at = match behind == self.end {
+            true => self.mark,
             false => behind,
-        }
-    }
-
-    /// Goes on at the ring's start if this is its end, and nowhere if the poll has been round.
-    #[inline(always)]
-    fn turn(&mut self) -> NonNull<Cqe> {
-        let view = self.view;
-        self.end = view.end;
-        if self.at == view.end {
-            self.at = view.first.cast();
-            self.lap ^= 1;
-            self.end = self.began;
-        }
-        // Where an earlier poll began, this one goes on.
-        if self.at != self.began {
-            return self.at;
-        }
-        self.end = view.end;
-        NonNull::from(&NEVER[usize::from(self.lap)]).cast()
+        };
+        self.at
     }
 
     /// Where the latest poll goes on, if it keeps that here.
@@ -130,15 +123,52 @@ impl Walk {
         self.now
     }
 
-    /// Has the latest poll, which goes on at the next entry, keep here where it does.
-    pub(super) fn keep(&mut self) {
-        self.now = self.at;
+    /// The entry at which the latest poll goes on, which is that at this index, if it keeps that here. None
+    /// if it has been round.
+    pub(super) fn entry(&self, index: u32) -> Option<NonNull<Cqe>> {
+        (self.now != of_lap(&NEVER, self.lap)).then(|| self.view.entry(index))
     }
 
-    /// As [`Self::step`], of a poll that keeps here where it goes on.
-    pub(super) fn pass(&mut self) {
-        self.now = self.step(self.now);
+    /// Has the latest poll, which has come to the entry at this index, keep here where it goes on.
+    pub(super) fn keep(&mut self, index: u32) {
+        if self.at != self.mark {
+            self.now = self.at;
+        } else if self.began == self.mark {
+            // There, and not elsewhere, if it comes round.
+            self.began = self.view.entry(index);
+            self.go_to(index);
+            self.now = self.at;
+        } else {
+            self.pass_to(index);
+        }
     }
+
+    /// Has a poll that keeps here where it goes on do so at the entry at this index, behind another one,
+    /// unless it has been round.
+    pub(super) fn pass_to(&mut self, index: u32) {
+        self.go_to(index);
+        self.now = match self.began == self.view.entry(index) {
+            true => of_lap(&NEVER, self.lap),
+            false => self.at,
+        };
+    }
+
+    /// The entry at this index is the next.
+    fn go_to(&mut self, index: u32) {
+        let view = self.view;
+        // The ring's end is behind its last entry, so it is in no stretch.
+        let last = STRETCH.min(view.count()) - 1;
+        self.lap = view.lap(index);
+        self.mark = of_lap(&CLOSER, self.lap);
+        let (at, end) = (view.entry(index), view.entry(index | last));
+        let is_inside = at < self.began && self.began < end;
+        self.end = if is_inside { self.began } else { end };
+        self.at = if at == end { self.mark } else { at };
+    }
+}
+
+fn of_lap(mark: &'static Mark, lap: u8) -> NonNull<Cqe> {
+    NonNull::from(&mark[usize::from(lap)]).cast()
 }
 
 // SAFETY: the memory is owned, and it is as good in one thread as in another.
@@ -163,11 +193,6 @@ impl Entries {
             count,
             mask: count - 1,
             size,
-            // SAFETY: an address in the memory or right behind it, so not null.
-            end: unsafe {
-                let end = first.as_ptr().wrapping_add(Self::bytes(count, size));
-                NonNull::new_unchecked(end).cast()
-            },
         };
         Self {
             view,

@@ -107,6 +107,7 @@ impl contract::Driver for Device {
         negative_counts: false,
         early_sends: true,
         advice: false,
+        poll_attributes: true,
     };
 
     type Cq = Cq;

@@ -9,6 +9,8 @@ use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
+#[cfg(feature = "c-abi")]
+use super::ring::seldom;
 use super::ring::{BadIndex, Consumer, Found, Waiting};
 use super::watch::Shared;
 use crate::driver::contract;
@@ -108,15 +110,17 @@ impl Cq {
         }
     }
 
-    /// Gives back what has been shown, if anything is shown.
+    /// Shows what lies there from one index on, if anything does before the other, with all that lies behind
+    /// it.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn pass(&mut self, shown: &mut Shown) {
-        if shown.at != Shown::NOTHING.at {
-            // SAFETY: it is a slot of this ring, up to which all are filled and have been looked at.
-            unsafe { self.ring.pass(shown.at.cast()) };
-            (shown.at, shown.last) = (Shown::NOTHING.at, Shown::NOTHING.last);
-        }
+    fn show_from(&self, next: u32, filled: u32, shown: &mut Shown) -> bool {
+        let Some(slot) = self.ring.filled_slot(next, filled) else {
+            return false;
+        };
+        shown.at = slot;
+        shown.last = self.ring.last_before(next, filled);
+        true
     }
 
     /// The completions that have arrived.
@@ -161,6 +165,7 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
         // In this order: see `Shared::look_closer`.
+        let mut head = self.ring.head();
         let mut filled = self.ring.filled();
         let mut cq = self;
         if filled >= cq.shared.usual_below() {
@@ -169,10 +174,12 @@ impl contract::Cq for Cq {
                 // In line, so that whoever drops it has no room for it.
                 return Err(cq.told.unwrap_or(PollError::Overrun));
             }
+            // Not to be looked up once more in the usual case.
+            head = cq.ring.head();
         }
-        // SAFETY: what is usual is below the number of the ring's slots at most, for `shared` was told of
-        // this ring; and a closer look has it checked.
-        Ok(Polled(unsafe { cq.ring.waiting_until(filled) }))
+        // SAFETY: it is the ring's. What is usual is below the number of the ring's slots at most, for
+        // `shared` was told of this ring; and a closer look has it checked.
+        Ok(Polled(unsafe { cq.ring.waiting_until(head, filled) }))
     }
 
     #[cfg(feature = "c-abi")]
@@ -181,7 +188,7 @@ impl contract::Cq for Cq {
         let filled = self.ring.filled();
         // SAFETY: as in `poll`.
         (filled < self.shared.usual_below())
-            .then(|| Polled(unsafe { self.ring.waiting_until(filled) }))
+            .then(|| Polled(unsafe { self.ring.waiting_until(self.ring.head(), filled) }))
     }
 
     #[cfg(feature = "c-abi")]
@@ -215,20 +222,17 @@ impl contract::Cq for Cq {
 
     #[cfg(feature = "c-abi")]
     fn show_nothing(&self) -> Shown {
-        Shown::NOTHING
+        let passed = self.ring.slot_before(self.ring.next());
+        Shown {
+            at: passed,
+            last: passed,
+        }
     }
 
     #[cfg(feature = "c-abi")]
-    fn show(&mut self, shown: &mut Shown) -> Result<bool, PollError> {
-        self.pass(shown);
+    fn show_first(&mut self, shown: &mut Shown) -> Result<bool, PollError> {
         let filled = self.poll()?.0.filled();
-        let next = self.ring.next();
-        let Some(slot) = self.ring.slot_before(next, filled) else {
-            return Ok(false);
-        };
-        shown.at = slot.cast();
-        shown.last = self.ring.last_before(next, filled).cast();
-        Ok(true)
+        Ok(self.show_from(self.ring.next(), filled, shown))
     }
 
     #[cfg(feature = "c-abi")]
@@ -238,11 +242,11 @@ impl contract::Cq for Cq {
         if filled >= self.shared.usual_below() {
             return None;
         }
-        let Some(slot) = self.ring.slot_before(self.ring.next(), filled) else {
+        let Some(slot) = self.ring.filled_slot(self.ring.next(), filled) else {
             return Some(false);
         };
         // Whoever wants one only is not to pay for a look at how many there are.
-        (shown.at, shown.last) = (slot.cast(), slot.cast());
+        (shown.at, shown.last) = (slot, slot);
         Some(true)
     }
 
@@ -253,32 +257,47 @@ impl contract::Cq for Cq {
             return false;
         }
         // SAFETY: it is a slot of this ring, and the last one is behind it.
-        shown.at = unsafe { self.ring.behind(shown.at.cast()) }.cast();
+        shown.at = unsafe { self.ring.behind(shown.at) };
         true
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show_more(&mut self, shown: &mut Shown) -> Result<bool, PollError> {
+        self.go_on(shown);
+        self.show_first(shown)
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_more_plainly(&mut self, shown: &mut Shown) -> Option<bool> {
+        let filled = self.ring.filled();
+        if filled >= self.shared.usual_below() {
+            return None;
+        }
+        // SAFETY: as in `go_on`.
+        let next = unsafe { self.ring.pass(shown.at) };
+        Some(self.show_from(next, filled, shown))
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn go_on(&mut self, shown: &mut Shown) {
-        self.pass(shown);
+        // SAFETY: it is a slot of this ring, up to which all are filled and have been looked at, or have gone
+        // back before.
+        let _ = unsafe { self.ring.pass(shown.at) };
     }
 }
 
-/// Keeps the compiler from making one of both ways of a branch, which costs the one that is not called this.
-#[cfg(feature = "c-abi")]
-#[cold]
-#[inline]
-fn seldom() {}
-
 /// A completion that a C program looks at where it lies. The slots of what has been shown are the kernel's
 /// again when the program ends, or has seen all that was known to be there: till then the ring has so many
-/// less to fill.
+/// less to fill. If nothing is shown, it is the slot that went back last: so to go on behind it changes
+/// nothing.
 #[cfg(feature = "c-abi")]
 #[derive(Debug)]
 pub(crate) struct Shown {
-    at: NonNull<Wc>,
+    at: NonNull<u8>,
     /// Up to here, which is not before it in the ring, completions are known to be there.
-    last: NonNull<Wc>,
+    last: NonNull<u8>,
 }
 
 // SAFETY: whoever has the queue may look at its slots.
@@ -286,27 +305,14 @@ pub(crate) struct Shown {
 unsafe impl Send for Shown {}
 
 #[cfg(feature = "c-abi")]
-impl Shown {
-    const NOTHING: Self = {
-        // SAFETY: the address of a static is not null.
-        let at = unsafe { NonNull::new_unchecked((&raw const NO_COMPLETION).cast_mut()) };
-        Self { at, last: at }
-    };
-}
-
-/// What programs see that look where nothing is shown.
-#[cfg(feature = "c-abi")]
-static NO_COMPLETION: Wc = zerocopy::transmute!([0u8; size_of::<Wc>()]);
-
-#[cfg(feature = "c-abi")]
 impl contract::Shown for Shown {
     type Completion = Completion;
 
     #[inline(always)]
     unsafe fn completion(&self) -> Completion {
-        // SAFETY: by this function's contract the slot is in the ring, filled, and not the kernel's yet, or
-        // it is the one that stands for none; every bit pattern is a `Wc`.
-        Completion(unsafe { self.at.read() })
+        // SAFETY: by this function's contract the slot is in the ring. It is filled and not the kernel's yet:
+        // programs look at nothing else. Every bit pattern is a `Wc`.
+        Completion(unsafe { self.at.cast::<Wc>().read() })
     }
 }
 

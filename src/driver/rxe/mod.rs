@@ -86,6 +86,7 @@ impl contract::Driver for Rxe {
         negative_counts: true,
         early_sends: false,
         advice: true,
+        poll_attributes: false,
     };
 
     type Cq = Cq;

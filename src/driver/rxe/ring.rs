@@ -176,6 +176,22 @@ impl Ring {
     }
 }
 
+/// Where the indices of a ring are.
+#[derive(Clone, Copy)]
+pub(super) struct Head(NonNull<QueueBuf>);
+
+impl Head {
+    /// # Safety
+    ///
+    /// The ring's memory is there as long as the result is used.
+    #[inline(always)]
+    unsafe fn consumer_index<'r>(self) -> &'r AtomicU32 {
+        let offset = offset_of!(QueueBuf, consumer_index);
+        // SAFETY: by this function's contract, and as in `Ring::index_at`.
+        unsafe { AtomicU32::from_ptr(self.0.as_ptr().cast::<u8>().add(offset).cast()) }
+    }
+}
+
 /// The indices of a work queue's ring, for threads that neither fill nor empty it.
 #[derive(Debug)]
 pub(super) struct Indices(Ring);
@@ -476,7 +492,7 @@ pub(super) struct Consumer {
     ring: Ring,
     /// Bytes of a slot.
     #[cfg(feature = "c-abi")]
-    slot_bytes: usize,
+    stride: usize,
 }
 
 impl Consumer {
@@ -496,7 +512,7 @@ impl Consumer {
         ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
         let consumer = Self {
             #[cfg(feature = "c-abi")]
-            slot_bytes: 1 << ring.log2_slot,
+            stride: 1 << ring.log2_slot,
             ring,
         };
         // A ring that is broken from the start is refused, not found so at the first poll.
@@ -522,11 +538,10 @@ impl Consumer {
         self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
     }
 
-    /// The slot of an index, if that is not the other one, behind the last element.
+    /// The slot of an index that is masked, if that is not the other one, behind the last element.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    pub(super) fn slot_before(&self, next: u32, filled: u32) -> Option<NonNull<u8>> {
-        let next = next & self.ring.index_mask;
+    pub(super) fn filled_slot(&self, next: u32, filled: u32) -> Option<NonNull<u8>> {
         (next != filled).then(|| self.ring.slot(next))
     }
 
@@ -556,11 +571,10 @@ impl Consumer {
     /// the other index, and at least one.
     #[cfg(feature = "c-abi")]
     pub(super) fn last_before(&self, next: u32, filled: u32) -> NonNull<u8> {
-        let end = match filled > next {
-            true => filled,
-            false => self.slots(),
-        };
-        self.ring.slot(end.wrapping_sub(1) & self.ring.index_mask)
+        self.ring.slot(match filled > next {
+            true => filled - 1,
+            false => self.ring.index_mask,
+        })
     }
 
     /// The slot that lies behind this one.
@@ -572,22 +586,30 @@ impl Consumer {
     #[inline(always)]
     pub(super) unsafe fn behind(&self, slot: NonNull<u8>) -> NonNull<u8> {
         // SAFETY: by this function's contract.
-        unsafe { slot.add(self.slot_bytes) }
+        unsafe { slot.add(self.stride) }
     }
 
-    /// Gives the elements up to that in this slot back, which have been looked at.
+    /// The slot that lies before this index, round the ring.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn slot_before(&self, index: u32) -> NonNull<u8> {
+        self.ring.slot(index.wrapping_sub(1) & self.ring.index_mask)
+    }
+
+    /// Gives the elements up to that in this slot back, which have been looked at, and tells the index behind
+    /// it.
     ///
     /// # Safety
     ///
     /// It is a slot of this ring.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    pub(super) unsafe fn pass(&mut self, slot: NonNull<u8>) {
+    pub(super) unsafe fn pass(&mut self, slot: NonNull<u8>) -> u32 {
         // SAFETY: by this function's contract both are in the ring's memory.
         let at = unsafe { slot.offset_from(self.ring.slots) } as usize >> self.ring.log2_slot;
         let next = (at as u32).wrapping_add(1) & self.ring.index_mask;
         // Release: as in `Waiting::take`.
         self.ring.consumer_index().store(next, Ordering::Release);
+        next
     }
 
     /// Lets others look at what waits.
@@ -597,6 +619,12 @@ impl Consumer {
     /// The result must not be used when the memory is no longer as [`Consumer::new`] needs it.
     pub(super) unsafe fn observer(&self) -> Observer {
         Observer { ring: self.ring }
+    }
+
+    /// Where the indices are.
+    #[inline(always)]
+    pub(super) fn head(&self) -> Head {
+        Head(self.ring.head)
     }
 
     /// The index after the last element that the kernel has added, if it is an index of the ring.
@@ -616,7 +644,13 @@ impl Consumer {
     #[inline(always)]
     pub(super) fn waiting_before(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
         let filled = self.checked(filled)?;
-        Ok(Waiting::new(&self.ring, self.next(), filled))
+        let consumer_index = self.ring.consumer_index();
+        Ok(Waiting::new(
+            &self.ring,
+            consumer_index,
+            self.next(),
+            filled,
+        ))
     }
 
     /// Checks an index that was found as the one behind the last.
@@ -629,10 +663,14 @@ impl Consumer {
     ///
     /// # Safety
     ///
-    /// It is an index of the ring.
+    /// It is an index of the ring, and the head is this ring's.
     #[inline(always)]
-    pub(super) unsafe fn waiting_until(&mut self, filled: u32) -> Waiting<'_> {
-        Waiting::new(&self.ring, self.next(), filled)
+    pub(super) unsafe fn waiting_until(&mut self, head: Head, filled: u32) -> Waiting<'_> {
+        // SAFETY: the ring's memory is there as long as this is borrowed.
+        let consumer_index = unsafe { head.consumer_index() };
+        // Relaxed, and masked: as in `next`.
+        let next = consumer_index.load(Ordering::Relaxed) & self.ring.index_mask;
+        Waiting::new(&self.ring, consumer_index, next, filled)
     }
 }
 
@@ -738,9 +776,9 @@ pub(super) struct Waiting<'r> {
 impl<'r> Waiting<'r> {
     /// The elements of a ring from one index to another.
     #[inline(always)]
-    fn new(ring: &'r Ring, next: u32, filled: u32) -> Self {
+    fn new(ring: &'r Ring, consumer_index: &'r AtomicU32, next: u32, filled: u32) -> Self {
         Self {
-            consumer_index: ring.consumer_index(),
+            consumer_index,
             slots: ring.slots,
             log2_slot: ring.log2_slot.into(),
             index_mask: ring.index_mask.into(),
@@ -870,3 +908,9 @@ impl<'r> Waiting<'r> {
         count as usize
     }
 }
+
+/// Keeps the compiler from making one of both ways of a branch, which costs the one that is not called this.
+#[cfg(feature = "c-abi")]
+#[cold]
+#[inline]
+pub(super) fn seldom() {}

@@ -32,6 +32,7 @@ impl contract::Driver for Sample {
         negative_counts: false,
         early_sends: false,
         advice: false,
+        poll_attributes: false,
     };
 
     type Cq = NoCq;

@@ -1,9 +1,12 @@
 //! Taking completions: laps, ids, statuses, and what makes no sense.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use zerocopy::FromBytes;
 
+use super::super::cq::Completion;
 use super::super::directory::number_of;
 use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
@@ -54,13 +57,14 @@ fn a_full_ring_is_taken_whole() {
 }
 
 /// Would catch a poll that never ends while the device goes on, one that ends before it has been round, and
-/// one that goes on where an earlier one would have ended, whether its completions are simple or not.
+/// one that goes on where an earlier one would have ended, whether its completions are simple or not; and an
+/// entry that the device's record of the consumer's index does not count, or counts twice.
 #[test]
 fn a_poll_goes_round_the_ring_once() {
-    const RING: usize = 8;
-    for size in [64, 128] {
-        let (mut cq, mut producer) = cq(RING as u32 - 1, size);
-        let mut pair = Pair::new(QpType::RC, cap(64, 1, 0), &cq, &cq);
+    for (ring, size) in [(8, 64), (8, 128), (512, 64)] {
+        let (mut cq, mut producer) = cq(ring as u32 - 1, size);
+        let mut pair = Pair::new(QpType::RC, cap(2048, 1, 0), &cq, &cq);
+        let core = Arc::clone(cq.core());
         let (mut written, mut taken) = (0, 0);
         let mut finish = || {
             send(&mut pair, written);
@@ -71,28 +75,117 @@ fn a_poll_goes_round_the_ring_once() {
             producer.write(completion(kind, pair.number, written as u16));
             written += 1;
         };
-        for early in (0..=RING).cycle().take(100) {
+        let mut check = |completion: Option<Completion>| {
+            assert_eq!(completion.unwrap().wr_id(), taken);
+            taken += 1;
+            assert_eq!(u64::from(core.directory.consumer()), taken & 0xff_ffff);
+        };
+        for early in (0..=ring).cycle().step_by(ring / 8).take(100) {
             (0..early).for_each(|_| finish());
             let mut polled = cq.begin();
-            for _ in 0..early {
-                assert_eq!(polled.take().unwrap().wr_id(), taken);
-                taken += 1;
-            }
-            (0..RING).for_each(|_| finish());
+            (0..early).for_each(|_| check(polled.take()));
+            (0..ring).for_each(|_| finish());
             let mut polled = cq.begin();
-            for _ in 0..RING {
-                assert_eq!(polled.take().unwrap().wr_id(), taken);
-                taken += 1;
+            for _ in 0..ring {
+                check(polled.take());
                 finish();
             }
             assert!(polled.take().is_none() && polled.take().is_none());
-            for _ in 0..RING {
-                assert_eq!(take(&mut cq).unwrap().wr_id(), taken);
-                taken += 1;
-            }
+            (0..ring).for_each(|_| check(take(&mut cq)));
             assert!(take(&mut cq).is_none());
         }
     }
+}
+
+/// Would catch a completion that C programs get with other fields than the crate's.
+#[cfg(feature = "c-abi")]
+#[test]
+fn c_programs_get_all_that_a_completion_tells() {
+    use uverbs_uapi::types::Wc;
+
+    use super::super::cq::BIND;
+    use super::super::format::{Be16, opcode};
+    use crate::driver::contract::{Cq as _, First, Polled as _};
+
+    let (mut cq, mut producer) = cq(63, 64);
+    let mut pair = Pair::new(QpType::RC, cap(64, 1, 0), &cq, &cq);
+    let sent = [
+        opcode::SEND,
+        opcode::SEND_IMM,
+        opcode::SEND_INVAL,
+        opcode::RDMA_WRITE,
+        opcode::RDMA_WRITE_IMM,
+        opcode::RDMA_READ,
+        opcode::ATOMIC_CS,
+        opcode::ATOMIC_FA,
+        opcode::UMR,
+    ];
+    let received = cqe::RESP_WR_IMM..=cqe::RESP_SEND_INV;
+    let sends = sent.map(|operation| (cqe::REQ, operation));
+    let mut counter = 0_u16;
+    for (kind, operation) in sends.into_iter().chain(received.map(|kind| (kind, 0))) {
+        let mut entry = completion(kind, pair.number, 0);
+        entry.sop_drop_qpn = Be32::new(u32::from(operation) << 24 | 0x1234);
+        entry.byte_cnt = Be32::new(77);
+        entry.imm_inval_pkey = [1, 2, 3, 4];
+        entry.flags_rqpn = Be32::new(0x1500_4321);
+        entry.slid = Be16::new(0x567);
+        entry.ml_path = 0xff;
+        (entry.syndrome, entry.vendor_err_synd) = (0x89, 0x45);
+        for _ in 0..3 {
+            send(&mut pair, 9);
+            let mut recv = Posting::new(pair.recv.as_mut().unwrap());
+            recv.push(9, &[]).unwrap();
+            recv.ring();
+            entry.wqe_counter = Be16::new(counter);
+            producer.write(entry);
+            counter += 1;
+        }
+        let mut wcs = [Wc::default(); 2];
+        let [one, other] = &mut wcs;
+        // SAFETY: there is room.
+        unsafe {
+            match cq.take_first(1, one) {
+                First::One => {}
+                First::Raw => super::super::cq::Polled::finish(one),
+                // At the ring's end.
+                First::Otherwise => assert_eq!(cq.begin().take_into(1, one), 1),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(cq.begin().take_into(1, other), 1);
+        }
+        let told = take(&mut cq).unwrap();
+        let mut expected = Wc {
+            wr_id: 9,
+            status: WcStatus::SUCCESS.0,
+            opcode: told.opcode().0,
+            byte_len: told.byte_len(),
+            qp_num: 0x1234,
+            ..Wc::default()
+        };
+        if kind != cqe::REQ {
+            expected.ex = told.ex();
+            expected.src_qp = 0x4321;
+            expected.wc_flags = told.flags().bits();
+            expected.pkey_index = told.pkey_index();
+            (expected.slid, expected.sl, expected.dlid_path_bits) = (0x567, 5, 0x7f);
+        }
+        for wc in wcs {
+            assert_eq!(
+                format!("{wc:?}"),
+                format!("{expected:?}"),
+                "{kind} {operation}"
+            );
+        }
+    }
+    let mut wc = Wc {
+        opcode: WcOpcode::LOCAL_INV.0,
+        vendor_err: BIND,
+        ..Wc::default()
+    };
+    // SAFETY: it is there.
+    unsafe { super::super::cq::Polled::finish(&mut wc) };
+    assert_eq!((wc.opcode, wc.vendor_err), (WcOpcode::BIND_MW.0, 0));
 }
 
 /// Would catch requests that stay in the queue's count though a later one has completed.

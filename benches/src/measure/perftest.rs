@@ -51,6 +51,18 @@ impl Pair {
         self.program.starts_with("ib_read")
     }
 
+    fn group(&self) -> &'static str {
+        match self.tells_latency {
+            true => "perftest, latency",
+            false => "perftest, rate",
+        }
+    }
+
+    fn row(&self, size: &str) -> String {
+        let operation = if self.is_read() { "READ" } else { "SEND" };
+        format!("{operation} of {size}, {}", self.program)
+    }
+
     /// How both programs are scheduled, for the reasons in `super::transfer`. Those of perftest that SEND
     /// take the events of one queue for those of another, and stall, unless the kernel's work comes first.
     fn scheduling(&self) -> [&'static str; 2] {
@@ -69,7 +81,7 @@ struct Device<'a> {
 }
 
 /// How long a program may run, in seconds.
-const LIMIT: &str = "120";
+const LIMIT: &str = "20";
 
 /// How long a server may take to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -94,10 +106,15 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
         for (size, name) in SIZES {
             let count = messages(plan.rounds(2 << 20, 8 << 20), size, pair.tells_latency);
             port += 1;
-            let theirs = device.theirs(pair, size, count, port)?;
-            record(pair, name, [device.ours(pair, size, count)?, theirs])
-                .detail("messages", json!(count))
-                .print()?;
+            let both = device
+                .theirs(pair, size, count, port)
+                .and_then(|theirs| Ok([device.ours(pair, size, count)?, theirs]));
+            let record = match both {
+                Ok(both) => record(pair, name, both),
+                Err(error) => Record::new(pair.group(), pair.row(name), "", PERFTEST, [])
+                    .detail("skipped", json!(format!("{error:#}"))),
+            };
+            record.detail("messages", json!(count)).print()?;
         }
     }
     Ok(())
@@ -115,14 +132,12 @@ fn record(pair: &Pair, size: &str, [ours, theirs]: [Told; 2]) -> Record {
         let most = of.1.map(|most| (name_99, most));
         [Some((name, of.0)), most].into_iter().flatten()
     });
-    let operation = if pair.is_read() { "READ" } else { "SEND" };
-    let row = format!("{operation} of {size}, {}", pair.program);
     // A ratio of times, in both groups.
-    let (group, unit, ratio) = match pair.tells_latency {
-        true => ("perftest, latency", "us", ours.0 / theirs.0),
-        false => ("perftest, rate", "messages/s", theirs.0 / ours.0),
+    let (unit, ratio) = match pair.tells_latency {
+        true => ("us", ours.0 / theirs.0),
+        false => ("messages/s", theirs.0 / ours.0),
     };
-    Record::new(group, row, unit, PERFTEST, values)
+    Record::new(pair.group(), pair.row(size), unit, PERFTEST, values)
         .paired(Some(ratio))
         .ratio_at_most("never slower", NOISE)
 }

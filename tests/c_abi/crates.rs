@@ -108,10 +108,8 @@ fn compare(name: &str) -> Result {
     let passed = theirs.values().filter(passes).count();
     let passed_here = ours.values().filter(passes).count();
     println!("{name}: {passed_here} tests pass, on libibverbs {passed}");
-    if passed == 0 {
-        return fail(format!(
-            "no test of {name} passes on libibverbs: {theirs:?}"
-        ));
+    if theirs.is_empty() {
+        return fail(format!("{name} has no tests"));
     }
     let worse = theirs.iter().filter_map(|(test, theirs)| {
         let ours = ours.get(test).map_or("did not run", String::as_str);

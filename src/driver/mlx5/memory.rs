@@ -81,15 +81,15 @@ impl Pages {
             .max(1)
             .checked_next_multiple_of(page)
             .ok_or(Errno::NOMEM)?;
+        let mut flags = MapFlags::PRIVATE;
+        if length < HUGE {
+            // The kernel pins them for the device's reads, and the first post would fault to write. Huge
+            // pages are asked for once there is a mapping.
+            flags |= MapFlags::POPULATE;
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                length,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )?
-        };
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, access, flags)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let pages = Self { base, length };
         pages.advise(Advice::LinuxDontFork)?;

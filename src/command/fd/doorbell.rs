@@ -4,7 +4,7 @@
 //! opened the command file may use it (`ib_uverbs_write` compares credentials and answers EACCES). Others
 //! ring by the ioctl `INVOKE_WRITE`.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -138,6 +138,8 @@ impl Doorbell {
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 #[inline(always)]
 fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Failed> {
+    use std::os::fd::AsRawFd;
+
     let answer: isize;
     // SAFETY: the system call reads these bytes, and what a driver does then is that of its doorbell. It
     // changes these registers only.

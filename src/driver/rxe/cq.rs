@@ -238,11 +238,14 @@ impl contract::Cq for Cq {
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_plainly(&mut self, shown: &mut Shown) -> Option<bool> {
+        let head = self.ring.head();
         let filled = self.ring.filled();
         if filled >= self.shared.usual_below() {
             return None;
         }
-        let Some(slot) = self.ring.filled_slot(self.ring.next(), filled) else {
+        // SAFETY: it is the ring's.
+        let next = unsafe { self.ring.next_at(head) };
+        let Some(slot) = self.ring.filled_slot(next, filled) else {
             return Some(false);
         };
         // Whoever wants one only is not to pay for a look at how many there are.

@@ -538,6 +538,20 @@ impl Consumer {
         self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
     }
 
+    /// As [`Self::next`], where the head has been looked up before.
+    ///
+    /// # Safety
+    ///
+    /// The head is this ring's.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) unsafe fn next_at(&self, head: Head) -> u32 {
+        // SAFETY: the ring's memory is there as long as this is borrowed.
+        let consumer_index = unsafe { head.consumer_index() };
+        // Relaxed, and masked: as in `next`.
+        consumer_index.load(Ordering::Relaxed) & self.ring.index_mask
+    }
+
     /// The slot of an index that is masked, if that is not the other one, behind the last element.
     #[cfg(feature = "c-abi")]
     #[inline(always)]

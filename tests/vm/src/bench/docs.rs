@@ -106,6 +106,9 @@ fn with_table(page: &str, group: &str, table: &str, made_by: &str) -> Option<Str
     let made_by = wrapped(made_by);
     new.extend(made_by.lines());
     let rest = &lines[first + old..];
+    if rest.first().is_some_and(|line| !line.is_empty()) {
+        new.push("");
+    }
     new.extend(rest);
     Some(new.join("\n") + "\n")
 }
@@ -187,6 +190,15 @@ mod tests {
         let expected = PAGE.to_owned() + "\n| c |\n\nMade by `cargo vm z`.\n";
         assert_eq!(page.as_deref(), Some(&*expected));
         assert_eq!(with_table(PAGE, "three", "| c |", "Made"), None);
+        // The first table of a section that is not the last one.
+        let page = with_table(
+            "## Two\n\nNot yet.\n\n## Three\n",
+            "two",
+            "| c |",
+            "Made by `cargo vm z`.",
+        );
+        let expected = "## Two\n\nNot yet.\n\n| c |\n\nMade by `cargo vm z`.\n\n## Three\n";
+        assert_eq!(page.as_deref(), Some(expected));
     }
 
     #[test]

@@ -191,7 +191,8 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// Queries the port and the GID now, for all connections with these options. [`Qp::endpoint_with`] and
+    /// Queries the port and the GID now, for all connections with these options by queue pairs of this
+    /// context; those of another device need options of their own. [`Qp::endpoint_with`] and
     /// [`Qp::connect_with`] then make no queries of their own, which is worth it where there are many queue
     /// pairs. They do not notice if the port or its GIDs change: after such an
     /// [event](crate::event::AsyncEventType), query again.

@@ -52,7 +52,7 @@ fn of(
     for count in counts.iter().copied().filter(|count| *count <= most) {
         let ours = || counted(plan.own(), plan, what, count);
         let theirs = || counted(&plan.program("rdma_core"), plan, what, count);
-        // The first run does not count: after it the kernel has pages and keys at hand, for whoever comes next.
+        // The first run does not count: behind it the kernel has pages and keys at hand, whoever comes next.
         let both = ours().and_then(|_| Ok([ours()?, theirs()?]));
         let [ours, theirs] = match both {
             Ok(both) => both,

@@ -221,20 +221,6 @@ impl<T> Locked<T> {
         self.wake_with(number)
     }
 
-    /// As [`Self::release_with`], of a lock that is not skipped.
-    ///
-    /// # Safety
-    ///
-    /// As there.
-    #[inline(always)]
-    pub(super) unsafe fn release_taken_with(&self, number: c_int) -> c_int {
-        // Release: as in `release`.
-        match self.word.swap(FREE, Ordering::Release) == HELD {
-            true => number,
-            false => self.wake_with(number),
-        }
-    }
-
     #[cold]
     #[inline(never)]
     fn wake_with(&self, number: c_int) -> c_int {

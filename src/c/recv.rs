@@ -145,7 +145,7 @@ pub(super) unsafe extern "C" fn post_srq_recv<D: Listed>(
         if srq.queue.is_skipped() {
             return post_shared::<D>(srq, first, bad);
         }
-        if !srq.queue.try_acquire() {
+        if !srq.queue.try_acquire_surely() {
             return post_shared_after::<D>(srq, first, bad);
         }
         let lock = &srq.queue;
@@ -210,7 +210,7 @@ unsafe fn post_one<D: Listed, L, Q: contract::RecvQueue>(
             && request.num_sge == 1
             && queue.post_usual(request.wr_id, slice::from_ref(&*request.sg_list))
         {
-            return lock.release_taken_with(0);
+            return lock.release_surely_with(0);
         }
         post::<D, _, _>(lock, queue, first, bad)
     }

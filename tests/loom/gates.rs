@@ -22,18 +22,21 @@ fn add(gate: &Places<1>) {
     gate.write(0, gate.read(0) + 1);
 }
 
+/// A thread that closes the gate once, and adds meanwhile.
+fn closer(shared: &Arc<(Gate, Places<1>)>) -> thread::JoinHandle<()> {
+    let shared = Arc::clone(shared);
+    thread::spawn(move || {
+        let closed = shared.0.close();
+        add(&shared.1);
+        drop(closed);
+    })
+}
+
 /// Catches a thread inside at the same time as one that has closed the gate, and one that does not see what
 /// the other has done.
 fn nobody_inside() {
     let shared = Arc::new((Gate::new(), Places::<1>::new()));
-    let closer = {
-        let shared = Arc::clone(&shared);
-        thread::spawn(move || {
-            let closed = shared.0.close();
-            add(&shared.1);
-            drop(closed);
-        })
-    };
+    let closer = closer(&shared);
     for _ in 0..2 {
         let _inside = shared.0.pass();
         add(&shared.1);
@@ -46,14 +49,7 @@ fn nobody_inside() {
 /// for being inside after it has not gone.
 fn who_tries() {
     let shared = Arc::new((Gate::new(), Places::<1>::new()));
-    let closer = {
-        let shared = Arc::clone(&shared);
-        thread::spawn(move || {
-            let closed = shared.0.close();
-            add(&shared.1);
-            drop(closed);
-        })
-    };
+    let closer = closer(&shared);
     let mut went = 0;
     for _ in 0..2 {
         if let Some(inside) = shared.0.try_pass() {

@@ -12,16 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 use uverbs::query::LinkLayer;
 
+use super::transfer::SIZES;
 use super::{OURS, OURS_99, PERFTEST, PERFTEST_99, Plan, Record};
 use crate::perf::{READS, RECEIVES, SENDS, SIGNALED};
-
-const SIZES: [(usize, &str); 5] = [
-    (2, "2 B"),
-    (64, "64 B"),
-    (4 << 10, "4 KiB"),
-    (64 << 10, "64 KiB"),
-    (1 << 20, "1 MiB"),
-];
 
 /// A program of perftest, and what ours is asked for.
 struct Pair {

@@ -7,7 +7,8 @@ use serde_json::json;
 use super::server::{Scheduling, Server};
 use super::{OURS, OURS_99, Plan, RDMA_CORE, RDMA_CORE_99, Record, median};
 
-const SIZES: [(usize, &str); 5] = [
+/// Lengths of messages, and how the tables name them.
+pub(super) const SIZES: [(usize, &str); 5] = [
     (2, "2 B"),
     (64, "64 B"),
     (4 << 10, "4 KiB"),

@@ -743,7 +743,9 @@ fn ring_batch(queue: &mut SendQueue, at: Cursor, last: NonNull<u8>) -> usize {
     queue.post = at.post;
     queue.ordinary_until = at.ordinary_until;
     (queue.block, queue.note) = (at.block, at.note);
-    queue.rung_fence = queue.fenced;
+    if requests > 0 {
+        queue.rung_fence = queue.fenced;
+    }
     queue.tell_others(at.count);
     // What most are is done here, which needs no more registers than there are to spare.
     if requests < 2 || queue.scratched.is_some() || !queue.alone {

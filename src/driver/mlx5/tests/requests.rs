@@ -251,18 +251,28 @@ fn inline_bytes_follow_their_length() {
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
 }
 
-/// Would catch a request that waits for no change to a key, since an abandoned batch had another one.
+/// Would catch a request that waits for no change to a key, since an abandoned batch had another one, with an
+/// empty batch rung after it or not.
 #[test]
 fn an_abandoned_change_takes_no_fence() {
-    let mut pair = rc();
-    let rkey = RemoteKey(0x1202);
-    let invalidate = Operation::LocalInv { rkey };
-    let nothing = Payload::Gather(&[]);
-    pair.post(invalidate, nothing, |_| {}).unwrap();
-    pair.send.batch().push(invalidate, None, nothing).unwrap();
-    pair.post(Operation::Send, nothing, |_| {}).unwrap();
-    let bytes = pair.sent(2, 16);
-    assert_eq!(bytes[11] & 0x20, 0x20, "{bytes:02x?}");
+    for is_empty_batch_rung in [false, true] {
+        let mut pair = rc();
+        let rkey = RemoteKey(0x1202);
+        let invalidate = Operation::LocalInv { rkey };
+        let nothing = Payload::Gather(&[]);
+        pair.post(invalidate, nothing, |_| {}).unwrap();
+        pair.send.batch().push(invalidate, None, nothing).unwrap();
+        if is_empty_batch_rung {
+            pair.send.batch().ring().unwrap();
+        }
+        pair.post(Operation::Send, nothing, |_| {}).unwrap();
+        let bytes = pair.sent(2, 16);
+        assert_eq!(
+            bytes[11] & 0x20,
+            0x20,
+            "{is_empty_batch_rung}: {bytes:02x?}"
+        );
+    }
 }
 
 /// Would catch an atomic whose slices or inline bytes reach beyond the largest request: its operands need

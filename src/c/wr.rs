@@ -19,8 +19,8 @@ use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
 use super::send::{FLAGS, bytes, check, remote};
-use crate::driver::SendQueue;
-use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
+use crate::driver::{Ah, SendQueue};
+use crate::work::{Destination, Operation, Operations, Payload, PostError, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
@@ -298,11 +298,17 @@ impl Session {
                 Some(Destination::Datagram(ah.to(qpn, qkey, pd.tag())))
             }
         };
-        let written = queue.write(operation, to, payload);
-        written.map_err(|error| Failure::of_function(error, &qp.refusals))?;
-        queue.set_id(wr_id);
-        queue.add_flags(flags);
-        Ok(())
+        // For the usual operations there is code that writes this operation and no other.
+        let written = match operation {
+            Operation::Write { remote } if to.is_none() => {
+                queue.write(wr_id, flags, Operation::Write { remote }, None, payload)
+            }
+            Operation::Send if to.is_none() => {
+                queue.write(wr_id, flags, Operation::Send, None, payload)
+            }
+            _ => write_any(queue, wr_id, flags, operation, to, payload),
+        };
+        written.map_err(|error| Failure::of_function(error, &qp.refusals))
     }
 
     /// Takes a payload: writes the request that has begun, or saves it until its address comes. What changes
@@ -322,6 +328,19 @@ impl Session {
             Payload::Gather(_) | Payload::InlineSges(_) => None,
         };
     }
+}
+
+/// Writes a request of any operation.
+#[inline(never)]
+fn write_any(
+    queue: &mut SendQueue,
+    wr_id: u64,
+    flags: SendFlags,
+    operation: Operation,
+    to: Option<Destination<'_, Ah>>,
+    payload: Payload<'_>,
+) -> std::result::Result<(), PostError> {
+    queue.write(wr_id, flags, operation, to, payload)
 }
 
 /// Whether a request changes what a key stands for.

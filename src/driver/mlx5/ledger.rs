@@ -390,6 +390,7 @@ impl SrqLedger {
     }
 
     /// The free element that follows the free element `index`; none if no other is free.
+    #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
         self.right_behind(index).or_else(|| self.search(index))
     }

@@ -57,6 +57,12 @@ pub(crate) struct RecvQueue {
     rings: Arc<Rings>,
 }
 
+// SAFETY: the elements are memory that `ring` keeps; only this value writes to them, and a poller while the gate is
+// closed.
+unsafe impl Send for SharedRecvQueue {}
+// SAFETY: shared references read plain fields only.
+unsafe impl Sync for SharedRecvQueue {}
+
 // SAFETY: the ring is memory that `rings` keeps; only this value writes to it.
 unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
@@ -207,6 +213,10 @@ impl contract::RecvQueue for RecvQueue {
 /// A shared receive queue. How far posting has come stands in the ledger, since a poller may post as well.
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
+    /// The ring's first byte, and bytes of an element.
+    elements: NonNull<u8>,
+    stride: usize,
+    max_sge: u32,
     /// Requests written that the device does not know of.
     written: u32,
     ledger: Arc<SrqLedger>,
@@ -234,6 +244,9 @@ impl SharedRecvQueue {
     pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
         assert!(ring.max_sge() > 0, "the smallest element has room for one");
         Self {
+            elements: ring.element(0),
+            stride: ring.stride(),
+            max_sge: ring.max_sge(),
             written: 0,
             ledger,
             ring,
@@ -294,7 +307,7 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        let max_sge = self.ring.max_sge();
+        let max_sge = self.max_sge;
         check(slices, max_sge)?;
         let SrqLedger { gate, posting, .. } = &*self.ledger;
         let _inside = gate.pass();
@@ -303,9 +316,9 @@ impl contract::RecvQueue for SharedRecvQueue {
             let capacity = self.ledger.capacity();
             return Err(PostError::QueueFull { capacity });
         };
-        let element = self.ring.element(head);
-        // SAFETY: the element at the head is free; it has room for the link and `max_sge` slices.
+        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge` slices.
         unsafe {
+            let element = self.elements.add(head as usize * self.stride);
             let link = element.add(SrqNext::INDEX).cast::<u16>();
             link.write((next as u16).to_be());
             put_slices(element.add(size_of::<SrqNext>()), slices, max_sge);

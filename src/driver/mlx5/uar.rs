@@ -201,14 +201,19 @@ impl Register {
         self.page_id
     }
 
-    /// Stores to the next half by `store`, behind the record, and goes on to the other half.
+    /// Where the next half begins; the record is written before what is stored there.
     #[inline(always)]
-    fn with_next(&self, store: impl FnOnce(NonNull<u8>)) {
+    fn next(&self) -> NonNull<u8> {
         let next = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
         // SAFETY: neither half lies at address 0.
-        store(unsafe { NonNull::new_unchecked(next) });
-        let other = next.map_addr(|next| next ^ self.half);
+        unsafe { NonNull::new_unchecked(next) }
+    }
+
+    /// Sends what was stored there, and goes on to the other half.
+    #[inline(always)]
+    fn flush(&self, half: NonNull<u8>) {
+        let other = half.as_ptr().map_addr(|half| half ^ self.half);
         self.next.store(other, Ordering::Relaxed);
         barrier::flush_write_combining();
     }
@@ -218,9 +223,12 @@ impl Register {
     /// # Safety
     ///
     /// Nobody else uses the register meanwhile, or it is uncached: that takes single stores, in any order.
+    #[inline(always)]
     pub(super) unsafe fn ring(&self, first: u64) {
+        let next = self.next();
         // SAFETY: a half begins there, so the 8 bytes lie in the register; a single store to it is whole.
-        self.with_next(|next| unsafe { next.cast::<u64>().write_volatile(first) });
+        unsafe { next.cast::<u64>().write_volatile(first) };
+        self.flush(next);
     }
 
     /// Rings by copying a whole request if the register takes so many blocks, or else with its first 8 bytes.
@@ -235,13 +243,14 @@ impl Register {
     #[inline(always)]
     pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u32) {
         let blocks = blocks as usize;
-        let takes_it = blocks * BLOCK <= self.half;
         // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
         unsafe {
-            match takes_it {
-                true => self.with_next(|next| copy_blocks(request, next, blocks, self.at_once)),
-                false => self.ring(request.cast::<u64>().read()),
+            if blocks * BLOCK > self.half {
+                return self.ring(request.cast::<u64>().read());
             }
+            let next = self.next();
+            copy_blocks(request, next, blocks, self.at_once);
+            self.flush(next);
         }
     }
 

@@ -75,6 +75,8 @@ impl contract::SendQueue for Sends {
 
     fn write(
         &mut self,
+        _: u64,
+        _: SendFlags,
         _: Operation,
         _: Option<Destination<'_, ()>>,
         payload: Payload<'_>,
@@ -93,9 +95,7 @@ impl contract::SendQueue for Sends {
         self.0.add()
     }
 
-    fn set_id(&mut self, _: u64) {}
-
-    fn add_flags(&mut self, _: SendFlags) {}
+    fn amend(&mut self, _: Option<u64>, _: SendFlags) {}
 
     fn ring(&mut self) -> Result<usize, Errno> {
         let count = self.0.tail - self.0.rung;

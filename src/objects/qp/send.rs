@@ -254,7 +254,9 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        ManuallyDrop::new(self).sender.ring()
+        let sender = &mut *ManuallyDrop::new(self).sender;
+        sender.check_sends()?;
+        sender.queue.ring().map_err(PostError::Doorbell)
     }
 
     /// Checks what can be checked of every request and writes it into the ring. The peer has room for so many
@@ -267,10 +269,11 @@ impl<'q, T: Transport> Batch<'q, T> {
         payload: Payload<'_>,
         room: u64,
     ) -> Result<Posted<'_>, PostError> {
-        self.sender.push::<T>(operation, to, payload, room)?;
-        Ok(Posted {
-            queue: &mut self.sender.queue,
-        })
+        let sender = &mut *self.sender;
+        sender.check::<T>(operation, to, payload, room)?;
+        let queue = &mut sender.queue;
+        queue.write(0, SendFlags::empty(), operation, to, payload)?;
+        Ok(Posted { queue })
     }
 
     /// As `push`, to the peer of the connection.
@@ -340,10 +343,10 @@ pub(super) fn warn_of_lost(requests: u32) {
 }
 
 impl Sender {
-    /// Checks what can be checked of every request on every device, and writes it into the ring.
+    /// Checks what can be checked of every request on every device.
     #[inline(always)]
-    fn push<T: Transport>(
-        &mut self,
+    fn check<T: Transport>(
+        &self,
         operation: Operation,
         to: Option<Destination<'_, driver::Ah>>,
         payload: Payload<'_>,
@@ -352,10 +355,10 @@ impl Sender {
         let pd = self.fixed.pd;
         Bounds { room, pd }.check(payload)?;
         self.fixed.check(operation, to, T::TYPE.is_some())?;
-        if let Some(Destination::Datagram(_)) = to {
-            self.check_datagram(payload.len())?;
+        match to {
+            Some(Destination::Datagram(_)) => self.check_datagram(payload.len()),
+            _ => Ok(()),
         }
-        self.queue.write(operation, to, payload)
     }
 
     /// Refuses a datagram that no packet holds.
@@ -368,14 +371,14 @@ impl Sender {
         }
     }
 
-    /// Publishes what was written, if the queue pair sends: the one place where that is asked, for every driver.
+    /// Refuses to ring if the queue pair does not send: the one place where that is asked, for every driver.
     #[inline(always)]
-    fn ring(&mut self) -> Result<usize, PostError> {
+    fn check_sends(&mut self) -> Result<(), PostError> {
         if !self.sends {
             self.shared.check_sends()?;
             self.sends = true;
         }
-        self.queue.ring().map_err(PostError::Doorbell)
+        Ok(())
     }
 
     /// Posts one signaled request.
@@ -388,11 +391,10 @@ impl Sender {
         payload: Payload<'_>,
         room: u64,
     ) -> Result<(), PostError> {
-        self.queue.begin();
-        self.push::<T>(operation, to, payload, room)?;
-        self.queue.set_id(wr_id);
-        self.queue.add_flags(SendFlags::SIGNALED);
-        self.ring().map(drop)
+        self.check::<T>(operation, to, payload, room)?;
+        self.check_sends()?;
+        let signaled = SendFlags::SIGNALED;
+        self.queue.post(wr_id, signaled, operation, to, payload)
     }
 }
 
@@ -771,8 +773,7 @@ impl Posted<'_> {
     /// Requests a completion, with this id.
     #[inline(always)]
     pub fn signaled(self, wr_id: u64) -> Self {
-        self.queue.set_id(wr_id);
-        self.queue.add_flags(SendFlags::SIGNALED);
+        self.queue.amend(Some(wr_id), SendFlags::SIGNALED);
         self
     }
 
@@ -780,21 +781,21 @@ impl Posted<'_> {
     /// requests are signaled.
     #[inline(always)]
     pub fn id(self, wr_id: u64) -> Self {
-        self.queue.set_id(wr_id);
+        self.queue.amend(Some(wr_id), SendFlags::empty());
         self
     }
 
     /// Holds the request back until all READs and atomics before it have completed.
     #[inline(always)]
     pub fn fence(self) -> Self {
-        self.queue.add_flags(SendFlags::FENCE);
+        self.queue.amend(None, SendFlags::FENCE);
         self
     }
 
     /// Marks the message as solicited: it wakes a peer that has armed its queue for solicited messages only.
     #[inline(always)]
     pub fn solicited(self) -> Self {
-        self.queue.add_flags(SendFlags::SOLICITED);
+        self.queue.amend(None, SendFlags::SOLICITED);
         self
     }
 }

@@ -14,7 +14,7 @@ const HELD: u32 = 1;
 /// Somebody may sleep until it is free.
 const AWAITED: u32 = 2;
 
-/// A value behind a lock.
+/// A value with its lock.
 pub(super) struct Lock<T> {
     word: AtomicU32,
     /// Held by who is about to sleep, and by who wakes.

@@ -21,8 +21,8 @@ use crate::grh::GRH_LENGTH;
 mod kind {
     use super::{Buf, Ending};
 
-    /// How an operation ended, if more is told than that it succeeded, for a signature that nobody outside
-    /// can write.
+    /// How an operation ended, if there is more to report than its success, for a signature that nobody
+    /// outside can write.
     pub struct Ended<'e>(pub(super) Option<&'e Ending>, pub(super) Buf);
 }
 
@@ -85,7 +85,7 @@ impl Received {
         buf.get(GRH_LENGTH..).unwrap_or_default()
     }
 
-    /// The path back to whoever sent a datagram, which was received into this buffer: see
+    /// The path back to the sender of a datagram, which was received into this buffer: see
     /// [`AddressVector::reply_to`]. `sgid_index` is that of the GID to answer from.
     pub fn reply_to(&self, buf: &Buf, port: u8, sgid_index: u8) -> AddressVector {
         let none = [0; GRH_LENGTH];
@@ -112,7 +112,7 @@ impl Kind for SentInline {
     }
 }
 
-/// Whether it succeeded, without what the device told.
+/// Whether it succeeded, without what the device reported.
 #[inline(always)]
 fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     match ending {
@@ -121,7 +121,7 @@ fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     }
 }
 
-/// The buffer with so many bytes filled; the device cannot have written more than it holds.
+/// The buffer with `len` bytes filled; the device cannot have written more than it holds.
 fn filled(mut buf: Buf, length: usize) -> Buf {
     let length = length.min(buf.capacity());
     // It was bounded just now.
@@ -299,7 +299,7 @@ impl<K: Kind> Op<K> {
 fn closer(table: &Table, (slot, key): (&Slot, u64), look: Look) -> (Ending, Buf) {
     match look {
         Look::Told => {
-            // SAFETY: it was found told, and is given back below.
+            // SAFETY: it was found in the phase `TOLD`, and is given back below.
             let ending = unsafe { slot.ending() };
             // SAFETY: as before; this is the only time.
             (ending, unsafe { table.unload(slot, key) })

@@ -79,7 +79,8 @@ fn named(text: &str) -> Vec<(String, String)> {
 fn defines(files: &[PathBuf], file: &str, item: &str) -> bool {
     let name = item.rsplit("::").next().unwrap_or(item);
     let is_defined = |text: &str, keyword: &str| {
-        let mut rest = text.split(&format!("{keyword} {name}")[..]).skip(1);
+        let start = format!("{keyword} {name}");
+        let mut rest = text.split(&start[..]).skip(1);
         rest.any(|rest| rest.starts_with(|next: char| !next.is_alphanumeric() && next != '_'))
     };
     let is_there = |path: &Path| {

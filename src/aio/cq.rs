@@ -110,7 +110,7 @@ impl Inner {
         Ok(any)
     }
 
-    /// Takes the last completions, and then wakes all tasks with an error.
+    /// Follows the steps of the completions that came before the error, and then wakes all tasks that wait.
     #[cold]
     #[inline(never)]
     fn fail(&self, error: Error, steps: &mut Steps) -> Result<bool> {
@@ -119,7 +119,7 @@ impl Inner {
         Err(error)
     }
 
-    /// Ends the waiting of all: no completions come any more.
+    /// Wakes all tasks that wait: no completions come any more.
     fn break_off(&self) {
         let steps = self.pump.lock().break_off();
         steps.into_iter().for_each(Step::follow);
@@ -297,7 +297,7 @@ impl Cq {
         Ok(!self.drain_events()?)
     }
 
-    /// Leaves the queue armed and empty, as others who wait on the channel left it.
+    /// Empties the queue and arms it, as a thread does that is about to wait on the channel.
     fn hand_over(&self) -> Result<()> {
         while !self.lock().arm()? {
             self.pump_here()?;
@@ -316,7 +316,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Ends the waiting of all: no completions come any more.
+    /// Wakes all tasks that wait: no completions come any more.
     fn break_off(&self) {
         self.0.break_off();
     }

@@ -204,8 +204,8 @@ impl<B, E: Copy> Slot<B, E> {
         self.state.load(Ordering::Acquire) ^ key
     }
 
-    /// Notes that the operation has succeeded, if a task waits for it or its future has not been polled yet.
-    /// In all other phases the caller must call [`complete`](Self::complete).
+    /// Notes that the operation has succeeded, if a task waits for it, or no task waits yet. In all other
+    /// phases the caller must call [`complete`](Self::complete).
     ///
     /// # Safety
     ///
@@ -396,8 +396,8 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Takes the waker of the waiting task, which is then to be woken so that it looks again. `None` while a
-    /// completion is at work: that wakes it anyway.
+    /// Takes the waker of the waiting task, which is then to be woken so that it looks again. Must not be
+    /// called while a completion of this slot may be noted: that would find the slot busy and be lost.
     pub(super) fn rouse(&self) -> Option<Waker> {
         // A load would not do: it could be ordered before what the caller has stored, so that a future that
         // begins to wait would miss that store, and this function would miss the future. After this

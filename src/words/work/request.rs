@@ -12,8 +12,8 @@ use uverbs_uapi::types::Sge;
 
 use super::{LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
 
-/// What a send work request does. C programs tell it in a call before the others, and it is looked at again
-/// where it was kept: which one it is stands by itself.
+/// What a send work request does. A C program names it in a call of its own (`ibv_wr_send` and the like)
+/// before it sets the payload, so it is kept in between: the discriminant is a byte of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Operation {
@@ -209,7 +209,7 @@ pub(crate) fn is_plain(slice: &impl Element) -> bool {
 
 /// An element of a gather or scatter list.
 pub(crate) trait Element {
-    /// Whether it is of a foreign caller's list, with which is done what libibverbs does.
+    /// Whether the list is a C program's, to which the rules of libibverbs apply.
     #[allow(dead_code, reason = "soft-RoCE asks")]
     const FOREIGN: bool;
 
@@ -278,7 +278,7 @@ impl<'a> Pieces<'a> {
         lengths.fold(0, usize::saturating_add)
     }
 
-    /// Copies them, one piece behind the other.
+    /// Copies them, one piece after the other.
     ///
     /// # Safety
     ///

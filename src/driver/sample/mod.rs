@@ -5,12 +5,14 @@
 //! completion queues (`create_cq`, with a type of its own that implements [`contract::Cq`]), then queue
 //! pairs.
 
+mod queue;
 #[cfg(test)]
 mod tests;
 
 use std::ops::RangeInclusive;
 
-use super::absent::{NoCq, NoRecvQueue, NoSendQueue};
+pub(crate) use self::queue::{Receives, Sends};
+use super::absent::{NoCq, NoRecvQueue};
 use super::contract::{self, NoDeviceMemory, Nothing};
 use crate::command::{CommandFd, GetContext, GetContextReply};
 use crate::device::{DriverClue, DriverId};
@@ -36,14 +38,18 @@ impl contract::Driver for Sample {
     };
 
     type Cq = NoCq;
-    type SendQueue = NoSendQueue;
-    type RecvQueue = NoRecvQueue;
+    type SendQueue = Sends;
+    type RecvQueue = Receives;
     type SharedRecvQueue = NoRecvQueue;
     type Ah = ();
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = Nothing;
     type SrqBacking = Nothing;
     type ThreadDomain = Nothing;
+
+    fn sample_send_queue() -> Option<Sends> {
+        Some(Sends::default())
+    }
 
     fn is_behind(clue: &DriverClue) -> bool {
         matches!(clue, DriverClue::Bus(name) if name == "sample_core")

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::QpState;
 
 use super::transport::Transport;
 use super::{Of, QpShared};
-use crate::driver::{self, RecvQueue};
+use crate::driver::{Receiving, RecvQueue};
 use crate::work::{LocalSlice, PdTag, PostError};
 
 /// The receive half of a queue pair.
@@ -17,6 +18,9 @@ pub struct RecvHalf<T: Transport> {
     queue: Option<RecvQueue>,
     pd: PdTag,
     shared: Arc<QpShared>,
+    /// The queue pair was found in a state in which it takes receives. It then takes them until it is reset, which
+    /// takes the queue.
+    receives: bool,
     of: Of<T>,
 }
 
@@ -26,11 +30,14 @@ impl<T: Transport> RecvHalf<T> {
             queue,
             pd: shared.tag(),
             shared: Arc::clone(shared),
+            receives: false,
             of: PhantomData,
         }
     }
 
-    pub(super) fn queue_mut(&mut self) -> Option<&mut RecvQueue> {
+    /// The queue, for a reset of the queue pair: whether it takes receives is asked anew.
+    pub(super) fn queue_to_reset(&mut self) -> Option<&mut RecvQueue> {
+        self.receives = false;
         self.queue.as_mut()
     }
 
@@ -65,8 +72,11 @@ impl<T: Transport> RecvHalf<T> {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn batch(&mut self) -> RecvBatch<'_> {
-        let raw = self.queue.as_mut().map(RecvQueue::batch);
-        RecvBatch::new(raw, self.pd, Some(&self.shared))
+        let asks = Asks {
+            shared: &self.shared,
+            receives: &mut self.receives,
+        };
+        RecvBatch::new(self.queue.as_mut().map(Receiving::Own), self.pd, Some(asks))
     }
 }
 
@@ -85,27 +95,55 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 /// nothing. See [`Batch`](super::Batch) on the memory that the requests name.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct RecvBatch<'q> {
-    raw: Option<driver::RecvBatch<'q>>,
+    /// None if the queue pair receives from a shared queue.
+    queue: Option<Receiving<'q>>,
     pd: PdTag,
-    /// The queue pair that the queue belongs to; none for a shared one.
-    qp: Option<&'q Arc<QpShared>>,
+    /// Of a queue pair's own queue.
+    asks: Option<Asks<'q>>,
+}
+
+/// Asks whether a queue pair takes receives.
+struct Asks<'q> {
+    shared: &'q QpShared,
+    receives: &'q mut bool,
+}
+
+impl Asks<'_> {
+    /// Refuses the state RESET.
+    #[inline(always)]
+    fn check(&mut self) -> Result<(), PostError> {
+        if !*self.receives {
+            let state = self.shared.state();
+            if state == QpState::RESET {
+                return Err(PostError::WrongState { state });
+            }
+            *self.receives = true;
+        }
+        Ok(())
+    }
 }
 
 impl<'q> RecvBatch<'q> {
-    /// A batch for a queue pair's receive queue, or for a shared one.
+    /// A batch for a shared receive queue.
     #[inline(always)]
-    pub(crate) fn new(
-        raw: Option<driver::RecvBatch<'q>>,
-        pd: PdTag,
-        qp: Option<&'q Arc<QpShared>>,
-    ) -> Self {
-        Self { raw, pd, qp }
+    pub(crate) fn shared(queue: Receiving<'q>, pd: PdTag) -> Self {
+        Self::new(Some(queue), pd, None)
+    }
+
+    #[inline(always)]
+    fn new(mut queue: Option<Receiving<'q>>, pd: PdTag, asks: Option<Asks<'q>>) -> Self {
+        if let Some(queue) = &mut queue {
+            queue.begin();
+        }
+        Self { queue, pd, asks }
     }
 
     /// The number of requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.raw.as_ref().map_or(0, |raw| raw.len() as usize)
+        self.queue
+            .as_ref()
+            .map_or(0, |queue| queue.pending() as usize)
     }
 
     /// True if there are none.
@@ -127,10 +165,13 @@ impl<'q> RecvBatch<'q> {
         into: impl AsRef<[LocalSlice<'q>]>,
     ) -> Result<(), PostError> {
         let slices = into.as_ref();
-        let Some(raw) = &mut self.raw else {
+        let Some(queue) = &mut self.queue else {
             return Err(PostError::SharedReceive);
         };
-        raw.add(wr_id, slices, self.pd)
+        match slices.iter().all(|slice| slice.pd == self.pd) {
+            true => queue.write(wr_id, slices),
+            false => Err(PostError::ForeignPd),
+        }
     }
 
     /// Adds a receive without memory: for a WRITE with immediate data, or an empty message.
@@ -152,22 +193,25 @@ impl<'q> RecvBatch<'q> {
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        let count = self.len();
-        let Some(raw) = self.raw else {
-            return Ok(count);
-        };
-        // Whoever has posted something since the last reset goes on posting until the next, which takes the
-        // queue.
-        if let Some(qp) = self.qp
-            && !raw.is_usual()
-            && qp.state() == QpState::RESET
-        {
-            return Err(PostError::WrongState {
-                state: QpState::RESET,
-            });
+        let mut batch = ManuallyDrop::new(self);
+        let count = batch.len();
+        if count == 0 {
+            return Ok(0);
         }
-        raw.ring();
+        if let Some(asks) = &mut batch.asks {
+            asks.check()?;
+        }
+        if let Some(queue) = &mut batch.queue {
+            queue.ring();
+        }
         Ok(count)
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for RecvBatch<'_> {
+    fn drop(&mut self) {
+        super::send::warn_of_lost(self.len() as u32);
     }
 }
 
@@ -176,5 +220,72 @@ impl fmt::Debug for RecvBatch<'_> {
         f.debug_struct("RecvBatch")
             .field("len", &self.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use uverbs_uapi::enums::QpType;
+
+    use super::super::tests::shared;
+    use super::super::transport::Rc;
+    use super::*;
+    use crate::context::Context;
+    use crate::driver::samples;
+    use crate::owned::tests::Listener;
+
+    /// A receive half over a queue of a driver that checks no state.
+    fn half(state: QpState) -> RecvHalf<Rc> {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let shared = Arc::new(shared(&Context::over(file), QpType::RC));
+        shared.store(state);
+        RecvHalf::new(Some(samples::recv_queue()), &shared)
+    }
+
+    fn post(half: &mut RecvHalf<Rc>) -> Result<usize, PostError> {
+        let mut batch = half.batch();
+        batch.post_empty(1)?;
+        batch.ring()
+    }
+
+    /// Would catch receives that are posted in the state RESET, before the first connection or after a reset.
+    #[test]
+    fn the_state_reset_takes_no_receives() {
+        let mut half = half(QpState::RESET);
+        let refused = Err(PostError::WrongState {
+            state: QpState::RESET,
+        });
+        assert_eq!(post(&mut half), refused);
+        half.shared.store(QpState::INIT);
+        assert_eq!(post(&mut half), Ok(1));
+        half.queue_to_reset();
+        half.shared.store(QpState::RESET);
+        assert_eq!(post(&mut half), refused);
+        assert_eq!((half.batch().ring(), half.in_flight()), (Ok(0), 1));
+    }
+
+    /// Catches a batch that is lost in silence, and a warning about one that is posted or empty.
+    #[test]
+    fn a_batch_that_is_dropped_with_requests_warns() {
+        let mut half = half(QpState::INIT);
+        let warnings = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&warnings);
+        let listener = Listener("uverbs", move |text| heard.lock().unwrap().push(text));
+        tracing::subscriber::with_default(listener, || {
+            drop(half.batch());
+            post(&mut half).unwrap();
+            let mut lost = half.batch();
+            lost.post_empty(2).unwrap();
+            lost.post_empty(3).unwrap();
+            drop(lost);
+        });
+        let warnings = warnings.lock().unwrap();
+        assert_eq!(warnings.len(), usize::from(cfg!(debug_assertions)));
+        assert!(
+            warnings.iter().all(|text| text.contains("2")),
+            "{warnings:?}"
+        );
     }
 }

@@ -47,7 +47,7 @@ enum Step {
     Failed(Failure),
 }
 
-/// A request as far as its first step tells.
+/// What the first call of a request says about it.
 #[derive(Clone, Copy)]
 struct Request {
     operation: Operation,
@@ -380,8 +380,7 @@ unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *con
 /// A list of slices, which may be at NULL if it is empty.
 ///
 /// # Safety
-///
-/// There are so many elements at `list`, for as long as the slice is used.
+/// There are `count` elements at `list`, for as long as the slice is used.
 #[inline(always)]
 unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
     // SAFETY: by this function's contract; no queue takes so many that the number would not fit.

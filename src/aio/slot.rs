@@ -376,7 +376,8 @@ impl<B, E: Copy> Slot<B, E> {
                 }
                 WAITING => {
                     if self.change(key, WAITING, SUBMITTED) {
-                        // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its own.
+                        // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its
+                        // own.
                         drop(unsafe { self.waker.take() });
                     }
                 }

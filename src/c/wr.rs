@@ -1,9 +1,9 @@
 //! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
 //! queue's lock is held from the start to the end.
 //!
-//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload, for
-//! datagrams and XRC the second of payload and address, whichever that is. A request without a payload is written
-//! when the next begins, or at the end. An error waits until the end, and then nothing is posted.
+//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload,
+//! for datagrams and XRC the second of payload and address, whichever that is. A request without a payload is
+//! written when the next begins, or at the end. An error waits until the end, and then nothing is posted.
 
 use std::ffi::{c_int, c_void};
 
@@ -117,8 +117,8 @@ unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
 ///
 /// # Safety
 ///
-/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that an
-/// earlier call has returned is used any more.
+/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that
+/// an earlier call has returned is used any more.
 #[inline(always)]
 unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session, &'a mut SendQueue) {
     // SAFETY: by this function's contract the caller holds the lock, and what has a session has a queue.

@@ -182,8 +182,8 @@ impl contract::RecvQueue for RecvQueue {
             self.look_for_room()?;
         }
         let index = self.tail & (count - 1);
-        // SAFETY: the masked index is below the count of elements, of which there are some, for there is room.
-        // Each has room for `max_sge` slices; the device has finished with this one.
+        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
+        // room. Each has room for `max_sge` slices; the device has finished with this one.
         unsafe {
             put_slices(
                 self.ring.add(index as usize * stride as usize),

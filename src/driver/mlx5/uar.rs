@@ -225,8 +225,9 @@ impl Register {
     /// Rings by copying a whole request, if it fits into a half of the register, or else with its first 8
     /// bytes.
     ///
-    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the first
-    /// 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters take it.
+    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the
+    /// first 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters
+    /// take it.
     ///
     /// # Safety
     /// No other thread uses the register meanwhile, or it is uncached. At `request` there are `blocks`

@@ -97,8 +97,8 @@ impl SendQueue {
     /// The request that was filled last.
     #[inline(always)]
     fn last(&mut self) -> &mut SendWqe {
-        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone until
-        // it is published.
+        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone
+        // until it is published.
         unsafe { self.last.cast::<SendWqe>().as_mut() }
     }
 }

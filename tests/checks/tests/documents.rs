@@ -1,5 +1,5 @@
-//! That the documents are true where a program can tell: links lead somewhere, and the path through the code that
-//! docs/architecture.md describes exists.
+//! That the documents are true where a program can tell: links lead somewhere, and the path through the code
+//! that docs/architecture.md describes exists.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -176,8 +176,7 @@ unsafe fn push_any<D: Listed>(
 /// Bytes of a program's, which may be at NULL if there are none.
 ///
 /// # Safety
-///
-/// There are so many bytes, for as long as the slice is used.
+/// There are `length` bytes at `from`, for as long as the slice is used.
 #[inline(always)]
 pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> &'a [u8] {
     match length {

@@ -1,9 +1,9 @@
 //! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
 //! queue's lock is held from the start to the end.
 //!
-//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload, for
-//! datagrams and XRC the second of payload and address, whichever that is. A request without a payload is written
-//! when the next begins, or at the end. An error waits until the end, and then nothing is posted.
+//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload,
+//! for datagrams and XRC the second of payload and address, whichever that is. A request without a payload is
+//! written when the next begins, or at the end. An error waits until the end, and then nothing is posted.
 
 use std::ffi::{c_int, c_void};
 
@@ -47,7 +47,7 @@ enum Step {
     Failed(Failure),
 }
 
-/// A request as far as its first step tells.
+/// What the first call of a request says about it.
 #[derive(Clone, Copy)]
 struct Request {
     operation: Operation,
@@ -117,8 +117,8 @@ unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
 ///
 /// # Safety
 ///
-/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that an
-/// earlier call has returned is used any more.
+/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that
+/// an earlier call has returned is used any more.
 #[inline(always)]
 unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session, &'a mut SendQueue) {
     // SAFETY: by this function's contract the caller holds the lock, and what has a session has a queue.
@@ -399,8 +399,7 @@ unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *con
 /// A list of slices, which may be at NULL if it is empty.
 ///
 /// # Safety
-///
-/// There are so many elements at `list`, for as long as the slice is used.
+/// There are `count` elements at `list`, for as long as the slice is used.
 #[inline(always)]
 unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
     // SAFETY: by this function's contract; no queue takes so many that the number would not fit.

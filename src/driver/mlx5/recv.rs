@@ -86,11 +86,10 @@ pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError>
     }
 }
 
-/// Writes slices, and if there is room for more what ends them.
+/// Writes slices, and after them the mark of the end if there is room for more.
 ///
 /// # Safety
-///
-/// There is room for `max` slices, and there are at most so many.
+/// There is room for `max` slices, and `slices` are at most that many.
 #[inline(always)]
 unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
     let mut written = 0;
@@ -108,7 +107,7 @@ unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
     }
 }
 
-/// Tells the device how many requests there are.
+/// Publishes to the device how many requests there are.
 #[inline(always)]
 pub(super) fn tell(counter: &AtomicU16, count: u32) {
     barrier::ring_before_record();
@@ -189,8 +188,8 @@ impl contract::RecvQueue for RecvQueue {
             self.look_for_room()?;
         }
         let index = self.tail & (count - 1);
-        // SAFETY: the masked index is below the count of elements, of which there are some, for there is room.
-        // Each has room for `max_sge` slices; the device has finished with this one.
+        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
+        // room. Each has room for `max_sge` slices; the device has finished with this one.
         unsafe {
             put_slices(
                 self.ring.add(index as usize * stride as usize),
@@ -210,7 +209,7 @@ impl contract::RecvQueue for RecvQueue {
     }
 }
 
-/// A shared receive queue. How far posting has come stands in the ledger, since a poller may post as well.
+/// A shared receive queue. Its head is in the ledger, since a poller may post as well.
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
     /// The ring's first byte, and bytes of an element.
@@ -223,7 +222,7 @@ pub(crate) struct SharedRecvQueue {
     ring: Arc<SrqRing>,
 }
 
-/// A shared receive queue, as those who report of it know it.
+/// A shared receive queue, as the completion queues know it that report its messages.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) ledger: Arc<SrqLedger>,
@@ -341,7 +340,7 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 }
 
-/// Bytes of an element of a receive queue with so many slices.
+/// Bytes of an element of a receive queue with `max_sge` slices.
 pub(super) fn recv_bytes(max_sge: u32) -> u64 {
     u64::from(max_sge.max(1)) * size_of::<Data>() as u64
 }

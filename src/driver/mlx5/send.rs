@@ -1,12 +1,12 @@
 //! The send queue: requests (WQEs) in a ring of basic blocks (WQEBBs), and the doorbell.
 //!
-//! A WQE starts with a control segment and goes on with what its operation needs, in units of 16 bytes (DS). It
-//! takes as many WQEBBs of 64 bytes as it fills and may go on at the ring's start. The ring has room for as many
-//! WQEs of the largest size as the queue's capacity, so only requests are counted, not WQEBBs.
+//! A WQE starts with a control segment and goes on with what its operation needs, in units of 16 bytes (DS).
+//! It takes as many WQEBBs of 64 bytes as it fills and may go on at the ring's start. The ring has room for
+//! as many WQEs of the largest size as the queue's capacity, so only requests are counted, not WQEBBs.
 //!
 //! The queue has two [`Position`]s: `rung`, up to which the device knows the ring, and `tail`, where the next
-//! WQE goes. [`begin`](contract::SendQueue::begin) takes the tail back to `rung`, which gives up what was written
-//! and never rung. [`write`](contract::SendQueue::write) moves the tail on,
+//! WQE goes. [`begin`](contract::SendQueue::begin) takes the tail back to `rung`, which gives up what was
+//! written and never rung. [`write`](contract::SendQueue::write) moves the tail on,
 //! [`ring`](contract::SendQueue::ring) makes it the new `rung`.
 
 use std::ptr::NonNull;

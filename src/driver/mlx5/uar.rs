@@ -7,9 +7,9 @@
 //!
 //! The first queue pairs of a context get registers of their own, the others share some, each the one with
 //! the fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock.
-//! The queue pairs of a thread domain share its register, and whoever posts has the domain to itself: no lock
-//! either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU
-//! may merge 8 bytes of one request with the copy of another, and the device would execute the result.
+//! The queue pairs of a thread domain share its register, and the posting thread has the domain to itself: no
+//! lock either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the
+//! CPU may merge 8 bytes of one request with the copy of another, and the device would execute the result.
 //! Registers in the uncached UAR need none: single stores are atomic.
 
 use std::os::fd::AsFd;
@@ -147,7 +147,7 @@ impl UarPage {
 impl Drop for UarPage {
     fn drop(&mut self) {
         // SAFETY: the mapping is owned, and registers keep the page alive. An error would mean that it was
-        // not mapped; there is nobody to tell.
+        // not mapped, and could not be returned from here.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -156,11 +156,11 @@ impl Drop for UarPage {
 #[derive(Debug)]
 pub(super) struct Register {
     /// Where the half begins that is next.
-    ///
-    /// Relaxed throughout: it belongs to whoever has the register to itself, for good or by the turn.
+    /// Relaxed throughout: it belongs to the thread that has the register to itself, always or by taking its
+    /// turn.
     next: AtomicPtr<u8>,
-    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if the register
-    /// takes no copies.
+    /// Bytes of a half: a power of two, the bit in which the addresses of the two halves differ. 0 if the
+    /// register takes no copies.
     half: usize,
     /// The CPU stores a block at once.
     at_once: bool,
@@ -231,15 +231,16 @@ impl Register {
         self.flush(next);
     }
 
-    /// Rings by copying a whole request if the register takes so many blocks, or else with its first 8 bytes.
+    /// Rings by copying a whole request, if it fits into a half of the register, or else with its first 8
+    /// bytes.
     ///
-    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the first
-    /// 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters take it.
+    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the
+    /// first 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters
+    /// take it.
     ///
     /// # Safety
-    ///
-    /// Nobody else uses the register meanwhile, or it is uncached. `request` is the start of so many blocks,
-    /// at least one, all readable and aligned to a block.
+    /// No other thread uses the register meanwhile, or it is uncached. At `request` there are `blocks`
+    /// blocks, at least one, all readable and aligned to a block.
     #[inline(always)]
     pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u32) {
         let blocks = blocks as usize;
@@ -254,7 +255,7 @@ impl Register {
         }
     }
 
-    /// The turn of whoever shares it, if it takes one.
+    /// Takes the turn at a register that queue pairs share; `None` if it needs none.
     pub(super) fn turn(&self) -> Option<Mine<'_>> {
         self.page.combines.then(|| self.turn.take())
     }
@@ -360,7 +361,7 @@ impl Drop for Lease {
 }
 
 impl Registers {
-    /// Registers of `size` bytes, created on demand in pages of so many UARs; none if the size is 0.
+    /// Registers of `size` bytes, created on demand in pages of `uars` UARs; none if the size is 0.
     pub(super) fn new(size: u32, uars: u32) -> Self {
         let size = size as usize;
         let fits = SEND_DOORBELL + PER_UAR * size <= UAR;

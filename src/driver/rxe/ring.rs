@@ -225,8 +225,8 @@ impl Indices {
 
 /// The filling side of a work queue.
 ///
-/// Slots are filled at the tail, ahead of the published index. [`Producer::publish`] gives the kernel all before
-/// the tail; [`Producer::abandon`] takes the tail back.
+/// Slots are filled at the tail, ahead of the published index. [`Producer::publish`] gives the kernel all
+/// before the tail; [`Producer::abandon`] takes the tail back.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,

@@ -1,5 +1,5 @@
-//! A queue that counts requests and checks nothing but their size: what must not happen in a state of its queue pair
-//! is none of a driver's business.
+//! A queue that counts requests and checks nothing but their size: what must not happen in a state of its
+//! queue pair is none of a driver's business.
 
 use uverbs_uapi::flags::SendFlags;
 

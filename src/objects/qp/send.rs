@@ -38,8 +38,8 @@ pub(super) struct Sender {
     queue: SendQueue,
     fixed: Fixed,
     shared: Arc<QpShared>,
-    /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes the
-    /// queue.
+    /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes
+    /// the queue.
     sends: bool,
 }
 
@@ -332,8 +332,8 @@ impl<T: Transport> Drop for Batch<'_, T> {
     }
 }
 
-/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that runs
-/// when a batch is dropped would cost each post the registers that it needs after a panic.
+/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that
+/// runs when a batch is dropped would cost each post the registers that it needs after a panic.
 #[cfg(debug_assertions)]
 #[cold]
 pub(super) fn warn_of_lost(requests: u32) {
@@ -819,7 +819,8 @@ mod tests {
     use crate::driver::samples;
     use crate::work::{LocalKey, RemoteKey};
 
-    /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks nothing.
+    /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks
+    /// nothing.
     fn halves(state: QpState) -> Vec<SendHalf<Rc>> {
         let (_kernel, file) = rustix::pipe::pipe().unwrap();
         let context = Context::over(file);

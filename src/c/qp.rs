@@ -140,10 +140,7 @@ fn create(
         return Err(Failure::INVALID);
     }
     let operations = context.operations(transport)?;
-    if !matches!(
-        transport,
-        QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND
-    ) {
+    if !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
     }
     if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {

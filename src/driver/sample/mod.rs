@@ -10,8 +10,10 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
+use uverbs_uapi::enums::QpType;
+
 use super::absent::{NoCq, NoRecvQueue, NoSendQueue};
-use super::contract::{self, NoDeviceMemory, Nothing};
+use super::contract::{self, ContextOptions, NoDeviceMemory, Nothing};
 use crate::command::{CommandFd, GetContext, GetContextReply};
 use crate::device::{DriverClue, DriverId};
 use crate::error::Result;
@@ -23,17 +25,8 @@ pub(crate) struct Sample;
 impl contract::Driver for Sample {
     const ID: DriverId = DriverId(0x5a);
     const ABI_VERSIONS: RangeInclusive<u32> = 3..=4;
-    #[cfg(feature = "c-abi")]
-    const REFUSALS: contract::Refusals = contract::Refusals {
-        long_request: crate::error::Errno::INVAL,
-        by_functions: crate::error::Errno::NOMEM,
-        unknown: crate::error::Errno::INVAL,
-        bad_atomics: false,
-        negative_counts: false,
-        early_sends: false,
-        advice: false,
-        poll_attributes: false,
-    };
+
+    const QP_TYPES: &'static [QpType] = &[QpType::DRIVER];
 
     type Cq = NoCq;
     type SendQueue = NoSendQueue;
@@ -49,7 +42,7 @@ impl contract::Driver for Sample {
         matches!(clue, DriverClue::Bus(name) if name == "sample_core")
     }
 
-    fn get_context(fd: &CommandFd, _: bool) -> Result<(Self, GetContextReply)> {
+    fn get_context(fd: &CommandFd, _: ContextOptions) -> Result<(Self, GetContextReply)> {
         Ok((Self, fd.execute(&GetContext::default())?))
     }
 }

@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::ptr::NonNull;
 
 use smallvec::SmallVec;
-use uverbs_uapi::enums::{FlushLevel, QpType};
+use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
 use super::abi::queue::{ibv_ah, ibv_mw, ibv_qp, ibv_qp_ex};
@@ -29,6 +29,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::typed::{BatchOf, ForDriver};
 use crate::driver::{Listed, SendBatch, SendQueue};
 use crate::error::Errno;
+use crate::qp::transport::Addressing;
 use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
@@ -530,19 +531,25 @@ fn changes_keys(operation: Operation) -> bool {
 /// `ibv_wr_set_ud_addr(3)`.
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the caller has started.
-    unsafe { address(c, QpType::UD, Address::Datagram { ah, qpn, qkey }) }
+    unsafe {
+        address(
+            c,
+            Addressing::EachRequest,
+            Address::Datagram { ah, qpn, qkey },
+        )
+    }
 }
 
-/// Takes the address of a request on a queue pair of that transport: writes the request if its payload was
+/// Takes the address of a request on a queue pair whose requests have such: writes the request if its payload was
 /// there before.
 ///
 /// # Safety
 ///
 /// As of [`session`].
-unsafe fn address(c: *mut ibv_qp_ex, transport: QpType, to: Address) {
+unsafe fn address(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
     // SAFETY: by this function's contract.
     let (qp, session) = unsafe { session(c) };
-    if qp.transport != transport {
+    if Addressing::of(qp.transport) != addressing {
         return session.fail(Failure::INVALID);
     }
     if !session.has_begun() {
@@ -769,7 +776,7 @@ unsafe extern "C" fn wr_send_tso(c: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u
 /// `ibv_wr_set_xrc_srqn(3)`.
 unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: as in `wr_send`.
-    unsafe { address(c, QpType::XRC_SEND, Address::Srq(srqn)) }
+    unsafe { address(c, Addressing::PeersSrq, Address::Srq(srqn)) }
 }
 
 /// `ibv_wr_atomic_write(3)`: 8 bytes.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
-use uverbs_uapi::flags::{SendFlags, WcFlags};
+use uverbs_uapi::flags::{QpAttrMask, SendFlags, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 
 #[cfg(feature = "c-abi")]
@@ -158,6 +158,11 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     ) -> Result<Option<Replacement<Self::QpBacking>>> {
         fd.execute(reset.command)?;
         Ok(None)
+    }
+
+    /// The attributes that a query of a queue pair may ask for.
+    fn query_mask(&self, _transport: QpType) -> QpAttrMask {
+        QpAttrMask::all()
     }
 
     /// Fails if the driver cannot limit the rate of any queue pair that this library creates.

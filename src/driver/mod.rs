@@ -83,6 +83,8 @@ macro_rules! forward {
 mod absent;
 pub(crate) mod contract;
 mod data;
+#[cfg(test)]
+mod kit;
 #[cfg(feature = "mlx5")]
 mod mlx5;
 mod options;
@@ -107,6 +109,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 use uverbs_uapi::write::ReregMrResp;
 use zerocopy::FromBytes;
@@ -399,6 +402,7 @@ impl Device {
 
     forward! {
         operations(transport: QpType) -> Operations;
+        query_mask(transport: QpType) -> QpAttrMask;
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
         import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
         paces() -> Result<()>;

@@ -129,7 +129,7 @@ impl<'q, T: Transport> One<'q, T> {
         to: RemoteSlice,
     ) -> Result<(), PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         let payload = Payload::Gather(from.as_ref());
         self.push_remote(|remote| Operation::Write { remote }, to, payload)
@@ -143,7 +143,7 @@ impl<'q, T: Transport> One<'q, T> {
     #[inline(always)]
     pub fn write_inline(self, bytes: &[u8], to: RemoteSlice) -> Result<(), PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         let payload = Payload::Inline(bytes);
         self.push_remote(|remote| Operation::Write { remote }, to, payload)
@@ -161,7 +161,7 @@ impl<'q, T: Transport> One<'q, T> {
         from: RemoteSlice,
     ) -> Result<(), PostError>
     where
-        T: RdmaRead,
+        T: Connected + RdmaRead,
     {
         let payload = Payload::Gather(into.as_ref());
         self.push_remote(|remote| Operation::Read { remote }, from, payload)

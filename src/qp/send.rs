@@ -9,7 +9,9 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::membership::{InDomain, Membership, NoDomain};
 use super::one::One;
-use super::transport::{Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport};
+use super::transport::{
+    Addressing, Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport,
+};
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
 use crate::command::Failed;
@@ -270,7 +272,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         payload: Payload<'_>,
         room: u64,
     ) -> Result<Posted<'_>, PostError> {
-        let (room, pd) = (self.room(to, room), self.fixed.pd);
+        let (room, pd) = (self.room(operation, to, room), self.fixed.pd);
         let request = Request {
             operation,
             to,
@@ -288,12 +290,17 @@ impl<'q, T: Transport> Batch<'q, T> {
         })
     }
 
-    /// The room that there is for a request that goes there.
+    /// The room that there is for a request that goes there: datagrams are messages of limited length.
     #[inline(always)]
-    fn room(&self, to: Option<Destination<'_, driver::Ah>>, room: u64) -> u64 {
-        match to {
-            Some(Destination::Datagram(_)) => self.shared.max_datagram(),
-            _ => room,
+    fn room(
+        &self,
+        operation: Operation,
+        to: Option<Destination<'_, driver::Ah>>,
+        room: u64,
+    ) -> u64 {
+        match is_datagram(operation, to) {
+            true => self.shared.max_datagram(),
+            false => room,
         }
     }
 
@@ -301,12 +308,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline(always)]
     fn is_certain(&self, operation: Operation, to: Option<Destination<'_, driver::Ah>>) -> bool {
         let is_typed = T::TYPE.is_some();
-        let has_it = is_typed && Operations::CERTAIN.contains(operation.needs());
-        let goes_there = match to {
-            Some(Destination::Datagram(to)) => to.pd == self.fixed.pd,
-            _ => true,
-        };
-        goes_there && (has_it || self.fixed.check(operation, to, is_typed).is_ok())
+        self.fixed.check(operation, to, is_typed).is_ok()
     }
 
     /// As `push`, to the peer of the connection.
@@ -345,14 +347,20 @@ fn is_destination(
     transport: QpType,
     needed: Operations,
 ) -> bool {
-    match (to, transport) {
-        (Some(Destination::Datagram(_)), QpType::UD) => true,
-        (Some(Destination::Srq(_)), QpType::XRC_SEND) => true,
-        (None, QpType::UD) => false,
-        (None, QpType::XRC_SEND) => Operations::OF_KEYS.contains(needed),
-        (None, _) => true,
-        (Some(_), _) => false,
+    match (to, Addressing::of(transport)) {
+        (Some(Destination::Datagram(_)), Addressing::EachRequest) => true,
+        (Some(Destination::Srq(_)), Addressing::PeersSrq) => true,
+        (None, Addressing::Connection) => true,
+        (None, Addressing::PeersSrq) => Operations::OF_KEYS.contains(needed),
+        (None, Addressing::EachRequest) | (Some(_), _) => false,
     }
+}
+
+/// Whether a request is a message without a connection, whose length is limited.
+#[inline(always)]
+fn is_datagram(operation: Operation, to: Option<Destination<'_, driver::Ah>>) -> bool {
+    let names_destination = matches!(to, Some(Destination::Datagram(_)));
+    names_destination && Operations::SENDS.contains(operation.needs())
 }
 
 /// As much room as there may be.
@@ -375,7 +383,7 @@ impl driver::Check for Checks<'_> {
             is_certain,
         } = *request;
         let (given, max) = (payload.len(), shared.max_datagram());
-        let is_datagram = matches!(to, Some(Destination::Datagram(_)));
+        let is_datagram = is_datagram(operation, to);
         let room = if is_datagram { ANY } else { bounds.room };
         Bounds { room, ..bounds }.check(payload)?;
         fixed.check(operation, to, is_certain)?;
@@ -627,7 +635,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         to: RemoteSlice,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::Write { remote },
@@ -649,7 +657,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
@@ -666,7 +674,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline(always)]
     pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::Write { remote },
@@ -688,7 +696,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
@@ -711,7 +719,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         from: RemoteSlice,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaRead,
+        T: Connected + RdmaRead,
     {
         self.push_remote(
             |remote| Operation::Read { remote },
@@ -737,7 +745,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         swap: u64,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.push_atomic(
             |remote| Operation::CompareSwap {
@@ -764,7 +772,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         add: u64,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.push_atomic(|remote| Operation::FetchAdd { remote, add }, into, at)
     }

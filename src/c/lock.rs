@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::hint::{black_box, spin_loop};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
 use rustix::thread::futex;
 
@@ -18,30 +18,25 @@ const HELD: u32 = 1;
 /// Somebody may sleep until it is free.
 const AWAITED: u32 = 2;
 
-/// What no word ever is: see [`Gate`].
-const SHUT: u32 = 4;
-
 /// How often to look before sleeping: about as long as a post takes.
 const SPINS: u32 = 100;
 
-/// Whether a queue takes requests. It holds what the lock's word is to be for that, which the word never is
-/// where the gate is shut: so the usual way costs no look at it.
+/// Whether a queue takes requests.
 ///
-/// Relaxed throughout: who posts in a state is ordered behind whoever brought the queue pair there.
-pub(super) struct Gate(AtomicU32);
+/// Relaxed throughout: who posts in a state is ordered after whoever brought the queue pair there.
+pub(super) struct Gate(AtomicBool);
 
 impl Gate {
     pub(super) const fn new(is_shut: bool) -> Self {
-        Self(AtomicU32::new(if is_shut { SHUT } else { FREE }))
+        Self(AtomicBool::new(is_shut))
     }
 
     pub(super) fn is_shut(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == SHUT
+        self.0.load(Ordering::Relaxed)
     }
 
     pub(super) fn shut(&self, is_shut: bool) {
-        self.0
-            .store(if is_shut { SHUT } else { FREE }, Ordering::Relaxed);
+        self.0.store(is_shut, Ordering::Relaxed);
     }
 }
 
@@ -62,15 +57,6 @@ impl<T> Locked<T> {
         Self {
             word: AtomicU32::new(FREE),
             skipped,
-            value: UnsafeCell::new(value),
-        }
-    }
-
-    /// A lock that nobody takes.
-    pub(super) const fn closed(value: T) -> Self {
-        Self {
-            word: AtomicU32::new(HELD),
-            skipped: false,
             value: UnsafeCell::new(value),
         }
     }
@@ -107,23 +93,6 @@ impl<T> Locked<T> {
         self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
-    /// Whether one thread at a time has the value anyway.
-    #[inline(always)]
-    pub(super) fn is_skipped(&self) -> bool {
-        self.skipped
-    }
-
-    /// Takes the lock, which is not skipped, if it is free and the gate is open.
-    #[inline(always)]
-    pub(super) fn try_acquire_through(&self, gate: &Gate) -> bool {
-        let free = gate.0.load(Ordering::Relaxed);
-        // Acquire: as in `try_acquire`.
-        let taken = self
-            .word
-            .compare_exchange(free, HELD, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok()
-    }
-
     /// Takes the lock, which somebody else has.
     #[cold]
     #[inline(never)]
@@ -156,12 +125,6 @@ impl<T> Locked<T> {
     pub(super) unsafe fn held(&self) -> &mut T {
         // SAFETY: by this function's contract.
         unsafe { &mut *self.value.get() }
-    }
-
-    /// Where the value is. It may be used by whoever holds the lock.
-    #[inline(always)]
-    pub(super) fn pointer(&self) -> *mut T {
-        self.value.get()
     }
 
     /// Gives the lock back.
@@ -338,17 +301,11 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_lets_nobody_through_while_it_is_shut() {
-        let value = Locked::new(1, false);
+    fn a_gate_is_shut_and_opened() {
         let gate = Gate::new(true);
-        assert!(gate.is_shut() && !value.try_acquire_through(&gate));
+        assert!(gate.is_shut());
         gate.shut(false);
-        assert!(!gate.is_shut() && value.try_acquire_through(&gate));
-        assert!(!value.try_acquire_through(&gate), "it is held");
-        gate.shut(true);
-        // SAFETY: it was taken above.
-        unsafe { value.release() };
-        assert!(!value.try_acquire_through(&gate) && value.try_acquire());
+        assert!(!gate.is_shut());
     }
 
     #[test]

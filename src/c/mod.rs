@@ -51,7 +51,6 @@ mod recv;
 mod send;
 mod srq;
 mod wr;
-mod wr_connected;
 mod xrcd;
 
 pub use ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};

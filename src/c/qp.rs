@@ -18,7 +18,7 @@ use super::object::{CStruct, Object, destroy_awaited, object};
 use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
-use super::wr::{Completion, Extended, without_functions};
+use super::wr::extended;
 use crate::command::{DestroyCounting, QpSpec};
 use crate::context::Context;
 use crate::domain::DomainState;
@@ -67,22 +67,12 @@ impl QpObject {
         self.receives.shut(resets);
         if self.refusals.early_sends && (resets || state == QpState::RTS) {
             self.sends.shut(resets);
-            // SAFETY: the field is the object's, and programs call what is there.
-            unsafe {
-                (*self.c.get()).wr_complete = Some(self.context.driver().with(Completion(resets)))
-            };
         }
     }
 
     /// The struct that plain queue pairs have.
     pub(super) fn c(&self) -> *mut ibv_qp {
         self.c.get().cast()
-    }
-
-    /// Whether it is a target of XRC, to whose send queue, which is not there, nobody posts.
-    #[inline(always)]
-    pub(super) fn is_target(&self) -> bool {
-        self.transport == QpType::XRC_RECV
     }
 
     /// Its requests name queue pairs by address handles.
@@ -202,11 +192,7 @@ fn create(
     let refusals = context.driver().refusals();
     let names_destination = Addressing::of(transport) != Addressing::Connection;
     let object = QpObject {
-        c: CStruct::new(context.driver().with(Extended {
-            qp: plain,
-            names_destination,
-            closed: refusals.early_sends,
-        })),
+        c: CStruct::new(extended(plain)),
         sends: Gate::new(refusals.early_sends),
         receives: Gate::new(true),
         has_functions: parts.functions.is_some(),
@@ -214,7 +200,7 @@ fn create(
         caps,
         refusals,
         // One thread at a time uses what is in a thread domain.
-        send: Locked::new(Sender::new(send), domain.is_some()),
+        send: Locked::new(Sender::new(Some(send)), domain.is_some()),
         recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
@@ -238,14 +224,14 @@ pub(super) fn target(
 ) -> *mut ibv_qp {
     let refusals = context.driver().refusals();
     let object = QpObject {
-        c: CStruct::new(without_functions(plain)),
-        sends: Gate::new(refusals.early_sends),
+        c: CStruct::new(extended(plain)),
+        sends: Gate::new(false),
         receives: Gate::new(true),
         has_functions: false,
         operations: Operations::empty(),
         caps: ibv_qp_cap::default(),
         refusals,
-        send: Sender::closed(),
+        send: Locked::new(Sender::new(None), false),
         recv: Locked::new(None, false),
         handle,
         transport: QpType::XRC_RECV,

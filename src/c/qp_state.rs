@@ -75,7 +75,7 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
     let reset = ResetQp {
         command,
         backing,
-        send: send.queue_mut().ok_or(Failure::INVALID)?,
+        send: send.queue.as_mut().ok_or(Failure::INVALID)?,
         recv: recv.as_mut(),
         buffers: qp.pd.as_ref().and_then(PdUse::buffers),
         in_place: true,

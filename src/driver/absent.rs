@@ -3,14 +3,13 @@
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::{SendFlags, WcFlags};
 
-use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendBatch, SendQueue, SendSlot};
 #[cfg(feature = "c-abi")]
-use super::contract::{Opened, Shown};
-use crate::command::Failed;
+use super::contract::Shown;
+use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendQueue};
 use crate::error::{Errno, Result};
 use crate::work::{Destination, Element, Operation, Payload, PollError, PostError};
 
-/// A send queue that a driver does not have, with its batches.
+/// A send queue that a driver does not have.
 #[derive(Debug)]
 pub(crate) enum NoSendQueue {}
 
@@ -24,8 +23,6 @@ pub(crate) enum NoCq {}
 
 impl SendQueue for NoSendQueue {
     type Ah = ();
-    type Slot = Self;
-    type Batch<'q> = Self;
 
     fn capacity(&self) -> u32 {
         match *self {}
@@ -43,56 +40,28 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn batch(&mut self) -> Self {
+    fn begin(&mut self) {
         match *self {}
     }
 
-    fn post(&mut self, _: u64, _: Operation, _: Payload<'_>) -> Option<Result<(), Failed>> {
+    fn pending(&self) -> u32 {
         match *self {}
     }
 
-    fn ring_again(&mut self, _: Failed) -> Result<(), Errno> {
-        match *self {}
-    }
-}
-
-impl SendBatch for NoSendQueue {
-    type Ah = ();
-    type Slot = Self;
-
-    fn len(&self) -> u32 {
-        match *self {}
-    }
-
-    fn push_usual(
+    fn write(
         &mut self,
         _: Operation,
         _: Option<Destination<'_, ()>>,
         _: Payload<'_>,
-    ) -> Option<Self> {
+    ) -> Result<(), PostError> {
         match *self {}
     }
 
-    fn push_other(
-        &mut self,
-        _: Operation,
-        _: Option<Destination<'_, ()>>,
-        _: Payload<'_>,
-    ) -> Result<Self, PostError> {
+    fn set_id(&mut self, _: u64) {
         match *self {}
     }
 
-    #[cfg(feature = "c-abi")]
-    fn open(&mut self, _: Operation, _: u64, _: SendFlags) -> Option<Opened> {
-        match *self {}
-    }
-
-    #[cfg(feature = "c-abi")]
-    unsafe fn close(&mut self, _: Opened, _: Payload<'_>) -> bool {
-        match *self {}
-    }
-
-    fn is_usual(&self) -> bool {
+    fn add_flags(&mut self, _: SendFlags) {
         match *self {}
     }
 
@@ -101,19 +70,7 @@ impl SendBatch for NoSendQueue {
     }
 }
 
-impl SendSlot for NoSendQueue {
-    fn set_id(&mut self, _: u64) {
-        match *self {}
-    }
-
-    fn add_flags(&mut self, _: SendFlags) {
-        match *self {}
-    }
-}
-
 impl RecvQueue for NoRecvQueue {
-    type At = ();
-
     fn capacity(&self) -> u32 {
         match *self {}
     }
@@ -130,23 +87,15 @@ impl RecvQueue for NoRecvQueue {
         match *self {}
     }
 
-    fn pending(&self, (): ()) -> u32 {
+    fn pending(&self) -> u32 {
         match *self {}
     }
 
-    fn push_usual<E: Element>(&mut self, (): &mut (), _: u64, _: &[E]) -> bool {
+    fn write<E: Element>(&mut self, _: u64, _: &[E]) -> Result<(), PostError> {
         match *self {}
     }
 
-    fn push<E: Element>(&mut self, (): (), _: u64, _: &[E]) -> Result<(), PostError> {
-        match *self {}
-    }
-
-    fn ring_usual(&mut self, (): ()) {
-        match *self {}
-    }
-
-    fn ring(&mut self, (): ()) {
+    fn ring(&mut self) {
         match *self {}
     }
 }

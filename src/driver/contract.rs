@@ -6,10 +6,7 @@
 //! not have, `absent.rs` has a type. `sample` is a driver to copy.
 
 use std::fmt::Debug;
-use std::hint::black_box;
 use std::ops::RangeInclusive;
-#[cfg(feature = "c-abi")]
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -24,8 +21,8 @@ use super::options::Options;
 use crate::alloc::Buffers;
 use crate::command::{
     AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, DriverReply, Failed, GetContextReply, ModifyQp, ModifySrq, QpSpec,
-    RegMr, RegMrReply, ReqNotifyCq, ResizeCq,
+    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, RegMr,
+    RegMrReply, ReqNotifyCq, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -579,14 +576,13 @@ impl SrqBacking for Nothing {
     }
 }
 
-/// A send queue.
+/// A send queue: a ring with a tail, at which requests are written, and a doorbell.
+///
+/// Whether the queue pair may send, and what holds for every request on every device, was checked above. The
+/// driver checks what is its own: the size of a request, and room in the ring.
 pub(crate) trait SendQueue: Debug {
     /// An address handle, as its requests name it.
     type Ah;
-    type Slot: SendSlot;
-    type Batch<'q>: SendBatch<Ah = Self::Ah, Slot = Self::Slot>
-    where
-        Self: 'q;
 
     /// The most requests in flight.
     fn capacity(&self) -> u32;
@@ -597,171 +593,59 @@ pub(crate) trait SendQueue: Debug {
     /// The most inline bytes of a request.
     fn max_inline(&self) -> u32;
 
-    /// Requests that have been posted and are not known to be finished.
+    /// Requests that have been rung and are not known to be finished.
     fn in_flight(&self) -> u32;
 
-    /// Starts a batch, in which nothing is left of one that was never rung: the memory that its requests
-    /// name may be gone.
-    fn batch(&mut self) -> Self::Batch<'_>;
+    /// Forgets what was written and never rung: the memory that such requests name may be gone. Whoever
+    /// writes begins with it.
+    fn begin(&mut self);
 
-    /// Posts one signaled request, as a batch of it would, if it is the usual one, for which nothing has to
-    /// be waited for or looked at; None, and nothing is done, if it is not. None is after a reset until a
-    /// batch has been rung. The caller has checked that the queue pair has the operation.
-    ///
-    /// If the doorbell fails, [`Self::ring_again`] is to be called.
-    fn post(
-        &mut self,
-        wr_id: u64,
-        operation: Operation,
-        payload: Payload<'_>,
-    ) -> Option<Result<(), Failed>>;
+    /// Requests that have been written and not rung.
+    fn pending(&self) -> u32;
 
-    /// As [`Self::post`], out of line, where that one leaves such requests to this one; false, and nothing is
-    /// done, if it does not.
-    fn post_otherwise(&mut self, _wr_id: u64, _: Operation, _: Payload<'_>) -> bool {
-        false
-    }
-
-    /// Rings the doorbell that failed in this way in another one, if there is another.
-    fn ring_again(&mut self, failed: Failed) -> Result<(), Errno>;
-}
-
-/// A request that has been written but for its payload.
-#[cfg(feature = "c-abi")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened {
-    pub(crate) request: NonNull<u8>,
-    /// Where its payload goes, unless that is the same place in all.
-    #[allow(dead_code, reason = "not every driver has several places")]
-    pub(crate) payload: NonNull<u8>,
-}
-
-/// Requests that are being written into a send queue. The device sees none of them unless it is rung.
-pub(crate) trait SendBatch: Debug {
-    type Ah;
-    type Slot: SendSlot;
-
-    /// Requests in it.
-    fn len(&self) -> u32;
-
-    /// Adds a request if it is the usual one, for which nothing has to be waited for or looked at; None, and
-    /// nothing is done, if it is not. None is after a reset until a batch has been rung. The caller has
-    /// checked that the queue pair has the operation.
-    fn push_usual(
+    /// Writes a request at the tail, with the id 0 and no flags. A request that is refused leaves the tail
+    /// where it was.
+    fn write(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, Self::Ah>>,
         payload: Payload<'_>,
-    ) -> Option<Self::Slot>;
+    ) -> Result<(), PostError>;
 
-    /// Adds any other request. The caller has checked that the queue pair has the operation.
-    fn push_other(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, Self::Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<Self::Slot, PostError>;
+    /// Sets the id of the request that was written last and not rung.
+    fn set_id(&mut self, wr_id: u64);
 
-    /// Writes a request but for its payload, of which a C program tells later. None, and nothing is done,
-    /// if there is more to do than usual, or the operation is not one of messages, writes and reads. The
-    /// queue pair is connected, and the caller has checked that it has the operation.
-    #[cfg(feature = "c-abi")]
-    fn open(&mut self, operation: Operation, wr_id: u64, flags: SendFlags) -> Option<Opened>;
+    /// Adds flags to the request that was written last and not rung.
+    fn add_flags(&mut self, flags: SendFlags);
 
-    /// Adds the request that was opened, with its payload. False if a slice is too long, and then the batch
-    /// is as before.
-    ///
-    /// # Safety
-    ///
-    /// [`Self::open`] has given it, and the batch has not been used since. There is one slice, or there are
-    /// at most as many slices and inline bytes as the queue's requests may have.
-    #[cfg(feature = "c-abi")]
-    unsafe fn close(&mut self, opened: Opened, payload: Payload<'_>) -> bool;
-
-    /// Adds a request. The caller has checked that the queue pair has the operation.
-    #[inline(always)]
-    fn push(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, Self::Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<Self::Slot, PostError> {
-        match self.push_usual(operation, to, payload) {
-            Some(slot) => Ok(slot),
-            // Copies: where the request is written straight it stays in registers.
-            None => self.push_other(black_box(operation), black_box(to), black_box(payload)),
-        }
-    }
-
-    /// Whether it is rung as another was before, since the queue pair was reset. If not, who rings it checks
-    /// first that the queue pair sends.
-    fn is_usual(&self) -> bool;
-
-    /// Publishes it with one doorbell and returns how many requests it had. An empty batch does nothing. The
-    /// batch is not used afterwards.
+    /// Publishes all that was written with one doorbell; returns how many requests there were. Without any it
+    /// does nothing.
     fn ring(&mut self) -> Result<usize, Errno>;
 }
 
-/// A request in a send queue whose id and flags can still change.
-pub(crate) trait SendSlot: Debug {
-    /// Sets the id that the completion carries.
-    fn set_id(&mut self, wr_id: u64);
-
-    /// Sets flags on top of those that are set.
-    fn add_flags(&mut self, flags: SendFlags);
-}
-
-/// A receive queue: a queue pair's own, a shared one, or a work queue's.
+/// A receive queue: a queue pair's own, a shared one, or a work queue's. Its parts are those of a
+/// [`SendQueue`].
 pub(crate) trait RecvQueue: Debug {
-    /// How far a batch is. Whoever has the batch keeps it, in registers.
-    type At: Copy + Debug;
-
     /// The most requests in flight.
     fn capacity(&self) -> u32;
 
     /// The most slices of a request.
     fn max_sge(&self) -> u32;
 
-    /// Requests that have been posted and are not known to have received a message.
+    /// Requests that have been rung and are not known to have received a message.
     fn in_flight(&self) -> u32;
 
-    /// Starts a batch, as [`SendQueue::batch`] does.
-    fn begin(&mut self) -> Self::At;
+    /// Forgets what was written and never rung.
+    fn begin(&mut self);
 
-    /// Requests in the batch that is there and has not been rung yet.
-    fn pending(&self, at: Self::At) -> u32;
+    /// Requests that have been written and not rung.
+    fn pending(&self) -> u32;
 
-    /// Adds a request to the batch, which goes on behind it, if it is the usual one, for which nothing has to
-    /// be looked at; if not, it does nothing and is false. So it is as long as nothing was rung since the
-    /// queue was reset.
-    fn push_usual<E: Element>(&mut self, at: &mut Self::At, wr_id: u64, slices: &[E]) -> bool;
+    /// Writes a request at the tail. A request that is refused leaves the tail where it was.
+    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError>;
 
-    /// Adds a request to the batch, and tells where that goes on. If it fails, the batch stays where it was.
-    fn push<E: Element>(
-        &mut self,
-        at: Self::At,
-        wr_id: u64,
-        slices: &[E],
-    ) -> Result<Self::At, PostError>;
-
-    /// Publishes the batch up to there, all of whose requests were usual ones.
-    fn ring_usual(&mut self, at: Self::At);
-
-    /// Posts one request, as a batch of it would, if it is the usual one; false, and nothing is done, if it
-    /// is not.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn post_usual<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> bool {
-        let mut at = self.begin();
-        let is_usual = self.push_usual(&mut at, wr_id, slices);
-        if is_usual {
-            self.ring_usual(at);
-        }
-        is_usual
-    }
-
-    /// Publishes the batch up to there.
-    fn ring(&mut self, at: Self::At);
+    /// Publishes all that was written.
+    fn ring(&mut self);
 }
 
 /// A completion queue.
@@ -1055,59 +939,51 @@ pub(crate) mod methods {
     pub(crate) use super::Shown as _;
     pub(crate) use super::{
         Completion as _, Cq as _, DeviceMemory as _, Driver as _, Polled as _, QpBacking as _,
-        RecvQueue as _, SendBatch as _, SendQueue as _, SendSlot as _, SrqBacking as _,
+        RecvQueue as _, SendQueue as _, SrqBacking as _,
     };
 }
 
-/// A receive queue with the batch that is being written into it, for tests of drivers.
+/// A send queue with nothing left of what was written and never rung, for tests of drivers.
 #[cfg(test)]
-#[derive(Debug)]
-pub(crate) struct Posting<Q: std::ops::Deref<Target: RecvQueue>> {
-    queue: Q,
-    at: <Q::Target as RecvQueue>::At,
-    is_usual: bool,
+pub(crate) fn sending<Q: SendQueue>(queue: &mut Q) -> &mut Q {
+    queue.begin();
+    queue
+}
+
+/// As [`sending`], of a receive queue, to which slices are posted.
+#[cfg(test)]
+pub(crate) fn receiving<Q: RecvQueue>(queue: &mut Q) -> Receiving<'_, Q> {
+    queue.begin();
+    Receiving(queue)
 }
 
 #[cfg(test)]
-impl<Q: std::ops::DerefMut<Target: RecvQueue + Sized>> Posting<Q> {
-    pub(crate) fn new(mut queue: Q) -> Self {
-        let at = queue.begin();
-        Self {
-            queue,
-            at,
-            is_usual: true,
-        }
-    }
+#[derive(Debug)]
+pub(crate) struct Receiving<'q, Q>(&'q mut Q);
 
-    pub(crate) fn push(
+#[cfg(test)]
+impl<Q: RecvQueue> Receiving<'_, Q> {
+    pub(crate) fn write(
         &mut self,
         wr_id: u64,
         slices: &[crate::work::LocalSlice<'_>],
     ) -> Result<(), PostError> {
-        if !self.queue.push_usual(&mut self.at, wr_id, slices) {
-            self.at = self.queue.push(self.at, wr_id, slices)?;
-            self.is_usual = false;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn pending(&self) -> u32 {
-        self.queue.pending(self.at)
-    }
-
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
+        self.0.write(wr_id, slices)
     }
 
     pub(crate) fn begin(&mut self) {
-        self.at = self.queue.begin();
+        self.0.begin();
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.0.pending()
+    }
+
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.0.in_flight()
     }
 
     pub(crate) fn ring(&mut self) {
-        match self.is_usual {
-            true => self.queue.ring_usual(self.at),
-            false => self.queue.ring(self.at),
-        }
-        self.begin();
+        self.0.ring();
     }
 }

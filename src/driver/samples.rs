@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::contract::{Driver as _, Nothing};
-use super::sample::Sample;
-use super::{CqBacking, Device, OneOf, QpBacking, SendQueue};
+use super::sample::{Receives, Sample};
+use super::{CqBacking, Device, OneOf, QpBacking, RecvQueue, SendQueue};
 use crate::device::DriverId;
 
 pub(crate) const ID: DriverId = Sample::ID;
@@ -19,6 +19,11 @@ pub(crate) fn cq_backing() -> CqBacking {
 
 pub(crate) fn qp_backing() -> QpBacking {
     OneOf::Sample(Nothing)
+}
+
+/// A receive queue of a driver that checks no state.
+pub(crate) fn recv_queue() -> RecvQueue {
+    OneOf::Sample(Receives::default())
 }
 
 /// Those of the drivers in the list that have such.

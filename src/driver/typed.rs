@@ -7,12 +7,7 @@
 
 use super::contract;
 use super::contract::methods::*;
-use super::data::SendBatch;
 use super::{Cq, Device, Kind, Lent, Listed};
-
-/// A batch of requests as driver `D` has it.
-pub(crate) type BatchOf<'q, D> =
-    <<D as contract::Driver>::SendQueue as contract::SendQueue>::Batch<'q>;
 
 /// A completion that a C program looks at.
 pub(crate) type Shown = Lent<Showns>;
@@ -46,19 +41,5 @@ impl Cq {
 impl Device {
     pub(crate) fn with<W: ForDriver>(&self, work: W) -> W::Output {
         dispatch!(self, D(_) => work.run::<D>())
-    }
-}
-
-impl<'q> SendBatch<'q> {
-    /// The batch of a driver.
-    #[inline(always)]
-    pub(crate) fn of<D: Listed>(batch: BatchOf<'q, D>) -> Self {
-        Self(D::lend(batch))
-    }
-
-    /// The driver's own, if it is of that driver.
-    #[inline(always)]
-    pub(crate) fn get_mut<D: Listed>(&mut self) -> Option<&mut BatchOf<'q, D>> {
-        D::lent(&mut self.0)
     }
 }

@@ -1,3 +1,3 @@
-//! What `src/flight.rs` has of drivers.
+//! What `src/objects/flight.rs` has of drivers.
 
 pub(crate) use crate::backings::{QpBacking, SrqBacking};

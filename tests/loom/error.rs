@@ -1,4 +1,4 @@
-//! What `src/flight.rs` has of errors.
+//! What `src/objects/flight.rs` has of errors.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Regions that go beside queues that end, are reset or start, and beside other regions (`src/flight.rs`).
+//! Regions that go beside queues that end, are reset or start, and beside other regions
+//! (`src/objects/flight.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -84,7 +85,7 @@ impl Drop for Region {
     }
 }
 
-/// What a region does that is dropped (`src/mr/region.rs`).
+/// What a region does that is dropped (`src/objects/mr/region.rs`).
 pub(crate) fn let_go(flights: &Flights, key: LocalKey, region: Region) {
     flights.reap();
     let stands = flights.stands(key);

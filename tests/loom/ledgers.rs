@@ -83,7 +83,7 @@ fn send_queue(signaled: u32) -> Queue<SendLedger> {
     Queue {
         ledger: SendLedger::new(RING),
         done: SendLedger::done,
-        note: |ledger, index| ledger.note(index).write(id(index), (index + 1).into()),
+        note: |ledger, index| ledger.note(index).write(id(index), index + 1, 0),
         finish: |ledger, index| ledger.finish(index as u16).0,
         signaled,
     }
@@ -106,10 +106,7 @@ fn receives() {
         ledger: RecvLedger::new(RING),
         done: RecvLedger::done,
         note: |ledger, index| {
-            // SAFETY: the ledger has `RING` places for ids; the driver's poster relies on as many as its ring
-            // has.
-            let place = unsafe { ledger.first().add((index % RING) as usize).as_ref() };
-            place.store(id(index), Ordering::Relaxed);
+            ledger.note(index, id(index));
         },
         finish: |ledger, _| ledger.finish(),
         signaled: 1,
@@ -133,10 +130,7 @@ fn out_of_order() {
             thread::yield_now();
         }
         places.write(index, id(index));
-        // SAFETY: the ledger has `ELEMENTS` places for ids.
-        let place = unsafe { ledger.notes().first().add((index % ELEMENTS) as usize) };
-        // SAFETY: as before.
-        unsafe { place.as_ref() }.store(id(index), Ordering::Relaxed);
+        ledger.notes().note(index, id(index));
         device.ring(index + 1);
     };
     (0..PROMISED).for_each(post);
@@ -180,7 +174,7 @@ fn room() {
         let done = ledger.done();
         // Relaxed, as the device may look.
         assert!(consumer.load(Ordering::Relaxed) >= done);
-        ledger.note(index).write(id(index), (index + 1).into());
+        ledger.note(index).write(id(index), index + 1, 0);
         device.ring(index + 1);
     }
     poller.join().unwrap();

@@ -2,9 +2,10 @@
 //!
 //! What the two share is in files of the mlx5 driver: the ledgers of the queues, the directory of a
 //! completion queue, and the gate that pollers close who post again. What posters share among them is the
-//! turn at a register. A region that goes meets queues that start, are reset or end (`src/flight.rs`). It
-//! asks the ledgers how far its requests have come (`src/work/progress.rs`), and so it asks the counts of
-//! rxe's shared receive queues (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it
+//! turn at a register. A region that goes meets queues that start, are reset or end
+//! (`src/objects/flight.rs`). It asks the ledgers how far its requests have come
+//! (`src/words/work/progress.rs`), and so it asks the counts of rxe's shared receive queues
+//! (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it
 //! in a slot (`src/aio/slot.rs`). They are compiled here once more, with loom's types where the library has
 //! those of the standard one. loom runs each model again and again until it has seen all orders, and fails
 //! where one of them breaks an assertion or lets two threads at a place at once that one of them writes.
@@ -37,7 +38,7 @@ mod directory;
 mod driver;
 mod entries;
 mod error;
-#[path = "../../src/flight.rs"]
+#[path = "../../src/objects/flight.rs"]
 #[allow(
     dead_code,
     unused_imports,
@@ -83,7 +84,7 @@ mod ledgers;
 mod lock;
 mod locks;
 mod memory;
-#[path = "../../src/work/progress.rs"]
+#[path = "../../src/words/work/progress.rs"]
 #[allow(
     dead_code,
     unused_imports,

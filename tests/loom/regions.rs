@@ -68,9 +68,8 @@ impl Queue for Sends {
 
     fn post(&self, index: u32, key: LocalKey) {
         self.1.write(index % self.2, key);
-        self.0.note(index).write(index.into(), (index + 1).into());
-        // SAFETY: the ledger keeps a note before the first; the driver's poster relies on it too.
-        unsafe { self.0.first().sub(1).as_ref() }.tell(u64::from(index) + 1);
+        self.0.note(index).write(index.into(), index + 1, 0);
+        self.0.post(index + 1);
     }
 
     fn finish(&self, index: u32) {

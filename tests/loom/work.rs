@@ -1,4 +1,4 @@
-//! What `src/flight.rs` has of requests.
+//! What `src/objects/flight.rs` has of requests.
 
 pub(crate) use crate::progress::Progress;
 

@@ -37,7 +37,7 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
             let values = [(OURS, ours / operations), (RDMA_CORE, theirs / operations)];
             let row = format!("{name}{suffix}");
             Record::new("c-abi", row, "instructions", RDMA_CORE, values)
-                .ratio_at_most("at most 0.8", 0.8)
+                .ratio_at_most("at most 0.9", 0.9)
                 .print()?;
         }
     }

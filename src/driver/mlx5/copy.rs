@@ -6,10 +6,8 @@
 //! then stored by as few instructions as there are for 16 bytes each; they are written down here, for the
 //! compiler would put loads, or anything else, between them.
 //!
-//! CPUs of x86 that say so have a store of the whole block (MOVDIR64B), which nothing tears apart. That is
-//! asked once, when a context is opened. Posting does not ask at each copy, which would cost the CPUs that do
-//! not have it: with such a register a queue's requests are none that are copied without further ado, and the
-//! way for those, out of line, has the store.
+//! CPUs of x86 that say so have a store of the whole block (MOVDIR64B), which nothing tears apart. CPUID is
+//! asked once, when a context is opened; each register keeps the answer.
 //!
 //! The one of arm64 (ST64B) is not used. It faults where the device's memory, or what lies before it, does
 //! not take such stores, and Linux tells programs only what the CPU does: `HWCAP3_LS64` "implies the support
@@ -20,16 +18,22 @@ use std::ptr::NonNull;
 
 use super::format::BLOCK;
 
-/// Copies blocks to a register.
+/// Copies blocks to a register, each by one store if `at_once` says so.
 ///
 /// # Safety
 ///
-/// So many blocks, at least one, can be read and written; both are aligned to a block.
+/// So many blocks, at least one, can be read and written; both are aligned to a block. `at_once` is what
+/// [`stores_at_once`] says, or false.
 #[inline(always)]
-pub(super) unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize) {
-    for block in 0..blocks {
+pub(super) unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize, at_once: bool) {
+    for at in (0..blocks).map(|block| block * BLOCK) {
         // SAFETY: by this function's contract.
-        unsafe { copy_block(from.add(block * BLOCK), to.add(block * BLOCK)) };
+        unsafe {
+            match at_once {
+                true => store_block(from.add(at), to.add(at)),
+                false => copy_block(from.add(at), to.add(at)),
+            }
+        }
     }
 }
 
@@ -40,7 +44,7 @@ pub(super) unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usi
 /// A block can be read and written; both are aligned to it.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
     // SAFETY: by this function's contract; every CPU of this architecture has the instructions, which leave
     // stack and flags alone.
     unsafe {
@@ -71,7 +75,7 @@ pub(super) unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
 /// A block can be read and written; both are aligned to it.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
-pub(super) unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
     // SAFETY: by this function's contract; every CPU that runs Linux has the instructions, which leave stack
     // and flags alone.
     unsafe {
@@ -98,7 +102,7 @@ pub(super) unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
 /// A block can be read and written; both are aligned to it.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[inline(always)]
-pub(super) unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
+unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
     type Words = [u64; BLOCK / size_of::<u64>()];
     let to = to.cast::<u64>();
     // SAFETY: by this function's contract. Volatile, so that each word is stored, once and in order.
@@ -138,7 +142,7 @@ fn has_movdir64b(highest_leaf: u32, leaf_7_ecx: impl FnOnce() -> u32) -> bool {
 ///
 /// As for [`copy_block`], and [`stores_at_once`] says so. (In unit tests it does not matter.)
 #[inline(always)]
-pub(super) unsafe fn store_block(from: NonNull<u8>, to: NonNull<u8>) {
+unsafe fn store_block(from: NonNull<u8>, to: NonNull<u8>) {
     #[cfg(test)]
     if !stores_at_once() {
         // SAFETY: by this function's contract.
@@ -210,6 +214,7 @@ mod tests {
                     NonNull::from(&from).cast(),
                     NonNull::from(&mut to).cast(),
                     blocks,
+                    false,
                 )
             };
             let (copied, rest) = to.0.split_at(blocks * BLOCK);

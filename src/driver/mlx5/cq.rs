@@ -869,9 +869,9 @@ impl<'q> Polled<'q> {
         let (reporter, fields) = self.reporter(|known| known.sends)?;
         // SAFETY: it has one, as the place says that is in `sends`.
         let ledger = unsafe { reporter.send.as_deref().unwrap_unchecked() };
-        let (counter, kept) = (fields.counter_and_rest(), keep(self.at));
+        let (counter, kept) = (fields.wqe_counter.get(), keep(self.at));
         self.release();
-        let (wr_id, change) = ledger.finish_of(counter);
+        let (wr_id, change) = ledger.finish(counter);
         Some((kept, wr_id, change))
     }
 
@@ -881,14 +881,14 @@ impl<'q> Polled<'q> {
         let (reporter, fields) = self.reporter(|known| known.sends)?;
         // SAFETY: as in `take_sent`.
         let ledger = unsafe { reporter.send.as_deref().unwrap_unchecked() };
-        let (wr_id, count_change) = ledger.look_of(fields.counter_and_rest());
+        let (wr_id, count, _) = ledger.look(fields.wqe_counter.get());
         let found = find(contract::Outline {
             wr_id,
             qp_num: fields.sop_drop_qpn.get() & NUMBER,
             is_ok: true,
         })?;
         self.release();
-        ledger.finish_seen(count_change);
+        ledger.finish_seen(count);
         Some(found)
     }
 

@@ -30,7 +30,7 @@ pub(super) mod opcode {
     pub(in super::super) const UMR: u8 = 0x25;
 }
 
-/// Flags in the low byte of the first field of [`Control::fm_ce_se_imm`].
+/// Flags in the low byte of the first field of [`Control::fm_ce_se`].
 pub(super) mod control {
     /// The peer is told by an event.
     pub(in super::super) const SOLICITED: u8 = 0x02;
@@ -50,14 +50,13 @@ pub(super) struct Control {
     pub(super) opmod_idx_opcode: Be32,
     /// Queue pair (24 bits), units (8).
     pub(super) qpn_ds: Be32,
-    /// Two fields: signature (8 bits), 0 (16), flags of [`control`] (8); and immediate data or a key.
-    pub(super) fm_ce_se_imm: u64,
+    /// Signature (8 bits), 0 (16), flags of [`control`] (8).
+    pub(super) fm_ce_se: Be32,
+    /// Immediate data, or a key.
+    pub(super) imm: Be32,
 }
 
-/// Where the index in [`Control::opmod_idx_opcode`] lies.
-pub(super) const INDEX: usize = 1;
-
-/// Where the flags of [`Control::fm_ce_se_imm`] lie.
+/// Where the flags of [`Control::fm_ce_se`] lie.
 pub(super) const FM_CE_SE: usize = 11;
 
 /// The peer's memory (`struct mlx5_wqe_raddr_seg`).
@@ -65,8 +64,8 @@ pub(super) const FM_CE_SE: usize = 11;
 #[repr(C)]
 pub(super) struct RemoteAddress {
     pub(super) raddr: Be64,
-    /// Two fields: the key, and 0.
-    pub(super) rkey_reserved: u64,
+    pub(super) rkey: Be32,
+    pub(super) reserved: Be32,
 }
 
 /// The peer's shared receive queue (`struct mlx5_wqe_xrc_seg`).
@@ -230,14 +229,6 @@ impl Cqe {
     pub(super) fn place(&self) -> u32 {
         place(self.srqn_uidx)
     }
-
-    /// `wqe_counter` in the upper half, and in the lower one what follows it: on most hosts that is one
-    /// instruction less than to read the one field.
-    #[inline(always)]
-    pub(super) fn counter_and_rest(&self) -> u32 {
-        let [high, low] = self.wqe_counter.to_bytes();
-        u32::from_be_bytes([high, low, self.signature, self.op_own])
-    }
 }
 
 /// The place of the queue that has this number ([`super::directory::number_of`]).
@@ -323,7 +314,7 @@ mod tests {
     #[test]
     fn segments_have_the_sizes_and_places_that_the_device_expects() {
         assert_eq!(size_of::<Control>(), UNIT);
-        assert_eq!(offset_of!(Control, fm_ce_se_imm) + 3, FM_CE_SE);
+        assert_eq!(offset_of!(Control, fm_ce_se) + 3, FM_CE_SE);
         assert_eq!(size_of::<RemoteAddress>(), UNIT);
         assert_eq!(size_of::<XrcQueue>(), UNIT);
         assert_eq!(size_of::<AtomicOperands>(), UNIT);
@@ -333,7 +324,6 @@ mod tests {
         assert_eq!(offset_of!(Datagram, rgid), 32);
         assert_eq!(size_of::<SrqNext>(), UNIT);
         assert_eq!(offset_of!(SrqNext, next_wqe_index), SrqNext::INDEX);
-        assert_eq!(offset_of!(Control, opmod_idx_opcode) + 1, INDEX);
         assert_eq!(size_of::<UmrControl>(), 48);
         assert_eq!(size_of::<MkeyContext>(), 64);
         assert_eq!(offset_of!(MkeyContext, len), 24);

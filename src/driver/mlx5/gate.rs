@@ -54,24 +54,6 @@ impl Gate {
         Inside(self)
     }
 
-    /// As [`Self::pass`], if nobody has closed the gate.
-    #[cfg_attr(
-        not(feature = "c-abi"),
-        allow(dead_code, reason = "for C programs only")
-    )]
-    #[inline(always)]
-    pub(super) fn try_pass(&self) -> Option<Inside<'_>> {
-        // Relaxed: as in `pass`.
-        self.inside.store(true, Ordering::Relaxed);
-        order_here();
-        let inside = Inside(self);
-        // Acquire: as in `pass`. Going out again is what `wait` does, too.
-        match self.closed.load(Ordering::Acquire) {
-            false => Some(inside),
-            true => None,
-        }
-    }
-
     #[cold]
     #[inline(never)]
     fn wait(&self) {

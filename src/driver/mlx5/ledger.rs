@@ -12,42 +12,28 @@
 //!
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::gate::Gate;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What is noted of a send request.
+/// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
 #[derive(Debug, Default)]
 pub(super) struct SendNote {
     id: AtomicU64,
-    /// Requests posted when this one is included, of which the lowest 32 bits count; in the highest byte,
-    /// what a change to a memory key was for.
-    count_change: AtomicU64,
+    /// Requests posted, this one included, counted from the start, modulo 2^32.
+    count: AtomicU32,
+    /// What the request changes a memory key for; 0 if it changes none.
+    change: AtomicU32,
 }
 
-/// Where what a change was for begins. No queue posts so many requests.
-const CHANGE: u32 = 56;
-
 impl SendNote {
-    /// In the note before the first: notes that the device was told of so many requests.
+    /// Notes a request.
     #[inline(always)]
-    pub(super) fn tell(&self, posted: u64) {
-        self.set_id(posted);
-    }
-
-    /// In the note before the first: how many requests the device was told of.
-    #[inline(always)]
-    pub(super) fn told(&self) -> u64 {
-        self.id.load(Ordering::Relaxed)
-    }
-
-    /// Notes a request. Relaxed: see the module on who reads it when.
-    #[inline(always)]
-    pub(super) fn write(&self, id: u64, count: u64) {
+    pub(super) fn write(&self, id: u64, count: u32, change: u32) {
         self.id.store(id, Ordering::Relaxed);
-        self.count_change.store(count, Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
+        self.change.store(change, Ordering::Relaxed);
     }
 
     /// Notes another id.
@@ -55,24 +41,16 @@ impl SendNote {
     pub(super) fn set_id(&self, id: u64) {
         self.id.store(id, Ordering::Relaxed);
     }
-
-    /// Notes what the request changes a memory key for.
-    pub(super) fn set_change(&self, change: u32) {
-        let count = self.count_change.load(Ordering::Relaxed);
-        let both = u64::from(change) << CHANGE | count;
-        self.count_change.store(both, Ordering::Relaxed);
-    }
 }
 
 /// The notes of a send queue, one for each basic block of its ring.
 #[derive(Debug)]
 pub(super) struct SendLedger {
-    /// One whose id is the number of requests that the device was told of, counted from the start: the poster
-    /// has it at hand there. Then as many as a power of two.
+    /// As many as a power of two, and one less than that.
     notes: Box<[SendNote]>,
-    /// As many as that power of two, less one; sixteen times.
-    mask_by_16: u32,
-    /// Requests that are finished, counted from the start, modulo 2^32.
+    mask: u32,
+    /// Requests that the device knows of, and those that are finished, counted from the start, modulo 2^32.
+    posted: AtomicU32,
     done: AtomicU32,
 }
 
@@ -81,8 +59,9 @@ impl SendLedger {
     pub(super) fn new(blocks: u32) -> Self {
         assert!(blocks == 0 || blocks.is_power_of_two());
         Self {
-            notes: (0..=blocks.max(1)).map(|_| SendNote::default()).collect(),
-            mask_by_16: (blocks.max(1) - 1) * 16,
+            notes: (0..blocks.max(1)).map(|_| SendNote::default()).collect(),
+            mask: blocks.max(1) - 1,
+            posted: AtomicU32::new(0),
             done: AtomicU32::new(0),
         }
     }
@@ -90,84 +69,66 @@ impl SendLedger {
     /// The note of the request that begins in this block; the index is taken modulo the ring.
     #[inline(always)]
     pub(super) fn note(&self, block: u32) -> &SendNote {
-        // SAFETY: behind the first one there are as many as a power of two, which `new` sees to, so the
-        // masked index is below that.
-        unsafe {
-            self.notes
-                .get_unchecked((block & (self.mask_by_16 / 16)) as usize + 1)
-        }
+        // SAFETY: there are as many as a power of two, which `new` sees to, so the masked index is below that.
+        unsafe { self.notes.get_unchecked((block & self.mask) as usize) }
     }
 
-    /// The note of the first block, for the poster, which counts the blocks of the ring itself; the ledger
-    /// keeps it, and those behind it, and the one before it.
-    pub(super) fn first(&self) -> NonNull<SendNote> {
-        let all = NonNull::from(&*self.notes).cast::<SendNote>();
-        // SAFETY: there are two at least.
-        unsafe { all.add(1) }
+    /// Notes how many requests the device knows of.
+    #[inline(always)]
+    pub(super) fn post(&self, count: u32) {
+        // Relaxed: who asks about requests is ordered after the poster (`progress`).
+        self.posted.store(count, Ordering::Relaxed);
     }
 
-    /// How many requests the device was told of, and how many of them are finished.
+    /// How many requests the device knows of, and how many of them are finished.
     pub(super) fn progress(&self) -> (u32, u32) {
         // In this order: what is finished was posted before. Relaxed: who asks about requests is ordered
-        // behind whoever posted them.
+        // after the poster.
         let finished = self.done();
-        let posted = self.notes[0].told();
-        (posted as u32, finished)
+        (self.posted.load(Ordering::Relaxed), finished)
     }
 
     /// Requests that are finished.
     #[inline(always)]
     pub(super) fn done(&self) -> u32 {
-        // Acquire: pairs with the release in `finish`.
+        // Acquire: pairs with the release in `finish_seen`.
         self.done.load(Ordering::Acquire)
     }
 
     /// Whether a request that is not finished begins in this block, for the poller.
     pub(super) fn is_in_flight(&self, block: u16) -> bool {
         // Relaxed: see the module on the note, and only the one poller stores `done`.
-        let count = self.note(block.into()).count_change.load(Ordering::Relaxed) as u32;
+        let count = self.note(block.into()).count.load(Ordering::Relaxed);
         let done = self.done.load(Ordering::Relaxed);
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; gives its id, and what it
-    /// changed a memory key for if it did.
+    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what it
+    /// changed a memory key for.
+    #[inline(always)]
     pub(super) fn finish(&self, block: u16) -> (u64, u32) {
-        self.finish_of(u32::from(block) << u16::BITS)
+        let (id, count, change) = self.look(block);
+        self.finish_seen(count);
+        (id, change)
     }
 
-    /// As [`Self::finish`], of the block in the upper half.
+    /// The id of the request that begins in this block, the count that [`finish_seen`](Self::finish_seen)
+    /// takes, and what the request changed a memory key for.
     #[inline(always)]
-    pub(super) fn finish_of(&self, block: u32) -> (u64, u32) {
-        let (id, count_change) = self.look_of(block);
-        self.finish_seen(count_change);
-        (id, (count_change >> CHANGE) as u32)
+    pub(super) fn look(&self, block: u16) -> (u64, u32, u32) {
+        let note = self.note(block.into());
+        (
+            note.id.load(Ordering::Relaxed),
+            note.count.load(Ordering::Relaxed),
+            note.change.load(Ordering::Relaxed),
+        )
     }
 
-    /// The id of the request that begins in the block in the upper half, and what
-    /// [`finish_seen`](Self::finish_seen) takes.
+    /// Takes so many requests as finished: that which was looked at, and all before it.
     #[inline(always)]
-    pub(super) fn look_of(&self, block: u32) -> (u64, u64) {
-        // Sixteen times the note's index, which is where it lies behind the first: a shift and a mask find
-        // it.
-        let at = ((block >> (u16::BITS - 4)) & self.mask_by_16) as usize;
-        // SAFETY: as in `note`; sixteen bytes are a note, but where a test's atomics have more.
-        let note = unsafe {
-            let first = self.notes.as_ptr().add(1);
-            match size_of::<SendNote>() {
-                16 => &*first.byte_add(at),
-                _ => &*first.add(at / 16),
-            }
-        };
-        let id = note.id.load(Ordering::Relaxed);
-        (id, note.count_change.load(Ordering::Relaxed))
-    }
-
-    /// Takes the request that was looked at, and all before it, as finished.
-    #[inline(always)]
-    pub(super) fn finish_seen(&self, count_change: u64) {
+    pub(super) fn finish_seen(&self, count: u32) {
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
-        self.done.store(count_change as u32, Ordering::Release);
+        self.done.store(count, Ordering::Release);
     }
 }
 
@@ -199,10 +160,10 @@ impl RecvLedger {
         unsafe { self.ids.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// The first place for an id, for the poster, which counts the elements of the ring itself; the ledger
-    /// keeps it.
-    pub(super) fn first(&self) -> NonNull<AtomicU64> {
-        NonNull::from(&*self.ids).cast()
+    /// Notes the id of the request at this index. Relaxed: see the module on who reads it when.
+    #[inline(always)]
+    pub(super) fn note(&self, index: u32, id: u64) {
+        self.id(index).store(id, Ordering::Relaxed);
     }
 
     /// Requests that are finished.
@@ -428,11 +389,6 @@ impl SrqLedger {
         self.last
     }
 
-    /// The first element, for the poster; the ledger keeps it and all behind it.
-    pub(super) fn first(&self) -> NonNull<SrqElement> {
-        NonNull::from(&*self.elements).cast()
-    }
-
     /// The free element that follows the free element `index`; none if no other is free.
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
         self.right_behind(index).or_else(|| self.search(index))
@@ -566,23 +522,25 @@ mod tests {
     #[test]
     fn a_completion_finishes_all_requests_before_it() {
         let ledger = SendLedger::new(8);
-        ledger.note(0).write(10, 1);
-        ledger.note(2).write(11, 2);
-        ledger.note(3).write(12, 3);
+        ledger.note(0).write(10, 1, 0);
+        ledger.note(2).write(11, 2, 0);
+        ledger.note(3).write(12, 3, 7);
         assert_eq!(ledger.done(), 0);
-        assert_eq!(ledger.finish(3).0, 12);
+        assert_eq!(ledger.finish(3), (12, 7));
         assert_eq!(ledger.done(), 3);
-        ledger.note(8).write(13, 4);
-        assert_eq!(ledger.finish(0x8000).0, 13, "indices are modulo the ring");
+        ledger.note(8).write(13, 4, 0);
+        assert_eq!(
+            ledger.finish(0x8000),
+            (13, 0),
+            "indices are modulo the ring"
+        );
     }
 
     #[test]
     fn receives_finish_in_order() {
         let ledger = RecvLedger::new(4);
         for index in 0..4 {
-            ledger
-                .id(index)
-                .store(100 + u64::from(index), Ordering::Relaxed);
+            ledger.note(index, 100 + u64::from(index));
         }
         assert_eq!([ledger.finish(), ledger.finish()], [100, 101]);
         assert_eq!(ledger.done(), 2);
@@ -593,8 +551,7 @@ mod tests {
     fn loose_receives_finish_in_any_order() {
         let ledger = LooseLedger::new(8);
         for index in 0..8 {
-            let id = ledger.notes.id(index);
-            id.store(100 + u64::from(index), Ordering::Relaxed);
+            ledger.notes.note(index, 100 + u64::from(index));
         }
         assert_eq!(ledger.finish(2), Some(102));
         assert_eq!(ledger.finish(2), None, "once");

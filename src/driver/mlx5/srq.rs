@@ -55,11 +55,6 @@ impl SrqRing {
         self.max_sge
     }
 
-    /// Bytes of an element.
-    pub(super) fn stride(&self) -> usize {
-        self.stride as usize
-    }
-
     #[inline(always)]
     pub(super) fn record(&self) -> &Record {
         &self.record

@@ -22,7 +22,7 @@ use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
 use super::command::AllocUar;
-use super::copy::{copy_block, copy_blocks, store_block, stores_at_once};
+use super::copy::{copy_blocks, stores_at_once};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
 use super::turn::{Mine, Turn};
 use crate::command::CommandFd;
@@ -201,18 +201,6 @@ impl Register {
         self.page_id
     }
 
-    /// Whether a request of so many blocks can be copied.
-    #[inline(always)]
-    pub(super) fn takes(&self, blocks: u64) -> bool {
-        blocks <= (self.half / BLOCK) as u64
-    }
-
-    /// Whether a request is copied by stores of whole blocks: by [`Self::store_block`].
-    #[inline(always)]
-    pub(super) fn stores_at_once(&self) -> bool {
-        self.at_once
-    }
-
     /// Stores to the next half by `store`, behind the record, and goes on to the other half.
     #[inline(always)]
     fn with_next(&self, store: impl FnOnce(NonNull<u8>)) {
@@ -235,48 +223,24 @@ impl Register {
         self.with_next(|next| unsafe { next.cast::<u64>().write_volatile(first) });
     }
 
-    /// Rings by copying a request of one block.
+    /// Rings by copying a whole request if the register takes so many blocks, or else with its first 8 bytes.
     ///
-    /// One of a control segment alone, as a send of nothing is, too. libmlx5 rings with the first 8 bytes for
-    /// it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters take it.
-    ///
-    /// # Safety
-    ///
-    /// Nobody else uses the register meanwhile, and it takes copies. `request` is the start of a block,
-    /// readable and aligned to it.
-    #[inline(always)]
-    pub(super) unsafe fn copy_block(&self, request: NonNull<u8>) {
-        // SAFETY: by this function's contract; a half begins there, which has a block.
-        self.with_next(|next| unsafe { copy_block(request, next) });
-    }
-
-    /// As [`Self::copy_block`], by one store.
-    ///
-    /// # Safety
-    ///
-    /// As there, and [`Self::stores_at_once`] says so.
-    pub(super) unsafe fn store_block(&self, request: NonNull<u8>) {
-        // SAFETY: by this function's contract; a half begins there, which has a block.
-        self.with_next(|next| unsafe { store_block(request, next) });
-    }
-
-    /// Rings by copying a whole request if the register takes it, or else with its first 8 bytes.
+    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the first
+    /// 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters take it.
     ///
     /// # Safety
     ///
     /// Nobody else uses the register meanwhile, or it is uncached. `request` is the start of so many blocks,
     /// at least one, all readable and aligned to a block.
-    pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u64) {
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u32) {
+        let blocks = blocks as usize;
+        let takes_it = blocks * BLOCK <= self.half;
         // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
         unsafe {
-            match (self.takes(blocks), self.at_once) {
-                (true, false) => self.with_next(|next| copy_blocks(request, next, blocks as usize)),
-                (true, true) => self.with_next(|next| {
-                    for at in (0..blocks as usize).map(|block| block * BLOCK) {
-                        store_block(request.add(at), next.add(at));
-                    }
-                }),
-                (false, _) => self.ring(request.cast::<u64>().read()),
+            match takes_it {
+                true => self.with_next(|next| copy_blocks(request, next, blocks, self.at_once)),
+                false => self.ring(request.cast::<u64>().read()),
             }
         }
     }
@@ -292,7 +256,7 @@ impl Register {
 pub(super) struct Registers {
     /// Bytes of a register; 0 if there are none.
     size: usize,
-    /// See [`Register::stores_at_once`].
+    /// The CPU stores a block at once.
     at_once: bool,
     /// UARs in a page.
     uars: usize,

@@ -121,25 +121,21 @@ pub fn rxe_post(bytes: &[u8]) {
     let ring = unsafe { Producer::new(memory.base, memory.length, size_of::<RecvWqe>()) };
     let Ok(ring) = ring else { return };
     let mut queue = RecvQueue::new(ring, 0, None);
-    let mut at = queue.begin();
     for consumer in steps {
         let mut posted = 0;
         let none: &[LocalSlice<'_>] = &[];
         loop {
-            if !queue.push_usual(&mut at, posted.into(), none) {
-                match queue.push(at, posted.into(), none) {
-                    Ok(behind) => at = behind,
-                    Err(_) => break,
-                }
+            if queue.write(posted.into(), none).is_err() {
+                break;
             }
             posted += 1;
             assert!(posted <= queue.capacity(), "more than the ring holds");
         }
         assert!(queue.in_flight() <= queue.capacity());
         if consumer % 2 == 0 {
-            queue.ring(at);
+            queue.ring();
         }
-        at = queue.begin();
+        queue.begin();
         memory.set(offset_of!(QueueBuf, consumer_index), consumer);
     }
 }

@@ -196,10 +196,6 @@ pub(super) fn reset(
 /// said to hold there is room besides what is posted from now on.
 fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Result<()> {
     let waited = reset.send.in_flight() > 0;
-    reset.send.forget();
-    if let Some(recv) = reset.recv {
-        recv.forget();
-    }
     fd.execute(reset.command)?;
     if waited {
         fd.execute(reset.command)?;

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 
 use super::map::Keep;
-use super::ring::{Filling, Producer};
+use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
 use crate::driver::contract;
 use crate::work::{Element, PostError};
@@ -34,8 +34,6 @@ impl RecvQueue {
 }
 
 impl contract::RecvQueue for RecvQueue {
-    type At = Filling;
-
     fn capacity(&self) -> u32 {
         self.ring.capacity()
     }
@@ -49,70 +47,31 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) -> Filling {
-        self.ring.filling()
+    fn begin(&mut self) {
+        self.ring.abandon();
     }
 
     #[inline(always)]
-    fn pending(&self, at: Filling) -> u32 {
-        self.ring.pending(at.next())
+    fn pending(&self) -> u32 {
+        self.ring.pending()
     }
 
     #[inline(always)]
-    fn push_usual<E: Element>(&mut self, at: &mut Filling, wr_id: u64, slices: &[E]) -> bool {
-        if !(slices.len() == 1 || slices.len() <= self.max_sge as usize) {
-            return false;
-        }
-        match self.ring.known_slot(at) {
-            Some(slot) => {
-                fill(slot, wr_id, slices);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that
-    /// is left to do, so that who posts keeps as little as can be for it.
-    #[cold]
-    #[inline(never)]
-    fn push<E: Element>(
-        &mut self,
-        mut at: Filling,
-        wr_id: u64,
-        slices: &[E],
-    ) -> Result<Filling, PostError> {
+    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
         }
-        let slot = self.ring.free_slot(&mut at);
-        fill(
-            slot.ok_or_else(|| full(self.ring.capacity()))?,
-            wr_id,
-            slices,
-        );
-        // A queue that has no room for one slice never knows of a slot for it.
-        Ok(match self.max_sge {
-            0 => at.knowing_nothing(),
-            _ => at,
-        })
+        let Some(slot) = self.ring.free_slot() else {
+            return Err(full(self.ring.capacity()));
+        };
+        fill(slot, wr_id, slices);
+        self.ring.advance();
+        Ok(())
     }
 
     #[inline(always)]
-    fn ring_usual(&mut self, at: Filling) {
-        self.ring.publish_known(at);
-    }
-
-    #[inline(always)]
-    fn ring(&mut self, at: Filling) {
-        self.ring.publish(at);
-    }
-}
-
-impl RecvQueue {
-    /// Has the next request looked at, and its queue pair's state as well.
-    pub(super) fn forget(&mut self) {
-        self.ring.forget();
+    fn ring(&mut self) {
+        self.ring.publish();
     }
 }
 

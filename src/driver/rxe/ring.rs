@@ -225,33 +225,21 @@ impl Indices {
 
 /// The filling side of a work queue.
 ///
-/// Slots are filled ahead of the published index. How far, whoever fills them counts for itself: from
-/// [`Producer::published`] on, as far as there are free slots. [`Producer::publish`] gives the kernel all
-/// that come before an index; what was filled and never published is filled again.
+/// Slots are filled at the tail, ahead of the published index. [`Producer::publish`] gives the kernel all before
+/// the tail; [`Producer::abandon`] takes the tail back.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
     /// The published index.
     published: u32,
+    /// The index of the next slot to fill.
+    tail: u32,
     /// Slots before this index are free: the kernel's index when it was last looked at, less what waits
     /// unread.
     consumed: u32,
-    /// Below this index, from the published one on, slots are known to be free, and none is the last one of
-    /// the ring: the index behind it is the next number. 0 before the first look, and after a reset.
-    known: u32,
-    /// The slot of the published index, if that is below `known`.
-    slot: NonNull<u8>,
-    /// Bytes of a slot.
-    stride: usize,
     /// What waits unread.
     watch: Option<Watch>,
 }
-
-// SAFETY: the slot lies in the ring's memory, of which the same is true as of `Ring`; only who has the
-// producer to itself writes there.
-unsafe impl Send for Producer {}
-// SAFETY: shared references read plain fields, and atomics.
-unsafe impl Sync for Producer {}
 
 impl Producer {
     /// The producer of a ring of elements of `element` bytes that lies in `length` bytes at `base`.
@@ -273,10 +261,8 @@ impl Producer {
         Ok(Self {
             ring,
             published,
+            tail: published,
             consumed,
-            known: 0,
-            slot: ring.slots,
-            stride: 1 << ring.log2_slot,
             watch: None,
         })
     }
@@ -296,77 +282,42 @@ impl Producer {
         1 << self.ring.log2_slot
     }
 
-    /// Where filling goes on.
-    #[inline(always)]
-    pub(super) fn filling(&self) -> Filling {
-        Filling {
-            next: self.published.into(),
-            known: self.known.into(),
-            slot: self.slot,
-        }
+    /// The first slot of the ring.
+    pub(super) fn first_slot(&self) -> NonNull<u8> {
+        self.ring.slots
     }
 
-    /// The slot at which filling is, if it is known to be free, and goes on behind it. All slots before have
-    /// been filled.
+    /// The slot at the tail, if it is free.
     #[inline(always)]
-    pub(super) fn known_slot(&self, filling: &mut Filling) -> Option<NonNull<u8>> {
-        if filling.next >= filling.known {
-            return None;
-        }
-        let slot = filling.slot;
-        filling.next += 1;
-        // SAFETY: it is not the last slot of the ring.
-        filling.slot = unsafe { slot.add(self.stride) };
-        Some(slot)
-    }
-
-    /// The slot of the published index, if it is known to be free.
-    #[inline(always)]
-    pub(super) fn next_known(&self) -> Option<NonNull<u8>> {
-        (self.published < self.known).then_some(self.slot)
-    }
-
-    /// Publishes that slot.
-    ///
-    /// # Safety
-    ///
-    /// [`Self::next_known`] has given it.
-    #[inline(always)]
-    pub(super) unsafe fn publish_next(&mut self) {
-        self.published += 1;
-        // SAFETY: by this function's contract it was not the last slot of the ring.
-        self.slot = unsafe { self.slot.add(self.stride) };
-        self.tell();
-    }
-
-    /// As [`Self::known_slot`], but looks how far the kernel has come.
-    pub(super) fn free_slot(&mut self, filling: &mut Filling) -> Option<NonNull<u8>> {
-        let mask = self.ring.index_mask;
-        let next = filling.next as u32 & mask;
-        let is_full = |ring: &Self| next.wrapping_add(1) & mask == ring.consumed;
-        if is_full(self) {
+    pub(super) fn free_slot(&mut self) -> Option<NonNull<u8>> {
+        if self.after_tail() == self.consumed {
             self.look();
+            if self.after_tail() == self.consumed {
+                return None;
+            }
         }
-        if is_full(self) {
-            return None;
-        }
-        let slot = self.ring.slot(next);
-        let next = next.wrapping_add(1) & mask;
-        let free = self.consumed.wrapping_sub(next).wrapping_sub(1) & mask;
-        *filling = Filling {
-            next: next.into(),
-            known: next.saturating_add(free).min(mask).into(),
-            slot: self.ring.slot(next),
-        };
-        Some(slot)
+        Some(self.ring.slot(self.tail))
     }
 
-    /// Forgets which slots are free, so that the next one is looked for.
-    pub(super) fn forget(&mut self) {
-        self.known = 0;
+    /// The slot at the tail has been filled.
+    #[inline(always)]
+    pub(super) fn advance(&mut self) {
+        self.tail = self.after_tail();
+    }
+
+    /// Gives up the slots that were filled and not published.
+    #[inline(always)]
+    pub(super) fn abandon(&mut self) {
+        self.tail = self.published;
+    }
+
+    #[inline(always)]
+    fn after_tail(&self) -> u32 {
+        (self.tail + 1) & self.ring.index_mask
     }
 
     /// Looks at the kernel's index again.
+    #[cold]
     fn look(&mut self) {
         let (consumed, unread) = self.progress();
         // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
@@ -403,40 +354,16 @@ impl Producer {
         (consumed, watch.unread())
     }
 
-    /// How many slots before an index are filled and not yet published.
+    /// How many slots are filled and not published.
     #[inline(always)]
-    pub(super) fn pending(&self, next: u32) -> u32 {
-        next.wrapping_sub(self.published) & self.ring.index_mask
+    pub(super) fn pending(&self) -> u32 {
+        self.tail.wrapping_sub(self.published) & self.ring.index_mask
     }
 
-    /// Whether no slot is filled that is not published.
+    /// Publishes all slots before the tail.
     #[inline(always)]
-    pub(super) fn is_published(&self, filling: Filling) -> bool {
-        filling.next() == self.published
-    }
-
-    /// Publishes all slots before the one at which filling is.
-    #[inline(always)]
-    pub(super) fn publish(&mut self, filling: Filling) {
-        let Filling { next, known, slot } = filling;
-        self.published = next as u32;
-        (self.known, self.slot) = (known as u32, slot);
-        self.tell();
-    }
-
-    /// As [`Self::publish`], where all were known to be free; tells how many there are.
-    #[inline(always)]
-    pub(super) fn publish_known(&mut self, filling: Filling) -> u32 {
-        // None of them is the last one of the ring.
-        let count = filling.next() - self.published;
-        self.published = filling.next();
-        self.slot = filling.slot;
-        self.tell();
-        count
-    }
-
-    #[inline(always)]
-    fn tell(&self) {
+    pub(super) fn publish(&mut self) {
+        self.published = self.tail;
         // Release: pairs with the kernel's acquire of the producer index before it reads the slots.
         let index = self.ring.producer_index();
         index.store(self.published, Ordering::Release);
@@ -452,36 +379,6 @@ impl Producer {
         // Acquire: as in `look`; a caller may conclude that the kernel no longer uses slots.
         let consumed = self.ring.consumer_index().load(Ordering::Acquire);
         self.published.wrapping_sub(consumed) & self.ring.index_mask
-    }
-}
-
-/// Where slots are filled. Whoever fills them keeps it, so that the compiler keeps it in registers. (Numbers
-/// of 64 bits, since two that share a word are taken out of it and put back.)
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filling {
-    /// The index of the next slot.
-    next: u64,
-    /// See [`Producer::known`].
-    known: u64,
-    /// The next slot, if its index is below `known`.
-    slot: NonNull<u8>,
-}
-
-// SAFETY: a place; only who has the producer to itself writes there.
-unsafe impl Send for Filling {}
-// SAFETY: as above.
-unsafe impl Sync for Filling {}
-
-impl Filling {
-    /// The index of the next slot.
-    #[inline(always)]
-    pub(super) fn next(&self) -> u32 {
-        self.next as u32
-    }
-
-    /// The same, with the next slot looked for.
-    pub(super) fn knowing_nothing(self) -> Self {
-        Self { known: 0, ..self }
     }
 }
 

@@ -3,10 +3,6 @@
 //! Slot layout: `struct rxe_send_wqe` in `include/uapi/rdma/rdma_user_rxe.h`. The kernel keeps its progress
 //! in a slot while it is in flight, so those fields are zeroed each time a slot is filled again.
 
-#[cfg(feature = "c-abi")]
-mod steps;
-
-use std::hint::assert_unchecked;
 use std::ptr::NonNull;
 
 use uverbs_uapi::enums::WrOpcode;
@@ -14,11 +10,9 @@ use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, WrMw, WrUd};
 
 use super::map::Keep;
-use super::ring::{Filling, Producer};
-use crate::command::{Doorbell, Failed};
-#[cfg(feature = "c-abi")]
-use crate::driver::contract::Opened;
-use crate::driver::contract::{self, SendSlot as _};
+use super::ring::Producer;
+use crate::command::Doorbell;
+use crate::driver::contract;
 use crate::error::Errno;
 use crate::work::{Bind, DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
 
@@ -37,16 +31,17 @@ pub(crate) struct SendQueue {
     doorbell: Doorbell,
     max_sge: u32,
     max_inline: u32,
+    /// The slot that was filled last.
+    last: NonNull<u8>,
     /// A request had a memory window of type 2 bound, which may be so still.
     bound_windows: bool,
     _maps: Option<Keep>,
 }
 
-/// A slot that has been filled: its id and flags may still change until the doorbell.
-#[derive(Debug)]
-pub(crate) struct SendSlot {
-    wqe: NonNull<SendWqe>,
-}
+// SAFETY: the last slot lies in the ring's memory, which the maps keep; only this value writes there.
+unsafe impl Send for SendQueue {}
+// SAFETY: shared references read plain fields and atomics only.
+unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
     /// A send queue over a ring; `maps` keep the ring's memory mapped.
@@ -63,6 +58,7 @@ impl SendQueue {
         Self {
             max_sge: max_sge.clamp(1, (room / size_of::<Sge>()) as u32),
             max_inline: max_inline.min(room as u32),
+            last: ring.first_slot(),
             ring,
             doorbell,
             bound_windows: false,
@@ -87,79 +83,28 @@ impl SendQueue {
         }
     }
 
-    /// Refuses a payload that does not fit into a slot.
-    fn check(&self, payload: Payload<'_>) -> Result<(), PostError> {
-        match payload {
-            _ if self.takes(payload) => Ok(()),
-            Payload::Gather(slices) => Err(too_many(slices.len(), self.max_sge)),
-            Payload::Sges(sges) => Err(too_many(sges.len(), self.max_sge)),
-            Payload::InlineSges(pieces) => Err(inline_too_long(pieces.len(), self.max_inline)),
-            Payload::Inline(bytes) => Err(inline_too_long(bytes.len(), self.max_inline)),
-        }
-    }
-
-    /// Fills a free slot with a request that fits.
-    #[inline(always)]
-    fn fill(
-        &mut self,
-        slot: NonNull<u8>,
-        operation: Operation,
-        to: Option<Destination<'_, u32>>,
-        payload: Payload<'_>,
-    ) {
-        if let Operation::BindMw(bind) = operation {
-            self.bound_windows |= bind.of_queue_pair;
-        }
-        let wqe = slot.cast::<SendWqe>();
-        // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
-        // a `SendWqe` and behind it `max_sge` slices or `max_inline` bytes, which `new` made sure of and
-        // the caller keeps to.
-        unsafe {
-            write_payload(wqe, payload);
-            write_request(wqe, operation, to);
-        }
-        let flags = match payload {
-            Payload::Gather(_) | Payload::Sges(_) => SendFlags::empty(),
-            Payload::Inline(_) | Payload::InlineSges(_) => SendFlags::INLINE,
-        };
-        // SAFETY: as above.
-        unsafe {
-            (&raw mut (*wqe.as_ptr()).wr.wr_id).write(0);
-            (&raw mut (*wqe.as_ptr()).wr.send_flags).write(flags.bits());
-        }
-    }
-
-    /// Looks how far the kernel has come, and fills the next slot if it is free. Out of line, with all that
-    /// is left to do, so that who posts keeps as little as can be for it.
+    /// Why the payload does not fit into a slot.
     #[cold]
-    #[inline(never)]
-    fn fill_if_free(
-        &mut self,
-        mut filling: Filling,
-        operation: Operation,
-        to: Option<Destination<'_, u32>>,
-        payload: Payload<'_>,
-    ) -> Result<(NonNull<u8>, Filling), PostError> {
-        self.check(payload)?;
-        match self.ring.free_slot(&mut filling) {
-            Some(slot) => {
-                self.fill(slot, operation, to, payload);
-                Ok((slot, filling))
-            }
-            None => Err(full(self.ring.capacity())),
+    fn refusal(&self, payload: Payload<'_>) -> PostError {
+        match payload {
+            Payload::Gather(slices) => too_many(slices.len(), self.max_sge),
+            Payload::Sges(sges) => too_many(sges.len(), self.max_sge),
+            Payload::InlineSges(pieces) => inline_too_long(pieces.len(), self.max_inline),
+            Payload::Inline(bytes) => inline_too_long(bytes.len(), self.max_inline),
         }
     }
 
-    /// Has the next request looked at, and its queue pair's state as well.
-    pub(super) fn forget(&mut self) {
-        self.ring.forget();
+    /// The request that was filled last.
+    #[inline(always)]
+    fn last(&mut self) -> &mut SendWqe {
+        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone until
+        // it is published.
+        unsafe { self.last.cast::<SendWqe>().as_mut() }
     }
 }
 
 impl contract::SendQueue for SendQueue {
     type Ah = u32;
-    type Slot = SendSlot;
-    type Batch<'q> = SendBatch<'q>;
 
     fn capacity(&self) -> u32 {
         self.ring.capacity()
@@ -178,143 +123,68 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn batch(&mut self) -> SendBatch<'_> {
-        SendBatch {
-            filling: self.ring.filling(),
-            unusual: 0,
-            queue: self,
-        }
+    fn begin(&mut self) {
+        self.ring.abandon();
     }
 
     #[inline(always)]
-    fn post(
-        &mut self,
-        wr_id: u64,
-        operation: Operation,
-        payload: Payload<'_>,
-    ) -> Option<Result<(), Failed>> {
-        if !self.takes(payload) || !self.doorbell.is_write() {
-            return None;
-        }
-        let slot = self.ring.next_known()?;
-        self.fill(slot, operation, None, payload);
-        let mut filled = SendSlot { wqe: slot.cast() };
-        filled.set_id(wr_id);
-        filled.add_flags(SendFlags::SIGNALED);
-        // SAFETY: it has been filled.
-        unsafe { self.ring.publish_next() };
-        Some(self.doorbell.write())
-    }
-
-    fn ring_again(&mut self, failed: Failed) -> Result<(), Errno> {
-        self.doorbell.after(failed)
-    }
-}
-
-/// The batch: it lies in the ring, behind what was published. It counts for itself, so that the compiler
-/// keeps that in a register.
-#[derive(Debug)]
-pub(crate) struct SendBatch<'q> {
-    queue: &'q mut SendQueue,
-    /// Where it is. It began where the ring is.
-    filling: Filling,
-    /// Not 0 if one of its slots was not known to be free. (A number: see [`Filling`].)
-    unusual: u64,
-}
-
-impl contract::SendBatch for SendBatch<'_> {
-    type Ah = u32;
-    type Slot = SendSlot;
-
-    #[inline(always)]
-    fn len(&self) -> u32 {
-        self.queue.ring.pending(self.filling.next())
+    fn pending(&self) -> u32 {
+        self.ring.pending()
     }
 
     #[inline(always)]
-    fn push_usual(
+    fn write(
         &mut self,
         operation: Operation,
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
-    ) -> Option<SendSlot> {
-        let queue = &mut *self.queue;
-        if !queue.takes(payload) {
-            return None;
+    ) -> Result<(), PostError> {
+        if !self.takes(payload) {
+            return Err(self.refusal(payload));
         }
-        let slot = queue.ring.known_slot(&mut self.filling)?;
-        queue.fill(slot, operation, to, payload);
-        Some(SendSlot { wqe: slot.cast() })
-    }
-
-    #[inline(always)]
-    fn push_other(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, u32>>,
-        payload: Payload<'_>,
-    ) -> Result<SendSlot, PostError> {
-        let filling = self.filling;
-        let (slot, filling) = match self.queue.fill_if_free(filling, operation, to, payload) {
-            Ok(filled) => filled,
-            Err(error) => {
-                // SAFETY: nothing was rung. Now the compiler knows that it is an error wherever it is kept.
-                unsafe { assert_unchecked(!matches!(error, PostError::Doorbell(_))) };
-                return Err(error);
-            }
+        let Some(slot) = self.ring.free_slot() else {
+            return Err(full(self.ring.capacity()));
         };
-        (self.filling, self.unusual) = (filling, 1);
-        Ok(SendSlot { wqe: slot.cast() })
-    }
-
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn open(&mut self, operation: Operation, wr_id: u64, flags: SendFlags) -> Option<Opened> {
-        self.open_usual(operation, wr_id, flags)
-    }
-
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    unsafe fn close(&mut self, opened: Opened, payload: Payload<'_>) -> bool {
-        // SAFETY: this function has the same contract.
-        unsafe { self.close_usual(opened, payload) }
-    }
-
-    #[inline(always)]
-    fn is_usual(&self) -> bool {
-        self.unusual == 0 && !self.queue.ring.is_published(self.filling)
-    }
-
-    /// One index store, one system call.
-    #[inline(always)]
-    fn ring(&mut self) -> Result<usize, Errno> {
-        let (is_usual, filling) = (self.is_usual(), self.filling);
-        let queue = &mut *self.queue;
-        let count = match is_usual {
-            true => queue.ring.publish_known(filling),
-            false => match queue.ring.pending(filling.next()) {
-                0 => return Ok(0),
-                count => {
-                    queue.ring.publish(filling);
-                    count
-                }
-            },
+        if let Operation::BindMw(bind) = operation {
+            self.bound_windows |= bind.of_queue_pair;
+        }
+        let wqe = slot.cast::<SendWqe>();
+        let flags = match payload {
+            Payload::Gather(_) | Payload::Sges(_) => SendFlags::empty(),
+            Payload::Inline(_) | Payload::InlineSges(_) => SendFlags::INLINE,
         };
-        queue.doorbell.ring().map(|()| count as usize)
+        // SAFETY: the slot is free, so it is this side's alone until it is published; it is aligned to 8 and
+        // holds a `SendWqe`, followed by `max_sge` slices or `max_inline` bytes, which `new` made sure of.
+        unsafe {
+            write_payload(wqe, payload);
+            write_request(wqe, operation, to);
+            (&raw mut (*wqe.as_ptr()).wr.wr_id).write(0);
+            (&raw mut (*wqe.as_ptr()).wr.send_flags).write(flags.bits());
+        }
+        self.last = slot;
+        self.ring.advance();
+        Ok(())
     }
-}
 
-impl contract::SendSlot for SendSlot {
     #[inline(always)]
     fn set_id(&mut self, wr_id: u64) {
-        // SAFETY: the slot is filled and not published, for the batch that lent it out is still borrowed.
-        unsafe { (&raw mut (*self.wqe.as_ptr()).wr.wr_id).write(wr_id) };
+        self.last().wr.wr_id = wr_id;
     }
 
     #[inline(always)]
     fn add_flags(&mut self, flags: SendFlags) {
-        // SAFETY: as in `set_id`.
-        unsafe { (*self.wqe.as_ptr()).wr.send_flags |= flags.bits() };
+        self.last().wr.send_flags |= flags.bits();
+    }
+
+    /// One store of an index, one system call.
+    #[inline(always)]
+    fn ring(&mut self) -> Result<usize, Errno> {
+        let count = self.ring.pending();
+        if count == 0 {
+            return Ok(0);
+        }
+        self.ring.publish();
+        self.doorbell.ring().map(|()| count as usize)
     }
 }
 

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::counts::Counts;
 use super::map::RingView;
 use super::recv::RecvQueue;
-use super::ring::Filling;
 use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::{Element, LocalKey, PostError, Progress};
@@ -156,8 +155,6 @@ impl contract::SrqBacking for Arc<SrqRing> {
 }
 
 impl contract::RecvQueue for SharedRecvQueue {
-    type At = Filling;
-
     fn capacity(&self) -> u32 {
         self.queue.capacity()
     }
@@ -171,41 +168,25 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) -> Filling {
-        self.queue.begin()
+    fn begin(&mut self) {
+        self.queue.begin();
     }
 
     #[inline(always)]
-    fn pending(&self, at: Filling) -> u32 {
-        self.queue.pending(at)
+    fn pending(&self) -> u32 {
+        self.queue.pending()
     }
 
     #[inline(always)]
-    fn push_usual<E: Element>(&mut self, at: &mut Filling, wr_id: u64, slices: &[E]) -> bool {
-        self.queue.push_usual(at, wr_id, slices)
+    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+        self.queue.write(wr_id, slices)
     }
 
     #[inline(always)]
-    fn push<E: Element>(
-        &mut self,
-        at: Filling,
-        wr_id: u64,
-        slices: &[E],
-    ) -> Result<Filling, PostError> {
-        self.queue.push(at, wr_id, slices)
-    }
-
-    #[inline(always)]
-    fn ring_usual(&mut self, at: Filling) {
+    fn ring(&mut self) {
         // Before the kernel and others see the requests in the ring.
-        self.ring.counts.post(self.queue.pending(at));
-        self.queue.ring_usual(at);
-    }
-
-    #[inline(always)]
-    fn ring(&mut self, at: Filling) {
-        self.ring.counts.post(self.queue.pending(at));
-        self.queue.ring(at);
+        self.ring.counts.post(self.queue.pending());
+        self.queue.ring();
     }
 }
 

@@ -6,6 +6,7 @@
 //! pairs.
 
 mod device;
+mod queue;
 mod queues;
 mod tests;
 mod traffic;
@@ -15,7 +16,8 @@ use std::ops::RangeInclusive;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::MrHandle;
 
-use super::absent::{NoCq, NoRecvQueue, NoSendQueue};
+pub(crate) use self::queue::{Receives, Sends};
+use super::absent::{NoCq, NoRecvQueue};
 use super::contract::{self, ContextOptions, NoDeviceMemory, Nothing};
 use crate::command::{CommandFd, DriverReply, GetContext, GetContextReply, RegMr, RegMrReply};
 use crate::device::{DriverClue, DriverId};
@@ -33,14 +35,18 @@ impl contract::Driver for Sample {
     const QP_TYPES: &'static [QpType] = &[QpType::DRIVER];
 
     type Cq = NoCq;
-    type SendQueue = NoSendQueue;
-    type RecvQueue = NoRecvQueue;
+    type SendQueue = Sends;
+    type RecvQueue = Receives;
     type SharedRecvQueue = NoRecvQueue;
     type Ah = ();
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = Nothing;
     type SrqBacking = Nothing;
     type ThreadDomain = Nothing;
+
+    fn sample_send_queue() -> Option<Sends> {
+        Some(Sends::default())
+    }
 
     fn is_behind(clue: &DriverClue) -> bool {
         matches!(clue, DriverClue::Bus(name) if name == "sample_core")

@@ -9,6 +9,7 @@ use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::types::Sge;
 
 use super::device::{Cqe, Data, Device, Rqe, Wqe};
+use crate::driver::contract;
 use crate::driver::kit::unordered::Unordered;
 use crate::error::Errno;
 use crate::work::{Destination, Element, Operation, Payload, PollError, PostError, Progress};
@@ -42,16 +43,6 @@ impl Notes {
     }
 }
 
-/// A request to post.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wr<'a> {
-    pub(super) wr_id: u64,
-    pub(super) flags: SendFlags,
-    pub(super) operation: Operation,
-    pub(super) to: Option<Destination<'a, ()>>,
-    pub(super) payload: Payload<'a>,
-}
-
 /// A request that was written and not rung.
 #[derive(Debug)]
 struct Written {
@@ -71,70 +62,90 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
-    pub(super) fn max_sge(operation: Operation) -> u32 {
+    /// The most slices of an operation.
+    fn most_slices(operation: Operation) -> u32 {
         match operation {
             Operation::Send | Operation::SendImm { .. } => MAX_SGE,
             _ => MAX_SGE_RDMA,
         }
     }
 
-    pub(super) fn max_inline(operation: Operation) -> u32 {
+    /// The most inline bytes of an operation.
+    fn most_inline(operation: Operation) -> u32 {
         match operation {
             Operation::Send | Operation::SendImm { .. } => MAX_INLINE,
             _ => 0,
         }
     }
 
-    pub(super) fn in_flight(&self) -> u32 {
-        self.notes.lock().in_flight()
-    }
-
     /// How far it is, from the oldest request on.
     pub(super) fn progress(&self) -> Progress {
         self.notes.lock().progress()
     }
+}
 
-    pub(super) fn begin(&mut self) {
+impl contract::SendQueue for SendQueue {
+    type Ah = ();
+
+    fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn max_sge(&self) -> u32 {
+        MAX_SGE
+    }
+
+    fn max_inline(&self) -> u32 {
+        MAX_INLINE
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.notes.lock().in_flight()
+    }
+
+    fn begin(&mut self) {
         self.written.clear();
     }
 
-    pub(super) fn pending(&self) -> u32 {
+    fn pending(&self) -> u32 {
         self.written.len() as u32
     }
 
-    pub(super) fn write(&mut self, request: &Wr<'_>) -> Result<(), PostError> {
-        if self.notes.lock().room() <= self.written.len() {
-            let capacity = self.capacity;
-            return Err(PostError::QueueFull { capacity });
-        }
-        let Some(Destination::Datagram(to)) = request.to else {
+    fn write(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, ()>>,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        has_room(&self.notes, self.written.len(), self.capacity)?;
+        let Some(Destination::Datagram(to)) = to else {
             return Err(PostError::Destination);
         };
         self.written.push(Written {
             note: Note {
-                wr_id: request.wr_id,
-                is_signaled: request.flags.contains(SendFlags::SIGNALED),
+                wr_id: 0,
+                is_signaled: false,
             },
             dest_qpn: to.qpn,
-            operation: request.operation,
-            data: data(request.operation, request.payload)?,
+            operation,
+            data: data(operation, payload)?,
         });
         Ok(())
     }
 
-    pub(super) fn set_id(&mut self, wr_id: u64) {
+    fn set_id(&mut self, wr_id: u64) {
         if let Some(written) = self.written.last_mut() {
             written.note.wr_id = wr_id;
         }
     }
 
-    pub(super) fn add_flags(&mut self, flags: SendFlags) {
+    fn add_flags(&mut self, flags: SendFlags) {
         if let Some(written) = self.written.last_mut() {
             written.note.is_signaled |= flags.contains(SendFlags::SIGNALED);
         }
     }
 
-    pub(super) fn ring(&mut self) -> Result<usize, Errno> {
+    fn ring(&mut self) -> Result<usize, Errno> {
         let count = self.written.len();
         let mut notes = self.notes.lock();
         let numbered = self.written.drain(..).filter_map(|written| {
@@ -147,6 +158,14 @@ impl SendQueue {
         });
         self.device.ring_sends(self.qpn, numbered);
         Ok(count)
+    }
+}
+
+/// Refuses another request if the queue is full with those that were written.
+fn has_room(notes: &Notes, written: usize, capacity: u32) -> Result<(), PostError> {
+    match notes.lock().room() > written {
+        true => Ok(()),
+        false => Err(PostError::QueueFull { capacity }),
     }
 }
 
@@ -165,12 +184,12 @@ fn data(operation: Operation, payload: Payload<'_>) -> Result<Data, PostError> {
             return inline(operation, bytes);
         }
     };
-    fits(slices.len(), SendQueue::max_sge(operation))?;
+    fits(slices.len(), SendQueue::most_slices(operation))?;
     Ok(Data::Slices(slices))
 }
 
 fn inline(operation: Operation, bytes: Vec<u8>) -> Result<Data, PostError> {
-    let (given, max) = (bytes.len(), SendQueue::max_inline(operation));
+    let (given, max) = (bytes.len(), SendQueue::most_inline(operation));
     match given <= max as usize {
         true => Ok(Data::Inline(bytes)),
         false => Err(PostError::InlineTooLong { given, max }),
@@ -201,25 +220,30 @@ pub(super) struct RecvQueue {
     written: Vec<(Note, Vec<Sge>)>,
 }
 
-impl RecvQueue {
-    pub(super) fn in_flight(&self) -> u32 {
+impl contract::RecvQueue for RecvQueue {
+    fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn max_sge(&self) -> u32 {
+        MAX_SGE
+    }
+
+    fn in_flight(&self) -> u32 {
         self.notes.lock().in_flight()
     }
 
-    pub(super) fn begin(&mut self) {
+    fn begin(&mut self) {
         self.written.clear();
     }
 
-    pub(super) fn pending(&self) -> u32 {
+    fn pending(&self) -> u32 {
         self.written.len() as u32
     }
 
-    pub(super) fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         fits(slices.len(), MAX_SGE)?;
-        if self.notes.lock().room() <= self.written.len() {
-            let capacity = self.capacity;
-            return Err(PostError::QueueFull { capacity });
-        }
+        has_room(&self.notes, self.written.len(), self.capacity)?;
         let note = Note {
             wr_id,
             is_signaled: true,
@@ -228,7 +252,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    pub(super) fn ring(&mut self) {
+    fn ring(&mut self) {
         let mut notes = self.notes.lock();
         let numbered = self.written.drain(..).filter_map(|(note, slices)| {
             let number = notes.begin(note)?;

@@ -7,7 +7,8 @@ use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::types::Sge;
 
 use super::device::Device;
-use super::queues::{Cq, RecvQueue, SendQueue, Wr, create_qp};
+use super::queues::{Cq, RecvQueue, SendQueue, create_qp};
+use crate::driver::contract::{RecvQueue as _, SendQueue as _};
 use crate::work::{
     DatagramTo, Destination, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
 };
@@ -71,13 +72,11 @@ impl World {
             qkey: 0,
             pd: PdTag::new(0, 0),
         };
-        self.send.write(&Wr {
-            wr_id,
-            flags,
-            operation,
-            to: Some(Destination::Datagram(to)),
-            payload,
-        })
+        let to = Some(Destination::Datagram(to));
+        self.send.write(operation, to, payload)?;
+        self.send.set_id(wr_id);
+        self.send.add_flags(flags);
+        Ok(())
     }
 
     /// Posts a request on the buffers of a free slot, whose bytes are the id; then it has the slot.
@@ -107,10 +106,8 @@ impl World {
             }
         };
         self.send.begin();
-        self.write(0, SendFlags::empty(), operation, Payload::Sges(&[from]))
+        self.write(wr_id, flags, operation, Payload::Sges(&[from]))
             .unwrap();
-        self.send.set_id(wr_id);
-        self.send.add_flags(flags);
         assert_eq!(self.send.ring(), Ok(1));
     }
 }

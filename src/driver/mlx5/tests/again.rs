@@ -11,8 +11,8 @@ use super::super::format::{Be32, Cqe, RECORD_RECEIVE, cqe};
 use super::super::recv::SharedRecvQueue;
 use super::super::srq::SrqRing;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
-use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
+use crate::driver::contract::receiving;
 use crate::work::{LocalKey, LocalSlice, PdTag, PollError, PostError};
 
 /// The device as it goes from element to element.
@@ -88,15 +88,10 @@ fn world(elements: u32) -> World {
 }
 
 impl World {
-    /// Posts a receive whose key is its id: one in three as C programs do, in one go, if that is the usual
-    /// way.
+    /// Posts a receive whose key is its id.
     fn post(&mut self, id: u64) {
-        #[cfg(feature = "c-abi")]
-        if id.is_multiple_of(3) && self.srq.post_usual(id, &[slice(id)]) {
-            return;
-        }
-        let mut batch = Posting::new(&mut self.srq);
-        batch.push(id, &[slice(id)]).unwrap();
+        let mut batch = receiving(&mut self.srq);
+        batch.write(id, &[slice(id)]).unwrap();
         batch.ring();
     }
 
@@ -152,7 +147,7 @@ fn a_full_queue_has_room_for_its_own() {
         world.post(id);
     }
     for round in 0..40 {
-        let full = Posting::new(&mut world.srq).push(9, &[slice(9)]);
+        let full = receiving(&mut world.srq).write(9, &[slice(9)]);
         assert_eq!(full, Err(PostError::QueueFull { capacity: 3 }));
         assert_eq!(world.message(true), None, "round {round}");
         if round % 4 == 3 {
@@ -175,9 +170,9 @@ fn a_batch_that_is_being_written_makes_room() {
             world.post(1);
             world.post(2);
             let number = world.pair.number;
-            let mut batch = Posting::new(&mut world.srq);
+            let mut batch = receiving(&mut world.srq);
             for id in 3..3 + size {
-                batch.push(id, &[slice(id)]).unwrap();
+                batch.write(id, &[slice(id)]).unwrap();
             }
             for _ in 0..2 {
                 let index = world.walk.take().expect("1 or 2");
@@ -225,8 +220,8 @@ fn only_what_the_device_has_is_posted_again() {
     let mut world = world(8);
     world.post(1);
     let number = world.pair.number;
-    let mut batch = Posting::new(&mut world.srq);
-    batch.push(2, &[slice(2)]).unwrap();
+    let mut batch = receiving(&mut world.srq);
+    batch.write(2, &[slice(2)]).unwrap();
     for index in [5, 400] {
         world.producer.write(page_fault(number, index));
         assert!(take(&mut world.cq).is_none());
@@ -240,8 +235,8 @@ fn only_what_the_device_has_is_posted_again() {
     assert_eq!(world.message(false), Some(2));
     // A queue of its own.
     let mut own = Pair::new(QpType::RC, cap(4, 1, 0), &world.cq, &world.cq);
-    let mut recv = Posting::new(own.recv.as_mut().unwrap());
-    recv.push(3, &[]).unwrap();
+    let mut recv = receiving(own.recv.as_mut().unwrap());
+    recv.write(3, &[]).unwrap();
     recv.ring();
     world.producer.write(page_fault(own.number, 0));
     let told = take(&mut world.cq).unwrap();
@@ -266,9 +261,9 @@ fn poster_and_poller_post_at_once() {
         scope.spawn(move || {
             let (mut id, mut turn) = (0, 0);
             while id < REQUESTS {
-                let mut batch = Posting::new(&mut srq);
+                let mut batch = receiving(&mut srq);
                 for next in id..id + 1 + turn % 3 {
-                    while batch.push(next, &[slice(next)]).is_err() {
+                    while batch.write(next, &[slice(next)]).is_err() {
                         thread::yield_now();
                     }
                 }

@@ -10,8 +10,8 @@ use super::super::cq::Completion;
 use super::super::directory::number_of;
 use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
-use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
+use crate::driver::contract::receiving;
 use crate::work::{LocalKey, LocalSlice, PdTag, PollError, PostError};
 
 fn send(pair: &mut Pair, id: u64) {
@@ -134,8 +134,8 @@ fn c_programs_get_all_that_a_completion_tells() {
         (entry.syndrome, entry.vendor_err_synd) = (0x89, 0x45);
         for _ in 0..3 {
             send(&mut pair, 9);
-            let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-            recv.push(9, &[]).unwrap();
+            let mut recv = receiving(pair.recv.as_mut().unwrap());
+            recv.write(9, &[]).unwrap();
             recv.ring();
             entry.wqe_counter = Be16::new(counter);
             producer.write(entry);
@@ -212,8 +212,8 @@ fn one_queue_serves_many_queue_pairs() {
         .collect();
     for (index, pair) in pairs.iter_mut().enumerate() {
         send(pair, index as u64);
-        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-        recv.push(1000 + index as u64, &[]).unwrap();
+        let mut recv = receiving(pair.recv.as_mut().unwrap());
+        recv.write(1000 + index as u64, &[]).unwrap();
         recv.ring();
     }
     for pair in pairs.iter().rev() {
@@ -234,9 +234,9 @@ fn loose_receives_finish_where_the_device_says() {
     let (mut cq, mut producer) = cq(63, 64);
     let mut pair = Pair::loose(QpType::RC, cap(4, 1, 0), &cq);
     let post = |pair: &mut Pair, id: u64| -> Result<(), PostError> {
-        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
+        let mut recv = receiving(pair.recv.as_mut().unwrap());
         let key = LocalKey(id as u32);
-        recv.push(id, &[LocalSlice::new(0x1000, 8, key, PdTag::new(3, 1))])?;
+        recv.write(id, &[LocalSlice::new(0x1000, 8, key, PdTag::new(3, 1))])?;
         recv.ring();
         Ok(())
     };
@@ -288,8 +288,8 @@ fn fields_are_where_the_device_puts_them() {
     let (mut cq, mut producer) = cq(15, 64);
     let mut pair = Pair::new(QpType::UD, cap(4, 1, 0), &cq, &cq);
     for id in 0..3 {
-        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-        recv.push(id, &[]).unwrap();
+        let mut recv = receiving(pair.recv.as_mut().unwrap());
+        recv.write(id, &[]).unwrap();
         recv.ring();
     }
     let mut entry = completion(cqe::RESP_SEND_IMM, pair.number, 0);

@@ -16,13 +16,14 @@ use super::super::ledger::SrqLedger;
 use super::super::memory::{Memory, Record, Records};
 use super::super::qp::{Draft, QpCore};
 use super::super::recv::{RecvQueue, SharedRecvQueue};
-use super::super::send::{SendQueue, SendSlot};
+use super::super::send::SendQueue;
 use super::super::srq::SrqRing;
 use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, Parts, entries};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::QpSpec;
 use crate::driver::contract::methods::*;
+use crate::driver::contract::sending;
 use crate::work::{Operation, Payload, PostError};
 
 /// What a ConnectX says.
@@ -256,10 +257,11 @@ impl Pair {
         &mut self,
         operation: Operation,
         payload: Payload<'_>,
-        dress: impl FnOnce(&mut SendSlot),
+        dress: impl FnOnce(&mut SendQueue),
     ) -> Result<(), PostError> {
-        let mut batch = self.send.batch();
-        dress(&mut batch.push(operation, None, payload)?);
+        let batch = sending(&mut self.send);
+        batch.write(operation, None, payload)?;
+        dress(batch);
         batch.ring().unwrap();
         Ok(())
     }

@@ -10,8 +10,8 @@ use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
 use super::super::ledger::SendLedger;
 use super::device::{Pair, Producer, cap, completion, cq, take};
-use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
+use crate::driver::contract::receiving;
 use crate::work::{LocalKey, LocalSlice, Operation, Payload, PdTag, PollError, Remote, RemoteKey};
 
 /// What no test writes.
@@ -75,8 +75,8 @@ fn write(producer: &mut Producer, mut entry: Cqe, data: &[u8], claimed: u32, for
 }
 
 fn receive(pair: &mut Pair, id: u64, slices: &[LocalSlice<'_>]) {
-    let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-    recv.push(id, slices).unwrap();
+    let mut recv = receiving(pair.recv.as_mut().unwrap());
+    recv.write(id, slices).unwrap();
     recv.ring();
 }
 
@@ -199,8 +199,8 @@ fn what_makes_no_sense_is_told_and_not_copied() {
             true => pair(&cq),
             false => Pair::new(QpType::RC, cap(4, 3, 0), &cq, &cq),
         };
-        let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-        recv.push(1, &[buffer.slice(0, 64)]).unwrap();
+        let mut recv = receiving(pair.recv.as_mut().unwrap());
+        recv.write(1, &[buffer.slice(0, 64)]).unwrap();
         if !asked {
             recv.ring();
         }
@@ -304,8 +304,8 @@ fn what_comes_back_goes_where_the_request_wants_it() {
             true => (0..5).map(|at| buffer.slice(at * 40, 6)).collect(),
             false => vec![buffer.slice(3, 8)],
         };
-        pair.post(operation, Payload::Gather(&slices), |slot| {
-            slot.set_id(turn)
+        pair.post(operation, Payload::Gather(&slices), |queue| {
+            queue.set_id(turn)
         })
         .unwrap();
         let (_, posted) = pair.record();

@@ -14,8 +14,8 @@ use super::super::memory::Memory;
 use super::super::recv::SharedRecvQueue;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
 use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, ResourceType};
-use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
+use crate::driver::contract::receiving;
 use crate::error::AllocError;
 use crate::work::PostError;
 
@@ -154,8 +154,8 @@ fn a_number_is_good_in_both_completion_queues() {
     let mut both = Pair::new(QpType::RC, cap(4, 1, 0), &sends, &recvs);
     assert_eq!(both.number, number_of(3));
     send(&mut both, 7);
-    let mut recv = Posting::new(both.recv.as_mut().unwrap());
-    recv.push(8, &[]).unwrap();
+    let mut recv = receiving(both.recv.as_mut().unwrap());
+    recv.write(8, &[]).unwrap();
     recv.ring();
     finish(&mut sent, &both, 0);
     received.write(completion(cqe::RESP_SEND, both.number, 0));
@@ -236,9 +236,9 @@ fn receive_four(
     index: &mut u16,
     elements: u16,
 ) {
-    let mut srq = Posting::new(srq);
+    let mut srq = receiving(srq);
     for id in 0..4 {
-        srq.push(id, &[]).unwrap();
+        srq.write(id, &[]).unwrap();
     }
     srq.ring();
     for _ in 0..4 {
@@ -264,12 +264,12 @@ fn elements_of_a_shared_queue_come_back_from_before_a_reset() {
     }
     receive_four(&mut srq, &mut producer, &one, &mut index, 32);
     assert_eq!(ids(&mut cq), [0, 1, 2, 3]);
-    let mut srq = Posting::new(&mut srq);
+    let mut srq = receiving(&mut srq);
     for id in 0..31 {
-        srq.push(id, &[]).unwrap();
+        srq.write(id, &[]).unwrap();
     }
     srq.ring();
-    let full = srq.push(31, &[]).unwrap_err();
+    let full = srq.write(31, &[]).unwrap_err();
     assert_eq!(full, PostError::QueueFull { capacity: 31 });
 }
 

@@ -9,8 +9,8 @@ use super::super::format::{FM_CE_SE, SEND_DOORBELL};
 use super::super::qp::{recv_layout, send_layout};
 use super::super::{Limits, entries, srq};
 use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
-use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
+use crate::driver::contract::{receiving, sending};
 use crate::work::{
     Bind, Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote,
     RemoteKey,
@@ -51,88 +51,6 @@ fn data(address: u64, length: u32) -> Vec<u8> {
 fn rc() -> Pair {
     let (cq, _) = cq(63, 64);
     Pair::new(QpType::RC, cap(8, 2, 64), &cq, &cq)
-}
-
-/// Would catch a request that is another in two steps than in one.
-#[cfg(feature = "c-abi")]
-#[test]
-fn in_two_steps_a_request_is_as_in_one() {
-    let (remote, imm, rkey) = (REMOTE, 0xdead_beef, RemoteKey(0x0708_090a));
-    let operations = [
-        Operation::Send,
-        Operation::SendImm { imm },
-        Operation::SendInv { rkey },
-        Operation::Write { remote },
-        Operation::WriteImm { remote, imm },
-        Operation::Read { remote },
-    ];
-    let sges = [(0xa000, 100), (0xb000, 0)].map(|(addr, length)| Sge {
-        addr,
-        length,
-        lkey: 0x0102_0304,
-    });
-    let written = |operation, payload, in_steps| {
-        let mut pair = rc();
-        // The first one is not an ordinary one.
-        pair.post(Operation::Send, Payload::Sges(&[]), |_| {})
-            .unwrap();
-        let flags = SendFlags::SIGNALED | SendFlags::SOLICITED | SendFlags::FENCE;
-        let mut batch = pair.send.batch();
-        if in_steps {
-            let opened = batch.open(operation, 7, flags).unwrap();
-            // SAFETY: it was opened just now, and the payload fits.
-            assert!(unsafe { batch.close(opened, payload) });
-        } else {
-            let mut slot = batch.push(operation, None, payload).unwrap();
-            slot.set_id(7);
-            slot.add_flags(flags);
-        }
-        assert_eq!(batch.ring(), Ok(1));
-        (pair.sent(1, 128), pair.record().1)
-    };
-    for operation in operations {
-        for payload in [
-            Payload::Sges(&sges[..1]),
-            Payload::Sges(&sges),
-            Payload::Sges(&[]),
-            Payload::Inline(&[1; 9]),
-            Payload::Inline(&[2; 64]),
-        ] {
-            assert_eq!(
-                written(operation, payload, true),
-                written(operation, payload, false),
-                "{operation:?} {payload:?}"
-            );
-        }
-    }
-}
-
-/// Would catch requests in two steps that need more than that, and slices of which the device has no notion.
-#[cfg(feature = "c-abi")]
-#[test]
-fn only_ordinary_requests_are_opened() {
-    let mut pair = rc();
-    let none = SendFlags::empty();
-    assert!(pair.send.batch().open(Operation::Send, 1, none).is_none());
-    pair.post(Operation::Send, Payload::Sges(&[]), |_| {})
-        .unwrap();
-    let mut batch = pair.send.batch();
-    let (remote, add, rkey) = (REMOTE, 1, RemoteKey(5));
-    for operation in [
-        Operation::FetchAdd { remote, add },
-        Operation::LocalInv { rkey },
-    ] {
-        assert!(batch.open(operation, 1, none).is_none());
-    }
-    let opened = batch.open(Operation::Send, 1, none).unwrap();
-    let long = [Sge {
-        addr: 0,
-        length: (1 << 31) + 1,
-        lkey: 0,
-    }];
-    // SAFETY: it was opened just now.
-    assert!(!unsafe { batch.close(opened, Payload::Sges(&long)) });
-    assert_eq!(batch.len(), 0);
 }
 
 /// Would catch a field in a wrong place, a wrong count of units, or rests of the request before.
@@ -251,18 +169,30 @@ fn inline_bytes_follow_their_length() {
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
 }
 
-/// Would catch a request that waits for no change to a key, since an abandoned batch had another one.
+/// Would catch a request that waits for no change to a key, since an abandoned batch had another one, with an
+/// empty batch rung after it or not.
 #[test]
 fn an_abandoned_change_takes_no_fence() {
-    let mut pair = rc();
-    let rkey = RemoteKey(0x1202);
-    let invalidate = Operation::LocalInv { rkey };
-    let nothing = Payload::Gather(&[]);
-    pair.post(invalidate, nothing, |_| {}).unwrap();
-    pair.send.batch().push(invalidate, None, nothing).unwrap();
-    pair.post(Operation::Send, nothing, |_| {}).unwrap();
-    let bytes = pair.sent(2, 16);
-    assert_eq!(bytes[11] & 0x20, 0x20, "{bytes:02x?}");
+    for is_empty_batch_rung in [false, true] {
+        let mut pair = rc();
+        let rkey = RemoteKey(0x1202);
+        let invalidate = Operation::LocalInv { rkey };
+        let nothing = Payload::Gather(&[]);
+        pair.post(invalidate, nothing, |_| {}).unwrap();
+        sending(&mut pair.send)
+            .write(invalidate, None, nothing)
+            .unwrap();
+        if is_empty_batch_rung {
+            sending(&mut pair.send).ring().unwrap();
+        }
+        pair.post(Operation::Send, nothing, |_| {}).unwrap();
+        let bytes = pair.sent(2, 16);
+        assert_eq!(
+            bytes[11] & 0x20,
+            0x20,
+            "{is_empty_batch_rung}: {bytes:02x?}"
+        );
+    }
 }
 
 /// Would catch an atomic whose slices or inline bytes reach beyond the largest request: its operands need
@@ -295,14 +225,14 @@ fn operands_of_atomics_take_room() {
                 Payload::Sges(&sges[..given]),
                 Payload::Inline(&inline[..16 * given]),
             ] {
-                let mut batch = pair.send.batch();
-                if batch.push(add, None, payload).is_ok() {
+                let batch = sending(&mut pair.send);
+                if batch.write(add, None, payload).is_ok() {
                     assert!(fits(payload) <= units, "{given} of {max_sge}: {layout:?}");
                 }
             }
         }
-        let mut batch = pair.send.batch();
-        batch.push(add, None, Payload::Sges(&sges[..1])).unwrap();
+        let batch = sending(&mut pair.send);
+        batch.write(add, None, Payload::Sges(&sges[..1])).unwrap();
     }
 }
 
@@ -367,13 +297,13 @@ fn key_changes_say_what_changes() {
 fn requests_of_xrc_name_a_shared_queue_first() {
     let (cq, _) = cq(63, 64);
     let mut pair = Pair::new(QpType::XRC_SEND, cap(8, 2, 64), &cq, &cq);
-    let mut batch = pair.send.batch();
+    let batch = sending(&mut pair.send);
     let slices = [slice(0xa000, 100)];
     let to = Some(Destination::Srq(0x0003_0201));
     let write = Operation::Write { remote: REMOTE };
-    batch.push(write, to, Payload::Gather(&slices)).unwrap();
+    batch.write(write, to, Payload::Gather(&slices)).unwrap();
     batch
-        .push(Operation::Send, to, Payload::Inline(b"now"))
+        .write(Operation::Send, to, Payload::Inline(b"now"))
         .unwrap();
     batch.ring().unwrap();
     let mut named = vec![0, 3, 2, 1];
@@ -410,10 +340,10 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
             "turn {turn}"
         );
     }
-    let mut batch = pair.send.batch();
+    let batch = sending(&mut pair.send);
     for _ in 0..2 {
         batch
-            .push(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
+            .write(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
             .unwrap();
     }
     batch.ring().unwrap();
@@ -430,84 +360,53 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
     );
 }
 
-/// Would catch a request that is another, or is copied elsewhere, where the CPU stores a block at once; and a
-/// way of posting that is taken before it has been asked whether the queue pair sends.
+/// Would catch a request that is another, or is copied elsewhere, where the CPU stores a block at once.
 #[test]
 fn where_a_block_is_stored_at_once_requests_are_the_same() {
     let (cq, _) = cq(63, 64);
     let caps = cap(16, 2, 200);
-    let mut pairs = [
+    let pairs = [
         Pair::new(QpType::RC, caps, &cq, &cq),
         Pair::at_once(QpType::RC, caps, &cq),
     ];
     let write = Operation::Write { remote: REMOTE };
     let of = [slice(0x5000, 64)];
-    let seen = |pair: &Pair| {
-        let register = pair.page.stored::<{ REGISTER }>(SEND_DOORBELL);
+    let seen = pairs.map(|mut pair| {
+        // Of one block, and of several; then a batch.
+        pair.post(write, Payload::Gather(&of), |queue| queue.set_id(1))
+            .unwrap();
+        pair.post(write, Payload::Inline(&[7; 150]), |_| {})
+            .unwrap();
+        let batch = sending(&mut pair.send);
+        for _ in 0..2 {
+            batch.write(write, None, Payload::Gather(&of)).unwrap();
+        }
+        assert_eq!(batch.ring(), Ok(2));
         (
-            register,
+            pair.page.stored::<{ REGISTER }>(SEND_DOORBELL),
             pair.sent(0, 16 * 64),
             pair.record().1,
             pair.send.in_flight(),
         )
-    };
-    let at_once = |pair: &mut Pair, id, payload| match pair.send.post(id, write, payload) {
-        Some(posted) => posted.is_ok(),
-        None => pair.send.post_otherwise(id, write, payload),
-    };
-    for (index, pair) in pairs.iter_mut().enumerate() {
-        assert!(
-            !at_once(pair, 1, Payload::Gather(&of)),
-            "nothing was rung yet"
-        );
-        // The first is looked at, the others are not; then one of several blocks, and several.
-        for id in 2..5 {
-            pair.post(write, Payload::Gather(&of), |slot| {
-                slot.set_id(id);
-                slot.add_flags(SendFlags::SIGNALED);
-            })
-            .unwrap();
-        }
-        let alone = pair.send.post(5, write, Payload::Gather(&of));
-        assert_eq!(alone.is_some(), index == 0);
-        let others = pair.send.post_otherwise(5, write, Payload::Gather(&of));
-        assert_eq!(others, index == 1);
-        assert!(at_once(pair, 6, Payload::Inline(&[7; 150])));
-        let mut batch = pair.send.batch();
-        for _ in 0..2 {
-            batch.push(write, None, Payload::Gather(&of)).unwrap();
-        }
-        assert_eq!(batch.ring(), Ok(2));
-        assert!(at_once(pair, 9, Payload::Gather(&of)));
-        let batch = pair.send.batch();
-        assert_eq!({ batch }.ring(), Ok(0));
-        // Behind a key that changes requests wait, until the doorbell for one that does.
-        let rkey = RemoteKey(0x77);
-        let nothing = Payload::Gather(&[]);
-        pair.post(Operation::LocalInv { rkey }, nothing, |_| {})
-            .unwrap();
-        assert!(!at_once(pair, 10, Payload::Gather(&of)));
-        pair.post(write, Payload::Gather(&of), |_| {}).unwrap();
-        assert!(at_once(pair, 11, Payload::Gather(&of)));
-    }
-    let [pieces, whole] = pairs.each_ref().map(seen);
+    });
+    let [pieces, whole] = seen;
     assert_eq!(pieces, whole);
-    assert_eq!(pieces.3, 11);
+    assert_eq!(pieces.3, 4);
 }
 
 /// Would catch a fence that is taken away by the smaller one, or flags of the request before.
 #[test]
 fn flags_are_those_of_the_request() {
     let mut pair = rc();
-    let mut batch = pair.send.batch();
+    let batch = sending(&mut pair.send);
     let rkey = RemoteKey(1);
     batch
-        .push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+        .write(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
         .unwrap();
     let nothing = Payload::Gather(&[]);
-    let mut slot = batch.push(Operation::Send, None, nothing).unwrap();
-    slot.add_flags(SendFlags::FENCE);
-    batch.push(Operation::Send, None, nothing).unwrap();
+    batch.write(Operation::Send, None, nothing).unwrap();
+    batch.add_flags(SendFlags::FENCE);
+    batch.write(Operation::Send, None, nothing).unwrap();
     batch.ring().unwrap();
     assert_eq!(
         [0, 2, 3].map(|block| pair.sent(block, 16)[FM_CE_SE]),
@@ -527,17 +426,17 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     let slices = vec![slice(1, 1); max_sge as usize + 1];
     let bytes = vec![0; max_inline as usize + 1];
     let nothing = Payload::Gather(&[]);
-    let mut batch = pair.send.batch();
-    let refused = batch.push(Operation::Send, None, Payload::Gather(&slices));
+    let batch = sending(&mut pair.send);
+    let refused = batch.write(Operation::Send, None, Payload::Gather(&slices));
     assert!(matches!(refused, Err(PostError::TooManySges { .. })));
-    let refused = batch.push(Operation::Send, None, Payload::Inline(&bytes));
+    let refused = batch.write(Operation::Send, None, Payload::Inline(&bytes));
     assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
     for _ in 0..capacity {
-        batch.push(Operation::Send, None, nothing).unwrap();
+        batch.write(Operation::Send, None, nothing).unwrap();
     }
-    let refused = batch.push(Operation::Send, None, nothing);
+    let refused = batch.write(Operation::Send, None, nothing);
     assert!(matches!(refused, Err(PostError::QueueFull { .. })));
-    assert_eq!(batch.len(), capacity);
+    assert_eq!(batch.pending(), capacity);
     // It is given up here, and nothing of it is left.
     assert_eq!(pair.send.in_flight(), 0);
     for _ in 0..capacity {
@@ -556,14 +455,14 @@ fn a_batch_that_is_given_up_leaves_nothing() {
     let long: Vec<LocalSlice> = (0..12).map(|at| slice(at, 1)).collect();
     // Every distance from the ring's end, several times round it.
     for _ in 0..4 * blocks {
-        let mut batch = pair.send.batch();
+        let batch = sending(&mut pair.send);
         for _ in 0..3 {
             let rkey = RemoteKey(0x77);
             batch
-                .push(Operation::Send, None, Payload::Gather(&long))
+                .write(Operation::Send, None, Payload::Gather(&long))
                 .unwrap();
             batch
-                .push(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+                .write(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
                 .unwrap();
         }
         // It is given up here.
@@ -600,16 +499,16 @@ fn requests_of_all_sizes_go_round_the_ring() {
     // The block and slices of each request that is in flight, and the next block.
     let (mut flying, mut next, mut refused) = (std::collections::VecDeque::new(), 0_u32, 0);
     for round in 0..3000_u64 {
-        let mut batch = pair.send.batch();
+        let batch = sending(&mut pair.send);
         let (mut written, mut at) = (Vec::new(), next);
         for _ in 0..below(6) {
             let slices = vec![slice(round, 1); 1 + below(12)];
-            let pushed = batch.push(Operation::Send, None, Payload::Gather(&slices));
+            let pushed = batch.write(Operation::Send, None, Payload::Gather(&slices));
             let full = flying.len() + written.len() == capacity;
             assert_eq!(pushed.is_err(), full);
             refused += usize::from(full);
-            if let Ok(mut slot) = pushed {
-                slot.set_id(at.into());
+            if pushed.is_ok() {
+                batch.set_id(at.into());
                 written.push((at, slices.len(), round));
                 at += (1 + slices.len() as u32).div_ceil(4);
             }
@@ -638,11 +537,11 @@ fn requests_of_all_sizes_go_round_the_ring() {
 fn receives_end_where_their_slices_do() {
     let (cq, _) = cq(15, 64);
     let mut pair = Pair::new(QpType::RC, cap(8, 2, 0), &cq, &cq);
-    let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-    recv.push(1, &[slice(0xa000, 100)]).unwrap();
-    recv.push(2, &[slice(0xa000, 100), slice(0xb000, 8)])
+    let mut recv = receiving(pair.recv.as_mut().unwrap());
+    recv.write(1, &[slice(0xa000, 100)]).unwrap();
+    recv.write(2, &[slice(0xa000, 100), slice(0xb000, 8)])
         .unwrap();
-    recv.push(3, &[]).unwrap();
+    recv.write(3, &[]).unwrap();
     recv.ring();
     let end = [0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(pair.element(0), [data(0xa000, 100), end.to_vec()].concat());
@@ -652,11 +551,11 @@ fn receives_end_where_their_slices_do() {
     );
     assert_eq!(pair.element(2)[..16], end);
     assert_eq!(pair.record().0, 3);
-    let mut recv = Posting::new(pair.recv.as_mut().unwrap());
-    let longest = recv.push(4, &[slice(0, 1 << 31)]);
+    let mut recv = receiving(pair.recv.as_mut().unwrap());
+    let longest = recv.write(4, &[slice(0, 1 << 31)]);
     assert!(longest.is_ok());
     assert!(matches!(
-        recv.push(5, &[slice(0, (1 << 31) + 1)]),
+        recv.write(5, &[slice(0, (1 << 31) + 1)]),
         Err(PostError::MessageTooLong { .. })
     ));
 }

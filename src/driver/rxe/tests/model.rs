@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::memory::*;
-use super::ring::{Filling, consumer, fill};
+use super::ring::{consumer, fill, producer};
 
 #[derive(Clone, Copy, Debug)]
 enum Produce {
@@ -62,7 +62,7 @@ proptest! {
         operations in prop::collection::vec(produce(), 1..100),
     ) {
         let memory = Memory::ring_at(slots, 3, start);
-        let mut ring = Filling::new(&memory, 8).unwrap();
+        let mut ring = producer(&memory, 8).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         let (mut published, mut pending) = (VecDeque::new(), VecDeque::new());
         let mut number = 0;
@@ -152,12 +152,12 @@ proptest! {
                 memory.set(offset, value);
             }
         }
-        if let Ok(mut ring) = Filling::new(&memory, element) {
+        if let Ok(mut ring) = producer(&memory, element) {
             for _ in 0..ring.capacity() {
-                let Some((slot, behind)) = ring.free_slot() else { break };
+                let Some(slot) = ring.free_slot() else { break };
                 // SAFETY: a free slot has room for an element.
                 unsafe { slot.write_bytes(0xa5, element) };
-                ring.advance(behind);
+                ring.advance();
             }
             ring.publish();
         }

@@ -1,18 +1,15 @@
 //! The receive queue's work requests, byte for byte.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 use zerocopy::IntoBytes;
 
 use super::memory::*;
 use super::ring::producer;
-use crate::driver::contract::Posting;
 use crate::driver::contract::methods::*;
-use crate::driver::rxe::Rxe;
+use crate::driver::contract::receiving;
 use crate::driver::rxe::recv::RecvQueue;
-use crate::driver::{self, Listed};
-use crate::owned::tests::Listener;
 use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 
 /// Slots of 128 bytes: room for 5 slices.
@@ -35,32 +32,6 @@ fn slices(count: usize) -> Vec<LocalSlice<'static>> {
     (0..count).map(slice).collect()
 }
 
-/// Catches a batch that is lost in silence, and a warning about one that is posted or empty.
-#[test]
-fn a_batch_that_is_dropped_with_requests_warns() {
-    let memory = Memory::ring(4, LOG2);
-    let mut queue: driver::RecvQueue = Rxe::wrap(queue(&memory, 5));
-    let warnings = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&warnings);
-    let listener = Listener("uverbs", move |text| heard.lock().unwrap().push(text));
-    tracing::subscriber::with_default(listener, || {
-        drop(queue.batch());
-        let mut posted = queue.batch();
-        posted.add(1, &[], PdTag::new(3, 1)).unwrap();
-        posted.ring();
-        let mut lost = queue.batch();
-        lost.add(2, &[], PdTag::new(3, 1)).unwrap();
-        lost.add(3, &[], PdTag::new(3, 1)).unwrap();
-        drop(lost);
-    });
-    let warnings = warnings.lock().unwrap();
-    assert_eq!(warnings.len(), usize::from(cfg!(debug_assertions)));
-    assert!(
-        warnings.iter().all(|text| text.contains("2")),
-        "{warnings:?}"
-    );
-}
-
 /// Would catch a sum that goes round: the kernel would take the receive for one of a few bytes, and refuse
 /// messages for which there is room.
 #[test]
@@ -76,8 +47,8 @@ fn slices_of_more_than_the_kernel_counts() {
     ];
     for (index, (lengths, expected)) in (0..).zip(lists) {
         let slices: Vec<_> = lengths.iter().map(|length| slice(*length)).collect();
-        let mut batch = Posting::new(&mut queue);
-        batch.push(7, &slices).unwrap();
+        let mut batch = receiving(&mut queue);
+        batch.write(7, &slices).unwrap();
         batch.ring();
         let dma: DmaInfo = memory.read(index, std::mem::offset_of!(RecvWqe, dma));
         assert_eq!((dma.length, dma.resid), (expected, expected), "{lengths:?}");
@@ -93,8 +64,8 @@ fn every_count_of_slices_in_a_dirty_slot() {
         // What neither side ever writes is still 0.
         memory.write(0, 8, 0u64);
         let mut queue = queue(&memory, 5);
-        let mut queue = Posting::new(&mut queue);
-        queue.push(0xfeed_0000_0000_0002, &slices(count)).unwrap();
+        let mut queue = receiving(&mut queue);
+        queue.write(0xfeed_0000_0000_0002, &slices(count)).unwrap();
         queue.ring();
         let sges: Vec<Sge> = (0..count)
             .map(|number| Sge {
@@ -126,15 +97,15 @@ fn every_count_of_slices_in_a_dirty_slot() {
 fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let memory = Memory::ring(4, LOG2);
     let mut queue = queue(&memory, 2);
-    let mut queue = Posting::new(&mut queue);
+    let mut queue = receiving(&mut queue);
     assert_eq!(
-        queue.push(1, &slices(3)),
+        queue.write(1, &slices(3)),
         Err(PostError::TooManySges { given: 3, max: 2 })
     );
     assert_eq!(queue.pending(), 0);
-    (0..3).for_each(|id| queue.push(id, &slices(2)).unwrap());
+    (0..3).for_each(|id| queue.write(id, &slices(2)).unwrap());
     assert_eq!(
-        queue.push(3, &[]),
+        queue.write(3, &[]),
         Err(PostError::QueueFull { capacity: 3 })
     );
     assert_eq!((queue.pending(), queue.in_flight()), (3, 0));
@@ -152,13 +123,13 @@ fn what_is_granted_beyond_the_slots_does_not_count() {
 fn receives_come_in_order_and_abandoned_ones_never() {
     let memory = Memory::ring(4, LOG2);
     let mut queue = queue(&memory, 1);
-    let mut queue = Posting::new(&mut queue);
+    let mut queue = receiving(&mut queue);
     let mut kernel = KernelConsumer::new(&memory);
     for round in 0..10 {
-        queue.push(99, &[]).unwrap();
+        queue.write(99, &[]).unwrap();
         queue.begin();
-        queue.push(round, &[]).unwrap();
-        queue.push(round + 1, &[]).unwrap();
+        queue.write(round, &[]).unwrap();
+        queue.write(round + 1, &[]).unwrap();
         queue.ring();
         // The id is the element's first word.
         assert_eq!(kernel.take(), Some(round));

@@ -1,12 +1,11 @@
 //! What a ring's head must be, and how a ring fills, empties and wraps around.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::rxe::QueueBuf;
 
 use super::memory::*;
-use crate::driver::rxe::ring::{self, BadIndex, BadRing, Consumer, Producer, Waiting};
+use crate::driver::rxe::ring::{BadIndex, BadRing, Consumer, Producer, Waiting};
 
 /// All ring sizes up to 1024 slots.
 fn sizes() -> impl Iterator<Item = u32> {
@@ -17,68 +16,6 @@ fn sizes() -> impl Iterator<Item = u32> {
 pub(super) fn producer(memory: &Arc<Memory>, element: usize) -> Result<Producer, BadRing> {
     // SAFETY: the tests keep the memory as long as the producer and have one for each memory.
     unsafe { Producer::new(memory.base(), memory.length(), element) }
-}
-
-/// A producer with the batch that is being filled, as who posts has it.
-pub(super) struct Filling {
-    pub(super) ring: Producer,
-    at: ring::Filling,
-    /// All of it was known to be free.
-    is_usual: bool,
-}
-
-/// Where filling goes on behind a slot.
-#[derive(Debug, PartialEq)]
-pub(super) struct Behind(ring::Filling, bool);
-
-impl Filling {
-    pub(super) fn new(memory: &Arc<Memory>, element: usize) -> Result<Self, BadRing> {
-        producer(memory, element).map(|ring| Self {
-            at: ring.filling(),
-            is_usual: true,
-            ring,
-        })
-    }
-
-    pub(super) fn free_slot(&mut self) -> Option<(NonNull<u8>, Behind)> {
-        let mut at = self.at;
-        if let Some(slot) = self.ring.known_slot(&mut at) {
-            return Some((slot, Behind(at, true)));
-        }
-        let slot = self.ring.free_slot(&mut at)?;
-        Some((slot, Behind(at, false)))
-    }
-
-    pub(super) fn advance(&mut self, Behind(at, is_usual): Behind) {
-        self.at = at;
-        self.is_usual &= is_usual;
-    }
-
-    pub(super) fn pending(&self) -> u32 {
-        self.ring.pending(self.at.next())
-    }
-
-    pub(super) fn publish(&mut self) {
-        match self.is_usual {
-            true => {
-                self.ring.publish_known(self.at);
-            }
-            false => self.ring.publish(self.at),
-        }
-        self.abandon();
-    }
-
-    pub(super) fn abandon(&mut self) {
-        (self.at, self.is_usual) = (self.ring.filling(), true);
-    }
-
-    pub(super) fn in_flight(&self) -> u32 {
-        self.ring.in_flight()
-    }
-
-    pub(super) fn capacity(&self) -> u32 {
-        self.ring.capacity()
-    }
 }
 
 pub(super) fn consumer(memory: &Arc<Memory>, element: usize) -> Result<Consumer, BadRing> {
@@ -172,12 +109,12 @@ fn a_refusal_says_what_is_wrong() {
 fn holds_one_less_than_its_slots() {
     for slots in sizes() {
         let memory = Memory::ring(slots, 3);
-        let mut producer = Filling::new(&memory, 8).unwrap();
+        let mut producer = producer(&memory, 8).unwrap();
         assert_eq!(producer.capacity(), slots - 1);
         for filled in 0..slots - 1 {
             assert_eq!(producer.pending(), filled);
-            let (_, behind) = producer.free_slot().unwrap();
-            producer.advance(behind);
+            let _ = producer.free_slot().unwrap();
+            producer.advance();
         }
         assert_eq!(producer.free_slot(), None);
         producer.publish();
@@ -190,7 +127,7 @@ fn holds_one_less_than_its_slots() {
 fn elements_come_in_order_over_several_rounds() {
     for slots in sizes() {
         let memory = Memory::ring(slots, 3);
-        let mut producer = Filling::new(&memory, 8).unwrap();
+        let mut producer = producer(&memory, 8).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         for number in 0..u64::from(slots) * 3 {
             fill(&mut producer, number);
@@ -202,18 +139,18 @@ fn elements_come_in_order_over_several_rounds() {
 }
 
 /// Fills the next slot, which must be free, with a number.
-pub(super) fn fill(producer: &mut Filling, number: u64) {
-    let (slot, behind) = producer.free_slot().unwrap();
+pub(super) fn fill(producer: &mut Producer, number: u64) {
+    let slot = producer.free_slot().unwrap();
     // SAFETY: a free slot is the producer's, and has at least 8 bytes.
     unsafe { slot.cast::<u64>().write(number) };
-    producer.advance(behind);
+    producer.advance();
 }
 
 #[test]
 fn wraps_around_wherever_it_starts() {
     for start in 0..8 {
         let memory = Memory::ring_at(8, 3, start);
-        let mut producer = Filling::new(&memory, 8).unwrap();
+        let mut producer = producer(&memory, 8).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         for round in 0..3 {
             (0..7).for_each(|number| fill(&mut producer, round * 7 + number));
@@ -230,7 +167,7 @@ fn what_the_kernel_has_not_consumed_when_the_ring_is_mapped_is_kept() {
     let memory = Memory::ring(4, 3);
     memory.set(PRODUCER_INDEX, 2);
     memory.set(CONSUMER_INDEX, 0);
-    let mut producer = Filling::new(&memory, 8).unwrap();
+    let mut producer = producer(&memory, 8).unwrap();
     assert_eq!(producer.in_flight(), 2);
     fill(&mut producer, 0);
     assert_eq!(producer.free_slot(), None);
@@ -239,7 +176,7 @@ fn what_the_kernel_has_not_consumed_when_the_ring_is_mapped_is_kept() {
 #[test]
 fn what_is_abandoned_is_not_seen_and_its_slots_are_free() {
     let memory = Memory::ring(8, 3);
-    let mut producer = Filling::new(&memory, 8).unwrap();
+    let mut producer = producer(&memory, 8).unwrap();
     let mut kernel = KernelConsumer::new(&memory);
     (0..3).for_each(|number| fill(&mut producer, number));
     producer.publish();
@@ -256,7 +193,7 @@ fn what_is_abandoned_is_not_seen_and_its_slots_are_free() {
 #[test]
 fn a_published_index_is_never_taken_back() {
     let memory = Memory::ring(8, 3);
-    let mut producer = Filling::new(&memory, 8).unwrap();
+    let mut producer = producer(&memory, 8).unwrap();
     fill(&mut producer, 0);
     producer.publish();
     for _ in 0..2 {
@@ -270,11 +207,11 @@ fn a_published_index_is_never_taken_back() {
 #[test]
 fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
     let memory = Memory::ring(8, 3);
-    let mut ring = Filling::new(&memory, 8).unwrap();
+    let mut ring = producer(&memory, 8).unwrap();
     for ahead in [1, 3, 7] {
         memory.set(CONSUMER_INDEX, 0);
-        while let Some((_, behind)) = ring.free_slot() {
-            ring.advance(behind);
+        while let Some(_) = ring.free_slot() {
+            ring.advance();
             assert!(ring.pending() <= ring.capacity());
             memory.set(CONSUMER_INDEX, ahead);
         }
@@ -286,16 +223,16 @@ fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
 #[test]
 fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     let memory = Memory::ring(4, 3);
-    let mut producer = Filling::new(&memory, 8).unwrap();
+    let mut producer = producer(&memory, 8).unwrap();
     let slots = memory.base().as_ptr() as usize + size_of::<QueueBuf>();
     for index in [4, 5, 1000, u32::MAX, 2, 3] {
         memory.set(CONSUMER_INDEX, index);
         for _ in 0..10 {
-            let Some((slot, behind)) = producer.free_slot() else {
+            let Some(slot) = producer.free_slot() else {
                 break;
             };
             assert!((slots..slots + 32).contains(&(slot.as_ptr() as usize)));
-            producer.advance(behind);
+            producer.advance();
         }
         assert!(producer.in_flight() <= 3 && producer.pending() <= 3);
         producer.publish();

@@ -22,6 +22,7 @@ use super::memory::*;
 use super::ring::producer;
 use crate::command::{CommandFd, Doorbell, Route, Unread};
 use crate::driver::contract::methods::*;
+use crate::driver::contract::sending;
 use crate::driver::rxe::RecvQueue;
 use crate::driver::rxe::qp::{asked_slices, granted_send};
 use crate::driver::rxe::send::{SLOT, SendQueue};
@@ -252,10 +253,10 @@ fn check(
     let memory = Memory::ring(SLOTS, LOG2);
     dirty(&memory, 0);
     let mut queue = queue(&memory);
-    let mut batch = queue.batch();
-    let mut slot = batch.push(operation, to, payload).unwrap();
-    slot.set_id(0xfeed_0000_0000_0001);
-    slot.add_flags(SendFlags::SIGNALED);
+    let batch = sending(&mut queue);
+    batch.write(operation, to, payload).unwrap();
+    batch.set_id(0xfeed_0000_0000_0001);
+    batch.add_flags(SendFlags::SIGNALED);
     batch.ring().unwrap();
     assert_eq!(memory.read::<SendWqe>(0, 0), wqe);
     let mut expected = wqe.as_bytes().to_vec();
@@ -268,78 +269,6 @@ fn check(
 #[test]
 fn the_payload_lies_where_the_kernel_looks_for_it() {
     assert_eq!((SEND_WR_OFFSET, SEND_PAYLOAD_OFFSET), (24, 208));
-}
-
-/// A queue with one request, which was rung: before that it may not be known that there is room.
-#[cfg(feature = "c-abi")]
-fn rung(memory: &Arc<Memory>) -> SendQueue {
-    let mut queue = queue(memory);
-    let mut batch = queue.batch();
-    batch
-        .push(Operation::Send, None, Payload::Sges(&[]))
-        .unwrap();
-    batch.ring().unwrap();
-    queue
-}
-
-/// Would catch a request that is another in two steps than in one.
-#[cfg(feature = "c-abi")]
-#[test]
-fn in_two_steps_a_request_is_as_in_one() {
-    let sges = [(0xa000, 100), (0xb000, 8)].map(|(addr, length)| types::Sge {
-        addr,
-        length,
-        lkey: 7,
-    });
-    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-    let written = |operation, payload, in_steps| {
-        let memory = Memory::ring(SLOTS, LOG2);
-        dirty(&memory, 1);
-        let mut queue = rung(&memory);
-        let mut batch = queue.batch();
-        if in_steps {
-            let opened = batch.open(operation, 0xfeed, flags).unwrap();
-            // SAFETY: it was opened just now, and the payload fits.
-            assert!(unsafe { batch.close(opened, payload) });
-        } else {
-            let mut slot = batch.push(operation, None, payload).unwrap();
-            slot.set_id(0xfeed);
-            slot.add_flags(flags);
-        }
-        batch.ring().unwrap();
-        (memory.bytes(1), memory.get(PRODUCER_INDEX))
-    };
-    for (operation, ..) in golden_operations() {
-        for payload in [
-            Payload::Sges(&sges),
-            Payload::Sges(&[]),
-            Payload::Inline(b"copied"),
-        ] {
-            assert_eq!(
-                written(operation, payload, true),
-                written(operation, payload, false),
-                "{operation:?}"
-            );
-        }
-    }
-}
-
-/// Would catch a request in two steps in a slot that is not free.
-#[cfg(feature = "c-abi")]
-#[test]
-fn no_request_is_opened_without_room() {
-    let memory = Memory::ring(SLOTS, LOG2);
-    let mut queue = rung(&memory);
-    let mut batch = queue.batch();
-    let mut count = 0;
-    while let Some(opened) = batch.open(Operation::Send, 9, SendFlags::empty()) {
-        // SAFETY: it was opened just now, and nothing fits.
-        assert!(unsafe { batch.close(opened, Payload::Sges(&[])) });
-        count += 1;
-        assert!(count < SLOTS - 1, "one slot is filled, and one stays free");
-    }
-    assert!(count > 0);
-    assert_eq!(batch.ring(), Ok(count as usize));
 }
 
 #[test]
@@ -426,17 +355,17 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
     let memory = Memory::ring(SLOTS, LOG2);
     (0..SLOTS).for_each(|slot| dirty(&memory, slot));
     let mut queue = queue(&memory);
-    let mut batch = queue.batch();
+    let batch = sending(&mut queue);
     let read = |slot| memory.read::<SendWr>(slot, 0);
     batch
-        .push(Operation::Send, None, Payload::Gather(&[]))
+        .write(Operation::Send, None, Payload::Gather(&[]))
         .unwrap();
     assert_eq!((read(0).wr_id, read(0).send_flags), (0, 0));
-    let mut slot = batch
-        .push(Operation::Send, None, Payload::Inline(&[]))
+    batch
+        .write(Operation::Send, None, Payload::Inline(&[]))
         .unwrap();
-    slot.add_flags(SendFlags::FENCE);
-    slot.add_flags(SendFlags::SOLICITED);
+    batch.add_flags(SendFlags::FENCE);
+    batch.add_flags(SendFlags::SOLICITED);
     let flags = SendFlags::INLINE | SendFlags::FENCE | SendFlags::SOLICITED;
     assert_eq!((read(1).wr_id, read(1).send_flags), (0, flags.bits()));
 }
@@ -446,26 +375,26 @@ fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
     let capacity = queue.capacity();
-    let mut batch = queue.batch();
+    let batch = sending(&mut queue);
     let slices = [slice(0, 1, 1); 5];
-    let refused = batch.push(Operation::Send, None, Payload::Gather(&slices));
+    let refused = batch.write(Operation::Send, None, Payload::Gather(&slices));
     assert_eq!(
         refused.unwrap_err(),
         PostError::TooManySges { given: 5, max: 4 }
     );
-    let refused = batch.push(Operation::Send, None, Payload::Inline(&[0; 65]));
+    let refused = batch.write(Operation::Send, None, Payload::Inline(&[0; 65]));
     assert_eq!(
         refused.unwrap_err(),
         PostError::InlineTooLong { given: 65, max: 64 }
     );
-    assert_eq!(batch.len(), 0);
+    assert_eq!(batch.pending(), 0);
     for _ in 0..capacity {
         let slices = Payload::Gather(&slices[..4]);
-        batch.push(Operation::Send, None, slices).unwrap();
+        batch.write(Operation::Send, None, slices).unwrap();
     }
-    let refused = batch.push(Operation::Send, None, Payload::Inline(&[]));
+    let refused = batch.write(Operation::Send, None, Payload::Inline(&[]));
     assert_eq!(refused.unwrap_err(), PostError::QueueFull { capacity: 3 });
-    assert_eq!(batch.len(), 3);
+    assert_eq!(batch.pending(), 3);
 }
 
 #[test]
@@ -482,12 +411,12 @@ fn what_is_granted_beyond_the_slots_does_not_count() {
 fn an_abandoned_batch_is_not_seen() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
-    let mut batch = queue.batch();
+    let batch = sending(&mut queue);
     batch
-        .push(Operation::Send, None, Payload::Inline(b"no"))
+        .write(Operation::Send, None, Payload::Inline(b"no"))
         .unwrap();
     assert_eq!(KernelConsumer::new(&memory).head(), None);
-    assert_eq!((queue.batch().len(), queue.in_flight()), (0, 0));
+    assert_eq!((sending(&mut queue).pending(), queue.in_flight()), (0, 0));
 }
 
 #[test]
@@ -495,10 +424,10 @@ fn a_doorbell_is_one_write_of_a_post_send_without_requests() {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    let mut batch = queue.batch();
+    let batch = sending(&mut queue);
     for _ in 0..3 {
         batch
-            .push(Operation::Send, None, Payload::Inline(b"x"))
+            .write(Operation::Send, None, Payload::Inline(b"x"))
             .unwrap();
     }
     assert_eq!(batch.ring(), Ok(3));
@@ -531,9 +460,9 @@ fn a_doorbell_that_fails_is_told_and_the_requests_are_in_the_ring() {
     drop(read);
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    let mut batch = queue.batch();
+    let batch = sending(&mut queue);
     batch
-        .push(Operation::Send, None, Payload::Inline(b"x"))
+        .write(Operation::Send, None, Payload::Inline(b"x"))
         .unwrap();
     assert_eq!(batch.ring(), Err(Errno::PIPE));
     assert_eq!(queue.in_flight(), 1);
@@ -571,8 +500,9 @@ proptest! {
                 true => Payload::Inline(&bytes),
                 false => Payload::Gather(&slices),
             };
-            let mut batch = queue.batch();
-            batch.push(operation, None, payload).unwrap().set_id(0xfeed_0000_0000_0001);
+            let batch = sending(&mut queue);
+            batch.write(operation, None, payload).unwrap();
+            batch.set_id(0xfeed_0000_0000_0001);
             batch.ring().unwrap();
             let (flags, dma) = match inline {
                 true => (SendFlags::INLINE, dma(length as u32, 0)),

@@ -11,7 +11,7 @@ use uverbs_uapi::types::Wc;
 use super::memory::*;
 use super::ring::{consumer, producer};
 use crate::driver::contract::methods::*;
-use crate::driver::contract::{Posting, SrqBacking};
+use crate::driver::contract::{SrqBacking, receiving};
 use crate::driver::rxe::cq::Cq;
 use crate::driver::rxe::map::RingView;
 use crate::driver::rxe::recv::RecvQueue;
@@ -118,11 +118,11 @@ impl Srq {
 
     /// Posts so many elements in one batch, as far as there is room.
     fn post(&mut self, count: u32) {
-        let mut batch = Posting::new(&mut self.queue);
+        let mut batch = receiving(&mut self.queue);
         for _ in 0..count {
             let region = (self.posted % u64::from(KEYS)) as u32;
             let slice = LocalSlice::new(0x1000, 8, key(region), PdTag::new(3, 1));
-            if batch.push(self.posted, &[slice]).is_err() {
+            if batch.write(self.posted, &[slice]).is_err() {
                 break;
             }
             self.waiting.push_back((region, self.posted));

@@ -11,7 +11,7 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::memory::*;
-use super::ring::{Filling, consumer};
+use super::ring::{consumer, producer};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
 use crate::driver::rxe::watch::Watch;
@@ -47,12 +47,12 @@ fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
 fn what_is_produced_here_is_seen_whole_there() {
     for (slots, count) in RINGS {
         let memory = Memory::ring(slots, 6);
-        let mut producer = Filling::new(&memory, size_of::<Element>()).unwrap();
+        let mut producer = producer(&memory, size_of::<Element>()).unwrap();
         let mut kernel = KernelConsumer::new(&memory);
         thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..count {
-                    let (slot, behind) = wait(|| {
+                    let slot = wait(|| {
                         let slot = producer.free_slot();
                         if slot.is_none() {
                             producer.publish();
@@ -61,7 +61,7 @@ fn what_is_produced_here_is_seen_whole_there() {
                     });
                     // SAFETY: a free slot is the producer's, and has room for an element.
                     unsafe { slot.cast::<Element>().write(element(number)) };
-                    producer.advance(behind);
+                    producer.advance();
                     // Batches of different lengths.
                     if number % 7 == 0 || number == count - 1 {
                         producer.publish();
@@ -111,11 +111,11 @@ fn no_more_completions_wait_than_the_queue_holds_requests() {
     const REQUESTS: u64 = if cfg!(miri) { 300 } else { 2_000_000 };
     const QPN: u32 = 17;
     let (work, completions) = (Memory::ring(16, 6), Memory::ring(32, 7));
-    let mut queue = Filling::new(&work, size_of::<u64>()).unwrap();
+    let mut queue = producer(&work, size_of::<u64>()).unwrap();
     let ring = consumer(&completions, size_of::<Wc>()).unwrap();
     let capacity = ring.capacity();
     let mut cq = Cq::new(ring, capacity, None);
-    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
+    queue.heed(Watch::new(cq.shared(), QPN, false));
     let (mut kernel, mut reports) = (
         KernelConsumer::new(&work),
         KernelProducer::new(&completions),
@@ -124,10 +124,10 @@ fn no_more_completions_wait_than_the_queue_holds_requests() {
     thread::scope(|scope| {
         scope.spawn(move || {
             for number in 0..REQUESTS {
-                let (slot, behind) = wait(|| queue.free_slot());
+                let slot = wait(|| queue.free_slot());
                 // SAFETY: a free slot is the producer's, and has room for the number.
                 unsafe { slot.cast::<u64>().write(number) };
-                queue.advance(behind);
+                queue.advance();
                 queue.publish();
                 if is_over.load(Ordering::Relaxed) {
                     return;

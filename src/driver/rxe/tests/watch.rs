@@ -6,9 +6,10 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::memory::*;
-use super::ring::{Filling, consumer};
+use super::ring::{consumer, producer};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
+use crate::driver::rxe::ring::Producer;
 use crate::driver::rxe::watch::Watch;
 
 /// x86's size of a completion slot.
@@ -35,10 +36,10 @@ fn send() -> Wc {
 }
 
 /// Fills all slots that are given out, and has the kernel be done with them.
-fn run(queue: &mut Filling, kernel: &mut KernelConsumer) -> u32 {
+fn run(queue: &mut Producer, kernel: &mut KernelConsumer) -> u32 {
     let mut count = 0;
-    while let Some((_, behind)) = queue.free_slot() {
-        queue.advance(behind);
+    while let Some(_) = queue.free_slot() {
+        queue.advance();
         count += 1;
     }
     queue.publish();
@@ -53,11 +54,11 @@ fn run(queue: &mut Filling, kernel: &mut KernelConsumer) -> u32 {
 #[test]
 fn a_slot_is_free_when_its_completion_has_been_taken() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
-    let mut queue = Filling::new(&work, 8).unwrap();
+    let mut queue = producer(&work, 8).unwrap();
     let mut kernel = KernelConsumer::new(&work);
     let mut reports = KernelProducer::new(&completions);
     let mut cq = cq(&completions);
-    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
+    queue.heed(Watch::new(cq.shared(), QPN, false));
     for _ in 0..3 {
         assert_eq!(run(&mut queue, &mut kernel), 7);
         for other in [
@@ -86,11 +87,11 @@ fn a_slot_is_free_when_its_completion_has_been_taken() {
 #[test]
 fn requests_without_completions_need_none() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(8, LOG2));
-    let mut queue = Filling::new(&work, 8).unwrap();
+    let mut queue = producer(&work, 8).unwrap();
     let mut kernel = KernelConsumer::new(&work);
     let mut reports = KernelProducer::new(&completions);
     let cq = cq(&completions);
-    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
+    queue.heed(Watch::new(cq.shared(), QPN, false));
     assert_eq!(run(&mut queue, &mut kernel), 7);
     assert!(reports.put(send()));
     assert_eq!(run(&mut queue, &mut kernel), 6);
@@ -108,11 +109,11 @@ fn requests_without_completions_need_none() {
 #[test]
 fn what_was_before_a_reset_counts_no_longer() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
-    let mut queue = Filling::new(&work, 8).unwrap();
+    let mut queue = producer(&work, 8).unwrap();
     let mut kernel = KernelConsumer::new(&work);
     let mut reports = KernelProducer::new(&completions);
     let mut cq = cq(&completions);
-    queue.ring.heed(Watch::new(cq.shared(), QPN, false));
+    queue.heed(Watch::new(cq.shared(), QPN, false));
     let failed = completion(QPN, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
     assert_eq!(run(&mut queue, &mut kernel), 7);
     // More than once round the completion ring.

@@ -467,9 +467,8 @@ impl QpShared {
         QpState(self.state.load(Ordering::Relaxed).into())
     }
 
-    /// Refuses states in which a queue pair does not send. Whoever posts asks once: it then sends until it is
-    /// reset, which takes the send queue.
-    #[inline]
+    /// Refuses states in which a queue pair does not send.
+    #[cold]
     fn check_sends(&self) -> std::result::Result<(), PostError> {
         match self.state() {
             state @ (QpState::RESET | QpState::INIT | QpState::RTR) => {
@@ -764,7 +763,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         if attr.state == Some(QpState::RESET) {
-            let (send, recv) = (self.send.queue_mut(), self.recv.queue_mut());
+            let (send, recv) = (self.send.queue_to_reset(), self.recv.queue_to_reset());
             return self.shared.reset(attr, send, recv);
         }
         self.shared.modify(attr)

@@ -13,7 +13,7 @@ use uverbs_uapi::write as abi;
 use crate::command::{CreateSrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::{SharedRecvQueue, SrqBacking};
+use crate::driver::{Receiving, SharedRecvQueue, SrqBacking};
 use crate::error::{DestroyError, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
@@ -301,7 +301,7 @@ impl Srq {
     /// Starts a batch of receive requests.
     #[inline(always)]
     pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::new(Some(self.queue.batch()), self.pd, None)
+        RecvBatch::shared(Receiving::Shared(&mut self.queue), self.pd)
     }
 
     /// Requests an event

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
@@ -14,10 +15,8 @@ use super::transport::{
 };
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
-use crate::command::Failed;
 use crate::domain::{DomainKey, ThreadDomain};
-use crate::driver::{self, Check as _, Request, SendQueue, SendSlot};
-use crate::error::Errno;
+use crate::driver::{self, SendQueue};
 use crate::work::{
     Bounds, Destination, LocalSlice, Operation, Operations, Payload, PdTag, PostError, Remote,
     RemoteSlice,
@@ -36,11 +35,14 @@ pub(super) struct Fixed {
     pub(super) domain: Option<DomainKey>,
 }
 
-/// What posts send requests, whatever the transport.
+/// What posts send requests, whatever the transport: a [`Batch`] and a [`One`] are two callers of it.
 pub(super) struct Sender {
-    pub(super) queue: SendQueue,
-    pub(super) fixed: Fixed,
+    queue: SendQueue,
+    fixed: Fixed,
     shared: Arc<QpShared>,
+    /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes the
+    /// queue.
+    sends: bool,
 }
 
 /// The send half of a queue pair.
@@ -61,6 +63,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
                 domain,
             },
             shared: Arc::clone(shared),
+            sends: false,
         };
         let of = PhantomData;
         Self { sender, of }
@@ -74,7 +77,9 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
         &self.sender.queue
     }
 
-    pub(super) fn queue_mut(&mut self) -> &mut SendQueue {
+    /// The queue, for a reset of the queue pair: whether it sends is asked anew.
+    pub(super) fn queue_to_reset(&mut self) -> &mut SendQueue {
+        self.sender.sends = false;
         &mut self.sender.queue
     }
 
@@ -185,11 +190,7 @@ impl<T: Transport, M: Membership> fmt::Debug for SendHalf<T, M> {
 /// the program changes may or may not be sent, and bytes that it reads may be old or new, in any mixture.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
-    raw: driver::SendBatch<'q>,
-    // Of the queue pair's half, each behind a reference: they are looked at where they lie and take up no
-    // registers.
-    fixed: &'q Fixed,
-    shared: &'q Arc<QpShared>,
+    sender: &'q mut Sender,
     /// The peer's shared receive queue for the requests to come, of a transport that has such.
     srq: T::Srq,
     of: Of<T>,
@@ -221,23 +222,22 @@ impl<T: NamesSrq> Batch<'_, T> {
 impl<'q, T: Transport> Batch<'q, T> {
     #[inline(always)]
     pub(super) fn new(sender: &'q mut Sender) -> Self {
+        sender.queue.begin();
         Self {
-            raw: sender.queue.batch(),
-            fixed: &sender.fixed,
-            shared: &sender.shared,
+            sender,
             srq: T::NO_SRQ,
             of: PhantomData,
         }
     }
 
     pub(super) fn fixed(&self) -> &Fixed {
-        self.fixed
+        &self.sender.fixed
     }
 
     /// The number of requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.raw.len() as usize
+        self.sender.queue.pending() as usize
     }
 
     /// True if there are none.
@@ -256,10 +256,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        if !self.raw.is_usual() {
-            self.shared.check_sends()?;
-        }
-        self.raw.ring().map_err(PostError::Doorbell)
+        ManuallyDrop::new(self).sender.ring()
     }
 
     /// Checks what can be checked of every request and writes it into the ring. The peer has room for so many
@@ -272,43 +269,10 @@ impl<'q, T: Transport> Batch<'q, T> {
         payload: Payload<'_>,
         room: u64,
     ) -> Result<Posted<'_>, PostError> {
-        let (room, pd) = (self.room(operation, to, room), self.fixed.pd);
-        let request = Request {
-            operation,
-            to,
-            payload,
-            bounds: Bounds { room, pd },
-            is_certain: T::TYPE.is_some(),
-        };
-        let checks = Checks(self.fixed, self.shared);
-        let pushed = self
-            .raw
-            .add(request, self.is_certain(operation, to), checks);
-        pushed.map(|slot| Posted {
-            slot,
-            batch: PhantomData,
+        self.sender.push::<T>(operation, to, payload, room)?;
+        Ok(Posted {
+            queue: &mut self.sender.queue,
         })
-    }
-
-    /// The room that there is for a request that goes there: datagrams are messages of limited length.
-    #[inline(always)]
-    fn room(
-        &self,
-        operation: Operation,
-        to: Option<Destination<'_, driver::Ah>>,
-        room: u64,
-    ) -> u64 {
-        match is_datagram(operation, to) {
-            true => self.shared.max_datagram(),
-            false => room,
-        }
-    }
-
-    /// Whether the queue pair has the operation, and a request with it goes there.
-    #[inline(always)]
-    fn is_certain(&self, operation: Operation, to: Option<Destination<'_, driver::Ah>>) -> bool {
-        let is_typed = T::TYPE.is_some();
-        self.fixed.check(operation, to, is_typed).is_ok()
     }
 
     /// As `push`, to the peer of the connection.
@@ -366,72 +330,77 @@ fn is_datagram(operation: Operation, to: Option<Destination<'_, driver::Ah>>) ->
 /// As much room as there may be.
 pub(super) const ANY: u64 = u64::MAX;
 
-/// What is checked of a request of a batch that is not the usual one.
-#[derive(Clone, Copy)]
-struct Checks<'q>(&'q Fixed, &'q Arc<QpShared>);
+#[cfg(debug_assertions)]
+impl<T: Transport> Drop for Batch<'_, T> {
+    fn drop(&mut self) {
+        warn_of_lost(self.sender.queue.pending());
+    }
+}
 
-impl driver::Check for Checks<'_> {
-    #[cold]
-    #[inline(never)]
-    fn check(self, request: &Request<'_>) -> Result<(), PostError> {
-        let Self(fixed, shared) = self;
-        let Request {
-            operation,
-            to,
-            payload,
-            bounds,
-            is_certain,
-        } = *request;
-        let (given, max) = (payload.len(), shared.max_datagram());
-        let is_datagram = is_datagram(operation, to);
-        let room = if is_datagram { ANY } else { bounds.room };
-        Bounds { room, ..bounds }.check(payload)?;
-        fixed.check(operation, to, is_certain)?;
-        match is_datagram && given > max {
-            true => Err(PostError::MessageTooLong { given, max }),
-            false => Ok(()),
-        }
+/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that runs
+/// when a batch is dropped would cost each post the registers that it needs after a panic.
+#[cfg(debug_assertions)]
+#[cold]
+pub(super) fn warn_of_lost(requests: u32) {
+    if requests > 0 {
+        tracing::warn!(target: "uverbs", requests, "a batch was dropped and not rung: nothing of it is posted");
     }
 }
 
 impl Sender {
-    /// Rings again for what was posted, in another way, after the doorbell has failed like this. Tells how
-    /// it fails if it does so again: in a register.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn ring_again(&mut self, failed: Failed) -> Option<Errno> {
-        self.queue.ring_again(failed).err()
+    /// Checks what can be checked of every request on every device, and writes it into the ring.
+    #[inline(always)]
+    fn push<T: Transport>(
+        &mut self,
+        operation: Operation,
+        to: Option<Destination<'_, driver::Ah>>,
+        payload: Payload<'_>,
+        room: u64,
+    ) -> Result<(), PostError> {
+        let pd = self.fixed.pd;
+        Bounds { room, pd }.check(payload)?;
+        self.fixed.check(operation, to, T::TYPE.is_some())?;
+        if is_datagram(operation, to) {
+            self.check_datagram(payload.len())?;
+        }
+        self.queue.write(operation, to, payload)
     }
 
-    /// Posts one signaled request, or tells why it cannot be. For all that [`SendQueue::post`] does not do,
-    /// out of line as a whole: so who posts the usual request keeps nothing for it.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn carefully(&mut self, wr_id: u64, request: &Request<'_>) -> Result<(), PostError> {
-        let Self {
-            queue,
-            fixed,
-            shared,
-        } = self;
-        let Request {
-            operation,
-            to,
-            is_certain,
-            ..
-        } = *request;
-        if to.is_none()
-            && fixed.check(operation, None, is_certain).is_ok()
-            && queue.post_otherwise(wr_id, request)
-        {
-            return Ok(());
+    /// Refuses a datagram that no packet holds.
+    #[inline(always)]
+    fn check_datagram(&self, given: u64) -> Result<(), PostError> {
+        let max = self.shared.max_datagram();
+        match given > max {
+            true => Err(PostError::MessageTooLong { given, max }),
+            false => Ok(()),
         }
-        Checks(fixed, shared).check(request)?;
-        shared.check_sends()?;
-        let mut batch = queue.batch();
-        let mut slot = batch.add_other(request)?;
-        slot.set_id(wr_id);
-        slot.add_flags(SendFlags::SIGNALED);
-        batch.ring().map(drop).map_err(PostError::Doorbell)
+    }
+
+    /// Publishes what was written, if the queue pair sends: the one place where that is asked, for every driver.
+    #[inline(always)]
+    fn ring(&mut self) -> Result<usize, PostError> {
+        if !self.sends {
+            self.shared.check_sends()?;
+            self.sends = true;
+        }
+        self.queue.ring().map_err(PostError::Doorbell)
+    }
+
+    /// Posts one signaled request.
+    #[inline(always)]
+    pub(super) fn post<T: Transport>(
+        &mut self,
+        wr_id: u64,
+        operation: Operation,
+        to: Option<Destination<'_, driver::Ah>>,
+        payload: Payload<'_>,
+        room: u64,
+    ) -> Result<(), PostError> {
+        self.queue.begin();
+        self.push::<T>(operation, to, payload, room)?;
+        self.queue.set_id(wr_id);
+        self.queue.add_flags(SendFlags::SIGNALED);
+        self.ring().map(drop)
     }
 }
 
@@ -802,45 +771,47 @@ impl<T: Transport> fmt::Debug for Batch<'_, T> {
 
 /// A request in the batch, for further options. By default it is unsignaled and has the id 0.
 pub struct Posted<'b> {
-    slot: SendSlot,
-    batch: PhantomData<&'b mut ()>,
+    /// Its last request is this one.
+    queue: &'b mut SendQueue,
 }
 
 impl Posted<'_> {
     /// Requests a completion, with this id.
     #[inline(always)]
-    pub fn signaled(mut self, wr_id: u64) -> Self {
-        self.slot.set_id(wr_id);
-        self.slot.add_flags(SendFlags::SIGNALED);
+    pub fn signaled(self, wr_id: u64) -> Self {
+        self.queue.set_id(wr_id);
+        self.queue.add_flags(SendFlags::SIGNALED);
         self
     }
 
     /// Sets the id of the request without requesting a completion: for the completion of a failure, or if all
     /// requests are signaled.
     #[inline(always)]
-    pub fn id(mut self, wr_id: u64) -> Self {
-        self.slot.set_id(wr_id);
+    pub fn id(self, wr_id: u64) -> Self {
+        self.queue.set_id(wr_id);
         self
     }
 
     /// Holds the request back until all READs and atomics before it have completed.
     #[inline(always)]
-    pub fn fence(mut self) -> Self {
-        self.slot.add_flags(SendFlags::FENCE);
+    pub fn fence(self) -> Self {
+        self.queue.add_flags(SendFlags::FENCE);
         self
     }
 
     /// Marks the message as solicited: it wakes a peer that has armed its queue for solicited messages only.
     #[inline(always)]
-    pub fn solicited(mut self) -> Self {
-        self.slot.add_flags(SendFlags::SOLICITED);
+    pub fn solicited(self) -> Self {
+        self.queue.add_flags(SendFlags::SOLICITED);
         self
     }
 }
 
 impl fmt::Debug for Posted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Posted").field("slot", &self.slot).finish()
+        f.debug_struct("Posted")
+            .field("queue", &self.queue)
+            .finish()
     }
 }
 
@@ -855,7 +826,7 @@ mod tests {
     use crate::driver::samples;
     use crate::work::{LocalKey, RemoteKey};
 
-    /// A send half over a queue of each driver, in this state.
+    /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks nothing.
     fn halves(state: QpState) -> Vec<SendHalf<Rc>> {
         let (_kernel, file) = rustix::pipe::pipe().unwrap();
         let context = Context::over(file);
@@ -902,6 +873,16 @@ mod tests {
             half.sender.shared.store(QpState::RTS);
             post(&mut half).unwrap();
             assert_eq!(half.in_flight(), 5);
+            // After a reset the state is asked again.
+            half.queue_to_reset();
+            half.sender.shared.store(QpState::RESET);
+            let refused = PostError::WrongState {
+                state: QpState::RESET,
+            };
+            assert_eq!(half.one(1).send_inline(b"late"), Err(refused));
+            let mut batch = half.batch();
+            batch.send_inline(b"late").unwrap();
+            assert_eq!(batch.ring(), Err(refused));
         }
     }
 

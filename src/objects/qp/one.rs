@@ -1,4 +1,4 @@
-//! Posting one request in one call: the fewest instructions.
+//! Posting one request in one call.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,10 +6,7 @@ use std::marker::PhantomData;
 use super::Of;
 use super::send::{ANY, Sender};
 use super::transport::{Connected, NamesSrq, RdmaRead, RdmaWrite, Transport};
-use crate::driver::Request;
-use crate::work::{
-    Bounds, Destination, LocalSlice, Operation, Payload, PostError, Remote, RemoteSlice,
-};
+use crate::work::{Destination, LocalSlice, Operation, Payload, PostError, Remote, RemoteSlice};
 
 /// A request that is about to be posted, alone and signaled: each method posts it and rings the doorbell.
 ///
@@ -49,30 +46,9 @@ impl<'q, T: Transport> One<'q, T> {
     /// is known.
     #[inline(always)]
     fn push(self, operation: Operation, payload: Payload<'_>, room: u64) -> Result<(), PostError> {
-        let Self { sender, wr_id, .. } = self;
         let to = T::named(self.srq)?.map(Destination::Srq);
-        let is_certain = T::TYPE.is_some();
-        let fixed = &sender.fixed;
-        let bounds = Bounds { room, pd: fixed.pd };
-        if to.is_none() && (is_certain || fixed.check(operation, None, false).is_ok()) {
-            match sender.queue.post(wr_id, operation, payload, bounds) {
-                Some(Ok(())) => return Ok(()),
-                Some(Err(failed)) => match sender.ring_again(failed) {
-                    None => return Ok(()),
-                    Some(errno) => return Err(PostError::Doorbell(errno)),
-                },
-                None => {}
-            }
-        }
-        // Put together here, so that who posts the usual request does not do so.
-        let request = Request {
-            operation,
-            to,
-            payload,
-            bounds,
-            is_certain,
-        };
-        sender.carefully(wr_id, &request)
+        self.sender
+            .post::<T>(self.wr_id, operation, to, payload, room)
     }
 
     /// As `push`, for a payload that goes to or comes from `remote`.

@@ -24,8 +24,6 @@ pub(crate) use progress::Progress;
 #[cfg(feature = "c-abi")]
 pub(crate) use request::Pieces;
 pub use request::Placement;
-#[allow(unused_imports, reason = "not every driver asks")]
-pub(crate) use request::is_plain;
 pub(crate) use request::{
     Bind, Bounds, DatagramTo, Destination, Element, Operation, Payload, Remote,
 };

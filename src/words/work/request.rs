@@ -12,10 +12,8 @@ use uverbs_uapi::types::Sge;
 
 use super::{LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
 
-/// What a send work request does. C programs tell it in a call before the others, and it is looked at again
-/// where it was kept: which one it is stands by itself.
+/// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Operation {
     Send,
     SendImm {
@@ -137,17 +135,6 @@ impl Payload<'_> {
             Self::InlineSges(pieces) => pieces.len() as u64,
         }
     }
-
-    /// Whether all slices have bytes, and fewer than 2 GiB: so it is with nearly all requests, and this is
-    /// one comparison.
-    #[inline(always)]
-    pub(crate) fn is_plain(&self) -> bool {
-        match self {
-            Self::Gather(slices) => slices.iter().all(is_plain),
-            Self::Sges(sges) => sges.iter().all(is_plain),
-            Self::Inline(_) | Self::InlineSges(_) => true,
-        }
-    }
 }
 
 /// The longest message that the InfiniBand specification has.
@@ -163,24 +150,9 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Whether a payload is a usual one, plain and as [`Self::check`] wants it. Nearly all are, and so these
-    /// are all the checks that they have.
-    #[inline(always)]
-    pub(crate) fn hold_usual(self, payload: Payload<'_>) -> bool {
-        let length = payload.len();
-        match payload {
-            Payload::Gather(slices) => {
-                payload.is_plain()
-                    && length <= MAX_MESSAGE
-                    && length <= self.room
-                    && slices.iter().all(|slice| slice.pd == self.pd)
-            }
-            _ => length <= self.room,
-        }
-    }
-
     /// Refuses a payload that is longer than a message can be or than the room that there is, or that is of
     /// another protection domain.
+    #[inline(always)]
     pub(crate) fn check(self, payload: Payload<'_>) -> Result<(), PostError> {
         let (local, remote) = (payload.len(), self.room);
         if matches!(payload, Payload::Gather(_)) && local > MAX_MESSAGE {
@@ -199,12 +171,6 @@ impl Bounds {
             _ => Ok(()),
         }
     }
-}
-
-/// See [`Payload::is_plain`].
-#[inline(always)]
-pub(crate) fn is_plain(slice: &impl Element) -> bool {
-    slice.length().cast_signed() > 0
 }
 
 /// An element of a gather or scatter list.

@@ -1,0 +1,11 @@
+//! The words that all floors share: errors, memory that one may register, requests and keys, addresses.
+//!
+//! Nothing here knows a device, a driver or an object.
+
+pub mod error;
+pub mod gid;
+pub mod grh;
+pub mod guid;
+pub(crate) mod memory;
+pub(crate) mod sync;
+pub(crate) mod work;

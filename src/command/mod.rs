@@ -62,7 +62,9 @@ pub(crate) use pd::AllocPd;
 pub(crate) use qp::{
     CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QpSpec, QueryQp, WrittenModifyQp,
 };
-pub(crate) use request::{DriverAttr, DriverData, DriverReply, Malformed, Request, driver_reply};
+#[allow(unused_imports, reason = "not every driver has attributes of its own")]
+pub(crate) use request::DriverAttr;
+pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};
 pub(crate) use wq::{CreateRwqIndTable, CreateWq, ModifyWq};

@@ -324,6 +324,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContextOptions {
     /// Requests may be copied into the device's write-combining memory, if it has any for them.
+    #[allow(dead_code, reason = "not every driver's device has such memory")]
     pub(crate) write_combining: bool,
 }
 

@@ -1,8 +1,8 @@
 //! No place but a driver's folder, and the list of drivers, names a driver: whoever adds one has nowhere else
 //! to look.
 //!
-//! Names in code and in texts count. Comments do not, for users and maintainers may need an example; nor do
-//! unit tests and the program's help.
+//! Names in code and in texts count. Comments do not, for users and maintainers may need an example, but for
+//! those of the contract, which speak of no device; nor do unit tests and the program's help.
 
 use std::fs;
 use std::path::Path;
@@ -20,6 +20,35 @@ const ALLOWED: [&str; 4] = [
     "driver/mod.rs",
     "command/samples.rs",
 ];
+
+/// Whose comments name no device either.
+const OF_ALL: [&str; 5] = [
+    "driver/contract.rs",
+    "driver/mod.rs",
+    "driver/data.rs",
+    "driver/options.rs",
+    "driver/absent.rs",
+];
+
+/// More words of single devices.
+const WORDS: [&str; 5] = ["blueflame", "blue_flame", "efa", "siw", "irdma"];
+
+/// The comments that name a device, with their numbers.
+fn comments_naming(text: &str) -> Vec<(usize, String)> {
+    let names = |line: &str| {
+        let small = line.to_lowercase();
+        let mut words = small.split(|c: char| !(c.is_alphanumeric() || c == '_'));
+        words.any(|word| NAMES.contains(&word) || WORDS.contains(&word))
+    };
+    let comments = text.lines().enumerate().filter_map(|(number, line)| {
+        let (_, comment) = line.split_once("//")?;
+        Some((number + 1, comment))
+    });
+    let naming = comments.filter(|(_, comment)| names(comment));
+    naming
+        .map(|(number, comment)| (number, comment.trim().to_owned()))
+        .collect()
+}
 
 /// The lines that name a driver, with their numbers.
 fn naming(text: &str) -> Vec<(usize, String)> {
@@ -55,6 +84,18 @@ fn drivers_are_named_in_their_folders_and_in_the_list() {
         );
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
+}
+
+#[test]
+fn comments_of_the_contract_name_no_device() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for file in OF_ALL {
+        let text = fs::read_to_string(source.join(file)).unwrap();
+        assert_eq!(comments_naming(&text), [], "src/{file}");
+    }
+    let planted = "/// As `mlx5` has it.\nlet a = \"rxe\"; // BlueFlame\n// Safe and default.\n";
+    let lines: Vec<usize> = comments_naming(planted).iter().map(|(at, _)| *at).collect();
+    assert_eq!(lines, [1, 2]);
 }
 
 #[test]

@@ -131,7 +131,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.start()
             .alone(bytes, move |one, slices| one.write(slices, to))
@@ -141,7 +141,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.batch().only(|batch| batch.write_imm(bytes, to, imm))
     }
@@ -151,7 +151,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: RdmaRead,
+        T: Connected + RdmaRead,
     {
         self.start()
             .alone_filling(into, from.length, move |one, slices| one.read(slices, from))
@@ -162,7 +162,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.batch().only(|batch| batch.fetch_add(into, at, add))
     }
@@ -172,7 +172,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn compare_swap(&mut self, into: Buf, at: RemoteSlice, compare: u64, swap: u64) -> Op<Fetched>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.batch()
             .only(|batch| batch.compare_swap(into, at, compare, swap))
@@ -332,7 +332,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.add_payload(bytes, |raw, slices| raw.write(slices, to))
     }
@@ -341,7 +341,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.add_payload(bytes, |raw, slices| raw.write_imm(slices, to, imm))
     }
@@ -350,7 +350,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: RdmaRead,
+        T: Connected + RdmaRead,
     {
         self.add_filling(into, from.length, |raw, slices| raw.read(slices, from))
     }
@@ -359,7 +359,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.add_filling(into, WORD, |raw, slices| raw.fetch_add(slices[0], at, add))
     }
@@ -374,7 +374,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         swap: u64,
     ) -> Op<Fetched>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.add_filling(into, WORD, |raw, slices| {
             raw.compare_swap(slices[0], at, compare, swap)

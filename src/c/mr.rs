@@ -14,7 +14,9 @@ use super::abi::queue::ibv_mr;
 use super::failure::{Failure, Result, pointer, status};
 use super::object::{CStruct, Object, destroy};
 use super::pd::{PdObject, pd};
-use crate::command::{AdviseMr, Destroy, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr};
+use crate::command::{
+    AdviseMr, Destroy, DriverData, DriverReply, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr,
+};
 use crate::pd::{PdUse, User};
 
 /// A memory region as C programs have it.
@@ -53,13 +55,15 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
         true => wanted.access,
         false => wanted.access & !OPTIONAL,
     };
-    let reply = context.fd().execute(&RegMr {
+    let command = RegMr {
         pd: pd.pd().handle(),
         address: wanted.address.addr() as u64,
         length: wanted.length as u64,
         iova: wanted.iova,
         access,
-    })?;
+        driver: DriverData::default(),
+    };
+    let reply = context.driver().reg_mr(context.fd(), command)?;
     let place = (wanted.address, wanted.length);
     Ok(MrObject::give_new(pd, c, place, reply, true))
 }
@@ -101,6 +105,7 @@ impl MrObject {
             handle,
             lkey: known.lkey,
             rkey: known.rkey,
+            driver: DriverReply::new(),
         };
         let place = (null_mut(), known.length as usize);
         Ok(Self::give_new(pd, c, place, reply, false))
@@ -120,7 +125,7 @@ impl MrObject {
                 },
         } = *change;
         let (handle, held) = self.kernel.as_mut().ok_or(Failure::INVALID)?;
-        let keys = held.context().fd().execute(&ReregMr(abi::ReregMr {
+        let command = ReregMr(abi::ReregMr {
             response: 0,
             mr_handle: handle.0,
             flags: flags.bits(),
@@ -129,7 +134,9 @@ impl MrObject {
             hca_va: iova,
             pd_handle: pd.map_or(0, |(pd, _)| pd.pd().handle().0),
             access_flags: access,
-        }))?;
+        });
+        let context = held.context();
+        let keys = context.driver().rereg_mr(context.fd(), &command)?;
         // SAFETY: the struct is the object's, and the caller has the object to itself.
         let c = unsafe { &mut *self.c.get() };
         (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
@@ -255,14 +262,16 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller passes a PD.
     pointer(unsafe { pd(c) }.and_then(|pd| {
-        let reply = pd.pd().context().fd().execute(&RegDmabufMr {
+        let command = RegDmabufMr {
             pd: pd.pd().handle(),
             fd,
             offset,
             length: length as u64,
             iova,
             access: access as u32,
-        })?;
+        };
+        let context = pd.pd().context();
+        let reply = context.driver().reg_dmabuf_mr(context.fd(), &command)?;
         let place = (without_provenance_mut(offset as usize), length);
         Ok(MrObject::give_new(pd, c, place, reply, false))
     }))

@@ -25,6 +25,7 @@ use crate::domain::DomainState;
 use crate::driver::Refusals;
 use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue, SendQueue};
 use crate::pd::{PdUse, User};
+use crate::qp::transport::Addressing;
 use crate::work::Operations;
 
 /// A queue pair as C programs have it: always with the extended struct, of which a plain one uses the start.
@@ -77,7 +78,7 @@ impl QpObject {
     /// Its requests name queue pairs by address handles.
     #[inline(always)]
     pub(super) fn is_datagram(&self) -> bool {
-        self.transport == QpType::UD
+        Addressing::of(self.transport) == Addressing::EachRequest
     }
 
     fn events_acknowledged(&self) -> &AtomicU32 {
@@ -130,10 +131,7 @@ fn create(
         return Err(Failure::INVALID);
     }
     let operations = context.operations(transport)?;
-    if !matches!(
-        transport,
-        QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND
-    ) {
+    if !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
     }
     if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {
@@ -192,7 +190,7 @@ fn create(
         events_completed: AtomicU32::new(0),
     };
     let refusals = context.driver().refusals();
-    let names_destination = matches!(transport, QpType::UD | QpType::XRC_SEND);
+    let names_destination = Addressing::of(transport) != Addressing::Connection;
     let object = QpObject {
         c: CStruct::new(extended(plain)),
         sends: Gate::new(refusals.early_sends),

@@ -27,9 +27,9 @@ mod mask {
 /// TSO is of none.
 const OPERATIONS: [Option<Operations>; 13] = [
     Some(Operations::WRITE),
-    Some(Operations::WRITE),
+    Some(Operations::WRITE_IMM),
     Some(Operations::SEND),
-    Some(Operations::SEND),
+    Some(Operations::SEND_IMM),
     Some(Operations::READ),
     Some(Operations::ATOMIC),
     Some(Operations::ATOMIC),

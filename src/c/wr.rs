@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 
 use smallvec::SmallVec;
-use uverbs_uapi::enums::{FlushLevel, QpType};
+use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
 use super::abi::queue::{ibv_ah, ibv_mw, ibv_qp, ibv_qp_ex};
@@ -20,6 +20,7 @@ use super::object::object;
 use super::qp::QpObject;
 use super::send::{FLAGS, bytes, check, remote};
 use crate::driver::{Ah, SendQueue};
+use crate::qp::transport::Addressing;
 use crate::work::{Destination, Operation, Operations, Payload, PostError, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
@@ -351,19 +352,25 @@ fn changes_keys(operation: Operation) -> bool {
 /// `ibv_wr_set_ud_addr(3)`.
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: the caller has started.
-    unsafe { address(c, QpType::UD, Address::Datagram { ah, qpn, qkey }) }
+    unsafe {
+        address(
+            c,
+            Addressing::EachRequest,
+            Address::Datagram { ah, qpn, qkey },
+        )
+    }
 }
 
-/// Takes the address of a request on a queue pair of that transport: writes the request if its payload was
+/// Takes the address of a request on a queue pair whose requests have such: writes the request if its payload was
 /// there before.
 ///
 /// # Safety
 ///
 /// As for [`session`].
-unsafe fn address(c: *mut ibv_qp_ex, transport: QpType, to: Address) {
+unsafe fn address(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
     // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session(c) };
-    if qp.transport != transport {
+    if Addressing::of(qp.transport) != addressing {
         return session.fail(Failure::INVALID);
     }
     if !session.has_begun() {
@@ -564,7 +571,7 @@ unsafe extern "C" fn wr_send_tso(c: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u
 /// `ibv_wr_set_xrc_srqn(3)`.
 unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: as in `wr_send`.
-    unsafe { address(c, QpType::XRC_SEND, Address::Srq(srqn)) }
+    unsafe { address(c, Addressing::PeersSrq, Address::Srq(srqn)) }
 }
 
 /// `ibv_wr_atomic_write(3)`: 8 bytes.

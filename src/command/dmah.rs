@@ -48,7 +48,7 @@ impl Command for AllocDmah {
 
 /// Registers memory that the device reaches with the hints of a DMA handle. Unlike [`RegMr`] alone it uses
 /// the method `REG_MR`: the write command cannot name a DMA handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RegMrDmah {
     pub(crate) region: RegMr,
     pub(crate) dmah: DmahHandle,
@@ -72,6 +72,7 @@ impl Command for RegMrDmah {
             length,
             iova,
             access,
+            ..
         } = self.region;
         request
             .method(object::MR, method::mr::REG)

@@ -56,14 +56,14 @@ pub(crate) use fd::{Doorbell, Failed, Unread};
 pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
-#[cfg(feature = "c-abi")]
-pub(crate) use mr::RegMrReply;
-pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, ReregMr};
+pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, RegMrReply, ReregMr};
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{
     CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QpSpec, QueryQp, WrittenModifyQp,
 };
+#[allow(unused_imports, reason = "not every driver has attributes of its own")]
+pub(crate) use request::DriverAttr;
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};

@@ -8,11 +8,13 @@ use uverbs_uapi::handle::{MrHandle, PdHandle};
 use uverbs_uapi::types::Sge;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
-use super::{Command, Decode, Malformed, Request, Undo, nothing, response, undo};
+use super::{
+    Command, Decode, DriverData, DriverReply, Malformed, Request, Undo, nothing, response, undo,
+};
 use crate::error::{Subject, Verb};
 
 /// Registers a range of the process's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RegMr {
     pub(crate) pd: PdHandle,
     /// The first byte, in this process.
@@ -23,14 +25,16 @@ pub(crate) struct RegMr {
     pub(crate) iova: u64,
     /// Bits of `AccessFlags`.
     pub(crate) access: u32,
+    pub(crate) driver: DriverData,
 }
 
 /// A new memory region and its keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RegMrReply {
     pub(crate) handle: MrHandle,
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
+    pub(crate) driver: DriverReply,
 }
 
 impl RegMrReply {
@@ -43,6 +47,7 @@ impl RegMrReply {
             handle: MrHandle(answer.new_handle(handle)?),
             lkey: answer.answer(lkey)?,
             rkey: answer.answer(rkey)?,
+            driver: DriverReply::new(),
         })
     }
 }
@@ -76,8 +81,10 @@ impl Command for RegMr {
             access_flags: self.access,
             ..Default::default()
         };
-        request.write_command::<_, abi::RegMrResp>(cmd::REG_MR, &core);
-        Some(|_, answer| {
+        request
+            .write_command::<_, abi::RegMrResp>(cmd::REG_MR, &core)
+            .driver(&self.driver);
+        Some(|command, answer| {
             let abi::RegMrResp {
                 mr_handle,
                 lkey,
@@ -88,6 +95,7 @@ impl Command for RegMr {
                 handle: MrHandle(mr_handle),
                 lkey,
                 rkey,
+                driver: answer.driver_reply(&command.driver),
             })
         })
     }

@@ -71,8 +71,21 @@ impl fmt::Display for Malformed {
 pub(crate) struct DriverData {
     input: SmallVec<[u8; 64]>,
     output_len: usize,
-    /// An attribute of the driver's own, with a value of 32 bits.
-    attribute: Option<(u16, u32)>,
+    /// Attributes of the driver's own.
+    attributes: SmallVec<[(u16, DriverAttr); 1]>,
+}
+
+/// What an attribute of the driver's own holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each driver has its own ways of these")]
+pub(crate) enum DriverAttr {
+    U32(u32),
+    U64(u64),
+    /// The handle of an existing object.
+    Handle(u32),
+    Input(Box<[u8]>),
+    /// Room for an answer of so many bytes, at most 65,535.
+    Output(u16),
 }
 
 #[allow(dead_code, reason = "each driver has its own ways of these")]
@@ -104,15 +117,13 @@ impl DriverData {
     /// Nothing in and nothing out.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.input.is_empty() && self.output_len == 0 && self.attribute.is_none()
+        self.input.is_empty() && self.output_len == 0 && self.attributes.is_empty()
     }
 
     /// Adds an attribute of the driver's own. The command then goes by its native method or not at all.
-    pub(crate) fn with(self, id: u16, value: u32) -> Self {
-        Self {
-            attribute: Some((id, value)),
-            ..self
-        }
+    pub(crate) fn with(mut self, id: u16, value: DriverAttr) -> Self {
+        self.attributes.push((id, value));
+        self
     }
 }
 
@@ -354,9 +365,15 @@ impl Request {
         if data.output_len > 0 {
             self.output(UHW_OUT, data.output_len);
         }
-        if let Some((id, value)) = data.attribute {
+        for (id, value) in &data.attributes {
             self.has_driver_attributes = true;
-            self.u32(id, value);
+            match value {
+                DriverAttr::U32(value) => self.u32(*id, *value),
+                DriverAttr::U64(value) => self.u64(*id, *value),
+                DriverAttr::Handle(handle) => self.handle(*id, *handle),
+                DriverAttr::Input(bytes) => self.bytes(*id, bytes),
+                DriverAttr::Output(len) => self.output(*id, usize::from(*len)),
+            };
         }
         self
     }

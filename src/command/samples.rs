@@ -75,6 +75,7 @@ pub(in crate::command) fn reg_mr() -> RegMr {
         length: 0x3000,
         iova: 0x1000,
         access: 7,
+        driver: DriverData::default(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The contract between the objects of this library and a driver.
 //!
 //! A driver implements [`Driver`] on what a context has of its device, and the traits of the queues that it
-//! has. The default methods refuse what it leaves out by name, before the kernel is asked. For a queue that a
-//! driver does not have, `absent.rs` has a type. `sample` is a minimal driver to copy.
+//! has. What it leaves out is refused by name before the kernel is asked: methods by their defaults, options
+//! and types of queue pairs by [`Driver::OPTIONS`] and [`Driver::QP_TYPES`]. For a queue that a driver does
+//! not have, `absent.rs` has a type. `sample` is a driver to copy.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -10,17 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
-use uverbs_uapi::flags::{SendFlags, WcFlags};
+use uverbs_uapi::flags::{QpAttrMask, SendFlags, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 
 #[cfg(feature = "c-abi")]
 use uverbs_uapi::types::Wc;
 
+use super::options::Options;
 use crate::alloc::Buffers;
 use crate::command::{
     AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec,
-    ReqNotifyCq, ResizeCq,
+    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, RegMr,
+    RegMrReply, ReqNotifyCq, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -37,9 +39,14 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     const ID: DriverId;
     /// The versions of the kernel driver's ABI that this driver supports.
     const ABI_VERSIONS: RangeInclusive<u32>;
-    /// How C programs are refused.
+    /// The types of queue pairs that have queues of this driver's. [`QpType::DRIVER`] is a type of the
+    /// device's own, whose requests name their destination.
+    const QP_TYPES: &'static [QpType] = &[];
+    /// What the driver has besides the plain objects.
+    const OPTIONS: Options = Options::empty();
+    /// How C programs are refused, if they know other errnos from libibverbs's provider than the usual ones.
     #[cfg(feature = "c-abi")]
-    const REFUSALS: Refusals;
+    const REFUSALS: Refusals = Refusals::DEFAULT;
 
     type Cq: Cq + 'static;
     type SendQueue: SendQueue<Ah = Self::Ah> + 'static;
@@ -81,8 +88,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         None
     }
 
-    /// Makes the open file a context of the device. Without `blue_flame` no request is copied to a register.
-    fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)>;
+    /// Makes the open file a context of the device.
+    fn get_context(fd: &CommandFd, options: ContextOptions) -> Result<(Self, GetContextReply)>;
 
     /// Joins a context that somebody else has created on the open file.
     fn query_context(_fd: &CommandFd) -> Result<(Self, GetContextReply)> {
@@ -97,6 +104,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// Checks a handle from the kernel's list with the kernel's driver, if that has a query for it.
     fn import_pd(&self, _fd: &CommandFd, _handle: PdHandle) -> Result<()> {
         Ok(())
+    }
+
+    /// Registers memory of this process. A driver adds its part of the command, looks at the answer, or
+    /// refuses regions that its device cannot have.
+    fn reg_mr(&self, fd: &CommandFd, command: RegMr) -> Result<RegMrReply> {
+        fd.execute(&command)
     }
 
     /// Creates a completion queue.
@@ -142,6 +155,11 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     ) -> Result<Option<Replacement<Self::QpBacking>>> {
         fd.execute(reset.command)?;
         Ok(None)
+    }
+
+    /// The attributes that a query of a queue pair may ask for.
+    fn query_mask(&self, _transport: QpType) -> QpAttrMask {
+        QpAttrMask::all()
     }
 
     /// Fails if the driver cannot limit the rate of any queue pair that this library creates.
@@ -302,6 +320,14 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     }
 }
 
+/// How a context is to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContextOptions {
+    /// Requests may be copied into the device's write-combining memory, if it has any for them.
+    #[allow(dead_code, reason = "not every driver's device has such memory")]
+    pub(crate) write_combining: bool,
+}
+
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_WALL_CLOCK: &str = "a clock whose time of day the kernel tells";
@@ -382,6 +408,21 @@ pub(crate) struct Refusals {
     pub(crate) advice: bool,
     /// `ibv_start_poll` refuses attributes that nobody knows. Without, it looks at none.
     pub(crate) poll_attributes: bool,
+}
+
+#[cfg(feature = "c-abi")]
+impl Refusals {
+    /// As most providers refuse.
+    pub(crate) const DEFAULT: Self = Self {
+        long_request: Errno::INVAL,
+        by_functions: Errno::NOMEM,
+        unknown: Errno::INVAL,
+        bad_atomics: false,
+        negative_counts: false,
+        early_sends: false,
+        advice: false,
+        poll_attributes: false,
+    };
 }
 
 /// The parts of a completion queue besides its command.

@@ -7,7 +7,7 @@
 //!
 //! # A new driver
 //!
-//! 1. A folder here, whose `mod.rs` implements [`contract::Driver`]. [`sample`] has the least; copy it.
+//! 1. A folder here, whose `mod.rs` implements [`contract::Driver`]. Copy [`sample`].
 //! 2. A line in `drivers!`, and the `mod` above it.
 //! 3. A feature in `Cargo.toml`, and a row in the tables of `README.md` and `lib.rs`.
 //!
@@ -83,8 +83,11 @@ macro_rules! forward {
 mod absent;
 pub(crate) mod contract;
 mod data;
+#[cfg(test)]
+mod kit;
 #[cfg(feature = "mlx5")]
 mod mlx5;
+mod options;
 #[cfg(feature = "rxe")]
 mod rxe;
 #[cfg(test)]
@@ -106,18 +109,22 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
+use uverbs_uapi::write::ReregMrResp;
 use zerocopy::FromBytes;
 
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{CqParts, Each, Formed, Outline, QpName};
+pub(crate) use self::contract::{ContextOptions, CqParts, Each, Formed, Outline, QpName};
 pub(crate) use self::data::{Completion, Completions, Receiving};
+use self::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverReply, GetContextReply, ModifySrq, QpSpec, ResizeCq, SrqKind, driver_reply,
+    DriverReply, GetContextReply, ModifySrq, QpSpec, RegDmabufMr, RegMr, RegMrReply, ReregMr,
+    ResizeCq, SrqKind, driver_reply,
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
@@ -284,6 +291,26 @@ fn answer<T: FromBytes>(
         .map_err(|malformed| Error::malformed(verb, subject(), malformed.to_string()))
 }
 
+/// Refuses by name what the driver does not have of what is asked for.
+fn has<D: contract::Driver>(verb: Verb, asked: Options) -> Result<()> {
+    match asked.difference(D::OPTIONS).what() {
+        None => Ok(()),
+        Some(what) => Err(D::lacks(verb, what)),
+    }
+}
+
+/// Refuses a type or an option of a queue pair that the driver does not have.
+fn has_qp<D: contract::Driver>(
+    spec: &QpSpec,
+    parts: &contract::QpParts<'_, impl Sized, impl Sized, impl Sized>,
+) -> Result<()> {
+    if !D::QP_TYPES.contains(&spec.qp_type) {
+        let what = format!("queue pairs of type {:?}", spec.qp_type);
+        return Err(D::lacks(Verb::CreateQp, &what));
+    }
+    has::<D>(Verb::CreateQp, Options::of_qp(spec, parts))
+}
+
 /// An object of another driver's. The nouns compare contexts before they come here, so it is not seen.
 #[cold]
 fn foreign(verb: Verb) -> Error {
@@ -340,10 +367,10 @@ impl Driver {
     pub(crate) fn get_context(
         self,
         fd: &CommandFd,
-        blue_flame: bool,
+        options: ContextOptions,
     ) -> Result<(Device, GetContextReply)> {
         dispatch!(self, D(_) => {
-            let (device, reply) = D::get_context(fd, blue_flame)?;
+            let (device, reply) = D::get_context(fd, options)?;
             Ok((D::wrap(Arc::new(device)), reply))
         })
     }
@@ -359,6 +386,12 @@ impl Driver {
 
 /// What [`contract::Driver`] says, whichever driver it is.
 impl Device {
+    /// Whether the driver has queue pairs of the type.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn has_type(&self, transport: QpType) -> bool {
+        dispatch!(self, D(_) => D::QP_TYPES.contains(&transport))
+    }
+
     /// How C programs are refused.
     #[cfg(feature = "c-abi")]
     pub(crate) fn refusals(&self) -> contract::Refusals {
@@ -367,6 +400,7 @@ impl Device {
 
     forward! {
         operations(transport: QpType) -> Operations;
+        query_mask(transport: QpType) -> QpAttrMask;
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
         import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
         paces() -> Result<()>;
@@ -391,6 +425,7 @@ impl Device {
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
         dispatch!(self, D(device) => {
+            has::<D>(Verb::CreateCq, Options::of_cq(&command, parts))?;
             let (handle, cq) = device.create_cq(fd, command, parts)?;
             Ok((handle, D::wrap(cq)))
         })
@@ -417,6 +452,7 @@ impl Device {
     ) -> Result<NewQp> {
         dispatch!(self, D(device) => {
             let parts = own_parts::<D>(parts).ok_or_else(|| foreign(Verb::CreateQp))?;
+            has_qp::<D>(spec, &parts)?;
             let qp = device.create_qp(fd, spec, &parts)?;
             Ok(NewQp {
                 handle: qp.handle,
@@ -501,6 +537,33 @@ impl Device {
         command: CreateAh,
     ) -> Result<(Option<AhHandle>, Ah)> {
         dispatch!(self, D(device) => device.create_ah(fd, command).map(|(handle, ah)| (handle, D::wrap(ah))))
+    }
+
+    /// Registers memory of this process.
+    pub(crate) fn reg_mr(&self, fd: &CommandFd, command: RegMr) -> Result<RegMrReply> {
+        dispatch!(self, D(device) => {
+            has::<D>(Verb::RegMr, Options::of_mr(&command))?;
+            device.reg_mr(fd, command)
+        })
+    }
+
+    pub(crate) fn reg_dmabuf_mr(
+        &self,
+        fd: &CommandFd,
+        command: &RegDmabufMr,
+    ) -> Result<RegMrReply> {
+        dispatch!(self, D(_) => {
+            has::<D>(Verb::RegDmabufMr, Options::MR_DMABUF)?;
+            fd.execute(command)
+        })
+    }
+
+    /// Changes a memory region, and gives its keys from then on.
+    pub(crate) fn rereg_mr(&self, fd: &CommandFd, command: &ReregMr) -> Result<ReregMrResp> {
+        dispatch!(self, D(_) => {
+            has::<D>(Verb::ReregMr, Options::MR_CHANGES)?;
+            fd.execute(command)
+        })
     }
 
     pub(crate) fn alloc_dm(

@@ -10,7 +10,7 @@ use crate::device::DriverId;
 pub(crate) const ID: DriverId = Sample::ID;
 
 pub(crate) fn device() -> Device {
-    OneOf::Sample(Arc::new(Sample))
+    OneOf::Sample(Arc::new(Sample::default()))
 }
 
 pub(crate) fn cq_backing() -> CqBacking {

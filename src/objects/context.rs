@@ -22,7 +22,7 @@ pub use crate::command::Route;
 use crate::alloc::Live;
 use crate::command::{AllocAsyncFd, CommandFd, GetContextReply};
 use crate::device::{Device, DriverId};
-use crate::driver::{self, Driver};
+use crate::driver::{self, ContextOptions, Driver};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::flight::Flights;
 use crate::work::Operations;
@@ -85,7 +85,10 @@ impl OpenOptions {
         };
         let driver = Driver::select(id, abi_version, device.name())?;
         let fd = CommandFd::new(device.open_chardev()?, id.0, self.route);
-        let (driver, reply) = driver.get_context(&fd, !self.without_blue_flame)?;
+        let options = ContextOptions {
+            write_combining: !self.without_blue_flame,
+        };
+        let (driver, reply) = driver.get_context(&fd, options)?;
         Ok(Context::new(device.clone(), driver, fd, reply))
     }
 }

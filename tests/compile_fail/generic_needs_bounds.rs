@@ -1,8 +1,9 @@
 //! Code over any transport has to say what it needs of it.
 
-use uverbs::{transport::Transport, LocalSlice, Qp, RemoteSlice, Ud};
+use uverbs::transport::{Connected, RdmaRead};
+use uverbs::{LocalSlice, Qp, RemoteSlice, Ud};
 
-fn read<T: Transport + uverbs::transport::RdmaRead>(qp: &mut Qp<T>, here: LocalSlice<'_>, there: RemoteSlice) {
+fn read<T: Connected + RdmaRead>(qp: &mut Qp<T>, here: LocalSlice<'_>, there: RemoteSlice) {
     let mut batch = qp.send();
     let _ = batch.read(here, there);
 }

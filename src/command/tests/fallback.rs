@@ -9,7 +9,9 @@ use uverbs_uapi::write::CmdHdr;
 use zerocopy::FromBytes;
 
 use crate::command::samples::*;
-use crate::command::{AllocAsyncFd, AllocPd, Command, CommandFd, OpenQp, QueryQp, Route};
+use crate::command::{
+    AllocAsyncFd, AllocPd, Command, CommandFd, DriverAttr, OpenQp, QueryQp, Route,
+};
 use crate::error::{Errno, Verb};
 
 fn file(route: Route) -> (OwnedFd, CommandFd) {
@@ -76,7 +78,7 @@ fn the_kernels_refusal_comes_with_verb_object_and_errno() {
 #[test]
 fn a_command_with_attributes_of_the_drivers_own_is_not_sent_without_them() {
     let mut command = create_cq();
-    command.driver = command.driver.with(0x1007, 0x1_0000);
+    command.driver = command.driver.with(0x1007, DriverAttr::U32(0x1_0000));
     for route in [Route::Best, Route::Write] {
         let (read, fd) = file(route);
         let error = fd.execute(&command).unwrap_err();

@@ -66,12 +66,13 @@ use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
-use super::contract::{self, CqParts, QpName, QpParts, Replacement, ResetQp};
+use super::contract::{self, ContextOptions, CqParts, QpName, QpParts, Replacement, ResetQp};
+use super::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     AllocDm, AllocPd, Command, CommandFd, CreateAh, CreateCq, CreateCqReply, CreateSrq,
-    CreateXrcTarget, DriverData, GetContext, GetContextReply, QpSpec, QueryContext, QueryDevice,
-    ResizeCq,
+    CreateXrcTarget, DriverAttr, DriverData, GetContext, GetContextReply, QpSpec, QueryContext,
+    QueryDevice, ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -98,16 +99,14 @@ impl ResourceType {
 impl contract::Driver for Device {
     const ID: DriverId = DriverId::MLX5;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+    const QP_TYPES: &'static [QpType] = &[QpType::RC, QpType::UC, QpType::UD, QpType::XRC_SEND];
+    const OPTIONS: Options = Options::all();
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
         long_request: Errno::NOMEM,
-        by_functions: Errno::NOMEM,
-        unknown: Errno::INVAL,
-        bad_atomics: false,
-        negative_counts: false,
         early_sends: true,
-        advice: false,
         poll_attributes: true,
+        ..contract::Refusals::DEFAULT
     };
 
     type Cq = Cq;
@@ -145,8 +144,8 @@ impl contract::Driver for Device {
         })
     }
 
-    fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Self, GetContextReply)> {
-        get_context(fd, blue_flame)
+    fn get_context(fd: &CommandFd, options: ContextOptions) -> Result<(Self, GetContextReply)> {
+        get_context(fd, options.write_combining)
     }
 
     fn query_context(fd: &CommandFd) -> Result<(Self, GetContextReply)> {
@@ -581,8 +580,10 @@ fn create_cq(
                 uar_page_index: 0,
                 ..driver
             };
-            DriverData::exchange::<_, abi::CreateCqResp>(&driver)
-                .with(abi::attr::create_cq::UAR_INDEX, uar.page_id())
+            DriverData::exchange::<_, abi::CreateCqResp>(&driver).with(
+                abi::attr::create_cq::UAR_INDEX,
+                DriverAttr::U32(uar.page_id()),
+            )
         }
     };
     command.cqe = count - 1;

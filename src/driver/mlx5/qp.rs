@@ -29,7 +29,7 @@ use crate::alloc::ResourceType;
 use crate::command::{
     Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply, QpSpec,
 };
-use crate::driver::contract::{self, Driver as _};
+use crate::driver::contract;
 use crate::error::{Errno, Error, Result, Verb};
 use crate::memory::has_word;
 use crate::work::{self, LocalKey, Progress};
@@ -76,13 +76,6 @@ pub(crate) fn create_qp(
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
     let transport = spec.qp_type;
-    if !matches!(
-        transport,
-        QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND
-    ) {
-        let what = "rings of queue pairs for raw packets";
-        return Err(Device::lacks(Verb::CreateQp, what));
-    }
     if parts.out_of_order {
         device.needs_out_of_order(fd, spec, parts.inline_scatter)?;
     }

@@ -39,8 +39,9 @@ use self::send::SendQueue;
 use self::srq::{SharedRecvQueue, SrqRing};
 use self::watch::Shared;
 use super::contract::{
-    CqParts, NoDeviceMemory, Nothing, QpParts, RecvQueue as _, Replacement, ResetQp,
+    ContextOptions, CqParts, NoDeviceMemory, Nothing, QpParts, RecvQueue as _, Replacement, ResetQp,
 };
+use super::options::Options;
 use super::{answer, contract};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
@@ -77,16 +78,21 @@ impl contract::Driver for Rxe {
     const ID: DriverId = DriverId::RXE;
     /// `RXE_UVERBS_ABI_VERSION`; 1 differs from 2 only for 32-bit processes.
     const ABI_VERSIONS: RangeInclusive<u32> = 1..=2;
+    const QP_TYPES: &'static [QpType] = &[QpType::RC, QpType::UC, QpType::UD];
+    const OPTIONS: Options = Options::CQ_FLAGS
+        .union(Options::QP_FLAGS)
+        .union(Options::BUFFERS)
+        .union(Options::MR_IOVA)
+        .union(Options::MR_DMABUF)
+        .union(Options::MR_CHANGES);
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
-        long_request: Errno::INVAL,
         by_functions: Errno::NOSPC,
         unknown: Errno::OPNOTSUPP,
         bad_atomics: true,
         negative_counts: true,
-        early_sends: false,
         advice: true,
-        poll_attributes: false,
+        ..contract::Refusals::DEFAULT
     };
 
     type Cq = Cq;
@@ -126,7 +132,7 @@ impl contract::Driver for Rxe {
         Some(kind.name)
     }
 
-    fn get_context(fd: &CommandFd, _: bool) -> Result<(Self, GetContextReply)> {
+    fn get_context(fd: &CommandFd, _: ContextOptions) -> Result<(Self, GetContextReply)> {
         Ok((Self, fd.execute(&GetContext::default())?))
     }
 
@@ -153,10 +159,6 @@ impl contract::Driver for Rxe {
         command: CreateCq,
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
-        if parts.entry_bytes.is_some() {
-            let what = "completion queues with entries of a chosen size";
-            return Err(Self::lacks(Verb::CreateCq, what));
-        }
         create_cq(fd, command, parts)
     }
 
@@ -171,18 +173,6 @@ impl contract::Driver for Rxe {
     }
 
     fn create_qp(&self, fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
-        if parts.inline_scatter {
-            let what = "inline scatter: payloads that come in completions";
-            return Err(Self::lacks(Verb::CreateQp, what));
-        }
-        if parts.out_of_order {
-            let what = "receiving out of order: no device of this driver does";
-            return Err(Self::lacks(Verb::CreateQp, what));
-        }
-        if !matches!(spec.qp_type, QpType::RC | QpType::UC | QpType::UD) {
-            let what = "queue pairs for raw packets or XRC";
-            return Err(Self::lacks(Verb::CreateQp, what));
-        }
         qp::create(fd, spec, parts)
     }
 

@@ -1,41 +1,37 @@
-//! The least of a driver: it opens devices and has protection domains. Built for the unit tests alone, and to
-//! be copied.
+//! A driver to copy, built for the unit tests alone: of a small [`device`] in memory that has no shared receive
+//! queues, takes a destination with each request, and completes requests in any order, all of them.
 //!
-//! What a driver leaves out is refused by name. What comes next, in the order in which programs need it:
-//! completion queues (`create_cq`, with a type of its own that implements [`contract::Cq`]), then queue
-//! pairs.
+//! What a driver leaves out is refused by name. Here these are still `create_cq` and `create_qp`: [`queues`] has
+//! what they are to give out, and [`traffic`] tests it. [`queue`] has careless queues for tests of the objects.
 
+mod device;
 mod queue;
-#[cfg(test)]
+mod queues;
 mod tests;
+mod traffic;
 
 use std::ops::RangeInclusive;
 
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::MrHandle;
+
 pub(crate) use self::queue::{Receives, Sends};
 use super::absent::{NoCq, NoRecvQueue};
-use super::contract::{self, NoDeviceMemory, Nothing};
-use crate::command::{CommandFd, GetContext, GetContextReply};
+use super::contract::{self, ContextOptions, NoDeviceMemory, Nothing};
+use crate::command::{CommandFd, DriverReply, GetContext, GetContextReply, RegMr, RegMrReply};
 use crate::device::{DriverClue, DriverId};
 use crate::error::Result;
+use crate::work::Operations;
 
 /// What a context has of its device.
-#[derive(Debug)]
-pub(crate) struct Sample;
+#[derive(Debug, Default)]
+pub(crate) struct Sample(device::Device);
 
 impl contract::Driver for Sample {
     const ID: DriverId = DriverId(0x5a);
     const ABI_VERSIONS: RangeInclusive<u32> = 3..=4;
-    #[cfg(feature = "c-abi")]
-    const REFUSALS: contract::Refusals = contract::Refusals {
-        long_request: crate::error::Errno::INVAL,
-        by_functions: crate::error::Errno::NOMEM,
-        unknown: crate::error::Errno::INVAL,
-        bad_atomics: false,
-        negative_counts: false,
-        early_sends: false,
-        advice: false,
-        poll_attributes: false,
-    };
+
+    const QP_TYPES: &'static [QpType] = &[QpType::DRIVER];
 
     type Cq = NoCq;
     type SendQueue = Sends;
@@ -55,7 +51,27 @@ impl contract::Driver for Sample {
         matches!(clue, DriverClue::Bus(name) if name == "sample_core")
     }
 
-    fn get_context(fd: &CommandFd, _: bool) -> Result<(Self, GetContextReply)> {
-        Ok((Self, fd.execute(&GetContext::default())?))
+    fn operations(&self, transport: QpType) -> Operations {
+        match transport {
+            QpType::DRIVER => {
+                Operations::SEND | Operations::SEND_IMM | Operations::WRITE | Operations::READ
+            }
+            _ => Operations::empty(),
+        }
+    }
+
+    /// The device is told of the memory; there is no kernel that would.
+    fn reg_mr(&self, _: &CommandFd, command: RegMr) -> Result<RegMrReply> {
+        let key = self.0.register(command.address, command.length);
+        Ok(RegMrReply {
+            handle: MrHandle(key),
+            lkey: key,
+            rkey: key,
+            driver: DriverReply::default(),
+        })
+    }
+
+    fn get_context(fd: &CommandFd, _: ContextOptions) -> Result<(Self, GetContextReply)> {
+        Ok((Self::default(), fd.execute(&GetContext::default())?))
     }
 }

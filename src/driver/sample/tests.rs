@@ -3,17 +3,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::QpCreateFlags;
 use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
 
 use super::Sample;
 use crate::alloc::ResourceType;
 use crate::command::{
     AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverData, Route, SrqKind,
+    DriverData, QpSpec, RegDmabufMr, RegMr, ReregMr, Route, SrqKind,
 };
 use crate::device::DriverId;
-use crate::driver::contract::Driver as _;
-use crate::driver::{CqParts, Device, Driver, Listed, QpName};
+use crate::driver::contract::{self, Driver as _};
+use crate::driver::{ContextOptions, CqParts, Device, Driver, Listed, QpName, has_qp};
 use crate::error::{Error, Result, Verb};
 use crate::work::Operations;
 
@@ -21,7 +22,7 @@ use crate::work::Operations;
 fn context() -> (Arc<CommandFd>, Device) {
     let file = OwnedFd::from(File::open("/dev/null").unwrap());
     let fd = CommandFd::new(file, Sample::ID.0, Route::Best);
-    (Arc::new(fd), Sample::wrap(Arc::new(Sample)))
+    (Arc::new(fd), Sample::wrap(Arc::new(Sample::default())))
 }
 
 /// Fails unless it was refused by name and the kernel was not asked.
@@ -39,12 +40,27 @@ fn lacking(error: &Error, verb: Verb, name: &str) {
     assert!(error.to_string().contains("driver for"), "{error}");
 }
 
+fn cq(flags: u32) -> CreateCq {
+    CreateCq {
+        cqe: 1,
+        user_handle: 1,
+        channel: None,
+        comp_vector: 0,
+        flags,
+        event_fd: None,
+        driver: DriverData::default(),
+    }
+}
+
 #[test]
 fn it_is_chosen_by_its_number_and_version() {
     let driver = Driver::select(Sample::ID, 3, "sample0").unwrap();
     let fd = context().0;
     // It is asked to make a context, and asks the kernel.
-    let error = driver.get_context(&fd, true).map(drop).unwrap_err();
+    let options = ContextOptions {
+        write_combining: true,
+    };
+    let error = driver.get_context(&fd, options).map(drop).unwrap_err();
     assert_eq!(error.verb(), Verb::GetContext);
     assert!(error.errno().is_some(), "{error}");
 
@@ -72,22 +88,13 @@ fn what_every_kernel_has_goes_to_the_kernel() {
 fn what_it_leaves_out_is_refused_by_name() {
     let (fd, device) = context();
     let driver = DriverData::default;
-    let cq = CreateCq {
-        cqe: 1,
-        user_handle: 1,
-        channel: None,
-        comp_vector: 0,
-        flags: 0,
-        event_fd: None,
-        driver: driver(),
-    };
     let parts = CqParts {
         entry_bytes: None,
         buffers: None,
         follows_requests: true,
     };
     refused(
-        device.create_cq(&fd, cq, &parts),
+        device.create_cq(&fd, cq(0), &parts),
         Verb::CreateCq,
         "completion queues",
     );
@@ -196,11 +203,102 @@ fn what_it_leaves_out_is_refused_by_name() {
     );
 }
 
+/// Would catch a driver that is asked for what it has never heard of.
 #[test]
-fn its_queue_pairs_would_have_the_classic_operations_alone() {
+fn options_that_it_does_not_name_are_refused_before_it_is_asked() {
+    let (fd, device) = context();
+    let plain = CqParts {
+        entry_bytes: None,
+        buffers: None,
+        follows_requests: true,
+    };
+    let create = |flags, parts| device.create_cq(&fd, cq(flags), &parts);
+    let sized = CqParts {
+        entry_bytes: Some(64),
+        ..plain
+    };
+    refused(create(0, sized), Verb::CreateCq, "entries of a chosen size");
+    refused(create(1, plain), Verb::CreateCq, "flags of completion");
+    let elsewhere = RegMr {
+        pd: PdHandle(1),
+        address: 0x1000,
+        length: 1,
+        iova: 0x2000,
+        access: 0,
+        driver: DriverData::default(),
+    };
+    let here = RegMr {
+        iova: 0x1000,
+        ..elsewhere.clone()
+    };
+    refused(device.reg_mr(&fd, elsewhere), Verb::RegMr, "I/O virtual");
+    assert_ne!(device.reg_mr(&fd, here).unwrap().lkey, 0);
+    let dmabuf = RegDmabufMr {
+        pd: PdHandle(1),
+        fd: 0,
+        offset: 0,
+        length: 1,
+        iova: 0,
+        access: 0,
+    };
+    let registered = device.reg_dmabuf_mr(&fd, &dmabuf);
+    refused(registered, Verb::RegDmabufMr, "DMA-BUF");
+    let changed = device.rereg_mr(&fd, &ReregMr(Default::default()));
+    refused(changed, Verb::ReregMr, "that change");
+}
+
+#[test]
+fn types_and_options_of_queue_pairs_that_it_does_not_name_are_refused() {
+    let spec = QpSpec {
+        pd: PdHandle(1),
+        send_cq: CqHandle(1),
+        recv_cq: CqHandle(1),
+        srq: None,
+        qp_type: QpType::RC,
+        cap: Default::default(),
+        sq_sig_all: false,
+        flags: Default::default(),
+        user_handle: 1,
+        event_fd: None,
+    };
+    let parts = contract::QpParts::<_, (), ()> {
+        send_cq: &(),
+        recv_cq: &(),
+        srq: None,
+        buffers: None,
+        thread_domain: None,
+        inline_scatter: false,
+        out_of_order: false,
+        follows_requests: true,
+    };
+    let asked = |spec: QpSpec, inline_scatter, out_of_order| {
+        let parts = contract::QpParts {
+            inline_scatter,
+            out_of_order,
+            ..parts
+        };
+        has_qp::<Sample>(&spec, &parts)
+    };
+    refused(asked(spec, false, false), Verb::CreateQp, "type IBV_QPT_RC");
+    let spec = QpSpec {
+        qp_type: QpType::DRIVER,
+        ..spec
+    };
+    asked(spec, false, false).unwrap();
+    refused(asked(spec, true, false), Verb::CreateQp, "inline scatter");
+    refused(asked(spec, false, true), Verb::CreateQp, "out of order");
+    let flags = QpCreateFlags::all();
+    let flagged = asked(QpSpec { flags, ..spec }, false, false);
+    refused(flagged, Verb::CreateQp, "creation flags");
+}
+
+#[test]
+fn its_queue_pairs_have_what_it_says() {
     let device = context().1;
-    assert_eq!(device.operations(QpType::RC), Operations::CLASSIC);
-    assert_eq!(device.operations(QpType::UD), Operations::SEND);
+    assert_eq!(device.operations(QpType::RC), Operations::empty());
+    let has = device.operations(QpType::DRIVER);
+    assert!(has.contains(Operations::WRITE | Operations::READ));
+    assert!(!has.intersects(Operations::WRITE_IMM | Operations::ATOMIC));
 }
 
 #[test]

@@ -74,7 +74,10 @@ impl Pd {
             iova,
             access: access.bits(),
         };
-        let reply = self.context().fd().execute(&command)?;
+        let reply = self
+            .context()
+            .driver()
+            .reg_dmabuf_mr(self.context().fd(), &command)?;
         Ok(Region {
             handle: reply.handle,
             lkey: LocalKey(reply.lkey),

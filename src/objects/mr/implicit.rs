@@ -9,7 +9,7 @@ use uverbs_uapi::flags::{AccessFlags, OdpGeneralCapBits};
 
 use super::region::{Held, Region};
 use super::{check_access, with_access, without_unknown_options};
-use crate::command::RegMr;
+use crate::command::{DriverData, RegMr};
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Still;
 use crate::pd::Pd;
@@ -40,11 +40,13 @@ impl Pd {
             length: u64::MAX,
             iova: 0,
             access: access.bits(),
+            driver: DriverData::default(),
         };
-        let reply =
-            self.context().fd().execute(&command).map_err(|error| {
-                self.without_implicit(with_access(error, access, self.context()))
-            })?;
+        let reply = self
+            .context()
+            .driver()
+            .reg_mr(self.context().fd(), command)
+            .map_err(|error| self.without_implicit(with_access(error, access, self.context())))?;
         let region = Region {
             handle: reply.handle,
             lkey: LocalKey(reply.lkey),

@@ -38,7 +38,7 @@ pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 pub use uverbs_uapi::enums::AdviseMrAdvice as Advice;
 
 use self::region::{Held, Region};
-use crate::command::{RegMr, RegMrDmah};
+use crate::command::{DriverData, RegMr, RegMrDmah};
 use crate::context::Context;
 use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
@@ -221,12 +221,13 @@ impl Pd {
             length: length as u64,
             iova,
             access: access.bits(),
+            driver: DriverData::default(),
         };
         check_access(access, writable, length)
             .map_err(|why| Error::invalid(Verb::RegMr, Subject::the("MR"), why))?;
-        let fd = self.context().fd();
+        let (driver, fd) = (self.context().driver(), self.context().fd());
         let registered = match dmah {
-            None => fd.execute(&command),
+            None => driver.reg_mr(fd, command),
             Some(dmah) => fd.execute(&RegMrDmah {
                 region: command,
                 dmah,

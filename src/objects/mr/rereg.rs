@@ -128,7 +128,7 @@ impl<M: Memory> Mr<M> {
             });
         }
         let command = region.command(change, None);
-        let answer = region.pd.context().fd().execute(&ReregMr(command));
+        let answer = region.execute(command);
         let (memory, mut region) = self.held.into_parts();
         match answer {
             Ok(keys) => {
@@ -169,7 +169,7 @@ impl<M: Memory> Mr<M> {
             });
         }
         let command = region.command(change, Some((address, length)));
-        let answer = region.pd.context().fd().execute(&ReregMr(command));
+        let answer = region.execute(command);
         let (old, mut region) = self.held.into_parts();
         match answer {
             Ok(keys) => {
@@ -245,6 +245,11 @@ impl Region {
     fn refused(&self, why: &'static str) -> Error {
         let subject = Subject::numbered("MR", self.handle.0.into());
         Error::invalid(Verb::ReregMr, subject, why)
+    }
+
+    fn execute(&self, command: abi::ReregMr) -> Result<abi::ReregMrResp> {
+        let context = self.pd.context();
+        context.driver().rereg_mr(context.fd(), &ReregMr(command))
     }
 
     /// The command for a change, with the address and length of new memory.

@@ -621,11 +621,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         T: Datagram,
     {
         let sq_psn = self.psn()?;
-        let known = self.known(options).map(|known| known.active_mtu);
-        let mtu = match options.path_mtu.or(known) {
-            Some(mtu) => mtu,
-            None => self.context().query_port(options.port)?.active_mtu,
-        };
+        let limit = self.longest_datagram(options)?;
         self.modify(&to_init(options, Some(qkey)))?;
         self.modify(&QpAttr {
             state: Some(QpState::RTR),
@@ -636,8 +632,21 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             sq_psn: Some(sq_psn),
             ..QpAttr::default()
         })?;
-        self.shared().limit_datagrams(mtu);
+        self.shared().limit_messages(limit);
         Ok(())
+    }
+
+    /// The most bytes of a message: an MTU of a datagram, whatever the port takes of a device's own type.
+    fn longest_datagram(&self, options: &ConnectOptions) -> Result<u32> {
+        if self.transport() != QpType::UD {
+            return Ok(self.context().query_port(options.port)?.max_msg_sz);
+        }
+        let known = self.known(options).map(|known| known.active_mtu);
+        let mtu = match options.path_mtu.or(known) {
+            Some(mtu) => mtu,
+            None => self.context().query_port(options.port)?.active_mtu,
+        };
+        Ok(mtu.bytes().unwrap_or(u32::MAX))
     }
 }
 

@@ -38,7 +38,7 @@ pub use recv::{RecvBatch, RecvHalf};
 pub use send::{Batch, Posted, SendHalf};
 pub use transport::{
     Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, NamesSrq, Rc, RdmaFlush, RdmaRead,
-    RdmaWrite, RemoteInvalidate, StaticTransport, Transport, Uc, Ud, Xrc,
+    RdmaWrite, RemoteInvalidate, Srd, StaticTransport, Transport, Uc, Ud, Xrc,
 };
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
@@ -124,7 +124,7 @@ pub struct QpBuilder<'a> {
 impl Pd {
     /// Creates a queue pair whose sends and receives complete on `cq`.
     ///
-    /// The transport is [`Rc`], [`Uc`], [`Ud`] or [`Xrc`].
+    /// The transport is [`Rc`], [`Uc`], [`Ud`], [`Xrc`] or [`Srd`].
     ///
     /// # Errors
     ///
@@ -269,8 +269,8 @@ impl<'a> QpBuilder<'a> {
 
     /// Creates the queue pair, with a transport that is chosen at run time.
     ///
-    /// The types [`RAW_PACKET`](QpType::RAW_PACKET) and [`XRC_SEND`](QpType::XRC_SEND) depend on the driver;
-    /// rxe has neither. There are no send requests for raw packets yet: posting fails with
+    /// The types [`RAW_PACKET`](QpType::RAW_PACKET), [`XRC_SEND`](QpType::XRC_SEND) and
+    /// [`DRIVER`](QpType::DRIVER), a device's own, depend on the driver; rxe has none of them. There are no send requests for raw packets yet: posting fails with
     /// [`PostError::NotInTransport`].
     ///
     /// # Errors
@@ -281,9 +281,12 @@ impl<'a> QpBuilder<'a> {
     /// [`Xrcd::create_target`](crate::xrcd::Xrcd::create_target).
     pub fn create_any(self, transport: QpType) -> Result<Qp<Any>> {
         match transport {
-            QpType::RC | QpType::UC | QpType::UD | QpType::RAW_PACKET | QpType::XRC_SEND => {
-                self.create_typed(transport, None)
-            }
+            QpType::RC
+            | QpType::UC
+            | QpType::UD
+            | QpType::RAW_PACKET
+            | QpType::XRC_SEND
+            | QpType::DRIVER => self.create_typed(transport, None),
             other => Err(Error::unsupported(
                 Verb::CreateQp,
                 Subject::named("QP", format_args!("in PD {}", self.pd.handle().0)),
@@ -497,7 +500,11 @@ impl QpShared {
     /// Makes posts refuse longer datagrams: devices drop them silently, or complete them as if they were
     /// sent.
     pub(crate) fn limit_datagrams(&self, mtu: Mtu) {
-        let bytes = mtu.bytes().unwrap_or(u32::MAX);
+        self.limit_messages(mtu.bytes().unwrap_or(u32::MAX));
+    }
+
+    /// As [`Self::limit_datagrams`], to so many bytes.
+    fn limit_messages(&self, bytes: u32) {
         self.max_datagram.store(bytes, Ordering::Relaxed);
     }
 
@@ -641,9 +648,10 @@ impl QpShared {
 
     fn query(&self) -> Result<QpInfo> {
         let kernel = self.kernel();
+        let mask = self.context().driver().query_mask(self.transport);
         let command = QueryQp {
             qp: kernel.handle(),
-            attr_mask: QpAttrMask::all().bits(),
+            attr_mask: mask.bits(),
         };
         let info = QpInfo::from(kernel.execute(&command)?);
         self.store(info.state);

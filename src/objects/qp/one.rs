@@ -105,7 +105,7 @@ impl<'q, T: Transport> One<'q, T> {
         to: RemoteSlice,
     ) -> Result<(), PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         let payload = Payload::Gather(from.as_ref());
         self.push_remote(|remote| Operation::Write { remote }, to, payload)
@@ -119,7 +119,7 @@ impl<'q, T: Transport> One<'q, T> {
     #[inline(always)]
     pub fn write_inline(self, bytes: &[u8], to: RemoteSlice) -> Result<(), PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         let payload = Payload::Inline(bytes);
         self.push_remote(|remote| Operation::Write { remote }, to, payload)
@@ -137,7 +137,7 @@ impl<'q, T: Transport> One<'q, T> {
         from: RemoteSlice,
     ) -> Result<(), PostError>
     where
-        T: RdmaRead,
+        T: Connected + RdmaRead,
     {
         let payload = Payload::Gather(into.as_ref());
         self.push_remote(|remote| Operation::Read { remote }, from, payload)

@@ -10,7 +10,9 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::membership::{InDomain, Membership, NoDomain};
 use super::one::One;
-use super::transport::{Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport};
+use super::transport::{
+    Addressing, Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport,
+};
 use super::{Of, QpShared};
 use crate::ah::UdPeer;
 use crate::domain::{DomainKey, ThreadDomain};
@@ -312,14 +314,20 @@ fn is_destination(
     transport: QpType,
     needed: Operations,
 ) -> bool {
-    match (to, transport) {
-        (Some(Destination::Datagram(_)), QpType::UD) => true,
-        (Some(Destination::Srq(_)), QpType::XRC_SEND) => true,
-        (None, QpType::UD) => false,
-        (None, QpType::XRC_SEND) => Operations::OF_KEYS.contains(needed),
-        (None, _) => true,
-        (Some(_), _) => false,
+    match (to, Addressing::of(transport)) {
+        (Some(Destination::Datagram(_)), Addressing::EachRequest) => true,
+        (Some(Destination::Srq(_)), Addressing::PeersSrq) => true,
+        (None, Addressing::Connection) => true,
+        (None, Addressing::PeersSrq) => Operations::OF_KEYS.contains(needed),
+        (None, Addressing::EachRequest) | (Some(_), _) => false,
     }
+}
+
+/// Whether a request is a message without a connection, whose length is limited.
+#[inline(always)]
+fn is_datagram(operation: Operation, to: Option<Destination<'_, driver::Ah>>) -> bool {
+    let names_destination = matches!(to, Some(Destination::Datagram(_)));
+    names_destination && Operations::SENDS.contains(operation.needs())
 }
 
 /// As much room as there may be.
@@ -355,9 +363,9 @@ impl Sender {
         let pd = self.fixed.pd;
         Bounds { room, pd }.check(payload)?;
         self.fixed.check(operation, to, T::TYPE.is_some())?;
-        match to {
-            Some(Destination::Datagram(_)) => self.check_datagram(payload.len()),
-            _ => Ok(()),
+        match is_datagram(operation, to) {
+            true => self.check_datagram(payload.len()),
+            false => Ok(()),
         }
     }
 
@@ -598,7 +606,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         to: RemoteSlice,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::Write { remote },
@@ -620,7 +628,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
@@ -637,7 +645,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline(always)]
     pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::Write { remote },
@@ -659,7 +667,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         imm: u32,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaWrite,
+        T: Connected + RdmaWrite,
     {
         self.push_remote(
             |remote| Operation::WriteImm { remote, imm },
@@ -682,7 +690,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         from: RemoteSlice,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: RdmaRead,
+        T: Connected + RdmaRead,
     {
         self.push_remote(
             |remote| Operation::Read { remote },
@@ -708,7 +716,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         swap: u64,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.push_atomic(
             |remote| Operation::CompareSwap {
@@ -735,7 +743,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         add: u64,
     ) -> Result<Posted<'_>, PostError>
     where
-        T: Atomic,
+        T: Connected + Atomic,
     {
         self.push_atomic(|remote| Operation::FetchAdd { remote, add }, into, at)
     }

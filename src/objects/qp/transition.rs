@@ -2,7 +2,8 @@
 //! with EINVAL.
 //!
 //! Source: the InfiniBand specification, volume 1, section 11.2.5.2, as in `ib_modify_qp_is_ok` in
-//! `drivers/infiniband/core/verbs.c`.
+//! `drivers/infiniband/core/verbs.c`; for a device's own type `srd_qp_state_table` in
+//! `drivers/infiniband/hw/efa/efa_verbs.c`.
 
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
@@ -26,11 +27,13 @@ pub(crate) fn attributes(transport: QpType, from: QpState, to: QpState) -> Optio
         (QpState::RESET, QpState::INIT) => (initial(transport), NONE),
         (QpState::INIT, QpState::INIT) => (NONE, initial(transport)),
         (QpState::INIT, QpState::RTR) => (to_receive(transport), to_receive_optional(transport)),
-        (QpState::RTR, QpState::RTS) => (to_send(transport), while_sending(transport)),
+        (QpState::RTR, QpState::RTS) => (to_send(transport), to_send_optional(transport)),
         (QpState::RTS, QpState::RTS) | (QpState::SQD, QpState::RTS) => {
             (NONE, while_sending(transport))
         }
-        (QpState::SQE, QpState::RTS) if matches!(transport, QpType::UC | QpType::UD) => {
+        (QpState::SQE, QpState::RTS)
+            if matches!(transport, QpType::UC | QpType::UD | QpType::DRIVER) =>
+        {
             (NONE, after_send_error(transport))
         }
         (QpState::RTS, QpState::SQD) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
@@ -80,7 +83,7 @@ pub(crate) fn check(
 fn initial(transport: QpType) -> QpAttrMask {
     let port = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT;
     match transport {
-        QpType::UD => port | QpAttrMask::QKEY,
+        QpType::UD | QpType::DRIVER => port | QpAttrMask::QKEY,
         QpType::RAW_PACKET => QpAttrMask::PORT,
         _ => port | QpAttrMask::ACCESS_FLAGS,
     }
@@ -89,7 +92,7 @@ fn initial(transport: QpType) -> QpAttrMask {
 fn to_receive(transport: QpType) -> QpAttrMask {
     let path = QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::DEST_QPN | QpAttrMask::RQ_PSN;
     match transport {
-        QpType::UD | QpType::RAW_PACKET => NONE,
+        QpType::UD | QpType::DRIVER | QpType::RAW_PACKET => NONE,
         QpType::UC | QpType::XRC_SEND => path,
         _ => path | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER,
     }
@@ -97,7 +100,7 @@ fn to_receive(transport: QpType) -> QpAttrMask {
 
 fn to_receive_optional(transport: QpType) -> QpAttrMask {
     match transport {
-        QpType::UD => QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY,
+        QpType::UD | QpType::DRIVER => QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY,
         QpType::RAW_PACKET => NONE,
         _ => QpAttrMask::ALT_PATH | QpAttrMask::ACCESS_FLAGS | QpAttrMask::PKEY_INDEX,
     }
@@ -118,6 +121,14 @@ fn to_send(transport: QpType) -> QpAttrMask {
     }
 }
 
+/// A device's own datagrams are acknowledged, so a receiver that is not ready is tried again.
+fn to_send_optional(transport: QpType) -> QpAttrMask {
+    match transport {
+        QpType::DRIVER => QpAttrMask::QKEY | QpAttrMask::RNR_RETRY,
+        _ => while_sending(transport),
+    }
+}
+
 fn while_sending(transport: QpType) -> QpAttrMask {
     let connected = QpAttrMask::ALT_PATH
         | QpAttrMask::ACCESS_FLAGS
@@ -125,6 +136,7 @@ fn while_sending(transport: QpType) -> QpAttrMask {
         | QpAttrMask::RATE_LIMIT;
     match transport {
         QpType::UD => QpAttrMask::QKEY | QpAttrMask::RATE_LIMIT,
+        QpType::DRIVER => QpAttrMask::QKEY,
         QpType::RAW_PACKET => QpAttrMask::RATE_LIMIT,
         QpType::UC | QpType::XRC_SEND => connected,
         _ => connected | QpAttrMask::MIN_RNR_TIMER,
@@ -133,7 +145,7 @@ fn while_sending(transport: QpType) -> QpAttrMask {
 
 fn after_send_error(transport: QpType) -> QpAttrMask {
     match transport {
-        QpType::UD => QpAttrMask::QKEY,
+        QpType::UD | QpType::DRIVER => QpAttrMask::QKEY,
         _ => QpAttrMask::ACCESS_FLAGS,
     }
 }
@@ -145,7 +157,7 @@ fn while_drained(transport: QpType) -> QpAttrMask {
         | QpAttrMask::PKEY_INDEX
         | QpAttrMask::PATH_MIG_STATE;
     match transport {
-        QpType::UD => QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY,
+        QpType::UD | QpType::DRIVER => QpAttrMask::PKEY_INDEX | QpAttrMask::QKEY,
         QpType::RAW_PACKET => NONE,
         QpType::UC => connected,
         QpType::XRC_SEND => {
@@ -215,6 +227,33 @@ mod tests {
         }
         assert!(attributes(QpType::RC, QpState::SQE, QpState::RTS).is_none());
         assert!(attributes(QpType::UD, QpState::SQE, QpState::RTS).is_some());
+    }
+
+    /// Would catch a device's own datagrams that need a path, or lack the retries that datagrams have not.
+    #[test]
+    fn reliable_datagrams_take_no_path_and_retry() {
+        let steps = [
+            (
+                QpState::RESET,
+                QpState::INIT,
+                QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY,
+            ),
+            (QpState::INIT, QpState::RTR, NONE),
+            (
+                QpState::RTR,
+                QpState::RTS,
+                QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY,
+            ),
+            (QpState::SQE, QpState::RTS, NONE),
+        ];
+        for (from, to, given) in steps {
+            let given = given | QpAttrMask::STATE;
+            assert_eq!(check(QpType::DRIVER, from, to, given), Ok(()));
+        }
+        let given = QpAttrMask::STATE | QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY;
+        assert!(check(QpType::UD, QpState::RTR, QpState::RTS, given).is_err());
+        let given = QpAttrMask::STATE | QpAttrMask::AV;
+        assert!(check(QpType::DRIVER, QpState::INIT, QpState::RTR, given).is_err());
     }
 
     #[test]

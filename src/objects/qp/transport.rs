@@ -40,11 +40,12 @@ macro_rules! names_no_srq {
 
 /// A transport service.
 ///
-/// [`Rc`], [`Uc`], [`Ud`] and [`Xrc`] are transports known at compile time; [`Any`] is one chosen at run
-/// time.
+/// [`Rc`], [`Uc`], [`Ud`], [`Xrc`] and [`Srd`] are transports known at compile time; [`Any`] is one chosen at
+/// run time. What a transport has is a trait for each property, independent of the others: a peer
+/// ([`Connected`]) or a destination with each request ([`Datagram`]), WRITE, READ, atomic operations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transport",
-    note = "use one of `Rc`, `Uc`, `Ud`, `Xrc`, or `Any` for a transport that is chosen at run time"
+    note = "use one of `Rc`, `Uc`, `Ud`, `Xrc`, `Srd`, or `Any` for a transport that is chosen at run time"
 )]
 pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The transport, or `None` if it is known at run time only.
@@ -77,23 +78,23 @@ pub trait NamesSrq: Transport + sealed::Sealed<Srq = Option<u32>> {}
 /// A transport with RDMA WRITE.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no RDMA WRITE",
-    label = "only RC, UC and XRC queue pairs have RDMA WRITE"
+    label = "only RC, UC, XRC and SRD queue pairs have RDMA WRITE"
 )]
-pub trait RdmaWrite: Connected {}
+pub trait RdmaWrite: Transport {}
 
 /// A transport with RDMA READ.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no RDMA READ",
-    label = "only RC and XRC queue pairs have RDMA READ"
+    label = "only RC, XRC and SRD queue pairs have RDMA READ"
 )]
-pub trait RdmaRead: Connected {}
+pub trait RdmaRead: Transport {}
 
 /// A transport with atomic operations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",
     label = "only RC and XRC queue pairs have atomic operations"
 )]
-pub trait Atomic: Connected {}
+pub trait Atomic: Transport {}
 
 /// A transport whose messages can invalidate a key of the peer.
 #[diagnostic::on_unimplemented(
@@ -140,12 +141,18 @@ pub enum Ud {}
 #[derive(Clone, Copy, Debug)]
 pub enum Xrc {}
 
+/// Scalable reliable datagram, a device's own transport ([`QpType::DRIVER`]): each request has its destination,
+/// as for [`Ud`], and is acknowledged, but requests arrive and complete in any order. SENDs have at most the
+/// port's longest message; WRITEs and READs are not limited by that.
+#[derive(Clone, Copy, Debug)]
+pub enum Srd {}
+
 /// A transport chosen at run time. It has all methods; one that the actual transport lacks fails with
 /// [`PostError::NotInTransport`] or [`PostError::Destination`].
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 
-names_no_srq! { Rc Uc Ud }
+names_no_srq! { Rc Uc Ud Srd }
 
 impl sealed::Sealed for Xrc {
     type Srq = Option<u32>;
@@ -183,6 +190,9 @@ impl Transport for Ud {
 impl Transport for Xrc {
     const TYPE: Option<QpType> = Some(QpType::XRC_SEND);
 }
+impl Transport for Srd {
+    const TYPE: Option<QpType> = Some(QpType::DRIVER);
+}
 impl Transport for Any {
     const TYPE: Option<QpType> = None;
 }
@@ -196,15 +206,18 @@ impl NamesSrq for Xrc {}
 impl NamesSrq for Any {}
 
 impl Datagram for Ud {}
+impl Datagram for Srd {}
 impl Datagram for Any {}
 
 impl RdmaWrite for Rc {}
 impl RdmaWrite for Uc {}
 impl RdmaWrite for Xrc {}
+impl RdmaWrite for Srd {}
 impl RdmaWrite for Any {}
 
 impl RdmaRead for Rc {}
 impl RdmaRead for Xrc {}
+impl RdmaRead for Srd {}
 impl RdmaRead for Any {}
 
 impl Atomic for Rc {}
@@ -229,7 +242,7 @@ impl AtomicWrite for Any {}
 /// A transport that is known at compile time: all but [`Any`].
 #[diagnostic::on_unimplemented(
     message = "the transport of a new queue pair must be known here, and `{Self}` does not tell it",
-    note = "name `Rc`, `Uc`, `Ud` or `Xrc`; for one chosen at run time use `QpBuilder::create_any(transport)`"
+    note = "name `Rc`, `Uc`, `Ud`, `Xrc` or `Srd`; for one chosen at run time use `QpBuilder::create_any(transport)`"
 )]
 pub trait StaticTransport: Transport {
     /// The transport.
@@ -247,4 +260,29 @@ impl StaticTransport for Ud {
 }
 impl StaticTransport for Xrc {
     const QP_TYPE: QpType = QpType::XRC_SEND;
+}
+impl StaticTransport for Srd {
+    const QP_TYPE: QpType = QpType::DRIVER;
+}
+
+/// How the requests of a type of queue pair find their peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Addressing {
+    /// The queue pair has one peer.
+    Connection,
+    /// Each request names its destination by an address handle.
+    EachRequest,
+    /// The queue pair has one peer, and each request names a shared receive queue there.
+    PeersSrq,
+}
+
+impl Addressing {
+    /// That of a type. A device's own type names the destination with each request.
+    pub(crate) const fn of(transport: QpType) -> Self {
+        match transport {
+            QpType::UD | QpType::DRIVER => Self::EachRequest,
+            QpType::XRC_SEND => Self::PeersSrq,
+            _ => Self::Connection,
+        }
+    }
 }

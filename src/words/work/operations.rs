@@ -22,11 +22,18 @@ bitflags! {
         const ATOMIC_WRITE = 1 << 8;
         const FLUSH_GLOBAL = 1 << 9;
         const FLUSH_PERSISTENT = 1 << 10;
+        const SEND_IMM = 1 << 11;
+        const WRITE_IMM = 1 << 12;
 
         /// What every driver has where the transport has it.
-        const CLASSIC = Self::SEND.bits() | Self::WRITE.bits() | Self::READ.bits() | Self::ATOMIC.bits();
-        /// What no device lacks where the transport has it.
-        const CERTAIN = Self::SEND.bits() | Self::WRITE.bits() | Self::READ.bits();
+        const CLASSIC = Self::SEND.bits()
+            | Self::SEND_IMM.bits()
+            | Self::WRITE.bits()
+            | Self::WRITE_IMM.bits()
+            | Self::READ.bits()
+            | Self::ATOMIC.bits();
+        /// Messages, whose length the receiver has to have room for.
+        const SENDS = Self::SEND.bits() | Self::SEND_IMM.bits() | Self::SEND_INV.bits();
         /// What a device may lack although its driver has it: its capabilities say so.
         const OF_CAPABILITIES =
             Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
@@ -37,23 +44,22 @@ bitflags! {
     }
 }
 
-// What is certain is not asked about.
-const _: () = assert!(
-    Operations::CERTAIN
-        .intersection(Operations::OF_DEVICE)
-        .is_empty()
-);
-
 impl Operations {
-    /// What the specification gives a transport. Raw packets need more in a request than there is so far.
+    /// What the InfiniBand specification gives a transport. It knows nothing of a device's own. Raw packets
+    /// need more in a request than there is so far.
     pub(crate) fn of(transport: QpType) -> Self {
-        let unreliable =
-            Self::SEND | Self::WRITE | Self::LOCAL_INV | Self::BIND_MW | Self::BIND_ZERO_BASED;
+        let datagrams = Self::SEND | Self::SEND_IMM;
+        let unreliable = datagrams
+            | Self::WRITE
+            | Self::WRITE_IMM
+            | Self::LOCAL_INV
+            | Self::BIND_MW
+            | Self::BIND_ZERO_BASED;
         match transport {
             QpType::RC => Self::all(),
             QpType::XRC_SEND => Self::all().difference(Self::OF_CAPABILITIES),
             QpType::UC => unreliable,
-            QpType::UD => Self::SEND,
+            QpType::UD => datagrams,
             _ => Self::empty(),
         }
     }
@@ -109,8 +115,10 @@ impl Operation {
     #[inline(always)]
     pub(crate) const fn needs(&self) -> Operations {
         match self {
-            Self::Send | Self::SendImm { .. } => Operations::SEND,
-            Self::Write { .. } | Self::WriteImm { .. } => Operations::WRITE,
+            Self::Send => Operations::SEND,
+            Self::SendImm { .. } => Operations::SEND_IMM,
+            Self::Write { .. } => Operations::WRITE,
+            Self::WriteImm { .. } => Operations::WRITE_IMM,
             Self::Read { .. } => Operations::READ,
             Self::CompareSwap { .. } | Self::FetchAdd { .. } => Operations::ATOMIC,
             Self::SendInv { .. } => Operations::SEND_INV,

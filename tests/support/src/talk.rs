@@ -52,7 +52,7 @@ pub fn sends<T: Connected>(pair: &mut Pair<T>) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn writes<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
+pub fn writes<T: Connected + RdmaWrite>(pair: &mut Pair<T>) -> Result {
     for (seed, imm, inline) in [
         (11, Some(0x0102_0304), false),
         (12, None, false),
@@ -91,7 +91,7 @@ pub fn writes<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn reads<T: RdmaRead>(pair: &mut Pair<T>) -> Result {
+pub fn reads<T: Connected + RdmaRead>(pair: &mut Pair<T>) -> Result {
     let bytes = pattern(21, LENGTH);
     pair.b.mr.write_at(5, &bytes)?;
     let into = pair.a.mr.slice(..LENGTH)?;
@@ -109,7 +109,7 @@ pub fn reads<T: RdmaRead>(pair: &mut Pair<T>) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn atomics<T: Atomic>(pair: &mut Pair<T>) -> Result {
+pub fn atomics<T: Connected + Atomic>(pair: &mut Pair<T>) -> Result {
     let at = pair.b.mr.remote().slice(8..16)?;
     let start = 0x0102_0304_0506_0708_u64;
     pair.b.mr.write_at(8, &start.to_ne_bytes())?;
@@ -237,7 +237,7 @@ pub fn arrived(mr: &Mr<Vec<u8>>, offset: usize, bytes: &[u8]) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn writes_inline<T: RdmaWrite>(pair: &mut Pair<T>) -> Result {
+pub fn writes_inline<T: Connected + RdmaWrite>(pair: &mut Pair<T>) -> Result {
     let to = pair.b.mr.remote();
     let mut batch = pair.a.qp.send();
     batch.write_inline(b"child", to)?.signaled(61);

@@ -1,0 +1,97 @@
+//! What a program may ask for besides the plain objects, which not every driver has.
+//!
+//! A driver says which of these it has. The others are refused by name before it is asked (in [`super`]), so
+//! that it cannot overlook one.
+
+use bitflags::bitflags;
+
+use super::contract::{CqParts, QpParts};
+use crate::command::{CreateCq, QpSpec, RegMr};
+
+bitflags! {
+    /// What a driver has besides the plain objects.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Options: u16 {
+        /// Completion queues with entries of a chosen size.
+        const CQ_ENTRY_BYTES = 1 << 0;
+        /// Flags of completion queues. The driver, or its kernel's, says which.
+        const CQ_FLAGS = 1 << 1;
+        /// Creation flags of queue pairs. The driver, or its kernel's, says which.
+        const QP_FLAGS = 1 << 2;
+        /// Small payloads that arrive in completions.
+        const INLINE_SCATTER = 1 << 3;
+        /// Messages that are placed, and receives that finish, out of order.
+        const OUT_OF_ORDER = 1 << 4;
+        /// Rings in memory that a program has allocated.
+        const BUFFERS = 1 << 5;
+        /// Memory regions whose I/O virtual address is not their address.
+        const MR_IOVA = 1 << 6;
+        /// Memory regions of a dma-buf.
+        const MR_DMABUF = 1 << 7;
+        /// Memory regions that change.
+        const MR_CHANGES = 1 << 8;
+    }
+}
+
+impl Options {
+    /// What the first of them is called in an error; None if there are none.
+    pub(super) fn what(self) -> Option<&'static str> {
+        Some(match self.iter().next()? {
+            Self::CQ_ENTRY_BYTES => "completion queues with entries of a chosen size",
+            Self::CQ_FLAGS => "flags of completion queues",
+            Self::QP_FLAGS => "creation flags of queue pairs",
+            Self::INLINE_SCATTER => "inline scatter: payloads that come in completions",
+            Self::OUT_OF_ORDER => "receiving out of order",
+            Self::BUFFERS => "rings in memory that a program has allocated",
+            Self::MR_IOVA => "memory regions whose I/O virtual address is not their address",
+            Self::MR_DMABUF => "memory regions of a DMA-BUF",
+            Self::MR_CHANGES => "memory regions that change",
+            _ => return None,
+        })
+    }
+
+    /// Those that hold.
+    fn of<const N: usize>(asked: [(Self, bool); N]) -> Self {
+        let asked = asked.into_iter().filter(|(_, is_asked)| *is_asked);
+        asked.map(|(option, _)| option).collect()
+    }
+
+    /// What a new completion queue asks for.
+    pub(super) fn of_cq(command: &CreateCq, parts: &CqParts<'_>) -> Self {
+        Self::of([
+            (Self::CQ_ENTRY_BYTES, parts.entry_bytes.is_some()),
+            (Self::CQ_FLAGS, command.flags != 0),
+            (Self::BUFFERS, parts.buffers.is_some()),
+        ])
+    }
+
+    /// What a new queue pair asks for.
+    pub(super) fn of_qp<C, S, T>(spec: &QpSpec, parts: &QpParts<'_, C, S, T>) -> Self {
+        Self::of([
+            (Self::QP_FLAGS, !spec.flags.is_empty()),
+            (Self::INLINE_SCATTER, parts.inline_scatter),
+            (Self::OUT_OF_ORDER, parts.out_of_order),
+            (Self::BUFFERS, parts.buffers.is_some()),
+        ])
+    }
+
+    /// What a new memory region asks for.
+    pub(super) fn of_mr(command: &RegMr) -> Self {
+        Self::of([(Self::MR_IOVA, command.iova != command.address)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_a_name_of_its_own() {
+        let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
+        assert_eq!(names.len(), 9);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 9);
+        assert_eq!(Options::empty().what(), None);
+    }
+}

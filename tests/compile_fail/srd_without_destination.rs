@@ -1,0 +1,17 @@
+//! Reliable datagrams have WRITE and READ, but no peer: each request has to have a destination. They have no
+//! atomic operations.
+
+use uverbs::transport::Srd;
+use uverbs::{LocalSlice, Qp, RemoteSlice};
+
+fn post(qp: &mut Qp<Srd>, here: LocalSlice<'_>, there: RemoteSlice) {
+    let mut batch = qp.send();
+    let _ = batch.write(here, there);
+    let _ = batch.read(here, there);
+}
+
+fn swap<T: uverbs::transport::Atomic>() {}
+
+fn main() {
+    swap::<Srd>();
+}

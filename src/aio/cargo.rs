@@ -12,8 +12,8 @@ pub(super) mod sealed {
         fn unload(load: Load) -> Self;
     }
 
-    /// What a slot keeps while the device may have it, for a signature that nobody outside can write. Of
-    /// constant bytes it is told that they are.
+    /// The buffer that a slot keeps while the device may use it. Public, but opaque, since it is part of a
+    /// public signature. It knows whether its bytes are constant ([`Frozen`]).
     pub struct Load(pub(in crate::aio) Buf);
 }
 

@@ -38,7 +38,8 @@ use crate::cm::{Failed, Pending};
 use crate::error::Error;
 use crate::readable::Readable;
 
-/// Tells by compio's driver when a file is readable. Each watches one file, by a duplicate of its descriptor.
+/// Waits for a file to be readable, by compio's driver. Each watches one file, by a duplicate of its
+/// descriptor.
 #[derive(Debug, Default)]
 pub struct Watch(Option<(RawFd, PollFd<OwnedFd>)>);
 
@@ -71,8 +72,7 @@ impl Readable for Watch {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let file = self.registered(fd)?;
         loop {
-            // It was asked at the latest when the last one waited here, and what it tells of may have been
-            // read since.
+            // The driver may report what was asked by an earlier wait, and that may have been read since.
             ready!(file.poll_read_ready(cx))?;
             if is_readable(fd)? {
                 return Poll::Ready(Ok(()));

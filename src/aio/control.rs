@@ -12,7 +12,7 @@ use crate::buf::Buf;
 use crate::error::Result;
 use crate::qp;
 
-/// Looks at completions between two at the device, each of which is a system call.
+/// Polls of the completion queue between two looks at the device, each of which is a system call.
 const LOOKS: u32 = 256;
 
 /// A handle that controls a queue pair independently of its halves. Clones control the same queue pair. It
@@ -79,7 +79,7 @@ impl Control {
             if let Err(error) = self.look(&mut looks) {
                 return Poll::Ready(Err(error));
             }
-            // Completions wake those that await them, and this is none of those: it looks again.
+            // Completions wake the futures of their operations, and this future has none: it looks again.
             cx.waker().wake_by_ref();
             Poll::Pending
         })

@@ -48,8 +48,8 @@ impl Default for Wait {
 pub struct Cq(Arc<Inner>);
 
 struct Inner {
-    /// Held by who takes completions, and while queue pairs come and go; never while tasks are woken or
-    /// buffers go back.
+    /// Held while completions are taken and while queue pairs are added or removed; never while tasks are
+    /// woken or buffers go back.
     pump: Lock<Pump>,
     channel: CompletionChannel,
     context: Context,
@@ -64,13 +64,13 @@ impl Inner {
         if !steps.are_none() {
             return self.pump_on(steps, any);
         }
-        // They are none: dropping them would look whether there are.
+        // The list is empty: dropping it would cost a look.
         std::mem::forget(steps);
         Ok(any)
     }
 
-    /// Does what is to be done, and goes on where more completions may wait: for as many rounds as empty a
-    /// full queue. What comes meanwhile is left to the next call.
+    /// Follows the steps, and takes more completions if there may be more: for as many rounds as it takes to
+    /// empty a full queue. What arrives meanwhile is left to the next call.
     #[inline(never)]
     fn pump_on(&self, mut steps: Steps, any: bool) -> Result<bool> {
         for _ in 0..=self.capacity as usize / AT_ONCE {
@@ -85,7 +85,7 @@ impl Inner {
         Ok(any)
     }
 
-    /// Takes completions, and tells whether there were any. Wakes the first task itself.
+    /// Takes completions, and returns whether there were any. Wakes the first task itself.
     #[inline(always)]
     fn pump_once(&self, steps: &mut Steps) -> Result<bool> {
         if !self.pump.try_acquire() {
@@ -110,7 +110,7 @@ impl Inner {
         Ok(any)
     }
 
-    /// Ends the waiting of all, with what came before.
+    /// Follows the steps of the completions that came before the error, and then wakes all tasks that wait.
     #[cold]
     #[inline(never)]
     fn fail(&self, error: Error, steps: &mut Steps) -> Result<bool> {
@@ -119,7 +119,7 @@ impl Inner {
         Err(error)
     }
 
-    /// Ends the waiting of all: no completions come any more.
+    /// Wakes all tasks that wait: no completions come any more.
     fn break_off(&self) {
         let steps = self.pump.lock().break_off();
         steps.into_iter().for_each(Step::follow);
@@ -171,7 +171,7 @@ impl Cq {
         self.0.pump()
     }
 
-    /// As [`pump`](Self::pump), for who does more than that.
+    /// Like [`pump`](Self::pump), out of line.
     #[inline(never)]
     pub(super) fn pump_here(&self) -> Result<bool> {
         self.0.pump()
@@ -261,7 +261,7 @@ impl Cq {
     pub fn block_on_with<F: Future>(&self, future: F, wait: Wait) -> Result<F::Output> {
         let mut future = pin!(future);
         let parker = Parker::new()?;
-        // Completions may have been somebody else's to wake up for.
+        // This thread may have taken an event that another one waits for.
         let _hand_over = HandOver(self);
         let waker = parker.waker();
         let mut cx = TaskContext::from_waker(&waker);
@@ -297,7 +297,7 @@ impl Cq {
         Ok(!self.drain_events()?)
     }
 
-    /// Leaves the queue armed and empty, as others who wait on the channel left it.
+    /// Empties the queue and arms it, as a thread does that is about to wait on the channel.
     fn hand_over(&self) -> Result<()> {
         while !self.lock().arm()? {
             self.pump_here()?;
@@ -305,8 +305,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Looks whether the device has been removed, as the kernel tells by the channel: for who never sleeps on
-    /// it.
+    /// Asks the channel whether the device has been removed. For callers that never sleep on the channel.
     pub(super) fn look_for_device(&self) -> Result<()> {
         let mut files = [PollFd::new(&self.0.channel, PollFlags::empty())];
         let failed = poll(&mut files, Some(&Timespec::default())).is_ok_and(|failed| failed > 0);
@@ -317,7 +316,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Ends the waiting of all: no completions come any more.
+    /// Wakes all tasks that wait: no completions come any more.
     fn break_off(&self) {
         self.0.break_off();
     }
@@ -328,14 +327,15 @@ impl Cq {
         steps.into_iter().for_each(Step::follow);
     }
 
-    /// Ends the operations of queue pairs that went without the device letting go of them, and that have
-    /// since.
+    /// Ends the operations of queue pairs that were dropped while the kernel kept them, and that the kernel
+    /// has destroyed since.
     pub(super) fn reap(&self) {
         reap(self.lock());
     }
 }
 
-/// Whoever stops pumping may have taken the event that others wait for, and not have armed the queue again.
+/// Arms the queue on drop: a pump that stops may have taken an event that others wait for, without arming the
+/// queue again.
 struct HandOver<'c>(&'c Cq);
 
 impl Drop for HandOver<'_> {
@@ -346,7 +346,7 @@ impl Drop for HandOver<'_> {
     }
 }
 
-/// Ends the operations of queue pairs that the device has let go of since they went.
+/// Ends the operations of dropped queue pairs that the kernel has destroyed since.
 #[cold]
 #[inline(never)]
 fn reap(mut pump: Guard<'_, Pump>) {

@@ -1,8 +1,7 @@
-//! Which slots are free: one party takes, anybody gives back, without a lock.
-//!
-//! Who posts is one at a time, and has the free slots in a list of its own. Those that come back are in
-//! another, which it takes as a whole when its own is empty. So taking a slot changes nothing that others
-//! see, and giving one back is a single compare-and-swap.
+//! Which slots are free: the poster takes, every thread may give back, without a lock.
+//! There is one poster at a time, and it has a list of free slots of its own. Slots that are given back go to
+//! a second list, which the poster takes as a whole when its own is empty. So taking a slot changes nothing
+//! that other threads see, and giving one back is a single compare-and-swap.
 
 use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
@@ -15,7 +14,7 @@ pub(super) trait Linked: Sized {
     fn next(&self) -> &AtomicPtr<Self>;
 }
 
-/// Bit of an address: somebody waits. Set only while no place has come back.
+/// Bit of `back`: a task waits. Set only while no place has been given back.
 const WAITED_FOR: usize = 1;
 
 /// On a cache line of its own.
@@ -24,9 +23,10 @@ struct Line<T>(T);
 
 /// The places that are free, of those that were given to it.
 pub(super) struct Free<T> {
-    /// The first of those that who takes has. Nobody else looks.
+    /// The first place of the poster's own list. Only the poster touches it.
     own: Line<Place<*mut T>>,
-    /// The last that has come back, which leads to the one before, and so on. [`WAITED_FOR`] may be set.
+    /// The place that was given back last, which leads to the one before it, and so on. [`WAITED_FOR`] may be
+    /// set.
     back: Line<AtomicPtr<T>>,
     /// The tasks that wait. Touched only where nothing is free.
     waiting: Mutex<Vec<Waker>>,
@@ -34,11 +34,11 @@ pub(super) struct Free<T> {
 
 // SAFETY: its pointers are shared references to places, which it hands out.
 unsafe impl<T: Sync> Send for Free<T> {}
-// SAFETY: as above; what is not atomic is of who takes, by the contracts of its functions.
+// SAFETY: as above; only the poster touches what is not atomic, by the contracts of the functions.
 unsafe impl<T: Sync> Sync for Free<T> {}
 
 impl<T: Linked> Free<T> {
-    /// Of no place.
+    /// Without places.
     pub(super) fn new() -> Self {
         let own = Place::empty();
         // SAFETY: nobody else has it.
@@ -53,11 +53,11 @@ impl<T: Linked> Free<T> {
     /// Takes a place, which is the caller's until it gives it back.
     ///
     /// # Safety
-    ///
-    /// Nobody else takes, or waits to, at the same time. All places that were given back are where they were.
+    /// No other thread takes, or waits to, at the same time. All places that were given back still exist at
+    /// their addresses.
     #[inline(always)]
     pub(super) unsafe fn take(&self) -> Option<&T> {
-        // SAFETY: by this function's contract it is the caller's. It has a value always, which is copied.
+        // SAFETY: by this function's contract `own` is the caller's. It always has a value, which is copied.
         let mut first = unsafe { self.own.0.copy() };
         if first.is_null() {
             first = self.take_back();
@@ -75,12 +75,13 @@ impl<T: Linked> Free<T> {
     #[cold]
     #[inline(never)]
     fn take_back(&self) -> *mut T {
-        // Relaxed: a look whether there are any. If so, nobody else takes them, and the mark is not set.
+        // Relaxed: this only asks whether there are any. If so, no other thread takes them, and the bit is
+        // not set.
         if !self.has_back() {
             return ptr::null_mut();
         }
-        // Acquire: with the release of all who gave one back; their changes are read-modify-writes, which
-        // carry that on.
+        // Acquire: pairs with the release of each thread that gave one back. Their changes are
+        // read-modify-writes, so this one acquire synchronizes with all of them.
         self.back.0.swap(ptr::null_mut(), Ordering::Acquire)
     }
 
@@ -88,7 +89,7 @@ impl<T: Linked> Free<T> {
         self.back.0.load(Ordering::Relaxed).addr() & !WAITED_FOR != 0
     }
 
-    /// Gives a place back, which was not free.
+    /// Gives back a place that was not free.
     #[inline(always)]
     pub(super) fn give(&self, place: &T) {
         if self.give_silently(place) {
@@ -96,14 +97,14 @@ impl<T: Linked> Free<T> {
         }
     }
 
-    /// As [`give`](Self::give); true if somebody waits, whom the caller [wakes](Self::wake).
+    /// Like [`give`](Self::give). True if a task waits: the caller then [wakes](Self::wake) it.
     #[inline(always)]
     pub(super) fn give_silently(&self, place: &T) -> bool {
         let mut last = self.back.0.load(Ordering::Relaxed);
         loop {
             let before = last.map_addr(|address| address & !WAITED_FOR);
             place.next().store(before, Ordering::Relaxed);
-            // Release: with the acquire of who takes it.
+            // Release: pairs with the acquire in `take_back`.
             match self.back.0.compare_exchange_weak(
                 last,
                 ptr::from_ref(place).cast_mut(),

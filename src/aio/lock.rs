@@ -1,7 +1,5 @@
-//! The lock of the pump: one word, which the usual way sets and clears.
-//!
-//! It differs from that of the standard library in that it takes no account of panics: nothing of whoever
-//! holds it can panic half-way.
+//! The lock of the pump: one word, which is set and cleared when no other thread wants it.
+//! Unlike the standard library's it is not poisoned by panics: nothing that runs under it can panic half-way.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -9,21 +7,21 @@ use std::ops::{Deref, DerefMut};
 use super::sync::{AtomicU32, Condvar, Mutex, Ordering};
 
 const FREE: u32 = 0;
-/// Somebody has the lock.
+/// A thread has the lock.
 const HELD: u32 = 1;
-/// Somebody may sleep until it is free.
+/// A thread has it, and others may sleep until it is free.
 const AWAITED: u32 = 2;
 
-/// A value behind a lock.
+/// A value with its lock.
 pub(super) struct Lock<T> {
     word: AtomicU32,
-    /// Held by who is about to sleep, and by who wakes.
+    /// Held by a thread that is about to sleep, and by one that wakes others.
     sleep: Mutex<()>,
     freed: Condvar,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: who holds the lock has the value to itself.
+// SAFETY: the thread that holds the lock has the value to itself.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -44,7 +42,7 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
-    /// Takes the lock, which the caller [has](Self::acquired) then; false if somebody has it.
+    /// Takes the lock, whose value the caller then [gets](Self::acquired); false if another thread has it.
     #[inline(always)]
     pub(super) fn try_acquire(&self) -> bool {
         // Acquire: pairs with the release in `drop`.
@@ -71,9 +69,11 @@ impl<T> Lock<T> {
             .sleep
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // Acquire: as in `try_acquire`. Whoever has slept leaves the word so that the next one is woken too.
+        // Acquire: as in `try_acquire`. A thread that has slept sets the word to this value, so that the next
+        // sleeper is woken too.
         while self.word.swap(HELD | AWAITED, Ordering::Acquire) != FREE {
-            // Who frees it behind that swap wakes, and not before this thread sleeps, which lets `sleep` go.
+            // A thread that frees the lock after that swap wakes the sleepers, and needs `sleep` for it,
+            // which this thread releases only by sleeping.
             sleep = self
                 .freed
                 .wait(sleep)
@@ -114,7 +114,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: what was done to the value is before whoever takes the lock next.
+        // Release: pairs with the acquire of the thread that takes the lock next.
         if self.0.word.swap(FREE, Ordering::Release) != HELD {
             self.0.wake();
         }

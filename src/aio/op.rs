@@ -21,8 +21,8 @@ use crate::grh::GRH_LENGTH;
 mod kind {
     use super::{Buf, Ending};
 
-    /// How an operation ended, if more is told than that it succeeded, for a signature that nobody outside
-    /// can write.
+    /// How an operation ended, if there is more to report than its success, for a signature that nobody
+    /// outside can write.
     pub struct Ended<'e>(pub(super) Option<&'e Ending>, pub(super) Buf);
 }
 
@@ -85,7 +85,7 @@ impl Received {
         buf.get(GRH_LENGTH..).unwrap_or_default()
     }
 
-    /// The path back to whoever sent a datagram, which was received into this buffer: see
+    /// The path back to the sender of a datagram, which was received into this buffer: see
     /// [`AddressVector::reply_to`]. `sgid_index` is that of the GID to answer from.
     pub fn reply_to(&self, buf: &Buf, port: u8, sgid_index: u8) -> AddressVector {
         let none = [0; GRH_LENGTH];
@@ -112,7 +112,7 @@ impl Kind for SentInline {
     }
 }
 
-/// Whether it succeeded, without what the device told.
+/// Whether it succeeded, without what the device reported.
 #[inline(always)]
 fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     match ending {
@@ -121,7 +121,7 @@ fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     }
 }
 
-/// The buffer with so many bytes filled; the device cannot have written more than it holds.
+/// The buffer with `len` bytes filled; the device cannot have written more than it holds.
 fn filled(mut buf: Buf, length: usize) -> Buf {
     let length = length.min(buf.capacity());
     // It was bounded just now.
@@ -167,7 +167,7 @@ impl Kind for Receive {
 
     #[inline(always)]
     fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
-        // Of every receive it is told.
+        // Every receive has an ending.
         let ending = ending.copied().unwrap_or_else(|| Ok(Completed::default()));
         let received = ending.map(|completed| Received {
             len: completed.byte_len,
@@ -200,7 +200,7 @@ impl Kind for Receive {
 /// [`Control::reclaim`](super::Control::reclaim) recovers it.
 #[must_use = "without a look at the result a failure goes unnoticed"]
 pub struct Op<K: Kind> {
-    // By hand, so that one that is over costs a single look when it goes.
+    // `Drop` is written by hand, so that dropping an operation that is over costs one comparison.
     at: ManuallyDrop<At>,
     kind: PhantomData<fn() -> K>,
 }
@@ -208,7 +208,7 @@ pub struct Op<K: Kind> {
 enum At {
     /// In a slot.
     Slot(Held),
-    /// It was refused, with what went into it.
+    /// It was refused; what was passed to it is returned.
     Refused(OpError, Buf),
     /// Its result has been taken.
     Over,
@@ -239,7 +239,7 @@ impl<K: Kind> Op<K> {
         matches!(*self.at, At::Refused(..))
     }
 
-    /// What it was. It is over then.
+    /// Takes the state out, and leaves `Over`.
     #[inline(always)]
     fn take(&mut self) -> At {
         mem::replace(&mut *self.at, At::Over)
@@ -255,7 +255,7 @@ impl<K: Kind> Op<K> {
         (table, slot): (NonNull<Table>, NonNull<Slot>),
         key: u64,
     ) -> Poll<K::Output> {
-        // SAFETY: they are what `at` has, which keeps them.
+        // SAFETY: the slot and its table are those of `at`, which keeps them alive.
         let (table, slot) = unsafe { (table.as_ref(), slot.as_ref()) };
         match slot.wait(key, cx.waker().clone()) && !table.is_broken() {
             true => Poll::Pending,
@@ -263,7 +263,7 @@ impl<K: Kind> Op<K> {
         }
     }
 
-    /// Looks at an operation that has not simply succeeded, or that is not there any more.
+    /// Looks at an operation for which a glance was not enough.
     #[cold]
     #[inline(never)]
     fn poll_closer(&mut self, cx: &mut Context<'_>) -> Poll<K::Output> {
@@ -299,7 +299,7 @@ impl<K: Kind> Op<K> {
 fn closer(table: &Table, (slot, key): (&Slot, u64), look: Look) -> (Ending, Buf) {
     match look {
         Look::Told => {
-            // SAFETY: it was found told, and is given back below.
+            // SAFETY: it was found in the phase `TOLD`, and is given back below.
             let ending = unsafe { slot.ending() };
             // SAFETY: as before; this is the only time.
             (ending, unsafe { table.unload(slot, key) })
@@ -308,7 +308,7 @@ fn closer(table: &Table, (slot, key): (&Slot, u64), look: Look) -> (Ending, Buf)
             table.give(slot, key);
             (Err(OpError::Reclaimed), Buf::default())
         }
-        // Nobody completes it any more. Its buffer stays until the queue pair is gone, unless it was done
+        // No completion comes any more. Its buffer stays until the queue pair is gone, unless it was done
         // meanwhile.
         _ => (
             Err(table.why_broken()),
@@ -321,8 +321,7 @@ impl<K: Kind> Future for Op<K> {
     type Output = K::Output;
 
     /// # Panics
-    ///
-    /// Never; once it has ended it is pending for ever.
+    /// Never. Polled again after its end, it is pending forever.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
         // The kind is a name alone.
@@ -346,19 +345,19 @@ impl<K: Kind> Future for Op<K> {
     }
 }
 
-/// Gives a slot back when the buffer is where it goes: so that is moved once.
+/// Gives the slot back after the buffer was moved to its destination, so that the buffer is moved only once.
 struct EndedIn<K: Kind>(NonNull<Table>, NonNull<Slot>, PhantomData<fn() -> K>);
 
 impl<K: Kind> Drop for EndedIn<K> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: it has a share in the table, whose the slot is, and gives it up.
+        // SAFETY: it has a share in the slot's table, and gives it up.
         unsafe { Table::give_and_leave::<K>(self.0, self.1) };
     }
 }
 
 impl<K: Kind> Op<K> {
-    /// Goes before its result has been taken.
+    /// Drops an operation whose result was not taken.
     #[cold]
     #[inline(never)]
     fn give_up(&mut self) {

@@ -18,7 +18,7 @@ use crate::qp::transport::{Connected, Datagram, StaticTransport, Transport};
 use crate::qp::{self, Caps, ConnectOptions, Endpoint};
 use crate::work::PdTag;
 
-/// What the halves of a queue pair have in common. It goes after them.
+/// What the halves of a queue pair have in common. It is dropped after them.
 pub(super) struct Anchor {
     pub(super) table: Arc<Table>,
     pub(super) cq: Cq,
@@ -74,7 +74,7 @@ impl Drop for Anchor {
 /// # Ok(()) }
 /// ```
 pub struct Qp<T: Transport> {
-    // Before the anchor, which looks what became of it.
+    // Dropped before the anchor, which asks what became of it.
     raw: qp::Qp<T>,
     anchor: Arc<Anchor>,
 }
@@ -91,7 +91,7 @@ impl Cq {
         self.create_with(pd, caps, counts, None)
     }
 
-    /// Creates a queue pair, with a shared receive queue if one is given, and slots for so many requests.
+    /// Creates a queue pair, with a shared receive queue if one is given, and slots for its requests.
     pub(super) fn create_with<T: StaticTransport>(
         &self,
         pd: &Pd,
@@ -105,7 +105,7 @@ impl Cq {
             let why = format!("more than {MOST_SLOTS} requests");
             return Err(Error::invalid(Verb::CreateQp, Subject::the("QP"), why));
         };
-        // To the end: nobody else gets the same number.
+        // Held to the end, so that no other table gets the same number.
         let mut pump = self.lock();
         let number = pump.admit(Verb::CreateQp, slots)?;
         let builder = pd.qp(pump.cq()).caps(caps);
@@ -137,7 +137,7 @@ impl<T: Transport> Qp<T> {
         Self { raw, anchor }
     }
 
-    /// The queue pair alone, to be connected, and its anchor, which is to be dropped behind it.
+    /// The queue pair alone, to be connected, and its anchor, which must be dropped after it.
     pub(super) fn into_parts(self) -> (qp::Qp<T>, Arc<Anchor>) {
         (self.raw, self.anchor)
     }

@@ -19,7 +19,7 @@ use crate::work::PostError;
 
 /// The receive half of a queue pair.
 pub struct Receiver<T: Transport> {
-    // Before the anchor, which looks what became of it.
+    // Dropped before the anchor, which asks what became of it.
     half: RecvHalf<T>,
     anchor: Arc<Anchor>,
 }
@@ -57,8 +57,7 @@ impl<T: Transport> Receiver<T> {
 /// Posts a receive.
 ///
 /// # Safety
-///
-/// The batch is of the table's receive half, or of its shared queue.
+/// The batch belongs to the table's receive half, or to its shared queue.
 #[inline]
 pub(super) unsafe fn post(
     mut batch: RecvBatch<'_>,
@@ -77,7 +76,7 @@ pub(super) unsafe fn post(
             None => return Op::refused(PostError::ForeignPd, buf),
         }
     }
-    // SAFETY: by this function's contract the batch borrows what takes, exclusively.
+    // SAFETY: by this function's contract the batch exclusively borrows the half that takes slots.
     let Some(slot) = (unsafe { table.take_receive() }) else {
         let capacity = table.counts().1;
         return Op::refused(PostError::QueueFull { capacity }, buf);
@@ -87,13 +86,13 @@ pub(super) unsafe fn post(
         table.give_receive(slot);
         return Op::refused(error, buf);
     }
-    // SAFETY: it was taken from the free ones just now.
+    // SAFETY: the slot was taken out of the free list just now.
     unsafe { slot.fill(id, buf) };
     if let Err(error) = batch.ring() {
         // SAFETY: a receive batch whose ringing fails has posted nothing.
         unsafe { unposted(table, slot, OpError::Post(error)) };
     } else if table.has_failed_since() {
-        // Too late to be flushed with the others.
+        // It was posted too late to be flushed with the others.
         table.fail();
     }
     Op::posted(table, slot, id)
@@ -145,7 +144,7 @@ impl<T: Transport> Incoming<T> {
     /// The receive failed, and so will those posted after it; or none is posted, and the pool will never have
     /// a buffer.
     pub async fn next(&mut self) -> Result<(Received, Buf), IncomingError> {
-        // What is posted may have its message already, and buffers come back.
+        // A posted receive may have its message already, and buffers may have come back.
         let _ = self.refill();
         if self.posted.is_empty() {
             let buf = self.pool.get(self.size).await;

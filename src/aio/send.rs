@@ -20,7 +20,7 @@ use crate::work::{LocalSlice, PostError, RemoteSlice};
 
 /// The send half of a queue pair.
 pub struct Sender<T: Transport> {
-    // Before the anchor, which looks what became of it.
+    // Dropped before the anchor, which asks what became of it.
     half: SendHalf<T>,
     anchor: Arc<Anchor>,
 }
@@ -224,7 +224,7 @@ impl<'q, T: Transport> Batch<'q, T> {
             return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
-        // SAFETY: it was taken from the free ones just now.
+        // SAFETY: the slot was taken out of the free list just now.
         unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
         // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
         let bytes = unsafe { slot.cargo() };
@@ -239,7 +239,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         };
         let before = self.last.replace(slot);
         let before = before.map_or(std::ptr::null(), std::ptr::from_ref);
-        // Relaxed: of this batch alone until it is rung.
+        // Relaxed: only this batch has the slot until it is rung.
         slot.link.store(before.cast_mut(), Ordering::Relaxed);
         Op::posted(table, slot, id)
     }
@@ -257,7 +257,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.add(bytes.load().0, push)
     }
 
-    /// Adds an operation that brings so many bytes.
+    /// Adds an operation that fills `length` bytes of the buffer.
     #[inline(always)]
     fn add_filling<K: Kind>(
         &mut self,
@@ -399,7 +399,8 @@ impl<'q, T: Transport> Batch<'q, T> {
             return Ok(0);
         };
         match raw.ring() {
-            // They are in the ring, and end when the device works on them, or flushes them.
+            // The requests are in the ring, and their operations end when the device executes or flushes
+            // them.
             rung @ (Ok(_) | Err(PostError::Doorbell(_))) => {
                 self.last = None;
                 rung
@@ -472,7 +473,7 @@ impl<'q, T: Transport> Start<'q, T> {
         post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<K> {
         let Self { half, table } = self;
-        // By hand: what would have to be dropped after a panic, of which there is none, would be moved twice.
+        // Without a guard: nothing here panics, and a guard would cost a second move.
         let buf = ManuallyDrop::new(buf);
         if buf.is_empty() {
             let buf = ManuallyDrop::into_inner(buf);
@@ -483,8 +484,8 @@ impl<'q, T: Transport> Start<'q, T> {
             return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
-        // First: it may complete before `post` is back.
-        // SAFETY: it was taken from the free ones just now.
+        // Filled first: the request may complete before `post` returns. SAFETY: it was taken from the free
+        // ones just now.
         unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
         // SAFETY: it was filled just now, and the device does not have it yet.
         let named = unsafe { slot.cargo() }.filled(table.pd);
@@ -509,7 +510,7 @@ impl<'q, T: Transport> Start<'q, T> {
             return full(table, buf);
         };
         let id = slot.key();
-        // SAFETY: it was taken from the free ones just now.
+        // SAFETY: the slot was taken out of the free list just now.
         unsafe { slot.fill(id, buf) };
         let posted = post(half.one(id));
         posted_as(posted, table, (slot, id))
@@ -525,7 +526,7 @@ impl<'q, T: Transport> Start<'q, T> {
         self.post(bytes.load().0, post)
     }
 
-    /// Posts an operation that brings so many bytes.
+    /// Posts an operation that fills `length` bytes of the buffer.
     #[inline(always)]
     fn alone_filling<K: Kind>(
         self,
@@ -540,7 +541,7 @@ impl<'q, T: Transport> Start<'q, T> {
     }
 }
 
-/// Makes so many bytes count as filled, which a request is to bring.
+/// Counts the bytes that a request will fill as filled.
 #[inline]
 fn make_room(buf: &mut Buf, length: u64) -> Result<(), PostError> {
     let bytes = usize::try_from(length).unwrap_or(usize::MAX);
@@ -565,7 +566,7 @@ fn posted_as<K: Kind>(
     (slot, id): (&Slot, u64),
 ) -> Op<K> {
     match posted {
-        // It is in the ring, and ends when the device works on it, or flushes it.
+        // The request is in the ring, and the operation ends when the device executes or flushes it.
         Ok(()) | Err(PostError::Doorbell(_)) => Op::posted(table, slot, id),
         Err(error) => not_posted(table, (slot, id), error),
     }

@@ -23,21 +23,21 @@ use super::sync::{AtomicPtr, AtomicU64, Ordering, Place, yield_now};
 /// What a slot is in. The state is this, and above it the slot's key.
 type Phase = u64;
 
-/// Of nobody, or of whoever took it from the free ones.
+/// It has no operation: it is in the free list, or with the poster that took it out.
 const FREE: Phase = 0;
 /// The device may have the buffer. The place of the waker is the future's.
 const SUBMITTED: Phase = 1;
-/// As submitted, and the waker is in its place, for whoever changes the state next.
+/// Submitted, and a waker is in its place. The next party that changes the state takes the waker.
 const WAITING: Phase = 2;
 /// The future is gone. The buffer goes back to its pool with the completion.
 const CANCELLED: Phase = 3;
-/// Somebody has the slot for a few instructions.
+/// One party works on the slot, for a few instructions.
 const BUSY: Phase = 4;
-/// The device has done with the buffer, and there is nothing to be told but that.
+/// The operation has succeeded, and there is no more to report.
 const DONE: Phase = 5;
-/// As done, and it is told how it ended.
+/// The operation has ended, and the place `ending` has how.
 const TOLD: Phase = 6;
-/// As done, and somebody else has taken the buffer. The slot stays with the future.
+/// Done, and [`Slot::reclaim`] has taken the buffer. The slot stays with the future.
 const RECLAIMED: Phase = 7;
 /// Cancelled and done: the buffer is on its way to its pool, and counts as in flight until it is there.
 const RELEASED: Phase = 8;
@@ -46,10 +46,10 @@ const RELEASED: Phase = 8;
 pub(super) const PHASE_BITS: u32 = 4;
 const PHASE: u64 = (1 << PHASE_BITS) - 1;
 
-/// Bits of a key that are always the slot's: above them it counts its operations.
+/// The low bits of a key, which name the slot and never change. The bits above them count its operations.
 pub(super) const NAME_BITS: u32 = 44;
 
-/// What is added to a key for the slot's next operation. Keys go round.
+/// What is added to a key for the slot's next operation. The count wraps.
 const NEXT: u64 = 1 << NAME_BITS;
 
 /// The state that a slot of this key has in this phase.
@@ -59,18 +59,19 @@ fn in_phase(key: u64, phase: Phase) -> u64 {
     key.wrapping_add(phase)
 }
 
-/// A slot for an operation with a buffer `B`, of which is told how it ended, `E`.
+/// A slot for an operation with a buffer `B`. `E` says how the operation ended.
 #[repr(align(64))]
 pub(super) struct Slot<B, E: Copy> {
     state: AtomicU64,
-    /// There from when it is filled until it is unloaded. Of whoever changed the state, to released by
-    /// completion or from done to free by taking.
+    /// Present from `fill` to `unload`. It belongs to the party that changed the state: to `RELEASED` by a
+    /// completion, or from `DONE` to `FREE` by taking the result.
     cargo: Place<B>,
-    /// There in the phase waiting.
+    /// Present in the phase `WAITING`.
     waker: Place<Waker>,
-    /// There in the phase told. Until then it is of who completes, and then of who takes.
+    /// Present in the phase `TOLD`. Before, it belongs to the party that completes; then to the one that
+    /// takes.
     ending: Place<E>,
-    /// While it is free, the next that is. Before its batch is rung, the one before it in that.
+    /// While the slot is free: the next free slot. Until its batch is rung: the slot before it in the batch.
     pub(super) link: AtomicPtr<Self>,
 }
 
@@ -81,24 +82,24 @@ impl<B, E: Copy> Linked for Slot<B, E> {
     }
 }
 
-/// What comes of a success.
+/// What [`Slot::succeed`] leads to.
 pub(super) enum Success {
     /// A task is to be woken.
     Wake(Waker),
     /// Nobody waits.
     Nobody,
-    /// It is not noted: the operation is to be [completed](Slot::complete).
+    /// The success is not noted yet: call [`Slot::complete`].
     Closer,
 }
 
 /// What a completion leads to.
 pub(super) enum After {
-    /// Nothing: the operation is not there any more, or nobody waits.
+    /// Nothing: the slot has no such operation any more, or nobody waits.
     Nothing,
     /// A task is to be woken.
     Wake(Waker),
-    /// Nobody wants the result: the buffer is to be [unloaded](Slot::unload), and the slot to be
-    /// [vacated](Slot::vacate) when that is in its pool.
+    /// Nobody wants the result: [unload](Slot::unload) the buffer, and [vacate](Slot::vacate) the slot when
+    /// the buffer is in its pool.
     Release,
 }
 
@@ -108,22 +109,23 @@ pub(super) enum Glance {
     Done,
     /// It is under way, and nobody waits.
     UnderWay,
-    /// Something else: to be [polled](Slot::poll).
+    /// Something else: call [`Slot::poll`].
     Other,
 }
 
 /// What a look at a slot finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is under way, and the task is woken; or the buffer stays with it until it is done.
+    /// It is under way. After `poll` the task will be woken; after `cancel` the buffer stays until it is
+    /// done.
     Pending,
     /// It is done, and the slot is free: the buffer is the caller's to [`unload`](Slot::unload).
     Done,
-    /// As done, and it is told [how it ended](Slot::ending).
+    /// It is done, and the slot is free: [`Slot::ending`] says how it ended, and the buffer is the caller's.
     Told,
-    /// Somebody has reclaimed it. The slot is free.
+    /// Its buffer was reclaimed. The slot is free.
     Gone,
-    /// It is not of this key any more.
+    /// The slot has another key by now.
     Other,
 }
 
@@ -140,24 +142,23 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// The key that the slot's next operation has: its lowest [`PHASE_BITS`] bits are zero. Only for who has
-    /// taken the slot from the free ones.
+    /// The key that the slot's next operation has: its lowest [`PHASE_BITS`] bits are zero. Only for the
+    /// poster that has taken the slot out of the free list.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
-        // Relaxed: the free list orders it behind who gave it back.
+        // Relaxed: the free list orders this after the party that gave the slot back.
         self.state.load(Ordering::Relaxed)
     }
 
     /// Puts a buffer in.
     ///
     /// # Safety
-    ///
-    /// The caller has taken the slot from the free ones, and `key` is the slot's.
+    /// The caller has taken the slot out of the free list, and `key` is the slot's.
     #[inline(always)]
     pub(super) unsafe fn fill(&self, key: u64, cargo: B) {
-        // SAFETY: a free slot's places are of who has it.
+        // SAFETY: the places of a free slot belong to the poster that took it.
         unsafe { self.cargo.put(cargo) };
-        // Release: with the acquire of who completes it.
+        // Release: pairs with the acquire of the party that completes it.
         self.state
             .store(in_phase(key, SUBMITTED), Ordering::Release);
     }
@@ -165,11 +166,11 @@ impl<B, E: Copy> Slot<B, E> {
     /// Lends the buffer that was put in.
     ///
     /// # Safety
-    ///
-    /// The caller has filled it, and what is lent goes before anybody can complete it or has its future.
+    /// The caller has filled it, and the reference ends before the request is posted and before its future
+    /// exists.
     #[inline(always)]
     pub(super) unsafe fn cargo(&self) -> &B {
-        // SAFETY: by this function's contract it is there, and nobody takes it.
+        // SAFETY: by this function's contract the buffer is there, and no other party can take it.
         unsafe { self.cargo.lend() }
     }
 
@@ -177,13 +178,13 @@ impl<B, E: Copy> Slot<B, E> {
     #[inline(always)]
     fn change(&self, key: u64, from: Phase, to: Phase) -> bool {
         let (from, to) = (in_phase(key, from), in_phase(key, to));
-        // Acquire and release: the places go from hand to hand with the state.
+        // Acquire and release: with the state, the places pass from one party to the next.
         self.state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Frees the slot, whose buffer becomes the caller's: with the key that is next.
+    /// Frees the slot, which gets its next key. The buffer becomes the caller's.
     #[inline(always)]
     fn free(&self, key: u64, from: Phase) -> bool {
         let next = key.wrapping_add(NEXT);
@@ -197,25 +198,25 @@ impl<B, E: Copy> Slot<B, E> {
             .is_ok()
     }
 
-    /// The phase, if the slot is still of this key; if not, it is none.
+    /// The phase, if the slot still has this key; otherwise a value that is no phase.
     #[inline(always)]
     fn phase(&self, key: u64) -> Phase {
         self.state.load(Ordering::Acquire) ^ key
     }
 
-    /// Notes that the operation has ended well, if a task waits for it, or nobody has looked yet. Else it is
-    /// to be [completed](Self::complete).
+    /// Notes that the operation has succeeded, if a task waits for it, or no task waits yet. In all other
+    /// phases the caller must call [`complete`](Self::complete).
     ///
     /// # Safety
     ///
     /// As for `complete`.
     #[inline(always)]
     pub(super) unsafe fn succeed(&self, key: u64) -> Success {
-        // Most often a task waits; so that is tried without a look.
+        // Most often a task waits, so this is tried without loading the state first.
         if self.change(key, WAITING, BUSY) {
-            // SAFETY: it left the phase waiting by this hand.
+            // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its own.
             let waker = unsafe { self.waker.take() };
-            // Release: with the acquire of who takes it.
+            // Release: pairs with the acquire of the future that takes the result.
             self.state.store(in_phase(key, DONE), Ordering::Release);
             return Success::Wake(waker);
         }
@@ -225,19 +226,19 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Notes that the operation has ended, and how if that is to be told: the device has done with the
-    /// buffer.
+    /// Notes that the operation has ended and that the device is done with the buffer. `ending` is `None` for
+    /// a success without more to report.
     ///
     /// # Safety
-    ///
-    /// The device has done with the request, or never got it. Nobody else calls this for the same slot
+    /// The device is done with the request, or never got it. No other thread calls this for the same slot
     /// meanwhile.
     #[inline(never)]
     pub(super) unsafe fn complete(&self, key: u64, ending: Option<E>) -> After {
         let done = if ending.is_some() { TOLD } else { DONE };
         let tell = || {
             if let Some(ending) = ending {
-                // SAFETY: callers have found it under way, and then it is of who completes it.
+                // SAFETY: the loop below has found the operation under way, and then the place belongs to the
+                // completing party.
                 unsafe { self.ending.put(ending) };
             }
         };
@@ -247,7 +248,7 @@ impl<B, E: Copy> Slot<B, E> {
                     if !self.change(key, WAITING, BUSY) {
                         continue;
                     }
-                    // SAFETY: it left the phase waiting by this hand.
+                    // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its own.
                     let waker = unsafe { self.waker.take() };
                     tell();
                     // Release: with the acquire of who takes it.
@@ -284,11 +285,11 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Leaves a waker; false if it completes meanwhile, and who does that saw no waker. The phase was
-    /// [submitted](Glance::UnderWay), and the future is the caller's.
+    /// Leaves a waker. False if the operation completes meanwhile: the completing party saw no waker. The
+    /// phase was [submitted](Glance::UnderWay), and the caller has the future.
     #[inline(always)]
     pub(super) fn wait(&self, key: u64, waker: Waker) -> bool {
-        // SAFETY: the waker's place is the future's, of which there is one, and is empty.
+        // SAFETY: the place of the waker belongs to the only future, and is empty in the phase `SUBMITTED`.
         unsafe { self.waker.put(waker) };
         if self.change(key, SUBMITTED, WAITING) {
             return true;
@@ -298,7 +299,7 @@ impl<B, E: Copy> Slot<B, E> {
         false
     }
 
-    /// Whether the result is there; if it is not yet, the task is woken with it.
+    /// Whether the result is there. If not, the task will be woken when it is.
     #[cold]
     #[inline(never)]
     pub(super) fn poll(&self, key: u64, cx: &mut Context<'_>) -> Look {
@@ -318,7 +319,7 @@ impl<B, E: Copy> Slot<B, E> {
                     if !self.change(key, WAITING, SUBMITTED) {
                         continue;
                     }
-                    // SAFETY: it left the phase waiting by this hand.
+                    // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its own.
                     let before = unsafe { self.waker.take() };
                     let waker = match before.will_wake(cx.waker()) {
                         true => before,
@@ -347,23 +348,24 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Takes the buffer of what is done, from whoever has not. The slot stays theirs.
+    /// Takes the buffer of an operation that is done and whose future has not taken it. The slot stays with
+    /// the future.
     pub(super) fn reclaim(&self) -> Option<B> {
         let now = self.state.load(Ordering::Acquire);
         let (key, phase) = (now & !PHASE, now & PHASE);
         if !matches!(phase, DONE | TOLD) || !self.change(key, phase, BUSY) {
             return None;
         }
-        // SAFETY: it left the phase done by this hand.
+        // SAFETY: this call took the slot out of the phase `DONE`, so the buffer is its own.
         let cargo = unsafe { self.cargo.take() };
-        // Release: with the acquire of the future.
+        // Release: pairs with the acquire of the future.
         self.state
             .store(in_phase(key, RECLAIMED), Ordering::Release);
         Some(cargo)
     }
 
-    /// The future goes. If the device has done with the buffer the slot is free then, as by
-    /// [`poll`](Self::poll); else the buffer stays until the completion.
+    /// The future is dropped. If the device is done with the buffer, the slot becomes free, as by
+    /// [`poll`](Self::poll); otherwise the buffer stays until the completion.
     pub(super) fn cancel(&self, key: u64) -> Look {
         loop {
             match self.phase(key) {
@@ -374,7 +376,8 @@ impl<B, E: Copy> Slot<B, E> {
                 }
                 WAITING => {
                     if self.change(key, WAITING, SUBMITTED) {
-                        // SAFETY: it left the phase waiting by this hand.
+                        // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its
+                        // own.
                         drop(unsafe { self.waker.take() });
                     }
                 }
@@ -394,47 +397,48 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Takes the waker of who waits, so that it looks again. Not while somebody completes it.
+    /// Takes the waker of the waiting task, which is then to be woken so that it looks again. Must not be
+    /// called while a completion of this slot may be noted: that would find the slot busy and be lost.
     pub(super) fn rouse(&self) -> Option<Waker> {
-        // Not a load, which might pass what the caller has stored before: then who begins to wait would not
-        // see that, and this not see who waits. Behind this the future, whose change acquires, sees it.
+        // A load would not do: it could be ordered before what the caller has stored, so that a future that
+        // begins to wait would miss that store, and this function would miss the future. After this
+        // read-modify-write a future sees the store, because its own change of the state acquires.
         let now = self.state.fetch_or(0, Ordering::AcqRel);
         let key = now & !PHASE;
-        // Not by way of submitted: the future might put another in meanwhile.
+        // Not directly to `SUBMITTED`: the future could put in another waker meanwhile.
         if now & PHASE != WAITING || !self.change(key, WAITING, BUSY) {
             return None;
         }
-        // SAFETY: it left the phase waiting by this hand.
+        // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its own.
         let waker = unsafe { self.waker.take() };
         self.state
             .store(in_phase(key, SUBMITTED), Ordering::Release);
         Some(waker)
     }
 
-    /// Its key, if it has a buffer that the device may have.
+    /// Its key, if the device may have its buffer.
     pub(super) fn in_flight(&self) -> Option<u64> {
         let now = self.state.load(Ordering::Acquire);
         let in_flight = !matches!(now & PHASE, FREE | DONE | TOLD | RECLAIMED);
         in_flight.then_some(now & !PHASE)
     }
 
-    /// How the operation ended of which that is told.
+    /// How the operation ended.
     ///
     /// # Safety
     ///
     /// It was found [`Told`](Look::Told), and the slot has not been given back.
     #[inline]
     pub(super) unsafe fn ending(&self) -> E {
-        // SAFETY: nobody writes it meanwhile, by this function's contract, and it is `Copy`.
+        // SAFETY: by this function's contract no party writes the place meanwhile, and the value is `Copy`.
         unsafe { self.ending.take() }
     }
 
     /// Takes the buffer.
     ///
     /// # Safety
-    ///
-    /// The slot is free and was not reclaimed, has not been given back, and nobody has done this since. Or it
-    /// is released, and is vacated behind this whatever happens.
+    /// Either the slot was found done and not reclaimed, has not been given back, and this was not called
+    /// since; or it is released, and is vacated after this call even if there is a panic.
     #[inline(always)]
     pub(super) unsafe fn unload(&self) -> B {
         // SAFETY: by this function's contract.
@@ -448,7 +452,8 @@ impl<B, E: Copy> Slot<B, E> {
     /// The slot is released, and was unloaded by the caller.
     pub(super) unsafe fn vacate(&self) {
         let key = self.state.load(Ordering::Relaxed) & !PHASE;
-        // Release: with the acquire of who counts what is in flight, and then looks into the pool.
+        // Release: pairs with the acquire of a thread that counts what is in flight and then looks into the
+        // pool.
         self.state.store(key.wrapping_add(NEXT), Ordering::Release);
     }
 }
@@ -572,8 +577,7 @@ mod tests {
         unload(&slot);
         vacate(&slot);
         assert_eq!(slot.in_flight(), None);
-        // A completion of before is not one of the next operation.
-        // SAFETY: nobody else has it.
+        // A completion of the previous operation must not end the next one. SAFETY: nobody else has it.
         unsafe { slot.fill(slot.key(), Arc::default()) };
         assert!(matches!(complete(&slot, key), After::Nothing));
         assert_eq!(slot.in_flight(), Some(key + NEXT));
@@ -617,7 +621,7 @@ mod tests {
         assert_eq!(slot.key(), low);
     }
 
-    /// Catches a buffer or a waker that goes with nobody, in each phase.
+    /// Catches a buffer or a waker that is leaked with its slot, in each phase.
     #[test]
     fn what_is_left_goes_with_the_slot() {
         type Step = fn(&Slot, u64);
@@ -654,8 +658,8 @@ mod tests {
         }
     }
 
-    /// Would catch a result that nobody is woken for, or that two take: one thread completes, one awaits and
-    /// goes now and then, with a slot that is used over and over.
+    /// Would catch a result that wakes no task, or that is taken twice: one thread completes, and one awaits
+    /// and sometimes cancels, with a slot that is used over and over.
     #[test]
     fn threads_agree() {
         let slot = Slot::new(0);

@@ -54,14 +54,14 @@ impl Cq {
     /// # Errors
     ///
     /// As for [`SrqBuilder::create`](crate::srq::SrqBuilder::create); besides, this completion queue has no
-    /// room for so many receives.
+    /// room for that many receives.
     pub fn create_srq(&self, pd: &Pd, receives: u32) -> Result<Srq> {
         self.reap();
         if receives > MOST_SLOTS {
             let why = format!("more than {MOST_SLOTS} receives");
             return Err(Error::invalid(Verb::CreateSrq, Subject::the("SRQ"), why));
         }
-        // To the end: nobody else gets the same number.
+        // Held to the end, so that no other table gets the same number.
         let mut pump = self.lock();
         let number = pump.admit(Verb::CreateSrq, receives)?;
         let raw = pd.srq(receives).create()?;

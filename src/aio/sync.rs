@@ -7,11 +7,10 @@ pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 pub(super) use std::thread::yield_now;
 
-/// A place for a value, of which something else tells whether it is there and whose it is.
+/// A place for a value. The state of its slot says whether there is one, and which party may touch it.
 pub(super) struct Place<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: a shared reference to it gives nothing but what its functions give, whose callers have it to
-// themselves.
+// SAFETY: the value is reached by its unsafe functions alone, whose callers have the place to themselves.
 unsafe impl<T: Send> Sync for Place<T> {}
 
 impl<T> Place<T> {
@@ -20,7 +19,7 @@ impl<T> Place<T> {
         Self(UnsafeCell::new(MaybeUninit::uninit()))
     }
 
-    /// Puts a value in; one that is there is forgotten.
+    /// Puts a value in. A value that is there is not dropped.
     ///
     /// # Safety
     ///
@@ -48,8 +47,7 @@ impl<T> Place<T> {
     /// Lends the value.
     ///
     /// # Safety
-    ///
-    /// The place has a value, and nobody changes or takes it meanwhile.
+    /// The place has a value, and no party changes or takes it meanwhile.
     #[inline(always)]
     pub(super) unsafe fn lend(&self) -> &T {
         // SAFETY: by this function's contract.
@@ -59,8 +57,7 @@ impl<T> Place<T> {
     /// Takes the value out.
     ///
     /// # Safety
-    ///
-    /// The place is the caller's, and has a value, which nobody takes a second time.
+    /// The place is the caller's and has a value, which is not taken a second time.
     #[inline(always)]
     pub(super) unsafe fn take(&self) -> T {
         // SAFETY: by this function's contract.

@@ -1,4 +1,4 @@
-//! The slots of a queue pair: as many as it has places for requests, made once.
+//! The slots of a queue pair: one for each request that it has room for, allocated once.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::qp::Control;
 use crate::wc::Completion;
 use crate::work::PdTag;
 
-/// How an operation ended of which more is told than that it succeeded.
+/// How an operation ended, if there is more to report than its success.
 pub(super) type Ending = Result<Completed, OpError>;
 
 /// A slot of a table.
@@ -25,7 +25,7 @@ pub(super) type Slot = slot::Slot<Buf, Ending>;
 
 /// Bits of a slot's index in a request's id.
 const INDEX_BITS: u32 = 20;
-/// Bits of a table's number, behind those.
+/// Bits of a table's number, above the index.
 const NUMBER_BITS: u32 = 20;
 
 const NUMBER_SHIFT: u32 = PHASE_BITS + INDEX_BITS;
@@ -39,7 +39,7 @@ pub(super) const MOST_SLOTS: u32 = 1 << INDEX_BITS;
 /// The most tables of a completion queue.
 pub(super) const MOST_TABLES: usize = 1 << NUMBER_BITS;
 
-/// In place of a queue pair's number, which has 24 bits: the receives are of any queue pair.
+/// In place of a queue pair's number, which has 24 bits: a table of receives that any queue pair may take.
 const ANY_QP: u32 = u32::MAX;
 
 /// Which slot of its table a request has.
@@ -48,7 +48,7 @@ pub(super) fn index(id: u64) -> u32 {
     (id >> PHASE_BITS) as u32 & INDEX_MASK
 }
 
-/// The key of which a completion has the id. Whatever the device says, it has no phase.
+/// The key that a completion's id names. The phase bits are cleared, whatever the device says.
 #[inline(always)]
 fn key(id: u64) -> u64 {
     id & !((1 << PHASE_BITS) - 1)
@@ -72,22 +72,23 @@ pub(super) struct Table {
     qpn: u32,
     pub(super) pd: PdTag,
     /// Nobody takes completions any more.
-    ///
-    /// Relaxed for futures: who waits is roused behind it, and the slot's state orders the two.
+    /// Futures load it relaxed: each one that waits is roused after the store, and the slot's state orders
+    /// the two.
     broken: AtomicBool,
-    /// It is so because the queue pair's halves are gone. Relaxed: in front of `broken`.
+    /// It is broken because the queue pair's halves are gone. Relaxed: `broken`, which is stored after it,
+    /// orders it.
     orphaned: AtomicBool,
     /// What fails the queue pair, if it is one that fails as a whole.
     control: Option<Control>,
     /// The queue pair is in the state ERR, or about to be.
     ///
-    /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since):
-    /// who posts a receive and then does not see it has posted before the kernel is told.
+    /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since): a
+    /// poster that does not see it after posting a receive has posted before the kernel fails the queue pair.
     failed: AtomicBool,
 }
 
 impl Table {
-    /// `number` is the table's with its completion queue; `qpn` is the queue pair's, if it is of one.
+    /// `number` is the table's index in its completion queue. `qpn` is `None` for a shared receive queue.
     pub(super) fn new(
         number: u32,
         (qpn, pd): (Option<u32>, PdTag),
@@ -147,7 +148,7 @@ impl Table {
         unsafe { self.receives.take() }
     }
 
-    /// Takes a slot back, which is free, and had this key.
+    /// Takes back a free slot that had this key.
     #[inline(always)]
     pub(super) fn give(&self, slot: &Slot, key: u64) {
         match self.is_send(index(key)) {
@@ -156,17 +157,17 @@ impl Table {
         }
     }
 
-    /// Takes the slot of a receive back, which is free.
+    /// Takes back a receive's free slot.
     #[inline(always)]
     pub(super) fn give_receive(&self, slot: &Slot) {
         self.receives.give(slot);
     }
 
-    /// Takes a slot back, which is free, and gives a share in the table up. `K` tells whose slots it goes to.
+    /// Takes back a free slot and gives up a share in the table. `K` says whether the slot is a send's or a
+    /// receive's.
     ///
     /// # Safety
-    ///
-    /// The share is the caller's, the slot is one of the table's, and both are used no more.
+    /// The share is the caller's, the slot is one of the table's, and the caller uses neither afterwards.
     #[inline(always)]
     pub(super) unsafe fn give_and_leave<K: Kind>(table: NonNull<Self>, slot: NonNull<Slot>) {
         // SAFETY: by this function's contract.
@@ -202,7 +203,7 @@ impl Table {
         index < self.send_count
     }
 
-    /// Whether a completion is of this table's queue pair.
+    /// Whether a completion with this number belongs to this table's queue pair.
     #[inline(always)]
     pub(super) fn is_of(&self, qpn: u32) -> bool {
         self.qpn == qpn || self.qpn == ANY_QP
@@ -215,20 +216,20 @@ impl Table {
     /// It was, with this key, by the caller, who does this once.
     #[inline(always)]
     pub(super) unsafe fn unload(&self, slot: &Slot, key: u64) -> Buf {
-        // SAFETY: by this function's contract; it is given back behind.
+        // SAFETY: by this function's contract; the slot is given back afterwards.
         let buf = unsafe { slot.unload() };
         self.give(slot, key);
         buf
     }
 
-    /// Gives the buffer of a slot that was released back to its pool, and then the slot: nobody finds nothing
-    /// in flight while a buffer is missing.
+    /// Gives a released slot's buffer back to its pool, and then frees the slot. In this order: a thread that
+    /// finds nothing in flight finds all buffers in the pool.
     ///
     /// # Safety
     ///
     /// It was released, and the caller does this once.
     pub(super) unsafe fn release(&self, index: u32) {
-        /// Also behind a panic of somebody who waits for a buffer.
+        /// Frees the slot, even if a task that waits for the buffer panics when it is woken.
         struct Vacate<'t>(&'t Table, &'t Slot);
         impl Drop for Vacate<'_> {
             fn drop(&mut self) {
@@ -243,7 +244,7 @@ impl Table {
         drop(unsafe { slot.unload() });
     }
 
-    /// A future goes: its buffer, if the device has done with it.
+    /// A future is dropped: returns its buffer, if the device is done with it.
     #[inline(never)]
     pub(super) fn cancel(&self, slot: &Slot, key: u64) -> Option<Buf> {
         match slot.cancel(key) {
@@ -257,7 +258,7 @@ impl Table {
         }
     }
 
-    /// The slot of a send that a completion of a queue pair is of.
+    /// The slot of the send that a completion of this queue pair reports.
     #[inline(always)]
     pub(super) fn send_of(&self, id: u64, qpn: u32) -> Option<&Slot> {
         let index = index(id);
@@ -269,7 +270,7 @@ impl Table {
         Some(unsafe { self.slots.get_unchecked(index as usize) })
     }
 
-    /// Notes any completion. For who has the completion queue.
+    /// Notes any completion. Only for the thread that has the completion queue.
     pub(super) fn complete(&self, id: u64, completion: &Completion) -> After {
         match self.slots.get(index(id) as usize) {
             // SAFETY: as in `succeed`.
@@ -285,13 +286,14 @@ impl Table {
     /// It was not.
     pub(super) unsafe fn unposted(slot: &Slot, error: OpError) -> After {
         match slot.in_flight() {
-            // SAFETY: by this function's contract the device never gets it, so that nobody else completes it.
+            // SAFETY: by this function's contract the device never gets the request, so no completion of it
+            // comes.
             Some(key) => unsafe { slot.complete(key, Some(Err(error))) },
             None => After::Nothing,
         }
     }
 
-    /// Notes that the device has forgotten all requests. For who has the completion queue.
+    /// Notes that the device has forgotten all requests. Only for the thread that has the completion queue.
     ///
     /// # Safety
     ///
@@ -299,17 +301,17 @@ impl Table {
     pub(super) unsafe fn forget_all(&self, mut after: impl FnMut(u32, After)) {
         for (index, slot) in self.slots.iter().enumerate() {
             if let Some(key) = slot.in_flight() {
-                // SAFETY: by this function's contract; who has the completion queue is one at a time.
+                // SAFETY: by this function's contract; only one thread has the completion queue.
                 let ended = unsafe { slot.complete(key, Some(Err(OpError::Gone))) };
                 after(index as u32, ended);
             }
         }
     }
 
-    /// Notes that nobody takes completions any more, and takes the wakers of all who wait, for completions or
-    /// for room. For who has the completion queue.
+    /// Notes that nobody takes completions any more, and takes the wakers of all tasks that wait, for
+    /// completions or for room. Only for the thread that has the completion queue.
     pub(super) fn break_off(&self, mut wake: impl FnMut(Waker)) {
-        // Release: with the acquire in `why_broken`.
+        // Release: pairs with the acquire in `why_broken`.
         self.broken.store(true, Ordering::Release);
         self.slots
             .iter()
@@ -318,8 +320,8 @@ impl Table {
         self.sends.take_waiting().into_iter().for_each(wake);
     }
 
-    /// As [`break_off`](Self::break_off), where the halves of the queue pair are gone, or the stock of
-    /// receives.
+    /// Like [`break_off`](Self::break_off), because the halves of the queue pair, or the shared receive
+    /// queue, are gone.
     pub(super) fn orphan(&self, wake: impl FnMut(Waker)) {
         self.orphaned.store(self.qpn != ANY_QP, Ordering::Relaxed);
         self.break_off(wake);
@@ -336,7 +338,7 @@ impl Table {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Whether it has failed meanwhile: for who has posted a receive.
+    /// Whether it has failed meanwhile. Asked after a receive was posted.
     #[inline]
     pub(super) fn has_failed_since(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -374,7 +376,7 @@ impl Table {
     pub(super) unsafe fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         // SAFETY: by this function's contract.
         match unsafe { self.sends.poll_any(cx) } {
-            // Who breaks it off takes the wakers afterwards, under the lock under which this one was left.
+            // `break_off` takes the wakers after its store, under the lock under which this one was left.
             Poll::Pending if !self.is_broken() => Poll::Pending,
             _ => Poll::Ready(()),
         }
@@ -385,28 +387,28 @@ impl Table {
         self.slots.iter().filter_map(Slot::in_flight).count()
     }
 
-    /// The buffers of all that is done and that nobody has taken.
+    /// The buffers of all operations that are done and whose results were not taken.
     pub(super) fn reclaim(&self) -> impl Iterator<Item = Buf> {
         self.slots.iter().filter_map(Slot::reclaim)
     }
 }
 
-/// Notes the completion of a send that succeeded. For who has the completion queue.
+/// Notes the completion of a send that succeeded. Only for the thread that has the completion queue.
 #[inline(always)]
 pub(super) fn succeed(slot: &Slot, id: u64) -> Success {
-    // SAFETY: the device reports the request as done, by its id and its queue pair's number; who has the
-    // completion queue is one at a time.
+    // SAFETY: the device reports the request as done, by its id and its queue pair's number; only one thread
+    // has the completion queue.
     unsafe { slot.succeed(key(id)) }
 }
 
-/// As [`succeed`], where that was not enough.
+/// The rest of [`succeed`], for a future that is gone or busy.
 #[cold]
 pub(super) fn succeed_closer(slot: &Slot, id: u64) -> After {
-    // SAFETY: as there.
+    // SAFETY: as in `succeed`.
     unsafe { slot.complete(key(id), None) }
 }
 
-/// A slot that an operation has, and the table that stays for it.
+/// An operation's slot, and a share in its table.
 pub(super) struct Held {
     table: Arc<Table>,
     slot: NonNull<Slot>,
@@ -414,7 +416,7 @@ pub(super) struct Held {
     key: u64,
 }
 
-// SAFETY: it is a share in a table, and a reference to a slot of that.
+// SAFETY: it is a share in a table and a reference to one of its slots.
 unsafe impl Send for Held {}
 // SAFETY: as above.
 unsafe impl Sync for Held {}
@@ -452,7 +454,8 @@ impl Held {
         self.key
     }
 
-    /// The table, as [`Arc::as_ptr`] has it, and the slot: for who drops the share in the table by hand.
+    /// The table, as [`Arc::as_ptr`] has it, and the slot: for a caller that drops the share in the table by
+    /// hand.
     #[inline(always)]
     pub(super) fn parts(&self) -> (NonNull<Table>, NonNull<Slot>) {
         // SAFETY: nothing is at the address zero.

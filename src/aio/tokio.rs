@@ -36,7 +36,8 @@ use crate::cm::{Failed, Pending};
 use crate::error::Error;
 use crate::readable::Readable;
 
-/// Tells by tokio's reactor when a file is readable. Each watches one file, by a duplicate of its descriptor.
+/// Waits for a file to be readable, by tokio's reactor. Each watches one file, by a duplicate of its
+/// descriptor.
 #[derive(Debug, Default)]
 pub struct Watch(Option<(RawFd, AsyncFd<OwnedFd>)>);
 
@@ -75,8 +76,8 @@ impl Readable for Watch {
             // not of reading. It stays.
             let failed = file.poll_write_ready(cx)?.is_ready();
             let told = read.map(|mut ready| {
-                // The reactor tells of edges: what it has told may have been read since, and what comes from
-                // here on it tells anew. Only between the two the file itself must be asked.
+                // The reactor reports edges: what it has reported may have been read since, and what arrives
+                // from here on it reports anew. So the file itself is asked once, in between.
                 ready.clear_ready();
             });
             if (told.is_ready() || failed) && is_readable(fd)? {

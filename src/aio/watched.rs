@@ -43,7 +43,7 @@ pub(super) async fn finish_before<P: Pending + Unpin>(
                 back,
                 error: timed_out(verb, subject, limit),
             }),
-            // It has ended, which would have been told.
+            // It has ended, and would have returned its result.
             None => std::future::pending().await,
         },
     }

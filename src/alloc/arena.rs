@@ -80,7 +80,7 @@ struct State {
     live: usize,
 }
 
-// SAFETY: `memory` is only kept, and moved out or dropped by whoever owns the arena.
+// SAFETY: `memory` is only kept, and moved out or dropped by the owner of the arena.
 unsafe impl<M: WritableMemory> Sync for Arena<M> {}
 
 impl<M: WritableMemory> Arena<M> {

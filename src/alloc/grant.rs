@@ -213,7 +213,7 @@ mod tests {
 
     type Answer = Box<dyn Fn(&BufferRequest) -> Result<Allocation, AllocError> + Send + Sync>;
 
-    /// An allocator that answers as it is told and counts what comes back.
+    /// An allocator that gives the answer it was made with, and counts what comes back.
     struct Scripted {
         answer: Answer,
         freed: AtomicUsize,
@@ -319,7 +319,7 @@ mod tests {
         assert!(!live.insert(0x2800, 0x2900));
     }
 
-    /// The allocator's own error must reach whoever called the verb.
+    /// The allocator's own error must reach the caller of the verb.
     #[test]
     fn an_error_surfaces_unchanged() {
         let (_, buffers) = buffers(|_| Err(AllocError::new(std::fmt::Error)));

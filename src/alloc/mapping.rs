@@ -62,7 +62,7 @@ impl Mapping {
         self.base.addr().get()
     }
 
-    /// The address behind the last byte.
+    /// The address after the last byte.
     pub(crate) fn end(&self) -> usize {
         self.start() + self.length
     }
@@ -70,7 +70,7 @@ impl Mapping {
     /// The byte at an address in it, with the right to reach all of it.
     pub(crate) fn at(&self, address: usize) -> NonNull<u8> {
         debug_assert!((self.start()..=self.end()).contains(&address));
-        // SAFETY: the address lies in the mapping or just behind it, which callers ensure.
+        // SAFETY: the address lies in the mapping or just after its end, which callers ensure.
         unsafe { self.base.add(address - self.start()) }
     }
 
@@ -85,8 +85,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and whoever got memory in it has given it back. An error would mean
-        // that it was not mapped; there is nobody to tell.
+        // SAFETY: the mapping is owned, and all memory in it that was lent has come back. An error would mean
+        // that it was not mapped, and could not be returned from here.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

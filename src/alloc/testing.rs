@@ -98,8 +98,8 @@ pub(super) fn keeps_the_contract(allocator: &impl Allocator) {
 }
 
 /// What a fork would do to a page: the flags of its mapping in /proc/self/smaps say whether it is shared
-/// (`sh`) or not copied to children (`dc`). Otherwise whoever writes first after a fork gets a copy, and the
-/// device keeps the original.
+/// (`sh`) or not copied to children (`dc`). Otherwise the process that writes first after a fork gets a copy,
+/// and the device keeps the original.
 fn survives_a_fork(address: usize) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;
@@ -127,7 +127,7 @@ pub(super) fn in_child(body: impl FnOnce()) {
     assert_eq!(killed_by(body), None);
 }
 
-/// Runs `body` in a forked child, and tells the signal that ended it.
+/// Runs `body` in a forked child, and returns the signal that ended it.
 ///
 /// Other threads do not exist in the child, so `body` must not wait for a lock: it touches memory and
 /// compares.

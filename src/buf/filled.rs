@@ -118,7 +118,7 @@ impl Buf {
             at <= capacity,
             "a buffer of {capacity} bytes has no byte {at}"
         );
-        // SAFETY: as has just been found, that lies in the buffer or just behind it.
+        // SAFETY: as has just been found, that lies in the buffer or just after its end.
         let start = unsafe { self.start.add(at) };
         let at = at as u32;
         let behind = Self {
@@ -166,7 +166,7 @@ impl Buf {
         self.piece(pd, self.len)
     }
 
-    /// So many of its bytes, as [`slice`](Self::slice) gives them.
+    /// Its first `length` bytes, as [`slice`](Self::slice) gives them.
     #[inline(always)]
     fn piece(&self, pd: PdTag, length: u32) -> Option<LocalSlice<'static>> {
         let lkey = self.home.as_ref()?.lkey(pd)?;
@@ -187,7 +187,7 @@ impl Buf {
         }
     }
 
-    /// Another handle on its block, for bytes that nobody writes any more.
+    /// Another handle on its block, for bytes that are not written any more.
     pub(super) fn share(&self) -> Self {
         Self {
             home: self.home.as_ref().map(Home::share),
@@ -195,7 +195,7 @@ impl Buf {
         }
     }
 
-    /// Whether nobody else has a handle on its block.
+    /// Whether this is the only handle on its block.
     pub(super) fn is_alone(&self) -> bool {
         self.home.as_ref().is_none_or(Home::is_alone)
     }

@@ -1,4 +1,4 @@
-//! What is free of a numbered stock: taken and given back without a lock, and waited for when there is none.
+//! The free numbers of a stock: taken and given back without a lock, and waited for when there are none.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,19 +7,18 @@ use std::task::{Context, Poll, Waker};
 /// No number.
 const NONE: u32 = u32::MAX;
 
-/// Somebody waits. Set only while nothing is free.
+/// A task waits. Set only while nothing is free.
 const WAITED_FOR: u64 = 1 << 32;
 
-/// What the count of changes goes up by: it has the bits above [`WAITED_FOR`].
+/// One change. The count of changes has the bits above [`WAITED_FOR`].
 const CHANGE: u64 = 1 << 33;
 
-/// The numbers that are free, the one that came last first. Where each leads to while it is free is given to
-/// each method: the places of one list, always.
-///
-/// A stack of Treiber's: `head` is the number on top, and each number leads to the next. The count of changes
-/// in `head` keeps a thread that was interrupted in [`take`](Self::take) from putting a `next` in place that
-/// is no longer true. It has 31 bits: the thread would have to be away for exactly a multiple of 2^31
-/// changes.
+/// The free numbers, the latest first. Each method is given `places`, which has the number that follows each
+/// free number; it must be the same list every time.
+/// It is a Treiber stack: `head` is the number on top, and each number leads to the next. The count of
+/// changes in `head` prevents the ABA problem: a thread that was interrupted in [`take`](Self::take) cannot
+/// install a `next` that is no longer true. The count has 31 bits: the thread would have to be away for
+/// exactly a multiple of 2^31 changes.
 #[derive(Debug)]
 struct Stack {
     head: AtomicU64,
@@ -28,7 +27,7 @@ struct Stack {
 }
 
 impl Stack {
-    /// Of no number.
+    /// Without numbers.
     fn empty() -> Self {
         Self {
             head: AtomicU64::new(u64::from(NONE)),
@@ -39,13 +38,14 @@ impl Stack {
     /// Takes a number, which is the caller's until it gives it back.
     #[inline]
     fn take(&self, places: &[AtomicU32]) -> Option<u32> {
-        // Acquire: with the release of who gave the number back. All changes between are read-modify-writes,
-        // which carry that on.
+        // Acquire: pairs with the release in `give`. All changes in between are read-modify-writes, so this
+        // synchronizes with each of them.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let number = head as u32;
             let place = places.get(number as usize)?;
-            // Relaxed: should it be somebody else's by now, the count of changes tells.
+            // Relaxed: if another thread has taken the number meanwhile, the count of changes differs and the
+            // exchange fails.
             let behind = u64::from(place.load(Ordering::Relaxed));
             let new = (head & !0xffff_ffff).wrapping_add(CHANGE) | behind;
             match self
@@ -58,14 +58,14 @@ impl Stack {
         }
     }
 
-    /// Gives a number back, which was not free.
+    /// Gives back a number that was not free.
     #[inline]
     fn give(&self, number: u32, place: &AtomicU32) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             place.store(head as u32, Ordering::Relaxed);
             let new = (head & !(0xffff_ffff | WAITED_FOR)).wrapping_add(CHANGE) | u64::from(number);
-            // Release: with the acquire of who takes it.
+            // Release: pairs with the acquire in `take`.
             match self
                 .head
                 .compare_exchange_weak(head, new, Ordering::Release, Ordering::Relaxed)

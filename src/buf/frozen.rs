@@ -1,4 +1,4 @@
-//! Bytes of a buffer that nobody changes any more.
+//! Bytes of a buffer that are not changed any more.
 
 use std::fmt;
 use std::ops::{Bound, Deref, RangeBounds};

@@ -35,7 +35,7 @@ impl Home {
     ) -> Option<(Self, NonNull<u8>, u32)> {
         let of = pool.class(class)?;
         let (chunk, index) = of.chunk(block)?;
-        // Relaxed: nobody else has a handle, and who had one before gave the number back.
+        // Relaxed: there is no other handle, and the previous holder has given the number back.
         chunk.handles[index as usize].store(1, Ordering::Relaxed);
         let home = Self {
             pool: Arc::clone(pool),
@@ -128,7 +128,7 @@ impl Home {
 impl Drop for Home {
     #[inline]
     fn drop(&mut self) {
-        // Release: with the acquire in `is_alone`, and here for whoever is last.
+        // Release: pairs with the acquire in `is_alone`, and with this one's in the last handle.
         let last = self.is_alone()
             || self
                 .handles()
@@ -146,8 +146,8 @@ mod tests {
     use super::*;
     use crate::buf::Pool;
 
-    /// Would catch a count that goes round, by clones that are forgotten: bytes that others still read would
-    /// then be their holder's alone, and the block be given out again.
+    /// Would catch a count that wraps because clones are forgotten: one holder could then write to bytes that
+    /// others still read, and the block could be given out again.
     #[test]
     fn handles_do_not_count_round() {
         let pool = Pool::of_memory(64, 1);
@@ -156,7 +156,7 @@ mod tests {
             let (chunk, index) = pool.first_class().chunk(0).unwrap();
             &chunk.handles[index as usize]
         };
-        // As if all but one of so many clones had been forgotten.
+        // As if all but one of the clones had been forgotten.
         handles().store(MOST_HANDLES - 1, Ordering::Relaxed);
         let frozen = buf.split_off(32).freeze();
         for _ in 0..3 {

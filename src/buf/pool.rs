@@ -180,7 +180,7 @@ fn most_blocks(size: usize, limit: usize) -> u32 {
 }
 
 impl Class {
-    /// Buffers of a size, in chunks of about so many bytes.
+    /// Buffers of a size, in chunks of about `chunk` bytes.
     fn new(size: usize, limit: usize, chunk: usize) -> Self {
         let most = most_blocks(size, limit);
         let per_chunk = (chunk / size).clamp(1, most as usize) as u32;
@@ -275,7 +275,7 @@ impl Inner {
 
 #[cfg(test)]
 impl Pool {
-    /// A pool of so many buffers of a size, which no device knows.
+    /// A pool of `blocks` buffers of one size, which no device knows.
     pub(super) fn of_memory(size: usize, blocks: u32) -> Self {
         let (_, file) = rustix::pipe::pipe().unwrap();
         let context = crate::Context::over(file);
@@ -350,7 +350,7 @@ impl Pool {
             if let Poll::Ready(got) = self.poll_get(bytes, &mut cx) {
                 return got;
             }
-            // Not to be kept behind the limit, as by a buffer that never comes back.
+            // Must not stay after the limit, when perhaps no buffer ever comes back.
             let _waits = Waits {
                 class: &self.0.classes[self.class_for(bytes)? as usize],
                 waker: &waker,
@@ -383,7 +383,7 @@ impl Pool {
         }
     }
 
-    /// The class of the smallest buffers that hold so many bytes.
+    /// The class of the smallest buffers that hold `bytes` bytes.
     #[inline]
     fn class_for(&self, bytes: usize) -> Result<u32, GetError> {
         let classes = &self.0.classes;
@@ -396,7 +396,7 @@ impl Pool {
         }
     }
 
-    /// Whether it has buffers for so many bytes.
+    /// Whether it has buffers for `bytes` bytes.
     pub(crate) fn has_class_for(&self, bytes: usize) -> bool {
         self.class_for(bytes).is_ok()
     }

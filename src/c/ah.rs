@@ -40,7 +40,7 @@ unsafe impl Object for AhObject {
 }
 
 impl AhObject {
-    /// A queue pair behind it.
+    /// The destination of a datagram: a queue pair that this address handle leads to.
     #[inline(always)]
     pub(super) fn to(&self, qpn: u32, qkey: u32, pd: PdTag) -> DatagramTo<'_, driver::Ah> {
         DatagramTo {
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(c: *mut ibv_ah) -> c_int {
     }
 }
 
-/// The path back to whoever sent a datagram.
+/// The path back to the sender of a datagram.
 fn path_back(
     context: &ContextObject,
     port: u8,
@@ -160,9 +160,9 @@ fn path_back(
     Ok(attr)
 }
 
-/// Where in the IPv6 header, or InfiniBand's, it is said what comes behind.
+/// The byte of an IPv6 header, or of InfiniBand's, that says which header comes next.
 const NEXT_HEADER: usize = 6;
-/// What comes behind InfiniBand's own header, and behind the IPv6 header of RoCE v2: UDP.
+/// The header after InfiniBand's own, and after the IPv6 header of RoCE v2: UDP.
 const IB: u8 = 0x1b;
 const UDP: u8 = 17;
 
@@ -233,7 +233,7 @@ mod tests {
 
     const GID: Gid = Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-    /// An IPv6 header, or InfiniBand's, with this behind it.
+    /// An IPv6 header, or InfiniBand's, that names this as the next one.
     fn header(next: u8) -> [u8; GRH_LENGTH] {
         let mut bytes = [0; GRH_LENGTH];
         (bytes[0], bytes[NEXT_HEADER]) = (0x60, next);

@@ -55,7 +55,7 @@ impl ContextObject {
         &self.context
     }
 
-    /// The device that it is of.
+    /// Its device.
     pub(super) fn device(&self) -> &DeviceObject {
         &self.device
     }
@@ -65,7 +65,7 @@ impl ContextObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// The contract of [`object`].
 pub(super) unsafe fn context<'a>(c: *mut ibv_context) -> Result<&'a ContextObject> {
     // SAFETY: the caller vouches for it.
     let context = unsafe { object::<ContextObject>(c) };

@@ -89,7 +89,7 @@ fn described(device: &Device) -> ibv_device {
     c
 }
 
-/// Writes a text with a zero behind it, and as much of it as there is room for.
+/// Writes as much of a text as there is room for, and a zero after it.
 pub(super) fn put(field: &mut [c_char], text: &str) {
     let room = field.len() - 1;
     for (to, from) in field[..room].iter_mut().zip(text.bytes()) {
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     guid.map_or(0, |guid| guid.0.to_be())
 }
 
-/// `ibv_get_device_index(3)`: -1 if the kernel has not told it.
+/// `ibv_get_device_index(3)`: -1 if the kernel has not reported it.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: as in `ibv_get_device_guid`.
     let device = unsafe { &*device.cast::<DeviceObject>() };

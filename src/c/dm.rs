@@ -75,7 +75,7 @@ impl DmObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// The contract of [`object`].
 unsafe fn dm<'a>(c: *mut ibv_dm) -> Result<&'a DmObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object::<DmObject>(c) }.ok_or(Failure::INVALID)
@@ -151,7 +151,7 @@ unsafe extern "C" fn memcpy_to_dm(
     host: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller passes device memory, and so many bytes to copy.
+    // SAFETY: the caller passes device memory, and `length` bytes to copy.
     status(unsafe {
         dm(c).and_then(|dm| {
             dm.has(length)?;
@@ -171,7 +171,7 @@ unsafe extern "C" fn memcpy_from_dm(
     offset: u64,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller passes device memory, and room for so many bytes.
+    // SAFETY: the caller passes device memory, and room for `length` bytes.
     status(unsafe {
         dm(c).and_then(|dm| {
             dm.has(length)?;

@@ -84,7 +84,7 @@ unsafe fn build(c: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Resu
     if let Some(td) = td {
         domain = domain.thread_domain(&td.td);
     }
-    // The program's functions are told the domain, so its place is there first.
+    // The program's functions get the domain's address, so its memory is allocated first.
     let mut place: Box<std::mem::MaybeUninit<PdObject>> = Box::new_uninit();
     if attr.comp_mask & mask::ALLOCATORS != 0 {
         let (Some(alloc), Some(free)) = (attr.alloc, attr.free) else {

@@ -1,4 +1,4 @@
-//! How C programs are told of failure: the errno of every error of this library, in one place.
+//! How failures reach C programs: the errno of every error of this library, in one place.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;

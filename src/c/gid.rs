@@ -83,7 +83,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     flags: u32,
     entry_size: usize,
 ) -> isize {
-    // SAFETY: the caller passes an open context and room for so many entries of that size.
+    // SAFETY: the caller passes an open context and room for that many entries of that size.
     let counted = unsafe {
         context(c).and_then(|context| {
             check(flags, entry_size)?;
@@ -109,7 +109,7 @@ fn check(flags: u32, entry_size: usize) -> Result<()> {
     }
 }
 
-/// The function behind `ibv_devinfo`'s types of GIDs, which no manual page describes.
+/// The function that `ibv_devinfo` gets the types of GIDs from, which no manual page describes.
 pub unsafe extern "C" fn ibv_query_gid_type(
     c: *mut ibv_context,
     port: u8,

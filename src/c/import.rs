@@ -28,7 +28,7 @@ fn import_device(cmd_fd: c_int) -> Result<*mut ibv_context> {
     if cmd_fd < 0 {
         return Err(Failure::INVALID);
     }
-    // SAFETY: it is not -1, and fstat(2) tells whether it is open.
+    // SAFETY: it is not -1, and fstat(2) says whether it is open.
     let file = unsafe { BorrowedFd::borrow_raw(cmd_fd) };
     let found = find_by_file(file, Verb::ImportDevice).map_err(|error| match error.cause() {
         Cause::NotFound(_) => Failure(Errno::NODEV),
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ibv_import_pd(c: *mut ibv_context, handle: u32) -> *mut
     }))
 }
 
-/// `ibv_import_mr(3)`. Where its memory is, nobody tells.
+/// `ibv_import_mr(3)`. The address of its memory is not known.
 pub unsafe extern "C" fn ibv_import_mr(c: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     // SAFETY: the caller passes a PD.
     pointer(unsafe { pd(c) }.and_then(|pd| MrObject::import(pd, c, MrHandle(handle))))

@@ -13,17 +13,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use rustix::thread::futex;
 
 const FREE: u32 = 0;
-/// Somebody has the lock.
+/// A thread has the lock.
 const HELD: u32 = 1;
-/// Somebody may sleep until it is free.
+/// A thread has it, and others may sleep until it is free.
 const AWAITED: u32 = 2;
 
 /// How often to look before sleeping: about as long as a post takes.
 const SPINS: u32 = 100;
 
 /// Whether a queue takes requests.
-///
-/// Relaxed throughout: who posts in a state is ordered after whoever brought the queue pair there.
+/// Relaxed throughout: a program that relies on a state orders its posts after the call that brought the
+/// queue pair there.
 pub(super) struct Gate(AtomicBool);
 
 impl Gate {
@@ -40,7 +40,7 @@ impl Gate {
     }
 }
 
-/// A value behind a lock, on cache lines of its own.
+/// A value with its lock, on cache lines of its own.
 #[repr(align(64))]
 pub(super) struct Locked<T> {
     word: AtomicU32,
@@ -49,7 +49,8 @@ pub(super) struct Locked<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: who holds the lock has the value to itself; where it is skipped the program promises so.
+// SAFETY: the thread that holds the lock has the value to itself; where the lock is skipped, the program
+// promises that.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
@@ -93,7 +94,7 @@ impl<T> Locked<T> {
         self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
-    /// Takes the lock, which somebody else has.
+    /// Takes the lock, which another thread has.
     #[cold]
     #[inline(never)]
     pub(super) fn acquire_slowly(&self) {
@@ -107,15 +108,15 @@ impl<T> Locked<T> {
             }
         }
         let awaited = HELD | AWAITED;
-        // Acquire: as in `try_acquire`. Whoever has slept leaves the word so that the next one is woken as
-        // well.
+        // Acquire: as in `try_acquire`. A thread that has slept sets the word to this value, so that the next
+        // sleeper is woken as well.
         while self.word.fetch_or(awaited, Ordering::Acquire) & HELD != 0 {
             // It returns early if the word has changed or a signal came, and is asked again.
             let _ = futex::wait(&self.word, futex::Flags::PRIVATE, awaited, None);
         }
     }
 
-    /// The value, for whoever holds the lock.
+    /// The value, for the thread that holds the lock.
     ///
     /// # Safety
     ///
@@ -145,10 +146,10 @@ impl<T> Locked<T> {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`Self::release`].
     #[inline(always)]
     pub(super) unsafe fn release_surely(&self) {
-        // Release: what was done to the value is before whoever takes the lock next. That one may end the
+        // Release: pairs with the acquire of the thread that takes the lock next. That thread may end the
         // object, so the word is not touched again.
         if self.word.swap(FREE, Ordering::Release) != HELD {
             self.wake();
@@ -160,7 +161,7 @@ impl<T> Locked<T> {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`Self::release`].
     #[inline(always)]
     pub(super) unsafe fn release_with(&self, number: c_int) -> c_int {
         if self.skipped {
@@ -174,7 +175,7 @@ impl<T> Locked<T> {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`Self::release`].
     #[inline(always)]
     pub(super) unsafe fn release_surely_with(&self, number: c_int) -> c_int {
         // Release: as in `release`.
@@ -255,7 +256,7 @@ fn wait_for(word: &AtomicU32, value: u32) {
     }
 }
 
-/// Counts a word up, and wakes whoever waits for it.
+/// Counts a word up, and wakes the threads that wait for it.
 pub(super) fn count(word: &AtomicU32, by: u32) {
     // Release: pairs with `wait_until`.
     word.fetch_add(by, Ordering::Release);

@@ -30,7 +30,7 @@ pub(super) fn start() {
             level,
             file: named.and_then(|path| open(path).ok()),
         };
-        // Nobody else in this library sets one.
+        // Nothing else in this library sets one.
         let _ = tracing::subscriber::set_global_default(log);
     });
 }
@@ -70,8 +70,8 @@ impl Subscriber for Log {
 
     fn event(&self, event: &Event<'_>) {
         let line = line(event);
-        // One write for a line: lines of other threads and processes are before or behind it. A log that
-        // cannot be written to is nobody's failure.
+        // One write for a line, so that it is not mixed with lines of other threads and processes. A log that
+        // cannot be written to is no failure of the call.
         let _ = match &self.file {
             Some(file) => (&*file).write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),

@@ -1,4 +1,4 @@
-//! What the kernel's connection manager tells, as programs have it: librdmacm creates queue pairs by it.
+//! Converts what the kernel's connection manager reports into the structs of libibverbs, for librdmacm.
 
 use super::abi::attr::{ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
 use super::abi::port::ibv_gid;

@@ -25,7 +25,7 @@ pub extern "C" fn missing_number() -> c_int {
     -1
 }
 
-/// Stands for functions by which providers announce themselves: nobody asks them for devices.
+/// Stands for functions by which providers register themselves: this library does not use providers.
 pub extern "C" fn ignored() {}
 
 /// Stands for functions that return a number that is -1 if they fail, and that may be as long as a pointer.

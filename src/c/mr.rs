@@ -43,7 +43,7 @@ struct Wanted {
     access: u32,
 }
 
-/// The rights in this range may be ignored by whoever does not know them.
+/// A driver may ignore the rights in this range that it does not know.
 const OPTIONAL: u32 = AccessFlags::OPTIONAL.bits();
 
 fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr> {
@@ -69,7 +69,7 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
 }
 
 impl MrObject {
-    /// Gives a program the region that the kernel has, of so many bytes at an address.
+    /// Gives a program a region that the kernel has registered: `length` bytes at `addr`.
     pub(super) fn give_new(
         pd: &PdObject,
         c: *mut ibv_pd,
@@ -179,7 +179,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let flags = ReregMrFlags::from_bits_retain(flags as u32);
     let moves = flags.contains(ReregMrFlags::CHANGE_TRANSLATION);
     let gives_access = flags.contains(ReregMrFlags::CHANGE_ACCESS);
-    // SAFETY: the caller passes a region, which nobody else uses meanwhile, and a PD if that is to change.
+    // SAFETY: the caller passes a region, which no other thread uses meanwhile, and a PD if that is to
+    // change.
     let (object, pd) = unsafe {
         let pd = flags
             .contains(ReregMrFlags::CHANGE_PD)
@@ -302,7 +303,7 @@ pub(super) unsafe extern "C" fn advise_mr(
     count: u32,
 ) -> c_int {
     let count = count as usize;
-    // SAFETY: the caller passes a PD and so many slices.
+    // SAFETY: the caller passes a PD and that many slices.
     status(unsafe {
         pd(c).and_then(|pd| {
             let context = pd.pd().context();

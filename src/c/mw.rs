@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn bind_mw(
         let (Some(_), Some(mw), Some(bind)) = (qp.as_ref(), mw.as_mut(), bind.as_ref()) else {
             return Failure::INVALID.tell();
         };
-        // Nobody says that it is of the window's context.
+        // The queue pair may be of another context than the window, so its own function is called.
         let Some(post_send) = (*(*qp).context).ops.post_send else {
             return Failure::INVALID.tell();
         };

@@ -55,11 +55,11 @@ pub(super) unsafe fn object<'a, O: Object>(c: *mut O::C) -> Option<&'a O> {
     Some(unsafe { &*c.cast::<O>().wrapping_byte_sub(O::AT) })
 }
 
-/// As [`destroy`], of an object whose events other threads may acknowledge until `how` is done.
+/// Like [`destroy`], for an object whose events other threads may acknowledge until `how` is done.
 ///
 /// # Safety
 ///
-/// As of [`object`], and nobody uses the object otherwise.
+/// The contract of [`object`], and no other thread uses the object except to acknowledge its events.
 pub(super) unsafe fn destroy_awaited<O: Object>(
     c: *mut O::C,
     how: impl FnOnce(&O) -> Result<()>,
@@ -70,7 +70,7 @@ pub(super) unsafe fn destroy_awaited<O: Object>(
         None => Err(Failure::INVALID),
     };
     match result {
-        // SAFETY: `give` made it of a box, and all who used it are done.
+        // SAFETY: `give` made it from a box, and no thread uses it any more.
         Ok(()) => drop(unsafe { Box::from_raw(c.cast::<O>().wrapping_byte_sub(O::AT)) }),
         Err(failure) => return failure.tell(),
     }
@@ -81,7 +81,7 @@ pub(super) unsafe fn destroy_awaited<O: Object>(
 ///
 /// # Safety
 ///
-/// As of [`object`], and nobody else uses the object meanwhile.
+/// The contract of [`object`], and no other thread uses the object meanwhile.
 pub(super) unsafe fn destroy<O: Object>(
     c: *mut O::C,
     how: impl FnOnce(&mut O) -> Result<()>,
@@ -93,7 +93,7 @@ pub(super) unsafe fn destroy<O: Object>(
     let mut object = unsafe { Box::from_raw(c.cast::<O>().wrapping_byte_sub(O::AT)) };
     let result = how(&mut object);
     if result.is_err() {
-        // It still is the program's.
+        // The program still has it.
         object.give();
     }
     status(result)

@@ -55,7 +55,7 @@ impl PdObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// The contract of [`object`].
 pub(super) unsafe fn pd<'a>(c: *mut ibv_pd) -> Result<&'a PdObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object::<PdObject>(c) }.ok_or(Failure::INVALID)

@@ -43,7 +43,7 @@ pub(super) struct QpObject {
     pub(super) recv: Locked<Option<RecvQueue>>,
     pub(super) handle: QpHandle,
     pub(super) transport: QpType,
-    /// Its requests name where they go: datagrams, and those of XRC.
+    /// Whether each request names its destination, as for datagrams and XRC.
     pub(super) names_destination: bool,
     /// It was created for the functions of `ibv_wr_*(3)`.
     has_functions: bool,
@@ -101,7 +101,7 @@ fn caps(send: &SendQueue, recv: Option<&RecvQueue>) -> ibv_qp_cap {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// The contract of [`object`].
 #[inline(always)]
 pub(super) unsafe fn qp<'a>(c: *mut ibv_qp) -> Result<&'a QpObject> {
     // SAFETY: the caller vouches for it.
@@ -118,7 +118,7 @@ struct Parts<'a> {
     functions: Option<Operations>,
 }
 
-/// Creates a queue pair; what it can hold is told in the attributes.
+/// Creates a queue pair; its actual capacities are written to the attributes.
 fn create(
     pd: &PdObject,
     c: *mut ibv_pd,

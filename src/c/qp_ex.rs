@@ -96,7 +96,7 @@ unsafe fn create_target(
     }
     // SAFETY: by this function's contract.
     let xrcd = unsafe { xrcd(init.xrcd)? };
-    // As libibverbs tells it, though the kernel's target is in none.
+    // libibverbs stores the program's PD here, although the kernel's target has none.
     let pd = match asked & mask::PD {
         0 => null_mut(),
         _ => init.pd,

@@ -101,7 +101,7 @@ unsafe fn post<D: Listed, Q: contract::RecvQueue>(
     result
 }
 
-/// Tells which request of a list fails, unless the program does not ask.
+/// Stores which request of a list failed, if the program asks for it.
 ///
 /// # Safety
 ///
@@ -117,8 +117,7 @@ pub(super) unsafe fn tell_bad<R>(bad: *mut *mut R, request: *mut R) {
 /// A list of a request's, which may be at NULL if it is empty.
 ///
 /// # Safety
-///
-/// There are so many elements at `list`, for as long as the slice is used.
+/// There are `count` elements at `list`, for as long as the slice is used.
 #[inline(always)]
 pub(super) unsafe fn list<'a>(list: *const ibv_sge, count: c_int) -> &'a [ibv_sge] {
     match count > 0 {

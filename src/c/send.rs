@@ -106,13 +106,43 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
     .union(SendFlags::SIGNALED)
     .union(SendFlags::SOLICITED);
 
-/// Writes a request of any operation.
+/// Writes a request. For the usual operations of a connected queue pair there is code that writes this operation
+/// and no other.
 ///
 /// # Safety
 ///
 /// The request is what `ibv_post_send(3)` says of it.
 #[inline(always)]
 unsafe fn push<D: Listed>(
+    qp: &QpObject,
+    queue: &mut D::SendQueue,
+    request: &ibv_send_wr,
+) -> Result<()> {
+    // SAFETY: all forms of the union are integers and pointers; the program has filled that which the operation
+    // has.
+    let rdma = unsafe { request.wr.rdma };
+    let remote = remote(rdma.remote_addr, rdma.rkey);
+    // SAFETY: by this function's contract.
+    unsafe {
+        match WrOpcode(request.opcode) {
+            _ if qp.names_destination => push_any::<D>(qp, queue, request),
+            WrOpcode::RDMA_WRITE => {
+                write::<D>(qp, queue, request, Operation::Write { remote }, None)
+            }
+            WrOpcode::SEND => write::<D>(qp, queue, request, Operation::Send, None),
+            WrOpcode::RDMA_READ => write::<D>(qp, queue, request, Operation::Read { remote }, None),
+            _ => push_any::<D>(qp, queue, request),
+        }
+    }
+}
+
+/// Writes a request of any operation.
+///
+/// # Safety
+///
+/// As for [`push`].
+#[inline(never)]
+unsafe fn push_any<D: Listed>(
     qp: &QpObject,
     queue: &mut D::SendQueue,
     request: &ibv_send_wr,
@@ -146,8 +176,7 @@ unsafe fn push<D: Listed>(
 /// Bytes of a program's, which may be at NULL if there are none.
 ///
 /// # Safety
-///
-/// There are so many bytes, for as long as the slice is used.
+/// There are `length` bytes at `from`, for as long as the slice is used.
 #[inline(always)]
 pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> &'a [u8] {
     match length {
@@ -189,11 +218,9 @@ unsafe fn write<D: Listed>(
         true => Payload::InlineSges(unsafe { Pieces::new(sges) }),
         false => Payload::Sges(sges),
     };
-    let written = queue.write(operation, to, payload);
-    written.map_err(|error| Failure::of_request(error, &qp.refusals))?;
-    queue.set_id(request.wr_id);
-    queue.add_flags(flags.intersection(FLAGS));
-    Ok(())
+    let flags = flags.intersection(FLAGS);
+    let written = queue.write(request.wr_id, flags, operation, to, payload);
+    written.map_err(|error| Failure::of_request(error, &qp.refusals))
 }
 
 /// Whether a request has fewer than no slices, and the device's provider refuses that.
@@ -235,9 +262,8 @@ unsafe fn push_of_key<D: Listed>(
     if request.num_sge > 0 || is_refused_count(qp, request) {
         return Err(Failure::INVALID);
     }
-    queue.write(operation, None, Payload::Sges(&[]))?;
-    queue.set_id(request.wr_id);
-    queue.add_flags(SendFlags::from_bits_retain(request.send_flags).intersection(FLAGS));
+    let flags = SendFlags::from_bits_retain(request.send_flags).intersection(FLAGS);
+    queue.write(request.wr_id, flags, operation, None, Payload::Sges(&[]))?;
     Ok(())
 }
 

@@ -46,7 +46,7 @@ impl SrqObject {
         self.handle
     }
 
-    /// What queue pairs that receive from it need of it, whoever posts.
+    /// What queue pairs that receive from it need of it.
     pub(super) fn backing(&self) -> &SrqBacking {
         &self.backing
     }
@@ -61,13 +61,13 @@ impl SrqObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// The contract of [`object`].
 pub(super) unsafe fn srq<'a>(c: *mut ibv_srq) -> Result<&'a SrqObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object::<SrqObject>(c) }.ok_or(Failure::INVALID)
 }
 
-/// Creates a queue; what it can hold is told in the attributes.
+/// Creates a queue; its actual capacity is written to the attributes.
 fn create(
     pd: &PdObject,
     c: *mut ibv_pd,

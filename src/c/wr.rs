@@ -1,9 +1,9 @@
 //! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
 //! queue's lock is held from the start to the end.
 //!
-//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload, for
-//! datagrams and XRC the second of payload and address, whichever that is. A request without a payload is written
-//! when the next begins, or at the end. An error waits until the end, and then nothing is posted.
+//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload,
+//! for datagrams and XRC the second of payload and address, whichever that is. A request without a payload is
+//! written when the next begins, or at the end. An error waits until the end, and then nothing is posted.
 
 use std::ffi::{c_int, c_void};
 
@@ -19,9 +19,9 @@ use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
 use super::send::{FLAGS, bytes, check, remote};
-use crate::driver::SendQueue;
+use crate::driver::{Ah, SendQueue};
 use crate::qp::transport::Addressing;
-use crate::work::{Destination, Operation, Operations, Payload, RemoteKey};
+use crate::work::{Destination, Operation, Operations, Payload, PostError, RemoteKey};
 
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
@@ -48,7 +48,7 @@ enum Step {
     Failed(Failure),
 }
 
-/// A request as far as its first step tells.
+/// What the first call of a request says about it.
 #[derive(Clone, Copy)]
 struct Request {
     operation: Operation,
@@ -118,8 +118,8 @@ unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
 ///
 /// # Safety
 ///
-/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that an
-/// earlier call has returned is used any more.
+/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that
+/// an earlier call has returned is used any more.
 #[inline(always)]
 unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session, &'a mut SendQueue) {
     // SAFETY: by this function's contract the caller holds the lock, and what has a session has a queue.
@@ -299,11 +299,17 @@ impl Session {
                 Some(Destination::Datagram(ah.to(qpn, qkey, pd.tag())))
             }
         };
-        let written = queue.write(operation, to, payload);
-        written.map_err(|error| Failure::of_function(error, &qp.refusals))?;
-        queue.set_id(wr_id);
-        queue.add_flags(flags);
-        Ok(())
+        // For the usual operations there is code that writes this operation and no other.
+        let written = match operation {
+            Operation::Write { remote } if to.is_none() => {
+                queue.write(wr_id, flags, Operation::Write { remote }, None, payload)
+            }
+            Operation::Send if to.is_none() => {
+                queue.write(wr_id, flags, Operation::Send, None, payload)
+            }
+            _ => write_any(queue, wr_id, flags, operation, to, payload),
+        };
+        written.map_err(|error| Failure::of_function(error, &qp.refusals))
     }
 
     /// Takes a payload: writes the request that has begun, or saves it until its address comes. What changes
@@ -323,6 +329,19 @@ impl Session {
             Payload::Gather(_) | Payload::InlineSges(_) => None,
         };
     }
+}
+
+/// Writes a request of any operation.
+#[inline(never)]
+fn write_any(
+    queue: &mut SendQueue,
+    wr_id: u64,
+    flags: SendFlags,
+    operation: Operation,
+    to: Option<Destination<'_, Ah>>,
+    payload: Payload<'_>,
+) -> std::result::Result<(), PostError> {
+    queue.write(wr_id, flags, operation, to, payload)
 }
 
 /// Whether a request changes what a key stands for.
@@ -387,8 +406,7 @@ unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *con
 /// A list of slices, which may be at NULL if it is empty.
 ///
 /// # Safety
-///
-/// There are so many elements at `list`, for as long as the slice is used.
+/// There are `count` elements at `list`, for as long as the slice is used.
 #[inline(always)]
 unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
     // SAFETY: by this function's contract; no queue takes so many that the number would not fit.

@@ -114,7 +114,7 @@ fn plain(
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// The contract of [`object`].
 pub(super) unsafe fn xrcd<'a>(c: *mut ibv_xrcd) -> Result<&'a XrcdObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object::<XrcdObject>(c) }.ok_or(Failure::INVALID)

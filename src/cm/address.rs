@@ -159,7 +159,7 @@ impl Wire {
     }
 }
 
-/// The address in what the kernel tells; `None` if it is of another family.
+/// The address in the kernel's answer; `None` if it is of another family.
 pub(crate) fn read(bytes: &SockaddrStorage) -> Option<Address> {
     let (family, bytes) = bytes.0.split_first_chunk::<2>()?;
     // Of InfiniBand the partition.

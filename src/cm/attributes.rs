@@ -35,7 +35,7 @@ pub(super) fn read(proposed: &Proposed, state: QpState) -> QpAttr {
     }
 }
 
-/// A path as the kernel tells it.
+/// A path as the kernel describes it.
 pub(super) fn path(raw: &AhAttr) -> AddressVector {
     AddressVector {
         dgid: (raw.is_global != 0).then(|| Gid::new(raw.grh.dgid)),

@@ -15,7 +15,7 @@ use crate::error::Verb;
 
 /// One command with its arguments.
 pub(crate) trait Command: Debug {
-    /// What is sent behind the header.
+    /// What is sent after the header.
     type Payload: IntoBytes + Immutable;
     /// What the kernel answers; `()` for nothing.
     type Reply: FromBytes + IntoBytes;
@@ -394,7 +394,7 @@ impl Command for InitQpAttr {
     }
 }
 
-/// Tells of an event of the queue pair.
+/// Notifies the kernel of an event of the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notify {
     pub(crate) id: u32,

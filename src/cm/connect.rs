@@ -80,7 +80,7 @@ impl<T: Initiates + End> Resolved<T> {
 /// for another attempt; or in ERR, if the peer accepted and the connection then failed here.
 #[derive(Debug)]
 pub struct Connecting<Q: QueuePair> {
-    // Before the queue pair: the peer is told first.
+    // Dropped before the queue pair: the peer is notified first.
     id: Id,
     route: Route,
     params: Params,
@@ -106,14 +106,15 @@ impl<Q: QueuePair> Connecting<Q> {
         Ok(false)
     }
 
-    /// The peer has accepted: connects the queue pair and tells the peer.
+    /// The peer has accepted: connects the queue pair and confirms.
     fn confirm(&mut self, raw: &EventResp) -> Result<()> {
         let param = raw.param.conn();
         self.data = Some(Received::new(param.private_data, param.private_data_len));
         let connected = queue_pair::use_ece(&mut self.qp, raw.ece)
             .and_then(|()| queue_pair::connect(&self.id, &mut self.qp, &self.params, self.depths));
         if let Err(error) = connected {
-            // The first error is the one to tell. The peer is told at the latest when the file is closed.
+            // The first error is the one to return. The peer is notified at the latest when the file is
+            // closed.
             let _ = self.id.execute(&Reject {
                 id: self.id.number(),
                 reason: abi::RejectReason::CONSUMER_DEFINED,

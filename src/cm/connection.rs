@@ -108,7 +108,7 @@ pub struct Link {
     id: Id,
     route: Route,
     data: Option<Received>,
-    /// An event has told that the connection is over.
+    /// An event has reported that the connection is over.
     ///
     /// Relaxed throughout: it decides whether to wait for another, and guards no memory.
     over: AtomicBool,

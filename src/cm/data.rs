@@ -65,8 +65,9 @@ impl Message {
             let why = format!("{} bytes of private data, {name} takes {room}", data.len());
             return Err(Error::invalid(verb, subject.clone(), why));
         }
-        // The kernel writes its version into the first byte even where it puts no addresses behind, and the
-        // peer's takes what follows for addresses if it looks so (`cma_format_hdr`, `cma_save_ip_info`).
+        // The kernel writes its version into the first byte even if it puts no addresses after it, and the
+        // peer's kernel takes what follows for addresses if it looks like them (`cma_format_hdr`,
+        // `cma_save_ip_info`).
         let is_taken = matches!(data, [1..=u8::MAX, ..] | [_, 0x40..=0x4f | 0x60..=0x6f, ..]);
         if self.by_infiniband && is_taken {
             let why = "private data by an address of InfiniBand: the kernel has the first byte, which is to be 0, and takes a \

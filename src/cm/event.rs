@@ -55,7 +55,7 @@ impl From<&EventResp> for Event {
 }
 
 impl Event {
-    /// Whether the peer is told nothing any more, and tells nothing.
+    /// Whether the connection is over: nothing is exchanged with the peer after this event.
     pub(crate) fn ends(&self) -> bool {
         matches!(
             self,

@@ -17,8 +17,8 @@ use crate::device::Device;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 use crate::qp::QpAttr;
 
-/// What the events of the identifier that a file was opened for carry. Others on the same file, those of
-/// multicast groups, have higher numbers.
+/// The number that events of a file's own identifier carry. Multicast groups on the same file have higher
+/// numbers.
 pub(super) const OWN: u64 = 1;
 
 /// An identifier.

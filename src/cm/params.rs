@@ -80,7 +80,7 @@ impl Params {
         }))
     }
 
-    /// What the peer is told.
+    /// What the peer is sent.
     pub(super) fn wire(&self, qpn: u32, depths: Depths, data: (PrivateData, u8)) -> ConnParam {
         ConnParam {
             qp_num: qpn,

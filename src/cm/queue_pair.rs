@@ -77,7 +77,7 @@ impl<T: Transport + Space, M: Membership> QueuePair for Qp<T, M> {
     }
 }
 
-/// The options of a target are not told to anybody: it uses none.
+/// A target has no vendor options: it neither offers nor uses any.
 impl QueuePair for XrcTarget {
     type Kind = Self;
 
@@ -172,8 +172,8 @@ pub(super) fn offered_ece(qp: &impl QueuePair) -> abi::Ece {
     qp.ece().map_or_else(abi::Ece::default, wire)
 }
 
-/// Has a queue pair use the options that a peer has sent, if they are its vendor's. It is told with the next
-/// change of the state.
+/// Has a queue pair use the options that a peer has sent, if they are its vendor's. The device gets them with
+/// the next change of the state.
 pub(super) fn use_ece(qp: &mut impl QueuePair, peer: abi::Ece) -> Result<()> {
     match qp.ece() {
         Some(own) if own.vendor_id == peer.vendor_id => qp.use_ece(Ece {

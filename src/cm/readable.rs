@@ -140,7 +140,7 @@ impl Link {
         poll_fn(|cx| self.poll_event(lent.0, &mut looked, cx)).await
     }
 
-    /// As [`event_by`](Self::event_by); `looked` tells whether the last look has found nothing.
+    /// Like [`event_by`](Self::event_by); `looked` says whether the last look found nothing.
     pub(crate) fn poll_event(
         &self,
         by: &mut impl Readable,

@@ -151,7 +151,7 @@ impl<T: Listens + End> Request<T> {
     ) -> Result<()> {
         let data = Message::ACCEPT.fill(self.id.subject(), data)?;
         self.init(qp)?;
-        // The kernel tells the request from this side's view.
+        // The kernel reports the request from this side's point of view.
         let asked = self.raw.param.conn();
         let depths = params.depths(qp.context())?.min(Depths {
             responder: asked.responder_resources,
@@ -240,7 +240,7 @@ impl<T> AsFd for Request<T> {
 /// The queue pair is ready: a message of the peer may arrive before its confirmation.
 #[derive(Debug)]
 pub struct Accepting<Q: QueuePair> {
-    // Before the queue pair: the peer is told first.
+    // Dropped before the queue pair: the peer is notified first.
     id: Id,
     route: Route,
     data: Received,
@@ -248,8 +248,8 @@ pub struct Accepting<Q: QueuePair> {
 }
 
 impl<Q: QueuePair> Accepting<Q> {
-    /// Tells the kernel that a message of the peer has arrived, which also confirms the connection. Call it
-    /// on [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events, which soft-RoCE never raises.
+    /// Notifies the kernel that a message of the peer has arrived, which also confirms the connection. Call
+    /// it on [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events, which soft-RoCE never raises.
     ///
     /// # Errors
     ///

@@ -28,7 +28,7 @@ impl End for XrcTarget {}
 pub trait Space: Debug + Sized + 'static {
     /// The space of ports.
     const PORT_SPACE: PortSpace;
-    /// The type of queue pair as the kernel is told it.
+    /// The type of queue pair, as the kernel names it.
     const KIND: QpType;
 }
 

@@ -123,7 +123,7 @@ impl Eq for Bytes {}
 mod tests {
     use super::*;
 
-    /// Large pieces must not lead into small ones, nor small ones behind large ones into those.
+    /// Catches a piece that is written into its neighbour, large into small or small into large.
     #[test]
     fn pieces_keep_apart_wherever_they_lie() {
         let mut bytes = Bytes::new();

@@ -29,7 +29,7 @@ pub(crate) trait Object: Copy + Debug + From<u32> + Into<u32> {
     const METHOD: (u16, u16, u16);
 
     /// The attribute of the method's answer and its length, if there is one. The answer counts the object's
-    /// events that were delivered. Nobody needs the count: events name the object by a number and not by an
+    /// events that were delivered. The count is not needed: events name the object by a number and not by an
     /// address, so a late one does no harm.
     const ANSWER: Option<(u16, usize)> = None;
 
@@ -65,8 +65,8 @@ impl<H: Object> Command for Destroy<H> {
     }
 }
 
-/// As [`Destroy`], of an object that has events. The answer has how many of them were delivered: whoever
-/// holds an object by its address waits until all have been acknowledged.
+/// Like [`Destroy`], for an object that has events. The answer has how many of them were delivered: the C
+/// library, whose events carry addresses, waits until all have been acknowledged.
 #[cfg(feature = "c-abi")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DestroyCounting<H>(pub(crate) H);

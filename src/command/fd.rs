@@ -25,8 +25,8 @@ pub(crate) struct CommandFd {
     routes: Routes,
 }
 
-/// Sends a command by write(2), whose answer the kernel puts elsewhere into memory. rustix's own function
-/// tells the compiler that the call changes no memory: what was there before would be taken for the answer.
+/// Sends a command by write(2), whose answer the kernel writes elsewhere into memory. rustix's own function
+/// promises the compiler that the call changes no memory, so the old contents could be taken for the answer.
 pub(crate) fn write(fd: BorrowedFd<'_>, command: &[u8]) -> Result<(), Errno> {
     // SAFETY: the bytes are as many, and what a command's addresses name is its sender's.
     match unsafe { libc::write(fd.as_raw_fd(), command.as_ptr().cast(), command.len()) } {

@@ -120,7 +120,7 @@ fn undo<H: Object>(fd: &CommandFd, handle: u32) {
     fd.abandon(H::from(handle));
 }
 
-/// Reads an answer that is empty, or that nobody needs.
+/// Reads an answer that is empty or not needed.
 #[inline]
 fn nothing<C>(_: &C, _: &Request) -> Result<(), Malformed> {
     Ok(())

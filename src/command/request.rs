@@ -33,8 +33,8 @@ const ATTRIBUTES: usize = 24;
 /// Places by which attributes are found.
 const PLACES: usize = 32;
 
-/// Where an attribute is looked for, by its id: those of a method and those of its driver begin at two
-/// numbers.
+/// Where an attribute is looked for, by its id: the ids of a method's attributes and of its driver's begin at
+/// two different numbers.
 #[inline]
 fn place(id: u16) -> usize {
     usize::from(id ^ (id >> 8)) % PLACES
@@ -191,7 +191,7 @@ const HEAD: usize = size_of::<Head>() / size_of::<IoctlAttr>();
 /// place: a request is larger than it is worth moving.
 #[derive(Clone)]
 pub(crate) struct Request {
-    /// The frame of the ioctl as the kernel reads it: the head, and behind it the attributes. What stands
+    /// The frame of the ioctl as the kernel reads it: the head, and after it the attributes. What stands
     /// where the kernel wants an address is good while the request is where it was made.
     frame: ArrayVec<IoctlAttr, { HEAD + ATTRIBUTES }>,
     /// What each attribute holds.

@@ -93,7 +93,7 @@ impl Routes {
                 true
             }
             (Way::InvokeWrite, Errno::NOTTY | Errno::PROTONOSUPPORT) => {
-                // EPROTONOSUPPORT may be the command's own answer: the probe tells.
+                // EPROTONOSUPPORT may be the command's own answer: the probe decides.
                 let lacks = errno == Errno::NOTTY || !invokes_write();
                 if lacks {
                     self.without_invoke_write();

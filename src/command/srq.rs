@@ -17,7 +17,7 @@ pub(crate) enum SrqKind {
     Basic,
     /// For the XRC targets of a domain; completions go to the queue.
     Xrc { xrcd: XrcdHandle, cq: CqHandle },
-    /// With matching of so many tags at once; completions go to the queue.
+    /// With tag matching, of at most this many tags at once; completions go to the queue.
     TagMatching { cq: CqHandle, max_num_tags: u32 },
 }
 

@@ -65,7 +65,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes the response's address to where the kernel looks for it: the first field behind the header,
+    /// Writes the response's address to where the kernel looks for it: the first field after the header,
     /// which is the core struct's first or the extended header's. A command without response has none.
     pub(super) fn aim(&mut self) {
         if self.response.is_empty() {

@@ -23,13 +23,13 @@ pub(crate) struct Manager(Arc<Node>);
 
 #[derive(Debug)]
 enum Node {
-    /// As netlink tells it.
+    /// As netlink reports it.
     Told(Chardev),
     /// Where it usually is.
     Usual,
 }
 
-/// Where netlink has told it to be.
+/// Where netlink says that it is.
 static FOUND: Mutex<Option<Manager>> = Mutex::new(None);
 
 fn found() -> MutexGuard<'static, Option<Manager>> {

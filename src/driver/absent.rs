@@ -50,6 +50,8 @@ impl SendQueue for NoSendQueue {
 
     fn write(
         &mut self,
+        _: u64,
+        _: SendFlags,
         _: Operation,
         _: Option<Destination<'_, ()>>,
         _: Payload<'_>,
@@ -57,11 +59,7 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn set_id(&mut self, _: u64) {
-        match *self {}
-    }
-
-    fn add_flags(&mut self, _: SendFlags) {
+    fn amend(&mut self, _: Option<u64>, _: SendFlags) {
         match *self {}
     }
 

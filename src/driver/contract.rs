@@ -604,20 +604,18 @@ pub(crate) trait SendQueue: Debug {
     /// Requests that have been written and not rung.
     fn pending(&self) -> u32;
 
-    /// Writes a request at the tail, with the id 0 and no flags. A request that is refused leaves the tail
-    /// where it was.
+    /// Writes a request at the tail. A request that is refused leaves the tail where it was.
     fn write(
         &mut self,
+        wr_id: u64,
+        flags: SendFlags,
         operation: Operation,
         to: Option<Destination<'_, Self::Ah>>,
         payload: Payload<'_>,
     ) -> Result<(), PostError>;
 
-    /// Sets the id of the request that was written last and not rung.
-    fn set_id(&mut self, wr_id: u64);
-
-    /// Adds flags to the request that was written last and not rung.
-    fn add_flags(&mut self, flags: SendFlags);
+    /// Sets the id of the request that was written last and not rung, and adds flags to it.
+    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags);
 
     /// Publishes all that was written with one doorbell; returns how many requests there were. Without any it
     /// does nothing.

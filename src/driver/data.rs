@@ -56,21 +56,35 @@ impl SendQueue {
     #[inline(always)]
     pub(crate) fn write(
         &mut self,
+        wr_id: u64,
+        flags: SendFlags,
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        dispatch!(self, D(queue) => queue.write(operation, own::<D>(to)?, payload))
+        dispatch!(self, D(queue) => queue.write(wr_id, flags, operation, own::<D>(to)?, payload))
+    }
+
+    /// Posts one request: begins, writes it and rings.
+    #[inline(always)]
+    pub(crate) fn post(
+        &mut self,
+        wr_id: u64,
+        flags: SendFlags,
+        operation: Operation,
+        to: Option<Destination<'_, Ah>>,
+        payload: Payload<'_>,
+    ) -> Result<(), PostError> {
+        dispatch!(self, D(queue) => {
+            queue.begin();
+            queue.write(wr_id, flags, operation, own::<D>(to)?, payload)?;
+            queue.ring().map(drop).map_err(PostError::Doorbell)
+        })
     }
 
     #[inline(always)]
-    pub(crate) fn set_id(&mut self, wr_id: u64) {
-        dispatch!(self, D(queue) => queue.set_id(wr_id))
-    }
-
-    #[inline(always)]
-    pub(crate) fn add_flags(&mut self, flags: SendFlags) {
-        dispatch!(self, D(queue) => queue.add_flags(flags))
+    pub(crate) fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
+        dispatch!(self, D(queue) => queue.amend(wr_id, flags))
     }
 
     #[inline(always)]

@@ -1,13 +1,11 @@
 //! Requests in flight, and the regions that wait for them.
-//!
-//! A request that is in flight names memory by a key. Should its region go, and the key be given out again,
-//! the request would reach other memory. So a region of which slices were taken asks the queues of its
-//! protection domain which of them have requests in flight with its key in them and where these stand, and is
-//! deregistered when all of them have passed that point. Posting does nothing for it: requests lie in the
-//! rings, and queues know how far they are anyhow.
-//!
-//! A slice borrows its region, and a batch that is not rung yet holds the borrow. So when a region is let go,
-//! every request that names it has been posted, and lies before what its queue tells.
+//! A request in flight names memory by a key. If its region were deregistered and the key given to another
+//! region, the request would reach other memory. So a region that is dropped, and of which slices were taken,
+//! asks the queues of its protection domain: which of them have requests in flight that name its key, and up
+//! to which count? It is deregistered when all of them have passed that count. Posting does nothing for this:
+//! the requests lie in the rings, and queues count them anyway.
+//! A slice borrows its region, and a batch holds the borrow until it is rung. So when a region is dropped,
+//! every request that names it has been posted, and is included in the count that its queue reports.
 
 use std::fmt::{self, Write};
 use std::mem;
@@ -25,7 +23,8 @@ use crate::work::{LocalKey, Progress};
 pub(crate) struct Flights {
     queues: Mutex<Slab<Arc<Flight>>>,
     waiting: Mutex<Vec<Waiting>>,
-    /// How many wait. Relaxed throughout: who misses the newest one leaves it to the next who looks.
+    /// How many wait. Relaxed throughout: a thread that misses the newest region leaves it to the next that
+    /// looks.
     count: AtomicUsize,
 }
 
@@ -44,7 +43,7 @@ struct Now {
     resets: u32,
 }
 
-/// What tells how far queues are.
+/// What knows how far queues are.
 pub(crate) enum Queues {
     Qp(QpBacking),
     Srq(SrqBacking),
@@ -65,7 +64,7 @@ struct Stand {
 #[derive(Default)]
 pub(crate) struct Stands(Vec<Stand>);
 
-/// A region that nobody has any more. Dropping it deregisters it.
+/// A region that the program has dropped. Dropping this deregisters it.
 pub(crate) trait Parked: Send {
     /// Keeps it registered, and its memory, for good.
     fn leak(self: Box<Self>);
@@ -78,7 +77,7 @@ struct Waiting {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is under these locks is whole after each store; a panic elsewhere changes nothing of that.
+    // What these locks protect is consistent after each store, so a panic elsewhere did no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -112,7 +111,7 @@ impl Queues {
 }
 
 impl Flight {
-    /// The device has forgotten the requests of these queues; from here on these tell.
+    /// The device has forgotten the requests of the old queues; from here on `queues` count.
     pub(crate) fn renew(&self, queues: Queues) {
         let old = lock(&self.now).as_mut().map(|now| {
             now.resets = now.resets.wrapping_add(1);
@@ -137,8 +136,8 @@ impl Flight {
             let named = |stand: &Progress| stand.in_flight() > 0 && queues.name(at, *stand, key);
             *stand = stand.filter(named);
         }
-        // Acquire: a request that is not found has been seen to be finished, or another was written to its
-        // place, which comes behind its end. Pairs with the poller's release of either.
+        // Acquire: a request that is not found in the ring has finished, and perhaps another one was written
+        // over it, which happens after its end. Pairs with the poller's release of the finished count.
         fence(Ordering::Acquire);
         stands.iter().any(Option::is_some).then(|| Stand {
             flight: Arc::clone(self),
@@ -150,7 +149,7 @@ impl Flight {
 }
 
 impl Stand {
-    /// Whether all that was in flight is finished or forgotten. What is not is what the next look asks about.
+    /// Whether all that was in flight is finished or forgotten. The next call asks only about the rest.
     fn is_passed(&mut self) -> bool {
         let now = lock(&self.flight.now);
         let Some(Now { queues, resets }) = now.as_ref() else {
@@ -221,7 +220,7 @@ impl Flights {
     /// The device has let go of an object and its queues.
     pub(crate) fn end(&self, flight: &Flight) {
         let gone = lock(&flight.now).take();
-        // Once: its place may be another's then.
+        // Only once: afterwards the place may belong to another object.
         if gone.is_some() {
             lock(&self.queues).try_remove(flight.place);
         }
@@ -243,12 +242,12 @@ impl Flights {
         waiting.push(Waiting { stands, region });
         self.count.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
-        // A queue that was reset or has ended since it was asked has found nothing to drop. One that does
-        // later finds the region: the look at it, under its lock, is behind the count.
+        // A queue that was reset or has ended since it was asked found nothing to drop, so this looks now.
+        // One that is reset or ends later finds the region: it takes its lock after the count was increased.
         self.reap();
     }
 
-    /// Drops the regions that wait no longer, and tells how many still do.
+    /// Drops the regions that wait no longer, and returns how many still do.
     pub(crate) fn reap(&self) -> usize {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -290,7 +289,7 @@ impl Drop for Flights {
             match waiting.stands.are_passed() {
                 true => gone.push(waiting),
                 // The kernel has kept a queue that goes on using it. Leaked before anything else: destructors
-                // of memory and whoever hears of it may panic.
+                // of memory and subscribers of traces may panic.
                 false => {
                     waiting.region.leak();
                     kept.push(waiting.stands);
@@ -348,7 +347,7 @@ mod tests {
         }
     }
 
-    /// A region that waits for an object of which nobody knows how far its queues are.
+    /// A region that waits for an object whose queues cannot say how far they are.
     fn waiting() -> (Flights, Arc<Flight>, Arc<End>) {
         let flights = Flights::default();
         let flight = flights.begin(Subject::numbered("QP", 7), Queues::Unknown);

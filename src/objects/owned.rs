@@ -28,7 +28,8 @@ enum Stand {
     Ours,
     /// Others destroy it, or the end of the context does.
     Left,
-    /// It may be destroyed, and its handle another object's by now: who traces commands panicked.
+    /// Unknown: a subscriber of traces panicked during the command. The object may be destroyed, and its
+    /// handle may belong to another object by now.
     Unknown,
     /// It is destroyed.
     Gone,
@@ -77,7 +78,7 @@ impl<H: Object, B> Owned<H, B> {
     /// Executes a command on it.
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         self.context.fd().execute(command).map_err(|error| {
-            // Of others the command names the handle.
+            // Otherwise the command names the handle.
             match self.number {
                 None => error,
                 Some(_) => error.about(self.subject()),
@@ -102,7 +103,7 @@ impl<H: Object, B> Owned<H, B> {
     }
 
     /// Destroys it where no error can be returned. If the kernel refuses, the object lives until the context
-    /// is closed, and the backing stays; `instead` does what can still be done. Tells whether the kernel
+    /// is closed, and the backing stays; `instead` does what can still be done. Returns whether the kernel
     /// keeps nothing that is this process's.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) -> bool {
         if self.stand == Stand::Unknown {

@@ -1,12 +1,13 @@
-//! The broker: gives one parcel of file descriptors to whoever may have it and knows the key.
+//! The broker: gives one parcel of file descriptors to each client that is allowed to have it and knows the
+//! key.
 //!
 //! It knows nothing of RDMA. One thread serves all clients; whatever it waits for, including time, is in one
 //! epoll set, which can itself be waited for. Each client costs a file descriptor and some hundred bytes, and
-//! there are at most so many as [`Limits`] says: beyond, the kernel's queue of the socket holds them.
+//! there are at most as many as [`Limits`] says; further ones stay in the kernel's queue of the socket.
 //!
 //! A client is *silent* until its request comes and *joined* once it has the parcel: then its connection
-//! stays open and shows by its end that it has let go. Whoever does not join is answered and closed at once;
-//! nobody's request waits here, so that nobody can fill the place of another.
+//! stays open, and its end shows that the client has let go. A client that may not join is answered and
+//! closed at once. No request waits here, so no client can occupy another's place.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -469,7 +470,8 @@ fn once_in(wait: Option<Duration>) -> Itimerspec {
     }
 }
 
-/// Tells a client no, whatever it may have said. Should it not listen, it will see that the connection ends.
+/// Sends a client a refusal, whatever its request was. A client that does not read it sees the connection
+/// end.
 fn refuse(client: &OwnedFd, refusal: Refusal) {
     let _ = send(
         client,

@@ -1,8 +1,9 @@
 //! Connections whose other end may be hostile: how to read from one and how to close it without waiting.
 //!
-//! A peer can send files along with any message (`SCM_RIGHTS`) and close its own copies. Whoever frees the
-//! message then closes those files, and that can take as long as the sender likes: a TCP socket with
-//! `SO_LINGER` and data that nobody takes holds its closer for the whole linger time (`inet_release`). So:
+//! A peer can send files along with any message (`SCM_RIGHTS`) and close its own copies. The process that
+//! frees the message then closes those files, and that can take as long as the sender likes: a TCP socket
+//! with `SO_LINGER` and data that nobody takes holds its closer for the whole linger time (`inet_release`).
+//! So:
 //!
 //! * Since Linux 6.16 a socket can [refuse files](pass_files), and its peer's sendmsg(2) fails.
 //! * On older kernels a message is looked at with `MSG_PEEK`, which frees nothing, and taken only if no file
@@ -59,7 +60,7 @@ pub(super) enum Next {
     Nothing,
     /// The end: the peer has closed its side, or this side is shut down.
     End,
-    /// A message of so many bytes, as far as there was room; it has been taken.
+    /// A message, which has been taken: the number of its bytes that fitted.
     Message(usize),
     /// A message with files, which stays where it is.
     Files,
@@ -98,8 +99,8 @@ pub(super) fn close(socket: OwnedFd) -> Result<(), OwnedFd> {
     for _ in 0..LAST_MESSAGES {
         match take(&socket, &mut [0; 1]) {
             Next::Message(_) => {}
-            // That the peer has gone may be told once as an error, whatever is in the queue: the second is
-            // the end.
+            // The kernel may report once, as an error, that the peer has gone, whatever is in the queue. The
+            // second report is the end.
             Next::End if ends == 1 => return Ok(()),
             Next::End => ends += 1,
             Next::Files | Next::Nothing => break,
@@ -110,9 +111,9 @@ pub(super) fn close(socket: OwnedFd) -> Result<(), OwnedFd> {
 
 /// A thread that closes last what is closed while it lives.
 ///
-/// It has a copy of this process's table of open files, so that whoever closes one of them meanwhile does not
-/// close it last. Dropped, it ends, and with it the copies. The kernel does not linger for a thread that ends
-/// (`PF_EXITING` in `inet_release`); and where something else should wait, this thread does.
+/// It has a copy of this process's table of open files, so a thread that closes one of them meanwhile does
+/// not close it last. Dropped, it ends, and with it the copies. The kernel does not linger for a thread that
+/// ends (`PF_EXITING` in `inet_release`); and where something else should wait, this thread does.
 ///
 /// Whatever else the process closes in this time stays open until the thread has ended too. So it is for
 /// connections that hold files alone: on old kernels, under attack.

@@ -91,7 +91,7 @@ pub(super) fn parse_request(bytes: &[u8]) -> Result<ShareKey, BadMessage> {
 /// Why a request is not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The key is wrong or the user is not allowed: the same answer, so that it tells nothing.
+    /// The key is wrong or the user is not allowed: the same answer, so that it gives nothing away.
     Denied,
     /// The request makes no sense.
     Malformed,
@@ -106,7 +106,7 @@ pub(super) enum Refusal {
 pub(super) struct Region {
     pub(super) name: String,
     pub(super) handle: u32,
-    /// With the length it tells this region from one that gets the handle later.
+    /// Together with the length it distinguishes this region from one that gets the same handle later.
     pub(super) lkey: u32,
     pub(super) length: u64,
     /// A file descriptor of its memory comes along.

@@ -206,7 +206,7 @@ pub(super) fn ask(
             lease: socket,
         }),
         Err(failed) => {
-            // Whoever listens there may have filled it with files.
+            // The listener may have filled it with files.
             if let Err(socket) = connection::close(socket) {
                 let _undertaker = Undertaker::start();
                 drop(socket);

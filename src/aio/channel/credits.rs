@@ -3,19 +3,19 @@
 /// The credits of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Credits {
-    /// Receives of the peer that nothing was sent to.
+    /// Receives that the peer has posted and this side has not used.
     left: u32,
-    /// Receives of this side that were posted since the peer was last told.
+    /// Receives of this side that the peer does not know of yet.
     owed: u32,
-    /// From how many on the peer is told without a message of the user's.
+    /// At this number of owed credits, a message of their own carries them to the peer.
     enough: u32,
 }
 
-/// A message that is not about credits leaves this many: so that credits can always be told.
+/// Credits that other messages leave over, so that a message with credits can always be sent.
 const RESERVED: u32 = 1;
 
 impl Credits {
-    /// Those of the beginning: each side has posted so many receives, and the peer knows of one, for the
+    /// The credits at the start: each side has posted `receives`, and the peer knows of one, for the
     /// greeting.
     pub(super) fn new(receives: u32) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Credits {
         self.owed += 1;
     }
 
-    /// The peer has told of so many receives.
+    /// The peer has announced `credits` more receives.
     pub(super) fn told(&mut self, credits: u16) {
         self.left = self.left.saturating_add(credits.into());
     }
@@ -41,12 +41,12 @@ impl Credits {
         (self.left > RESERVED).then(|| self.take())
     }
 
-    /// As [`spend`](Self::spend), for the greeting.
+    /// Like [`spend`](Self::spend), for the greeting.
     pub(super) fn greet(&mut self) -> u16 {
         self.take()
     }
 
-    /// Uses a credit to tell of others, if there are so many that it is worth it.
+    /// Uses a credit to announce this side's receives, if enough are owed.
     pub(super) fn tell(&mut self) -> Option<u16> {
         (self.owed >= self.enough && self.left > 0).then(|| self.take())
     }

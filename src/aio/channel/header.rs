@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | kind |
 //! | 1 | version, in a greeting; whether it was taken, in an answer |
-//! | 2 | credits: receives that were posted since they were last told |
+//! | 2 | credits: receives that were posted since they were last announced |
 //! | 4 | number of the offer |
 //! | 8 | bytes of the message, or of a receive in a greeting |
 //! | 16 | address of what is offered |
@@ -24,7 +24,7 @@ const VERSION: u8 = 1;
 pub(super) enum Kind {
     /// The first of each side: how long its receives are.
     Hello { size: u32 },
-    /// The bytes behind the header are a message of the user's.
+    /// The bytes after the header are a message of the user's.
     Small,
     /// A message to be read where it lies.
     Offer { number: u32, at: RemoteSlice },

@@ -1,4 +1,4 @@
-//! What the connection manager tells of a channel's connection.
+//! What the connection manager reports about a channel's connection.
 
 use std::fmt;
 use std::task::{Context, Poll};
@@ -23,7 +23,8 @@ pub(super) struct Link {
 /// The end of a connection.
 struct End {
     cause: ChannelCause,
-    /// The queue pair has failed for it: what had come is there still, and behind it everything is flushed.
+    /// The queue pair was failed because of it: messages that had arrived are still there, and everything
+    /// after them is flushed.
     is_flushed: bool,
 }
 
@@ -64,7 +65,7 @@ impl Link {
         }
     }
 
-    /// Tells the peer that the connection ends, or confirms that it has ended.
+    /// Notifies the peer that the connection ends, or confirms that it has ended.
     pub(super) fn disconnect(&self) -> Result<()> {
         self.inner.disconnect()
     }

@@ -66,7 +66,7 @@ use crate::work::RemoteSlice;
 /// # Ok(()) }
 /// ```
 pub struct Channel {
-    // Before the link, whose end tells the peer.
+    // Dropped before the link, whose end notifies the peer.
     qp: Qp<Rc>,
     link: Option<Link>,
     pool: Pool,
@@ -97,7 +97,7 @@ pub struct Channel {
     broken: Option<ChannelCause>,
 }
 
-/// A buffer of so many bytes: as the peer is told, though blocks may be larger.
+/// Limits a buffer to `size` bytes, which the peer knows as the size; blocks may be larger.
 fn exactly(mut buf: Buf, size: usize) -> Buf {
     drop(buf.split_off(size));
     buf
@@ -150,8 +150,8 @@ impl Channel {
         self.credits.post();
     }
 
-    /// Sends what the channel has to say by itself, as far as there are credits, and places: sends of the
-    /// user's that nobody waits for have theirs until they are acknowledged.
+    /// Sends the channel's own messages, as far as there are credits and free slots. A send of the user's
+    /// whose future was dropped keeps its slot until it is acknowledged.
     fn flush(&mut self, cx: &mut Context<'_>) {
         while self.may_say_more(cx)
             && let Some(&(number, taken)) = self.due.front()
@@ -197,19 +197,17 @@ impl Channel {
             Err(error) => Err(error.into()),
         };
         if handled.is_err() {
-            // Nothing behind it counts.
+            // Nothing after it counts.
             self.posted.clear();
         }
         Poll::Ready(handled)
     }
 
     /// Takes what has come, says what the channel has to say, and looks whether the connection has ended.
-    ///
-    /// What breaks the channel is told by each call from then on, since who calls may have a message to give
-    /// first.
+    /// Once the channel is broken, each call returns the error, after messages that arrived before.
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
         let advanced = self.advance(cx);
-        // What was flushed is so because of something else, which may be told later.
+        // A flush has another cause, which may be reported later.
         let is_flushed = |cause: &_| matches!(cause, ChannelCause::Op(error) if error.is_flushed());
         if let Err(cause @ (ChannelCause::Op(_) | ChannelCause::Protocol(_))) = &advanced
             && self.broken.as_ref().is_none_or(is_flushed)
@@ -221,7 +219,7 @@ impl Channel {
 
     fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
         let taken = self.poll_turn(cx);
-        // Also behind a failure, which it may explain.
+        // Also after a failure: the end of the connection may explain it.
         self.look(cx)?;
         taken?;
         match self.end() {
@@ -236,7 +234,7 @@ impl Channel {
         let received = self.poll_inbox(cx);
         let sent = self.poll_quiet(cx);
         match received {
-            // A send that failed tells more than the receives that were flushed for it.
+            // A send that failed says more than the receives that were flushed for it.
             Err(ChannelCause::Op(error)) if error.is_flushed() => sent.and(Err(error.into()))?,
             received => received.and(sent)?,
         }
@@ -295,7 +293,7 @@ impl Channel {
         self.answered = None;
     }
 
-    /// Waits for a buffer of so many bytes, and goes on with what comes meanwhile.
+    /// Waits for a buffer of `bytes` bytes, and handles what arrives meanwhile.
     async fn get(&mut self, bytes: usize) -> Result<Buf, ChannelCause> {
         self.until(|channel, cx| match channel.pool.poll_get(bytes, cx) {
             Poll::Ready(got) => Some(got.map_err(ChannelCause::from)),
@@ -333,7 +331,7 @@ impl Channel {
                     return Err(ChannelCause::Protocol("it answers what it was not offered"));
                 };
                 let (number, bytes) = self.offers.swap_remove(of);
-                // Of another one nobody waits for the answer any more.
+                // Nobody waits any more for the answer to any other offer.
                 if self.awaited == Some(number) {
                     self.answered = Some((taken, bytes));
                 }

@@ -17,9 +17,9 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The channel is broken: if it was made by address, at the latest when the connection manager tells that
-    /// the peer has gone ([`ChannelCause::PeerGone`]), and what came before has been received. Or the pool
-    /// has no buffer for so long a message ([`ChannelCause::Pool`]), of which the peer is told, and the next
+    /// The channel is broken: if it was made by address, at the latest when the connection manager reports
+    /// that the peer has gone ([`ChannelCause::PeerGone`]), and what came before has been received. Or the
+    /// pool has no buffer for so long a message ([`ChannelCause::Pool`]), the peer is notified, and the next
     /// call gives the next message.
     pub async fn recv(&mut self) -> Result<Option<Buf>, ChannelError> {
         self.give_up();

@@ -22,7 +22,7 @@ use crate::readable::Readable;
 /// What a channel is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Receives that are posted ahead: so many messages may be on the way. At least 4, at most 65535.
+    /// Receives that are posted ahead: as many messages may be on the way. At least 4, at most 65535.
     pub receives: u32,
     /// Bytes of each. Longer messages, and 32 bytes of header, are read where they lie.
     pub size: usize,

@@ -8,7 +8,7 @@ const PATH_MAX: usize = 256;
 
 #[repr(C)]
 pub struct ibv_device {
-    /// Two functions that nobody calls.
+    /// Two functions that are never called.
     ops: [usize; 2],
     pub node_type: c_int,
     pub transport_type: c_int,

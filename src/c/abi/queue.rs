@@ -77,7 +77,7 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
-/// What a message with a tag tells.
+/// What is known of a message with a tag.
 #[repr(C)]
 #[derive(Default)]
 pub struct ibv_wc_tm_info {

@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// What is told of a failure: a number of the resolver's, or -1 with the reason in `errno`.
+/// How a failure is returned: a number of the resolver's, or -1 with the reason in `errno`.
 type Result = std::result::Result<(), c_int>;
 
 /// Nothing is to be resolved: the answer is what the hints say.

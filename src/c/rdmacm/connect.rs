@@ -55,7 +55,7 @@ fn depths(
     Ok(())
 }
 
-/// This side of a connection, as the kernel is told.
+/// This side of a connection, in the kernel's form.
 ///
 /// # Safety
 /// The private data are as long as they say, and the identifier's queue pair exists.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn rdma_connect(c: *mut rdma_cm_id, param: *mut rdma_conn_
 /// Asks the peer for a connection.
 ///
 /// # Safety
-/// As of [`side`].
+/// The contract of [`side`].
 unsafe fn connect(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<()> {
     depths(id, param, |_, limits| limits)?;
     let ece = id.state().local_ece;
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn rdma_accept(c: *mut rdma_cm_id, param: *mut rdma_conn_p
 /// Accepts a request.
 ///
 /// # Safety
-/// As of [`side`].
+/// The contract of [`side`].
 unsafe fn accept(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<()> {
     if param.is_none() && id.qp().is_null() {
         return Err(Failure::INVALID);

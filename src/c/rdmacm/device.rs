@@ -25,7 +25,7 @@ struct Device {
     /// NULL until an identifier needs one.
     xrcd: *mut ibv_xrcd,
     guid: u64,
-    /// -1 if it cannot be told.
+    /// -1 if it is not known.
     index: c_int,
     limits: Limits,
     /// Identifiers, and lists that programs have.

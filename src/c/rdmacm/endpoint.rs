@@ -70,7 +70,7 @@ unsafe fn endpoint(
 /// Binds an endpoint, and keeps what its requests' queue pairs are to be like.
 ///
 /// # Safety
-/// As of [`endpoint`].
+/// The contract of [`endpoint`].
 unsafe fn passive(
     id: &IdObject,
     info: &rdma_addrinfo,
@@ -96,7 +96,7 @@ unsafe fn passive(
 /// Resolves an endpoint's address and route, and creates its queue pair.
 ///
 /// # Safety
-/// As of [`endpoint`].
+/// The contract of [`endpoint`].
 unsafe fn active(
     id: &IdObject,
     info: &rdma_addrinfo,

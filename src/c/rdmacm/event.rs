@@ -1,5 +1,5 @@
-//! Events: what the kernel tells becomes what programs know, with the steps of a connection that are done on
-//! the way.
+//! Events: turns the kernel's events into those of librdmacm, and takes the steps of a connection that belong
+//! to them.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -104,7 +104,7 @@ impl EventObject {
         }
     }
 
-    /// Tells the program of a step that has failed here, instead of what the kernel said.
+    /// Replaces the kernel's event by the failure of a step that was taken here.
     fn fail(&mut self, kind: Kind, failure: Failure) {
         self.c.event = kind.0;
         self.c.status = -failure.0.raw_os_error();
@@ -183,7 +183,7 @@ fn read(raw: &EventResp) -> Option<Box<EventObject>> {
             }
             event.put_conn(&raw.param.conn());
             if kind == Kind::REJECTED {
-                // The queue pair may be in any state; the event tells what happened.
+                // The queue pair may be in any state; the event says what happened.
                 let _ = qp::to_error(id);
             }
         }
@@ -268,7 +268,7 @@ fn response(id: &IdObject, raw: &EventResp) -> Result<Kind> {
     Ok(Kind::ESTABLISHED)
 }
 
-/// Makes the queue pair ready, if the library has it, and tells the peer.
+/// Makes the queue pair ready, if the library has it, and confirms to the peer.
 pub(super) fn confirm(id: &IdObject) -> Result<()> {
     qp::to_rtr(id, None)?;
     qp::to_rts(id, None)?;
@@ -336,7 +336,7 @@ pub(super) fn complete(id: &IdObject) -> Result<()> {
     }
 }
 
-/// The failure that a status of an event tells.
+/// The failure that an event's status means.
 pub(super) fn of_status(status: c_int) -> Failure {
     match status.unsigned_abs() {
         number @ 1..=4095 => Failure(Errno::from_raw_os_error(number as i32)),

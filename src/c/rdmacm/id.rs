@@ -94,7 +94,7 @@ impl Acknowledged {
         self.more.notify_all();
     }
 
-    /// Waits for so many.
+    /// Waits until `reported` events have been acknowledged.
     pub(super) fn wait_for(&self, reported: u32) {
         let mut number = lock(&self.number);
         while *number < reported {
@@ -203,7 +203,7 @@ impl IdObject {
 
     /// Acknowledges the event that the identifier holds for the program.
     pub(super) fn drop_event(&self) {
-        // SAFETY: the event is one that this library has put there, and nobody else's.
+        // SAFETY: this library has put the event there, and no other thread has it.
         unsafe {
             let event = std::mem::replace(&mut (*self.c()).event, null_mut());
             if !event.is_null() {

@@ -5,7 +5,7 @@
 //! them. That is a library apart from `libibverbs.so.1`: a program's queue pairs are objects of the
 //! libibverbs that the process has loaded, and only its functions (`verbs`) touch them.
 //!
-//! A failure is -1 or NULL, with the number in `errno`. `docs/c-abi.md` tells what is not there.
+//! A failure is -1 or NULL, with the number in `errno`. `docs/c-abi.md` says what is missing.
 
 pub mod abi;
 mod addrinfo;

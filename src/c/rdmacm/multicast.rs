@@ -98,7 +98,7 @@ pub unsafe extern "C" fn rdma_join_multicast_ex(
     })
 }
 
-/// Joins a group. An event tells when it has been joined.
+/// Joins a group. An event reports when it has been joined.
 fn join(id: &IdObject, address: Wire, flags: JoinFlags, context: *mut c_void) -> Result<()> {
     let group = Arc::new(Group {
         id,

@@ -293,7 +293,7 @@ unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()>
 /// Creates the queue pair between the completion queues that are there now.
 ///
 /// # Safety
-/// As of [`create_qp`].
+/// The contract of [`create_qp`].
 unsafe fn create_between(
     id: &IdObject,
     c: &mut rdma_cm_id,

@@ -62,7 +62,7 @@ unsafe fn create(c: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<
 /// Creates a queue of XRC.
 ///
 /// # Safety
-/// As of [`create`].
+/// The contract of [`create`].
 unsafe fn create_of_xrc(
     c: &mut rdma_cm_id,
     attr: &mut ibv_srq_init_attr_ex,
@@ -86,8 +86,8 @@ unsafe fn create_of_xrc(
     }
 }
 
-/// The identifier's completion queue for so many receives. That of its target, which has no completions, goes
-/// if it is smaller.
+/// The identifier's completion queue, with room for `size` receives. The one that its target has is replaced
+/// if it is smaller, since a target has no completions.
 ///
 /// # Safety
 /// The identifier's objects exist.

@@ -1,5 +1,5 @@
-//! The functions of libibverbs that this library calls: those of the `libibverbs.so.1` that the process has
-//! loaded, whose objects a program passes here. Only the package `library/` links them.
+//! The functions of libibverbs that this library calls. They belong to the `libibverbs.so.1` that the process
+//! has loaded, whose objects a program passes here. Only the package `library/` links them.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -139,7 +139,7 @@ pub(super) const SRQT_XRC: u32 = 1;
 unsafe fn operation<F: Copy>(context: *mut ibv_context, offset: usize) -> Option<F> {
     const OF_CONTEXT: usize = offset_of!(verbs_context, context);
     // SAFETY: the context is open. One with this mark lies at the end of a table, and the word `sz` before it
-    // tells how long that is.
+    // says how long the table is.
     unsafe {
         if (*context).abi_compat as usize != usize::MAX {
             return None;
@@ -179,7 +179,7 @@ pub(super) unsafe fn create_qp_ex(
 /// type.
 ///
 /// # Safety
-/// As of [`create_qp_ex`].
+/// The contract of [`create_qp_ex`].
 pub(super) unsafe fn create_srq_ex(
     context: *mut ibv_context,
     pd: *mut ibv_pd,

@@ -42,7 +42,7 @@ impl Failed {
     }
 }
 
-/// Where the kernel puts the answer to a doorbell, which nobody reads.
+/// Where the kernel puts the answer to a doorbell, which is not read.
 pub(crate) type Unread = AtomicU32;
 
 #[derive(Debug, IntoBytes, Immutable)]

@@ -190,7 +190,7 @@ enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Tells what a message is, to a question of type `kind`.
+    /// Says what a message is, as an answer to a question of type `kind`.
     fn of(message: Message<'a>, kind: u16) -> Result<Self, Failure> {
         match message.kind {
             NLMSG_NOOP => Ok(Self::Nothing),

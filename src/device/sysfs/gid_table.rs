@@ -44,7 +44,7 @@ impl Sysfs {
         };
         let attributes = directory.join("gid_attrs");
         let gid_type = match text(&attributes.join("types").join(name))?.as_deref() {
-            // One text for two types, which the link tells apart.
+            // One text for two types, which the link layer distinguishes.
             Some("IB/RoCE v1") if is_infiniband(directory)? => GidType::Ib,
             Some("IB/RoCE v1") => GidType::RoceV1,
             Some("RoCE v2") => GidType::RoceV2,

@@ -90,7 +90,7 @@ impl Sysfs {
         Ok(None)
     }
 
-    /// What sysfs tells of the driver of the device with this name.
+    /// What sysfs says about the driver of the device with this name.
     ///
     /// A hardware device has a parent, whose driver has a name. A software device has none; some have an
     /// attribute `parent` that names their network device.

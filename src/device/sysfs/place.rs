@@ -133,7 +133,7 @@ fn pci_path(directory: &Path) -> Option<(PciPath, PathBuf)> {
     Some((path, function))
 }
 
-/// A link that the kernel tells of as `current` or `max`.
+/// A link as the kernel reports it: `which` is `current` or `max`.
 fn pci_link(function: &Path, which: &str) -> Result<Option<PciLink>, Failure> {
     let file = function.join(format!("{which}_link_speed"));
     let speed = text(&file)?;
@@ -141,7 +141,7 @@ fn pci_link(function: &Path, which: &str) -> Result<Option<PciLink>, Failure> {
     let (Some(speed), Some(width)) = (speed, width) else {
         return Ok(None);
     };
-    // So it is told where there is no link, with or without a second word; and the width is 0 or 255 then.
+    // Without a link the speed begins with this word, and the width is 0 or 255.
     if speed.starts_with("Unknown") || matches!(width, 0 | 255) {
         return Ok(None);
     }
@@ -158,7 +158,7 @@ fn distances(file: &Path) -> Result<Vec<u32>, Failure> {
     numbers.map_err(|_| nonsense(file, &text).into())
 }
 
-/// What a port's link carries and its lanes, told in the form `100 Gb/sec (4X EDR)`.
+/// What a port's link carries and its lanes, from a text of the form `100 Gb/sec (4X EDR)`.
 fn rate(file: &Path) -> Result<Option<(Bandwidth, u32)>, Failure> {
     let Some(text) = text(file)? else {
         return Ok(None);

@@ -9,7 +9,7 @@ use uverbs_uapi::enums::{LinkSpeed, LinkWidth};
 pub struct Bandwidth(u64);
 
 impl Bandwidth {
-    /// So many Mb/s.
+    /// From a number of Mb/s.
     pub const fn from_megabits(megabits: u64) -> Self {
         Self(megabits)
     }
@@ -49,7 +49,7 @@ impl Bandwidth {
         Some(Self(lane * lanes))
     }
 
-    /// From a decimal number of units of so many Mb/s, with up to three digits behind the point.
+    /// From a decimal number of units of `unit` Mb/s, with up to three digits after the point.
     pub(in crate::device) fn parse(number: &str, unit: u64) -> Option<Self> {
         let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -64,7 +64,7 @@ impl Bandwidth {
 
 impl fmt::Display for Bandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Links of PCI carry odd numbers of megabits, by which nobody chooses.
+        // PCI links carry odd numbers of megabits, which matter to no choice.
         let tenths = (self.0 + 50) / 100;
         match tenths % 10 {
             0 => write!(f, "{} Gb/s", tenths / 10),

@@ -38,8 +38,7 @@ pub fn topology() -> Result<Topology> {
 }
 
 /// The adapters with their places.
-///
-/// Adapters of which sysfs tells nothing are among them, without a place: those of software without a network
+/// Adapters of which sysfs says nothing are among them, without a place: those of software without a network
 /// device of hardware, and all of them where sysfs is not mounted.
 #[derive(Clone, Debug)]
 pub struct Topology {
@@ -70,7 +69,7 @@ pub struct Adapter {
 pub struct Place {
     /// The way from the host bridge.
     pub path: PciPath,
-    /// The NUMA node, if the firmware tells it.
+    /// The NUMA node, if the firmware reports it.
     pub numa_node: Option<u32>,
     /// The CPUs that are near: those of the node, or all.
     pub cpus: CpuList,

@@ -28,12 +28,12 @@ pub enum Distance {
     Node,
     /// On another node, so far as the firmware rates it: 20 is twice as far as the node itself.
     Remote(u32),
-    /// Nobody tells.
+    /// Unknown.
     Unknown,
 }
 
 impl Distance {
-    /// How far two functions are as far as the bus tells; `None` if they are on different ones.
+    /// How far two functions are apart on the bus; `None` if they are on different ones.
     pub(super) fn on_the_bus(a: &PciPath, b: &PciPath) -> Option<Self> {
         let first = |path: &PciPath| path.bridges().first().copied();
         if a.address().is_same_device(&b.address()) {

@@ -1,9 +1,9 @@
 //! Requests of shared receive queues that are posted again by the poller.
 //!
 //! A message for on-demand memory may find a page missing. The kernel fetches the page and the sender repeats
-//! the message, but the element that it found is taken. A completion tells of it, which is none of the
-//! user's: the poller posts the request again, to another element, since the kernel may still read the first
-//! one. It does not leave that to the next who posts: the user may wait for this message before it does.
+//! the message, but the element that it found is taken. A completion reports it, which the user does not see:
+//! the poller posts the request again, to another element, since the kernel may still read the first one. It
+//! does not leave this to the next post, because the user may wait for this message before posting.
 
 use std::sync::Weak;
 
@@ -39,8 +39,9 @@ pub(super) fn post_again(ring: &Weak<SrqRing>, ledger: &SrqLedger, index: u16) -
     if !is_posted || told.wrapping_sub(number).cast_signed() <= 0 {
         return false;
     }
-    // If all others are posted, that very one. It is written at once where a batch has to make room; should
-    // the kernel read it only then, it fetches pages of that request, and the message comes again.
+    // If all other elements are posted: the element itself. It is written at once where a batch has to make
+    // room; should the kernel read it only then, it fetches pages of that request, and the message comes
+    // again.
     let spare = ledger.behind(head).unwrap_or(index);
     let request = ring.copy_of(index);
     ledger.unpost(index);

@@ -1,17 +1,16 @@
 //! Copies of requests to write-combining registers.
-//!
-//! A CPU sends what it has combined as one write if it has the whole of a block by then. Newer arm64 cores
-//! give up early unless the stores come one right behind the other (`memcpy_toio_64` in `linux/io.h` of the
-//! kernel), and a device takes pieces for a doorbell without a copy. So all of a block is loaded first, and
-//! then stored by as few instructions as there are for 16 bytes each; they are written down here, for the
-//! compiler would put loads, or anything else, between them.
+//! A CPU sends combined stores as one write if it has a whole block by then. Newer arm64 cores give up early
+//! unless the stores follow each other immediately (`memcpy_toio_64` in `linux/io.h` of the kernel), and a
+//! device takes a piece of a block for a doorbell without a copy. So all of a block is loaded first, and then
+//! stored by the fewest instructions that there are. They are written in assembly, because the compiler would
+//! put loads, or anything else, between them.
 //!
 //! CPUs of x86 that say so have a store of the whole block (MOVDIR64B), which nothing tears apart. CPUID is
 //! asked once, when a context is opened; each register keeps the answer.
 //!
 //! The one of arm64 (ST64B) is not used. It faults where the device's memory, or what lies before it, does
-//! not take such stores, and Linux tells programs only what the CPU does: `HWCAP3_LS64` "implies the support
-//! of CPU" (`Documentation/arch/arm64/elf_hwcaps.rst`, since 7.0), whoever uses it is to know the memory. A
+//! not take such stores, and Linux reports only what the CPU can do: `HWCAP3_LS64` "implies the support of
+//! CPU" (`Documentation/arch/arm64/elf_hwcaps.rst`, since 7.0); the program must know about the memory. A
 //! program that is ended by a signal when it posts would be a high price for two stores less.
 
 use std::ptr::NonNull;
@@ -21,9 +20,8 @@ use super::format::BLOCK;
 /// Copies blocks to a register, each by one store if `at_once` says so.
 ///
 /// # Safety
-///
-/// So many blocks, at least one, can be read and written; both are aligned to a block. `at_once` is what
-/// [`stores_at_once`] says, or false.
+/// `blocks` blocks, at least one, can be read and written; both ranges are aligned to a block. `at_once` is
+/// what [`stores_at_once`] says, or false.
 #[inline(always)]
 pub(super) unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize, at_once: bool) {
     for at in (0..blocks).map(|block| block * BLOCK) {

@@ -1,10 +1,9 @@
-//! A gate that one thread passes often, by plain stores, and that others close seldom, with the kernel's
-//! help.
-//!
-//! Who passes tells that it is inside and then looks whether the gate is closed; who closes it does so and
-//! then looks whether somebody is inside. One of the two has to see the other, which takes a barrier between
-//! store and load on both sides. Instead of one in each passing, who closes has all threads of the process
-//! make one (membarrier(2)).
+//! A gate that one thread passes often, by plain stores, and that other threads close rarely, with the
+//! kernel's help.
+//! The passing thread stores that it is inside and then loads whether the gate is closed. The closing thread
+//! stores that the gate is closed and then loads whether a thread is inside. One of the two must see the
+//! other, which takes a barrier between store and load on both sides. So that passing needs none, the closing
+//! thread has the kernel make one in all threads of the process (membarrier(2)).
 
 use std::sync::PoisonError;
 
@@ -20,11 +19,11 @@ pub(super) struct Gate {
     others: Mutex<()>,
 }
 
-/// Somebody is inside, until it is dropped.
+/// A thread is inside, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Inside<'a>(&'a Gate);
 
-/// Nobody is inside, until it is dropped.
+/// The gate is closed and no thread is inside, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Closed<'a> {
     gate: &'a Gate,
@@ -40,11 +39,11 @@ impl Gate {
         }
     }
 
-    /// Goes inside, when nobody else has closed the gate; for one thread at a time. What it does there is a
-    /// few stores.
+    /// Goes inside, once the gate is not closed. Only one thread at a time may call this; what it does inside
+    /// is a few stores.
     #[inline(always)]
     pub(super) fn pass(&self) -> Inside<'_> {
-        // Relaxed: `order_here` has it before the load.
+        // Relaxed: `order_here` orders it before the load.
         self.inside.store(true, Ordering::Relaxed);
         order_here();
         // Acquire: pairs with the release of `Closed`.
@@ -59,8 +58,8 @@ impl Gate {
     fn wait(&self) {
         let mut round = 0_u32;
         loop {
-            // Release: nothing was done inside this time, but who has closed the gate may miss the release of
-            // the time before.
+            // Release: nothing was done inside this time, but the closing thread may see this store instead
+            // of the release of the previous time.
             self.inside.store(false, Ordering::Release);
             while self.closed.load(Ordering::Relaxed) {
                 wait_a_little(round);
@@ -75,19 +74,19 @@ impl Gate {
         }
     }
 
-    /// Keeps others from closing the gate; whoever passes it may do so.
+    /// Keeps other threads from closing the gate. It may still be passed.
     pub(super) fn keep(&self) -> MutexGuard<'_, ()> {
         // It guards nothing of its own.
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes the gate and waits until nobody is inside; none if the kernel cannot help.
+    /// Closes the gate and waits until no thread is inside. `None` if the kernel has no membarrier(2).
     pub(super) fn close(&self) -> Option<Closed<'_>> {
         let closed = Closed {
             _others: self.keep(),
             gate: self,
         };
-        // Relaxed: `order_everywhere` has it before the load.
+        // Relaxed: `order_everywhere` orders it before the load.
         self.closed.store(true, Ordering::Relaxed);
         if !order_everywhere() {
             return None;

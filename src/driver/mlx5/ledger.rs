@@ -69,7 +69,8 @@ impl SendLedger {
     /// The note of the request that begins in this block; the index is taken modulo the ring.
     #[inline(always)]
     pub(super) fn note(&self, block: u32) -> &SendNote {
-        // SAFETY: there are as many as a power of two, which `new` sees to, so the masked index is below that.
+        // SAFETY: there are as many as a power of two, which `new` sees to, so the masked index is below
+        // that.
         unsafe { self.notes.get_unchecked((block & self.mask) as usize) }
     }
 
@@ -103,8 +104,8 @@ impl SendLedger {
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what it
-    /// changed a memory key for.
+    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what
+    /// it changed a memory key for.
     #[inline(always)]
     pub(super) fn finish(&self, block: u16) -> (u64, u32) {
         let (id, count, change) = self.look(block);
@@ -390,6 +391,7 @@ impl SrqLedger {
     }
 
     /// The free element that follows the free element `index`; none if no other is free.
+    #[inline(always)]
     pub(super) fn behind(&self, index: u32) -> Option<u32> {
         self.right_behind(index).or_else(|| self.search(index))
     }

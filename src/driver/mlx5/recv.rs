@@ -57,6 +57,12 @@ pub(crate) struct RecvQueue {
     rings: Arc<Rings>,
 }
 
+// SAFETY: the elements are memory that `ring` keeps; only this value writes to them, and a poller while the gate is
+// closed.
+unsafe impl Send for SharedRecvQueue {}
+// SAFETY: shared references read plain fields only.
+unsafe impl Sync for SharedRecvQueue {}
+
 // SAFETY: the ring is memory that `rings` keeps; only this value writes to it.
 unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
@@ -80,11 +86,10 @@ pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError>
     }
 }
 
-/// Writes slices, and if there is room for more what ends them.
+/// Writes slices, and after them the mark of the end if there is room for more.
 ///
 /// # Safety
-///
-/// There is room for `max` slices, and there are at most so many.
+/// There is room for `max` slices, and `slices` are at most that many.
 #[inline(always)]
 unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
     let mut written = 0;
@@ -102,7 +107,7 @@ unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
     }
 }
 
-/// Tells the device how many requests there are.
+/// Publishes to the device how many requests there are.
 #[inline(always)]
 pub(super) fn tell(counter: &AtomicU16, count: u32) {
     barrier::ring_before_record();
@@ -183,8 +188,8 @@ impl contract::RecvQueue for RecvQueue {
             self.look_for_room()?;
         }
         let index = self.tail & (count - 1);
-        // SAFETY: the masked index is below the count of elements, of which there are some, for there is room.
-        // Each has room for `max_sge` slices; the device has finished with this one.
+        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
+        // room. Each has room for `max_sge` slices; the device has finished with this one.
         unsafe {
             put_slices(
                 self.ring.add(index as usize * stride as usize),
@@ -204,16 +209,20 @@ impl contract::RecvQueue for RecvQueue {
     }
 }
 
-/// A shared receive queue. How far posting has come stands in the ledger, since a poller may post as well.
+/// A shared receive queue. Its head is in the ledger, since a poller may post as well.
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
+    /// The ring's first byte, and bytes of an element.
+    elements: NonNull<u8>,
+    stride: usize,
+    max_sge: u32,
     /// Requests written that the device does not know of.
     written: u32,
     ledger: Arc<SrqLedger>,
     ring: Arc<SrqRing>,
 }
 
-/// A shared receive queue, as those who report of it know it.
+/// A shared receive queue, as the completion queues know it that report its messages.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) ledger: Arc<SrqLedger>,
@@ -234,6 +243,9 @@ impl SharedRecvQueue {
     pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
         assert!(ring.max_sge() > 0, "the smallest element has room for one");
         Self {
+            elements: ring.element(0),
+            stride: ring.stride(),
+            max_sge: ring.max_sge(),
             written: 0,
             ledger,
             ring,
@@ -294,7 +306,7 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        let max_sge = self.ring.max_sge();
+        let max_sge = self.max_sge;
         check(slices, max_sge)?;
         let SrqLedger { gate, posting, .. } = &*self.ledger;
         let _inside = gate.pass();
@@ -303,9 +315,9 @@ impl contract::RecvQueue for SharedRecvQueue {
             let capacity = self.ledger.capacity();
             return Err(PostError::QueueFull { capacity });
         };
-        let element = self.ring.element(head);
-        // SAFETY: the element at the head is free; it has room for the link and `max_sge` slices.
+        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge` slices.
         unsafe {
+            let element = self.elements.add(head as usize * self.stride);
             let link = element.add(SrqNext::INDEX).cast::<u16>();
             link.write((next as u16).to_be());
             put_slices(element.add(size_of::<SrqNext>()), slices, max_sge);
@@ -328,7 +340,7 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 }
 
-/// Bytes of an element of a receive queue with so many slices.
+/// Bytes of an element of a receive queue with `max_sge` slices.
 pub(super) fn recv_bytes(max_sge: u32) -> u64 {
     u64::from(max_sge.max(1)) * size_of::<Data>() as u64
 }

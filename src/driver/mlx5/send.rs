@@ -1,12 +1,12 @@
 //! The send queue: requests (WQEs) in a ring of basic blocks (WQEBBs), and the doorbell.
 //!
-//! A WQE starts with a control segment and goes on with what its operation needs, in units of 16 bytes (DS). It
-//! takes as many WQEBBs of 64 bytes as it fills and may go on at the ring's start. The ring has room for as many
-//! WQEs of the largest size as the queue's capacity, so only requests are counted, not WQEBBs.
+//! A WQE starts with a control segment and goes on with what its operation needs, in units of 16 bytes (DS).
+//! It takes as many WQEBBs of 64 bytes as it fills and may go on at the ring's start. The ring has room for
+//! as many WQEs of the largest size as the queue's capacity, so only requests are counted, not WQEBBs.
 //!
 //! The queue has two [`Position`]s: `rung`, up to which the device knows the ring, and `tail`, where the next
-//! WQE goes. [`begin`](contract::SendQueue::begin) takes the tail back to `rung`, which gives up what was written
-//! and never rung. [`write`](contract::SendQueue::write) moves the tail on,
+//! WQE goes. [`begin`](contract::SendQueue::begin) takes the tail back to `rung`, which gives up what was
+//! written and never rung. [`write`](contract::SendQueue::write) moves the tail on,
 //! [`ring`](contract::SendQueue::ring) makes it the new `rung`.
 
 use std::ptr::NonNull;
@@ -22,7 +22,7 @@ use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, FM_CE_SE, INLINE, INLINE_HEAD,
     LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
-use super::ledger::SendLedger;
+use super::ledger::{SendLedger, SendNote};
 use super::qp::Rings;
 use super::recv;
 use super::uar::{Lease, Register};
@@ -48,13 +48,20 @@ pub(super) struct SendLayout {
 pub(crate) struct SendQueue {
     /// The ring's first byte.
     ring: NonNull<u8>,
+    /// Basic blocks of the ring, less one; 0 if there are none.
+    mask: u32,
+    /// A WQE that begins in a block after this one may wrap round the ring.
+    last_whole: u32,
     layout: SendLayout,
     rung: Position,
     tail: Position,
     /// There is room for requests before this count: the ledger was asked for it.
     room_until: u32,
-    /// The block in which the last WQE begins.
-    last: u32,
+    /// The WQE that was written last, in the ring, and its note, in the ledger.
+    last: NonNull<u8>,
+    last_note: NonNull<SendNote>,
+    /// It does not wrap round the ring.
+    last_is_whole: bool,
     /// The flags that every WQE has.
     always: u8,
     qpn: u32,
@@ -79,7 +86,7 @@ struct Position {
     fence: bool,
 }
 
-// SAFETY: the ring is memory that `rings` keeps; only this value writes to it.
+// SAFETY: the ring is memory that `rings` keeps, the note the ledger's; only this value writes to them.
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SendQueue {}
@@ -101,11 +108,15 @@ impl SendQueue {
     ) -> Self {
         Self {
             ring,
+            mask: layout.blocks.saturating_sub(1),
+            last_whole: layout.blocks.saturating_sub(layout.request_blocks),
             layout,
             rung: Position::default(),
             tail: Position::default(),
             room_until: 0,
-            last: 0,
+            last: ring,
+            last_note: NonNull::from(ledger.note(0)),
+            last_is_whole: true,
             always: if signal_all { control::CQ_UPDATE } else { 0 },
             qpn,
             ledger,
@@ -122,6 +133,7 @@ impl SendQueue {
         self.rung = Position::default();
         self.tail = Position::default();
         self.room_until = 0;
+        self.last_note = NonNull::from(ledger.note(0));
         self.ledger = ledger;
     }
 
@@ -147,40 +159,30 @@ impl SendQueue {
         }
     }
 
-    /// Whether the payload fits into the largest request.
+    /// Refuses a payload that does not fit into the largest request.
     #[inline(always)]
-    fn takes(&self, operation: Operation, payload: Payload<'_>) -> bool {
+    fn check(&self, operation: Operation, payload: Payload<'_>) -> Result<(), PostError> {
         let (max_sge, max_inline) = self.most(operation);
+        let inline = |given| match given > max_inline as usize {
+            true => Err(PostError::InlineTooLong {
+                given,
+                max: max_inline,
+            }),
+            false => Ok(()),
+        };
         match payload {
             // There is always room for one.
-            Payload::Gather(slices) => slices.len() <= 1 || slices.len() <= max_sge as usize,
-            Payload::Inline(bytes) => bytes.len() <= max_inline as usize,
-            // A C program's lengths were not checked before.
-            Payload::Sges(sges) => recv::check(sges, max_sge).is_ok(),
-            Payload::InlineSges(pieces) => pieces.len() <= max_inline as usize,
-        }
-    }
-
-    /// Why the payload does not fit.
-    #[cold]
-    fn refusal(&self, operation: Operation, payload: Payload<'_>) -> PostError {
-        let (max_sge, max_inline) = self.most(operation);
-        let too_long = |given| PostError::InlineTooLong {
-            given,
-            max: max_inline,
-        };
-        let too_many = |given| PostError::TooManySges {
-            given,
-            max: max_sge,
-        };
-        match payload {
-            Payload::Gather(slices) => too_many(slices.len()),
-            Payload::Sges(sges) => match recv::check(sges, max_sge) {
-                Err(error) => error,
-                Ok(()) => too_many(sges.len()),
+            Payload::Gather(slices) => match slices.len() > 1 && slices.len() > max_sge as usize {
+                true => Err(PostError::TooManySges {
+                    given: slices.len(),
+                    max: max_sge,
+                }),
+                false => Ok(()),
             },
-            Payload::InlineSges(pieces) => too_long(pieces.len()),
-            Payload::Inline(bytes) => too_long(bytes.len()),
+            // A C program's lengths were not checked before.
+            Payload::Sges(sges) => recv::check(sges, max_sge),
+            Payload::Inline(bytes) => inline(bytes.len()),
+            Payload::InlineSges(pieces) => inline(pieces.len()),
         }
     }
 
@@ -195,12 +197,6 @@ impl SendQueue {
         }
     }
 
-    /// Blocks from this one up to the ring's end.
-    #[inline(always)]
-    fn blocks_to_end(&self, block: u32) -> u32 {
-        self.layout.blocks - (block & (self.layout.blocks - 1))
-    }
-
     /// The address of a block.
     ///
     /// # Safety
@@ -208,9 +204,8 @@ impl SendQueue {
     /// The ring has blocks.
     #[inline(always)]
     unsafe fn block(&self, block: u32) -> NonNull<u8> {
-        let at = (block & (self.layout.blocks - 1)) as usize;
         // SAFETY: the masked index is below the count of blocks, so the block lies in the ring.
-        unsafe { self.ring.add(at * BLOCK) }
+        unsafe { self.ring.add((block & self.mask) as usize * BLOCK) }
     }
 
     /// Writes the WQE for the position `tail`; returns how many blocks it takes.
@@ -222,15 +217,17 @@ impl SendQueue {
     unsafe fn write_wqe(
         &self,
         at: NonNull<u8>,
+        flags: SendFlags,
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
     ) -> u32 {
         let Position { block, fence, .. } = self.tail;
-        let flags = match fence {
-            true => self.always | control::SMALL_FENCE,
-            false => self.always,
-        };
+        let mut bits = self.always | control_flags(flags);
+        // One field of three bits: a program's fence is larger than the one after a key change.
+        if fence && !flags.contains(SendFlags::FENCE) {
+            bits |= control::SMALL_FENCE;
+        }
         // SAFETY: by this function's contract.
         unsafe {
             let head = write_segments(at, self.qpn, operation, to, payload);
@@ -240,7 +237,7 @@ impl SendQueue {
                 Control {
                     opmod_idx_opcode: Be32::new(index | u32::from(head.opcode)),
                     qpn_ds: Be32::new(self.qpn << 8 | head.units),
-                    fm_ce_se: Be32::new(flags.into()),
+                    fm_ce_se: Be32::new(bits.into()),
                     imm: head.imm,
                 },
             );
@@ -248,55 +245,47 @@ impl SendQueue {
         }
     }
 
-    /// Writes a WQE that may reach beyond the ring's end: to the scratch space, from where its blocks are copied
-    /// to the ring's end and start.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::write_wqe`].
+    /// Copies a WQE from the scratch space to the ring's end and start.
     #[cold]
     #[inline(never)]
-    unsafe fn write_wrapping(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
-    ) -> u32 {
-        let scratch = NonNull::from(&mut *self.scratch).cast();
-        // SAFETY: the scratch space has room for the largest request; a block of the ring has room for one.
-        unsafe {
-            let blocks = self.write_wqe(scratch, operation, to, payload);
-            for (block, from) in (0..blocks).zip(&self.scratch) {
-                self.block(self.tail.block.wrapping_add(block))
-                    .cast()
-                    .write(*from);
+    fn wrap_round(&mut self, first: u32, blocks: u32) {
+        for (block, from) in (0..blocks).zip(&self.scratch) {
+            // SAFETY: there was room for the WQE, so there are blocks; each of the ring has room for one.
+            unsafe {
+                let to = self.block(first.wrapping_add(block));
+                to.cast().write(*from);
             }
-            blocks
         }
     }
 
-    /// Rings by copying the WQE to the register, if the register takes copies of so many blocks, else by the
-    /// first 8 bytes of the last WQE.
+    /// Rings by copying the last WQE to the register, if it is alone and in one piece and has so many blocks; else by
+    /// its first 8 bytes.
     ///
     /// # Safety
     ///
-    /// So many blocks of requests, at least one, were written before the tail, the last one at `last`.
+    /// There is such a WQE. The register is this queue's alone, or it is its turn.
     #[inline(always)]
-    unsafe fn ring_register(&self, requests: u32, blocks: u32) {
-        let _turn = match self.shares_register {
-            true => self.register.turn(),
-            false => None,
-        };
-        let is_whole = requests == 1 && blocks <= self.blocks_to_end(self.last);
-        // SAFETY: the last WQE lies in the ring, its blocks next to each other if it does not wrap round. The
-        // register is this queue's alone, or it is its turn.
+    unsafe fn ring_register(&self, blocks: Option<u32>) {
+        // SAFETY: the last WQE lies in the ring, with so many blocks next to each other.
         unsafe {
-            let wqe = self.block(self.last);
-            match is_whole {
-                true => self.register.copy(wqe, blocks),
-                false => self.register.ring(wqe.cast::<u64>().read()),
+            match blocks {
+                Some(blocks) => self.register.copy(self.last, blocks),
+                None => self.register.ring(self.last.cast::<u64>().read()),
             }
         }
+    }
+
+    /// As [`Self::ring_register`], when it is this queue's turn at a register that others share.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::ring_register`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn ring_shared_register(&self, blocks: Option<u32>) {
+        let _turn = self.register.turn();
+        // SAFETY: by this function's contract.
+        unsafe { self.ring_register(blocks) };
     }
 }
 
@@ -332,6 +321,8 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn write(
         &mut self,
+        wr_id: u64,
+        flags: SendFlags,
         operation: Operation,
         to: Option<Destination<'_, Ah>>,
         payload: Payload<'_>,
@@ -339,25 +330,31 @@ impl contract::SendQueue for SendQueue {
         if let Operation::BindMw(bind) = operation {
             umr::check_bind(bind)?;
         }
-        if !self.takes(operation, payload) {
-            return Err(self.refusal(operation, payload));
-        }
+        self.check(operation, payload)?;
         if self.tail.count == self.room_until {
             self.look_for_room()?;
         }
         let Position { block, count, .. } = self.tail;
         let count = count.wrapping_add(1);
-        let may_wrap = self.blocks_to_end(block) < self.layout.request_blocks;
-        // SAFETY: there is room for a request, so the ring has blocks; the payload fits.
-        let blocks = unsafe {
-            match may_wrap {
-                true => self.write_wrapping(operation, to, payload),
-                false => self.write_wqe(self.block(block), operation, to, payload),
-            }
+        let may_wrap = block & self.mask > self.last_whole;
+        // SAFETY: there is room for a request, so the ring has blocks; the payload fits, and the scratch space has
+        // room for the largest request.
+        let (wqe, blocks) = unsafe {
+            let wqe = self.block(block);
+            let at = match may_wrap {
+                true => NonNull::from(&mut *self.scratch).cast(),
+                false => wqe,
+            };
+            (wqe, self.write_wqe(at, flags, operation, to, payload))
         };
+        if may_wrap {
+            self.wrap_round(block, blocks);
+        }
         let change = key_change(operation);
-        self.ledger.note(block).write(0, count, change.unwrap_or(0));
-        self.last = block;
+        let note = self.ledger.note(block);
+        note.write(wr_id, count, change.unwrap_or(0));
+        (self.last, self.last_note) = (wqe, NonNull::from(note));
+        self.last_is_whole = !may_wrap;
         self.tail = Position {
             block: block.wrapping_add(blocks),
             count,
@@ -367,49 +364,59 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn set_id(&mut self, wr_id: u64) {
-        self.ledger.note(self.last).set_id(wr_id);
-    }
-
-    #[inline(always)]
-    fn add_flags(&mut self, flags: SendFlags) {
-        let mut bits = 0;
-        if flags.contains(SendFlags::SIGNALED) {
-            bits |= control::CQ_UPDATE;
-        }
-        if flags.contains(SendFlags::SOLICITED) {
-            bits |= control::SOLICITED;
+    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
+        if let Some(wr_id) = wr_id {
+            // SAFETY: the note is the ledger's, which the queue keeps.
+            unsafe { self.last_note.as_ref() }.set_id(wr_id);
         }
         // SAFETY: the byte lies in the last WQE, of which the device does not know yet.
         unsafe {
-            let at = self.block(self.last).add(FM_CE_SE);
+            let at = self.last.add(FM_CE_SE);
             let mut now = at.read();
             if flags.contains(SendFlags::FENCE) {
-                // One field of three bits: the larger fence takes the place of the smaller.
-                now = now & !control::SMALL_FENCE | control::FENCE;
+                // As in `write_wqe`.
+                now &= !control::SMALL_FENCE;
             }
-            at.write(now | bits);
+            at.write(now | control_flags(flags));
         }
     }
 
     /// The record says how far the ring is filled, the register notifies the device.
     #[inline(always)]
     fn ring(&mut self) -> Result<usize, Errno> {
-        let requests = self.pending();
+        let (rung, tail) = (self.rung, self.tail);
+        let requests = tail.count.wrapping_sub(rung.count);
         if requests == 0 {
             return Ok(0);
         }
-        let blocks = self.tail.block.wrapping_sub(self.rung.block);
-        self.rung = self.tail;
-        self.ledger.post(self.rung.count);
+        self.rung = tail;
+        self.ledger.post(tail.count);
         barrier::ring_before_record();
         // Relaxed: ordered by the barriers around it.
         let counter = self.rings.record.counter(RECORD_SEND);
-        counter.store((self.rung.block as u16).to_be(), Ordering::Relaxed);
+        counter.store((tail.block as u16).to_be(), Ordering::Relaxed);
+        let blocks = match requests == 1 && self.last_is_whole {
+            true => Some(tail.block.wrapping_sub(rung.block)),
+            false => None,
+        };
         // SAFETY: there is at least one request.
-        unsafe { self.ring_register(requests, blocks) };
+        unsafe {
+            match self.shares_register {
+                true => self.ring_shared_register(blocks),
+                false => self.ring_register(blocks),
+            }
+        }
         Ok(requests as usize)
     }
+}
+
+/// A program's flags as the control segment has them.
+#[inline(always)]
+fn control_flags(flags: SendFlags) -> u8 {
+    let bit = |flag, bit| if flags.contains(flag) { bit } else { 0 };
+    bit(SendFlags::SIGNALED, control::CQ_UPDATE)
+        | bit(SendFlags::SOLICITED, control::SOLICITED)
+        | bit(SendFlags::FENCE, control::FENCE)
 }
 
 /// What a request changes a memory key of this side for, if it does. Requests after it have to wait.

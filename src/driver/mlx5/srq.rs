@@ -55,6 +55,11 @@ impl SrqRing {
         self.max_sge
     }
 
+    /// Bytes of an element.
+    pub(super) fn stride(&self) -> usize {
+        self.stride as usize
+    }
+
     #[inline(always)]
     pub(super) fn record(&self) -> &Record {
         &self.record
@@ -75,11 +80,11 @@ impl SrqRing {
     /// What is in an element that has been written.
     pub(super) fn copy_of(&self, index: u32) -> Vec<u8> {
         let stride = self.stride as usize;
-        // SAFETY: the element has so many bytes, and nobody writes them: it is not the poster's.
+        // SAFETY: the element has `stride` bytes, and they are not written: the poster does not have it.
         unsafe { std::slice::from_raw_parts(self.element(index).as_ptr(), stride) }.to_vec()
     }
 
-    /// Writes a copy of an element to another one, which nobody else has.
+    /// Writes a copy of an element to another one, which neither the device nor another thread has.
     pub(super) fn write(&self, index: u32, copy: &[u8]) {
         let bytes = copy.len().min(self.stride as usize);
         // SAFETY: the element has as many bytes, and they are not those of the copy.
@@ -89,7 +94,7 @@ impl SrqRing {
         }
     }
 
-    /// Has an element, which nobody else has, lead to another one.
+    /// Links an element, which neither the device nor another thread has, to another one.
     pub(super) fn lead_to(&self, index: u32, next: u32) {
         // SAFETY: the element lies in the ring and has room for a link, whose alignment is that of bytes.
         unsafe {
@@ -121,7 +126,7 @@ pub(crate) struct SrqCore {
 }
 
 impl SrqCore {
-    /// For those who report of it.
+    /// For the completion queues that report its messages.
     pub(super) fn drawn(&self) -> Drawn {
         Drawn::new(&self.ring, &self.ledger)
     }
@@ -202,7 +207,7 @@ fn create(
     let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
     let (asked, slices) = (command.max_wr, command.max_sge);
     let (count, stride) = layout(asked, slices, &device.limits).ok_or_else(refuse)?;
-    // The kernel and the device have so many elements too, of which one is always free.
+    // The kernel and the device have `count` elements too, of which one is always free.
     command.max_wr = count - 1;
     let bytes = count as usize * stride as usize;
     let page = rustix::param::page_size();

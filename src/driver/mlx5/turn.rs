@@ -15,7 +15,7 @@ impl Turn {
         Self(AtomicBool::new(false))
     }
 
-    /// Waits until nobody else has it.
+    /// Waits until no other thread has it.
     #[inline(always)]
     pub(super) fn take(&self) -> Mine<'_> {
         if !self.has_taken() {
@@ -48,7 +48,7 @@ impl Turn {
 impl Drop for Mine<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the acquire of whoever takes it next.
+        // Release: pairs with the acquire in `has_taken`.
         self.0.0.store(false, Ordering::Release);
     }
 }

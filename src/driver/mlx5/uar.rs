@@ -7,9 +7,9 @@
 //!
 //! The first queue pairs of a context get registers of their own, the others share some, each the one with
 //! the fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock.
-//! The queue pairs of a thread domain share its register, and whoever posts has the domain to itself: no lock
-//! either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the CPU
-//! may merge 8 bytes of one request with the copy of another, and the device would execute the result.
+//! The queue pairs of a thread domain share its register, and the posting thread has the domain to itself: no
+//! lock either. A register that queue pairs share otherwise has a lock ([`Turn`]) for all stores to it: the
+//! CPU may merge 8 bytes of one request with the copy of another, and the device would execute the result.
 //! Registers in the uncached UAR need none: single stores are atomic.
 
 use std::os::fd::AsFd;
@@ -147,7 +147,7 @@ impl UarPage {
 impl Drop for UarPage {
     fn drop(&mut self) {
         // SAFETY: the mapping is owned, and registers keep the page alive. An error would mean that it was
-        // not mapped; there is nobody to tell.
+        // not mapped, and could not be returned from here.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -156,11 +156,11 @@ impl Drop for UarPage {
 #[derive(Debug)]
 pub(super) struct Register {
     /// Where the half begins that is next.
-    ///
-    /// Relaxed throughout: it belongs to whoever has the register to itself, for good or by the turn.
+    /// Relaxed throughout: it belongs to the thread that has the register to itself, always or by taking its
+    /// turn.
     next: AtomicPtr<u8>,
-    /// Bytes of a half: a power of two that tells one half's address from the other's. 0 if the register
-    /// takes no copies.
+    /// Bytes of a half: a power of two, the bit in which the addresses of the two halves differ. 0 if the
+    /// register takes no copies.
     half: usize,
     /// The CPU stores a block at once.
     at_once: bool,
@@ -201,14 +201,19 @@ impl Register {
         self.page_id
     }
 
-    /// Stores to the next half by `store`, behind the record, and goes on to the other half.
+    /// Where the next half begins; the record is written before what is stored there.
     #[inline(always)]
-    fn with_next(&self, store: impl FnOnce(NonNull<u8>)) {
+    fn next(&self) -> NonNull<u8> {
         let next = self.next.load(Ordering::Relaxed);
         barrier::record_before_register();
         // SAFETY: neither half lies at address 0.
-        store(unsafe { NonNull::new_unchecked(next) });
-        let other = next.map_addr(|next| next ^ self.half);
+        unsafe { NonNull::new_unchecked(next) }
+    }
+
+    /// Sends what was stored there, and goes on to the other half.
+    #[inline(always)]
+    fn flush(&self, half: NonNull<u8>) {
+        let other = half.as_ptr().map_addr(|half| half ^ self.half);
         self.next.store(other, Ordering::Relaxed);
         barrier::flush_write_combining();
     }
@@ -218,34 +223,39 @@ impl Register {
     /// # Safety
     ///
     /// Nobody else uses the register meanwhile, or it is uncached: that takes single stores, in any order.
+    #[inline(always)]
     pub(super) unsafe fn ring(&self, first: u64) {
+        let next = self.next();
         // SAFETY: a half begins there, so the 8 bytes lie in the register; a single store to it is whole.
-        self.with_next(|next| unsafe { next.cast::<u64>().write_volatile(first) });
+        unsafe { next.cast::<u64>().write_volatile(first) };
+        self.flush(next);
     }
 
-    /// Rings by copying a whole request if the register takes so many blocks, or else with its first 8 bytes.
+    /// Rings by copying a whole request, if it fits into a half of the register, or else with its first 8
+    /// bytes.
     ///
-    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the first
-    /// 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters take it.
+    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the
+    /// first 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters
+    /// take it.
     ///
     /// # Safety
-    ///
-    /// Nobody else uses the register meanwhile, or it is uncached. `request` is the start of so many blocks,
-    /// at least one, all readable and aligned to a block.
+    /// No other thread uses the register meanwhile, or it is uncached. At `request` there are `blocks`
+    /// blocks, at least one, all readable and aligned to a block.
     #[inline(always)]
     pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u32) {
         let blocks = blocks as usize;
-        let takes_it = blocks * BLOCK <= self.half;
         // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
         unsafe {
-            match takes_it {
-                true => self.with_next(|next| copy_blocks(request, next, blocks, self.at_once)),
-                false => self.ring(request.cast::<u64>().read()),
+            if blocks * BLOCK > self.half {
+                return self.ring(request.cast::<u64>().read());
             }
+            let next = self.next();
+            copy_blocks(request, next, blocks, self.at_once);
+            self.flush(next);
         }
     }
 
-    /// The turn of whoever shares it, if it takes one.
+    /// Takes the turn at a register that queue pairs share; `None` if it needs none.
     pub(super) fn turn(&self) -> Option<Mine<'_>> {
         self.page.combines.then(|| self.turn.take())
     }
@@ -351,7 +361,7 @@ impl Drop for Lease {
 }
 
 impl Registers {
-    /// Registers of `size` bytes, created on demand in pages of so many UARs; none if the size is 0.
+    /// Registers of `size` bytes, created on demand in pages of `uars` UARs; none if the size is 0.
     pub(super) fn new(size: u32, uars: u32) -> Self {
         let size = size as usize;
         let fits = SEND_DOORBELL + PER_UAR * size <= UAR;

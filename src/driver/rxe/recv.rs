@@ -61,11 +61,10 @@ impl contract::RecvQueue for RecvQueue {
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
         }
-        let Some(slot) = self.ring.free_slot() else {
+        let Some(slot) = self.ring.take_slot() else {
             return Err(full(self.ring.capacity()));
         };
         fill(slot, wr_id, slices);
-        self.ring.advance();
         Ok(())
     }
 

@@ -225,8 +225,8 @@ impl Indices {
 
 /// The filling side of a work queue.
 ///
-/// Slots are filled at the tail, ahead of the published index. [`Producer::publish`] gives the kernel all before
-/// the tail; [`Producer::abandon`] takes the tail back.
+/// Slots are filled at the tail, ahead of the published index. [`Producer::publish`] gives the kernel all
+/// before the tail; [`Producer::abandon`] takes the tail back.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
@@ -287,33 +287,25 @@ impl Producer {
         self.ring.slots
     }
 
-    /// The slot at the tail, if it is free.
+    /// The slot at the tail, if it is free; the tail moves on.
     #[inline(always)]
-    pub(super) fn free_slot(&mut self) -> Option<NonNull<u8>> {
-        if self.after_tail() == self.consumed {
+    pub(super) fn take_slot(&mut self) -> Option<NonNull<u8>> {
+        let slot = self.tail;
+        let next = (slot + 1) & self.ring.index_mask;
+        if next == self.consumed {
             self.look();
-            if self.after_tail() == self.consumed {
+            if next == self.consumed {
                 return None;
             }
         }
-        Some(self.ring.slot(self.tail))
-    }
-
-    /// The slot at the tail has been filled.
-    #[inline(always)]
-    pub(super) fn advance(&mut self) {
-        self.tail = self.after_tail();
+        self.tail = next;
+        Some(self.ring.slot(slot))
     }
 
     /// Gives up the slots that were filled and not published.
     #[inline(always)]
     pub(super) fn abandon(&mut self) {
         self.tail = self.published;
-    }
-
-    #[inline(always)]
-    fn after_tail(&self) -> u32 {
-        (self.tail + 1) & self.ring.index_mask
     }
 
     /// Looks at the kernel's index again.

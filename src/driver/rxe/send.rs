@@ -71,35 +71,26 @@ impl SendQueue {
         self.bound_windows
     }
 
-    /// Whether the payload fits into a slot.
+    /// Refuses a payload that does not fit into a slot.
     #[inline(always)]
-    fn takes(&self, payload: Payload<'_>) -> bool {
+    fn check(&self, payload: Payload<'_>) -> Result<(), PostError> {
+        let (max_sge, max_inline) = (self.max_sge, self.max_inline);
         match payload {
             // There is always room for one.
-            Payload::Gather(slices) => slices.len() <= 1 || slices.len() <= self.max_sge as usize,
-            Payload::Sges(sges) => sges.len() <= self.max_sge as usize,
-            Payload::InlineSges(pieces) => pieces.len() <= self.max_inline as usize,
-            Payload::Inline(bytes) => bytes.len() <= self.max_inline as usize,
+            Payload::Gather(slices) if slices.len() > 1 && slices.len() > max_sge as usize => {
+                Err(too_many(slices.len(), max_sge))
+            }
+            Payload::Sges(sges) if sges.len() > max_sge as usize => {
+                Err(too_many(sges.len(), max_sge))
+            }
+            Payload::Inline(bytes) if bytes.len() > max_inline as usize => {
+                Err(inline_too_long(bytes.len(), max_inline))
+            }
+            Payload::InlineSges(pieces) if pieces.len() > max_inline as usize => {
+                Err(inline_too_long(pieces.len(), max_inline))
+            }
+            _ => Ok(()),
         }
-    }
-
-    /// Why the payload does not fit into a slot.
-    #[cold]
-    fn refusal(&self, payload: Payload<'_>) -> PostError {
-        match payload {
-            Payload::Gather(slices) => too_many(slices.len(), self.max_sge),
-            Payload::Sges(sges) => too_many(sges.len(), self.max_sge),
-            Payload::InlineSges(pieces) => inline_too_long(pieces.len(), self.max_inline),
-            Payload::Inline(bytes) => inline_too_long(bytes.len(), self.max_inline),
-        }
-    }
-
-    /// The request that was filled last.
-    #[inline(always)]
-    fn last(&mut self) -> &mut SendWqe {
-        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone until
-        // it is published.
-        unsafe { self.last.cast::<SendWqe>().as_mut() }
     }
 }
 
@@ -135,14 +126,14 @@ impl contract::SendQueue for SendQueue {
     #[inline(always)]
     fn write(
         &mut self,
+        wr_id: u64,
+        flags: SendFlags,
         operation: Operation,
         to: Option<Destination<'_, u32>>,
         payload: Payload<'_>,
     ) -> Result<(), PostError> {
-        if !self.takes(payload) {
-            return Err(self.refusal(payload));
-        }
-        let Some(slot) = self.ring.free_slot() else {
+        self.check(payload)?;
+        let Some(slot) = self.ring.take_slot() else {
             return Err(full(self.ring.capacity()));
         };
         if let Operation::BindMw(bind) = operation {
@@ -150,30 +141,30 @@ impl contract::SendQueue for SendQueue {
         }
         let wqe = slot.cast::<SendWqe>();
         let flags = match payload {
-            Payload::Gather(_) | Payload::Sges(_) => SendFlags::empty(),
-            Payload::Inline(_) | Payload::InlineSges(_) => SendFlags::INLINE,
+            Payload::Gather(_) | Payload::Sges(_) => flags,
+            Payload::Inline(_) | Payload::InlineSges(_) => flags | SendFlags::INLINE,
         };
-        // SAFETY: the slot is free, so it is this side's alone until it is published; it is aligned to 8 and
-        // holds a `SendWqe`, followed by `max_sge` slices or `max_inline` bytes, which `new` made sure of.
+        // SAFETY: the slot is this side's alone until it is published; it is aligned to 8 and holds a `SendWqe`,
+        // followed by `max_sge` slices or `max_inline` bytes, which `new` made sure of.
         unsafe {
             write_payload(wqe, payload);
             write_request(wqe, operation, to);
-            (&raw mut (*wqe.as_ptr()).wr.wr_id).write(0);
+            (&raw mut (*wqe.as_ptr()).wr.wr_id).write(wr_id);
             (&raw mut (*wqe.as_ptr()).wr.send_flags).write(flags.bits());
         }
         self.last = slot;
-        self.ring.advance();
         Ok(())
     }
 
     #[inline(always)]
-    fn set_id(&mut self, wr_id: u64) {
-        self.last().wr.wr_id = wr_id;
-    }
-
-    #[inline(always)]
-    fn add_flags(&mut self, flags: SendFlags) {
-        self.last().wr.send_flags |= flags.bits();
+    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
+        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone until
+        // it is published.
+        let wqe = unsafe { self.last.cast::<SendWqe>().as_mut() };
+        if let Some(wr_id) = wr_id {
+            wqe.wr.wr_id = wr_id;
+        }
+        wqe.wr.send_flags |= flags.bits();
     }
 
     /// One store of an index, one system call.

@@ -1,5 +1,5 @@
-//! A queue that counts requests and checks nothing but their size: what must not happen in a state of its queue pair
-//! is none of a driver's business.
+//! A queue that counts requests and checks nothing but their size: what must not happen in a state of its
+//! queue pair is none of a driver's business.
 
 use uverbs_uapi::flags::SendFlags;
 
@@ -75,6 +75,8 @@ impl contract::SendQueue for Sends {
 
     fn write(
         &mut self,
+        _: u64,
+        _: SendFlags,
         _: Operation,
         _: Option<Destination<'_, ()>>,
         payload: Payload<'_>,
@@ -93,9 +95,7 @@ impl contract::SendQueue for Sends {
         self.0.add()
     }
 
-    fn set_id(&mut self, _: u64) {}
-
-    fn add_flags(&mut self, _: SendFlags) {}
+    fn amend(&mut self, _: Option<u64>, _: SendFlags) {}
 
     fn ring(&mut self) -> Result<usize, Errno> {
         let count = self.0.tail - self.0.rung;

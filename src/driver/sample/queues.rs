@@ -113,6 +113,8 @@ impl contract::SendQueue for SendQueue {
 
     fn write(
         &mut self,
+        wr_id: u64,
+        flags: SendFlags,
         operation: Operation,
         to: Option<Destination<'_, ()>>,
         payload: Payload<'_>,
@@ -123,8 +125,8 @@ impl contract::SendQueue for SendQueue {
         };
         self.written.push(Written {
             note: Note {
-                wr_id: 0,
-                is_signaled: false,
+                wr_id,
+                is_signaled: flags.contains(SendFlags::SIGNALED),
             },
             dest_qpn: to.qpn,
             operation,
@@ -133,15 +135,10 @@ impl contract::SendQueue for SendQueue {
         Ok(())
     }
 
-    fn set_id(&mut self, wr_id: u64) {
-        if let Some(written) = self.written.last_mut() {
-            written.note.wr_id = wr_id;
-        }
-    }
-
-    fn add_flags(&mut self, flags: SendFlags) {
-        if let Some(written) = self.written.last_mut() {
-            written.note.is_signaled |= flags.contains(SendFlags::SIGNALED);
+    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
+        if let Some(Written { note, .. }) = self.written.last_mut() {
+            note.wr_id = wr_id.unwrap_or(note.wr_id);
+            note.is_signaled |= flags.contains(SendFlags::SIGNALED);
         }
     }
 

@@ -73,10 +73,7 @@ impl World {
             pd: PdTag::new(0, 0),
         };
         let to = Some(Destination::Datagram(to));
-        self.send.write(operation, to, payload)?;
-        self.send.set_id(wr_id);
-        self.send.add_flags(flags);
-        Ok(())
+        self.send.write(wr_id, flags, operation, to, payload)
     }
 
     /// Posts a request on the buffers of a free slot, whose bytes are the id; then it has the slot.

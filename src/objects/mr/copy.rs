@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 /// Copies bytes out of a region.
 ///
 /// # Safety
-///
-/// So many bytes at `from` are mapped and readable, and initialised. No thread of this program writes them
-/// meanwhile but by [`store`], and `into` is no part of them.
+/// At `from`, as many bytes as `into` has are mapped, readable and initialised. No thread of this program
+/// writes them meanwhile but by [`store`], and `into` is no part of them.
 #[inline]
 pub(super) unsafe fn load(from: *const u8, into: &mut [u8]) {
     // SAFETY: by this function's contract.
@@ -43,8 +42,8 @@ pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
 pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
     // SAFETY: by this function's contract. A relaxed load is one that memory may be mapped read-only for.
     let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
-    // Acquire: whoever has stored the word stored what it tells of before; for a device that is the order in
-    // which it writes.
+    // Acquire: the data that the word announces were stored before it. Pairs with the release in `store_u64`;
+    // a device writes in this order.
     fence(Ordering::Acquire);
     device_stores_before();
     word
@@ -59,8 +58,8 @@ pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
 #[inline]
 pub(super) unsafe fn store_u64(to: *mut u8, word: u64) {
     device_loads_after();
-    // SAFETY: by this function's contract. Release: pairs with the acquire of whoever loads it; for a device
-    // that reads it, its next look at memory.
+    // SAFETY: by this function's contract. Release: pairs with the acquire in `load_u64`; a device sees the
+    // order by its next read of memory.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Release);
 }
 
@@ -92,7 +91,7 @@ fn device_loads_after() {}
 ///
 /// # Safety
 ///
-/// So many bytes can be read and written, and the two ranges do not overlap.
+/// `length` bytes can be read and written, and the two ranges do not overlap.
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
 #[inline(always)]
 unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
@@ -175,7 +174,7 @@ unsafe fn by_registers(to: *mut u8, from: *const u8, length: usize) {
 unsafe fn by_call(to: *mut u8, from: *const u8, length: usize) {
     let memcpy: unsafe extern "C" fn(_, _, _) -> _ = libc::memcpy;
     // SAFETY: by this function's contract; the call is that of the C ABI, whose stack is aligned and whose
-    // registers are told.
+    // clobbered registers are declared.
     unsafe {
         std::arch::asm!(
             "call {memcpy}",
@@ -214,7 +213,7 @@ unsafe fn by_call(to: *mut u8, from: *const u8, length: usize) {
 ///
 /// # Safety
 ///
-/// So many bytes can be read and written, and the two ranges do not overlap.
+/// `length` bytes can be read and written, and the two ranges do not overlap.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     use std::sync::atomic::AtomicU8;
@@ -308,7 +307,7 @@ mod tests {
                 }
                 start.elapsed().as_secs_f64()
             };
-            // SAFETY: both vectors have so many bytes.
+            // SAFETY: both vectors have that many bytes.
             let ours = |to, from, length| unsafe { copy(to, from, length) };
             // SAFETY: as above.
             let plain = |to, from, length| unsafe { ptr::copy_nonoverlapping(from, to, length) };

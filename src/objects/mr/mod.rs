@@ -474,7 +474,7 @@ impl<M: Memory> Mr<M> {
         let from = self.checked(offset, into.len())?;
         // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised, and
         // which this program writes through an exclusive borrow of the region alone. `into` is borrowed
-        // exclusively and so is no part of it, or whoever made a `RawMemory` of it answers for that.
+        // exclusively and so is no part of it, except by a breach of the contract of `RawMemory::new`.
         unsafe { copy::load(from, into) };
         Ok(())
     }
@@ -563,7 +563,7 @@ impl<M: Memory> Mr<M> {
     /// the key of the region, or of a window bound to it, writes to it; and no other owner of the memory
     /// ([`RawMemory`], a mapped file) does.
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the memory is alive and initialised, and by this function's contract nobody writes.
+        // SAFETY: the memory is alive and initialised, and by this function's contract it is not written.
         unsafe { std::slice::from_raw_parts(self.held.region.address, self.held.region.length) }
     }
 

@@ -35,7 +35,7 @@ impl NullMr {
         self.lkey
     }
 
-    /// So many bytes that are swallowed, or zeros.
+    /// `length` bytes: what is written to them is discarded, and they read as zeros.
     pub fn slice(&self, length: u32) -> LocalSlice<'_> {
         LocalSlice::new(0, length, self.lkey, self.tag())
     }

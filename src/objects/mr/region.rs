@@ -51,7 +51,7 @@ impl Region {
     /// Where the queues stand that may have requests that name it, as far as they have any in flight.
     fn stands(&self) -> Stands {
         self.pd.reap();
-        // Relaxed: whoever took a slice has given it back, which orders the two.
+        // Relaxed: every slice has been given back, and that orders its store before this load.
         match self.sliced.load(Ordering::Relaxed) {
             true => self.pd.flights().stands(self.lkey),
             false => Stands::default(),
@@ -179,8 +179,8 @@ impl<T: Send + 'static> Held<T> {
     }
 
     fn let_go(self) -> Result<T, (Self, Error)> {
-        // Apart: should who traces commands panic, nobody knows whether the device has let go. The memory is
-        // leaked then, and the handle, which may be another region's by now, is not used again.
+        // Taken apart first: if a subscriber of traces panics, it is unknown whether the device has let go.
+        // Then the memory is leaked, and the handle, which may be another region's by now, is not used again.
         let (memory, region) = self.into_parts();
         match region.deregister() {
             Ok(()) => Ok(memory.into_inner()),
@@ -211,7 +211,8 @@ impl<T: Send + 'static> Drop for Held<T> {
     }
 }
 
-/// A registered range that nobody has any more. It does not count with its PD: a PD that goes takes it along.
+/// A registered range that the program has dropped. It does not count with its PD: a PD that goes takes it
+/// along.
 struct Left<T> {
     memory: Still<T>,
     handle: MrHandle,
@@ -327,7 +328,7 @@ pub(super) mod tests {
     }
 
     /// Would catch regions that are deregistered under a queue pair that the kernel keeps, because the memory
-    /// of another one panics when it is dropped, or whoever hears of the leak does.
+    /// of another one panics when it is dropped, or a subscriber does that is notified of the leak.
     #[test]
     fn a_panic_at_the_end_of_the_domain_lets_no_region_go() {
         for by_memory in [true, false] {

@@ -18,8 +18,8 @@ pub struct RecvHalf<T: Transport> {
     queue: Option<RecvQueue>,
     pd: PdTag,
     shared: Arc<QpShared>,
-    /// The queue pair was found in a state in which it takes receives. It then takes them until it is reset, which
-    /// takes the queue.
+    /// The queue pair was found in a state in which it takes receives. It then takes them until it is reset,
+    /// which takes the queue.
     receives: bool,
     of: Of<T>,
 }

@@ -40,8 +40,8 @@ pub(super) struct Sender {
     queue: SendQueue,
     fixed: Fixed,
     shared: Arc<QpShared>,
-    /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes the
-    /// queue.
+    /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes
+    /// the queue.
     sends: bool,
 }
 
@@ -256,7 +256,9 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        ManuallyDrop::new(self).sender.ring()
+        let sender = &mut *ManuallyDrop::new(self).sender;
+        sender.check_sends()?;
+        sender.queue.ring().map_err(PostError::Doorbell)
     }
 
     /// Checks what can be checked of every request and writes it into the ring. The peer has room for so many
@@ -269,10 +271,11 @@ impl<'q, T: Transport> Batch<'q, T> {
         payload: Payload<'_>,
         room: u64,
     ) -> Result<Posted<'_>, PostError> {
-        self.sender.push::<T>(operation, to, payload, room)?;
-        Ok(Posted {
-            queue: &mut self.sender.queue,
-        })
+        let sender = &mut *self.sender;
+        sender.check::<T>(operation, to, payload, room)?;
+        let queue = &mut sender.queue;
+        queue.write(0, SendFlags::empty(), operation, to, payload)?;
+        Ok(Posted { queue })
     }
 
     /// As `push`, to the peer of the connection.
@@ -337,8 +340,8 @@ impl<T: Transport> Drop for Batch<'_, T> {
     }
 }
 
-/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that runs
-/// when a batch is dropped would cost each post the registers that it needs after a panic.
+/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that
+/// runs when a batch is dropped would cost each post the registers that it needs after a panic.
 #[cfg(debug_assertions)]
 #[cold]
 pub(super) fn warn_of_lost(requests: u32) {
@@ -348,10 +351,10 @@ pub(super) fn warn_of_lost(requests: u32) {
 }
 
 impl Sender {
-    /// Checks what can be checked of every request on every device, and writes it into the ring.
+    /// Checks what can be checked of every request on every device.
     #[inline(always)]
-    fn push<T: Transport>(
-        &mut self,
+    fn check<T: Transport>(
+        &self,
         operation: Operation,
         to: Option<Destination<'_, driver::Ah>>,
         payload: Payload<'_>,
@@ -360,10 +363,10 @@ impl Sender {
         let pd = self.fixed.pd;
         Bounds { room, pd }.check(payload)?;
         self.fixed.check(operation, to, T::TYPE.is_some())?;
-        if is_datagram(operation, to) {
-            self.check_datagram(payload.len())?;
+        match is_datagram(operation, to) {
+            true => self.check_datagram(payload.len()),
+            false => Ok(()),
         }
-        self.queue.write(operation, to, payload)
     }
 
     /// Refuses a datagram that no packet holds.
@@ -376,14 +379,14 @@ impl Sender {
         }
     }
 
-    /// Publishes what was written, if the queue pair sends: the one place where that is asked, for every driver.
+    /// Refuses to ring if the queue pair does not send: the one place where that is asked, for every driver.
     #[inline(always)]
-    fn ring(&mut self) -> Result<usize, PostError> {
+    fn check_sends(&mut self) -> Result<(), PostError> {
         if !self.sends {
             self.shared.check_sends()?;
             self.sends = true;
         }
-        self.queue.ring().map_err(PostError::Doorbell)
+        Ok(())
     }
 
     /// Posts one signaled request.
@@ -396,11 +399,10 @@ impl Sender {
         payload: Payload<'_>,
         room: u64,
     ) -> Result<(), PostError> {
-        self.queue.begin();
-        self.push::<T>(operation, to, payload, room)?;
-        self.queue.set_id(wr_id);
-        self.queue.add_flags(SendFlags::SIGNALED);
-        self.ring().map(drop)
+        self.check::<T>(operation, to, payload, room)?;
+        self.check_sends()?;
+        let signaled = SendFlags::SIGNALED;
+        self.queue.post(wr_id, signaled, operation, to, payload)
     }
 }
 
@@ -779,8 +781,7 @@ impl Posted<'_> {
     /// Requests a completion, with this id.
     #[inline(always)]
     pub fn signaled(self, wr_id: u64) -> Self {
-        self.queue.set_id(wr_id);
-        self.queue.add_flags(SendFlags::SIGNALED);
+        self.queue.amend(Some(wr_id), SendFlags::SIGNALED);
         self
     }
 
@@ -788,21 +789,21 @@ impl Posted<'_> {
     /// requests are signaled.
     #[inline(always)]
     pub fn id(self, wr_id: u64) -> Self {
-        self.queue.set_id(wr_id);
+        self.queue.amend(Some(wr_id), SendFlags::empty());
         self
     }
 
     /// Holds the request back until all READs and atomics before it have completed.
     #[inline(always)]
     pub fn fence(self) -> Self {
-        self.queue.add_flags(SendFlags::FENCE);
+        self.queue.amend(None, SendFlags::FENCE);
         self
     }
 
     /// Marks the message as solicited: it wakes a peer that has armed its queue for solicited messages only.
     #[inline(always)]
     pub fn solicited(self) -> Self {
-        self.queue.add_flags(SendFlags::SOLICITED);
+        self.queue.amend(None, SendFlags::SOLICITED);
         self
     }
 }
@@ -826,7 +827,8 @@ mod tests {
     use crate::driver::samples;
     use crate::work::{LocalKey, RemoteKey};
 
-    /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks nothing.
+    /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks
+    /// nothing.
     fn halves(state: QpState) -> Vec<SendHalf<Rc>> {
         let (_kernel, file) = rustix::pipe::pipe().unwrap();
         let context = Context::over(file);

@@ -234,7 +234,7 @@ verbs! {
     Disconnect = "disconnect",
     /// Asks for the attributes that connect a queue pair.
     InitQpAttr = "init_qp_attr",
-    /// Tells the connection manager of an event of a queue pair.
+    /// Notifies the connection manager of an event of a queue pair.
     Notify = "notify",
     /// Reads an event of the connection manager.
     GetCmEvent = "get_cm_event",

@@ -111,8 +111,8 @@ unsafe impl Memory for memmap2::MmapMut {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: a mapping stays where it is until it is dropped; it is registered for reading only, and whoever
-// changes the file meanwhile does so under the contract of `Mmap`'s own constructor.
+// SAFETY: a mapping stays where it is until it is dropped; it is registered for reading only, and the
+// contract of `Mmap`'s constructor covers changes of the file meanwhile.
 unsafe impl Memory for memmap2::Mmap {
     const WRITABLE: bool = false;
 
@@ -173,12 +173,12 @@ impl RawMemory {
     ///
     /// - The bytes are mapped, readable, writable and initialised, and any bit pattern is valid in them. An
     ///   arena may map other pages over whole pages of them.
-    /// - They may be written at any time by the device and by whoever has a key of the region or of a window
-    ///   on it, as far as its access allows it; by the CPU in [`Mr::write_at`](crate::Mr::write_at),
+    /// - They may be written at any time by the device and by every peer that has a key of the region or of a
+    ///   window on it, as far as its access allows it; by the CPU in [`Mr::write_at`](crate::Mr::write_at),
     ///   [`Mr::store_u64`](crate::Mr::store_u64) and inline scatter; and by the user of an arena's buffers.
     ///   So no reference to any of them exists while one of these may write, not even as the argument of
     ///   these functions.
-    /// - They may be read in the same way: by the device and whoever has a key, by
+    /// - They may be read in the same way: by the device and every peer that has a key, by
     ///   [`Mr::read_at`](crate::Mr::read_at) and [`Mr::load_u64`](crate::Mr::load_u64). So nobody writes to
     ///   them through a reference while one of these may read.
     pub unsafe fn new(address: NonNull<u8>, length: usize) -> Self {

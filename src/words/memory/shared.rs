@@ -34,7 +34,7 @@ struct Inner<M: Memory> {
     memory: Resting<M>,
 }
 
-// SAFETY: the pointer is to the memory beside it, which may change threads. Nobody uses it here.
+// SAFETY: the pointer is to the memory beside it, which may change threads. It is not used here.
 unsafe impl<M: Memory> Send for Inner<M> {}
 // SAFETY: shared references give the numbers only. The memory is looked at by who has the last clone of it.
 unsafe impl<M: Memory> Sync for Inner<M> {}
@@ -78,8 +78,8 @@ impl<M: Memory> fmt::Debug for SharedMemory<M> {
 }
 
 // SAFETY: the memory is at rest until the last clone is gone, so the pointer stays as good as it was. No
-// clone gives a reference to it, so nobody's aliasing rules are broken. Who has several regions of it reads
-// by copies and, as it is not `WritableMemory`, writes nothing by them.
+// clone gives a reference to it, so no aliasing rule is broken. Its regions are read by copies, and, as it is
+// not `WritableMemory`, nothing is written through them.
 unsafe impl<M: Memory> Memory for SharedMemory<M> {
     const WRITABLE: bool = M::WRITABLE;
 

@@ -65,7 +65,7 @@ impl<A, B> Still<(A, B)> {
 pub(crate) struct Resting<M>(Still<M>);
 
 impl<M: Memory> Resting<M> {
-    /// Lays memory to rest, and tells its first byte and the number of bytes: the pointer is good until the
+    /// Lays memory to rest, and returns its first byte and the number of bytes: the pointer is good until the
     /// memory leaves.
     pub(crate) fn new(memory: M) -> (Self, (*mut u8, usize)) {
         let mut memory = Still::new(memory);

@@ -205,11 +205,12 @@ pub enum PollError {
     /// soft-RoCE goes on with the next completion; a ConnectX writes none any more, and the queue and those
     /// that report to it can only be destroyed.
     ///
-    /// It is told once, when its event ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has
-    /// been read from [`Context::async_events`](crate::Context::async_events), so a program that may overrun
-    /// a queue reads events. A poll cannot find it by itself. The ring does not tell: one that has overrun
-    /// looks like one that is full, or, once it has been emptied, like an idle one. Only the event tells, and
-    /// a poll must not read it: the descriptor would no longer be readable for who waits for events.
+    /// It is reported once, when its event ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR))
+    /// has been read from [`Context::async_events`](crate::Context::async_events), so a program that may
+    /// overrun a queue reads events. A poll cannot find it by itself. The ring does not show it: one that has
+    /// overrun looks like one that is full, or, once it has been emptied, like an idle one. Only the event
+    /// says so, and a poll must not read it: then the descriptor would not be readable for a program that
+    /// waits for events.
     Overrun,
 }
 
@@ -252,7 +253,7 @@ impl From<PollError> for Error {
 
 /// A work request that failed.
 ///
-/// The queue pair is in the error state then, and the requests behind this one complete with
+/// The queue pair is in the error state then, and the requests after this one complete with
 /// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on
 /// devices that have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state
 /// like the others.
@@ -290,7 +291,7 @@ impl fmt::Display for CompletionError {
 
 impl std::error::Error for CompletionError {}
 
-/// What a status tells the user to look at.
+/// What a status means, and what to look at.
 fn meaning(status: WcStatus) -> &'static str {
     match status {
         WcStatus::SUCCESS => "success",

@@ -34,10 +34,10 @@ bitflags! {
             | Self::ATOMIC.bits();
         /// Messages, whose length the receiver has to have room for.
         const SENDS = Self::SEND.bits() | Self::SEND_IMM.bits() | Self::SEND_INV.bits();
-        /// What a device may lack although its driver has it: it tells by its capabilities.
+        /// What a device may lack although its driver has it: its capabilities say so.
         const OF_CAPABILITIES =
             Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
-        /// What depends on the device: these, and whether it has atomics, which it tells apart.
+        /// What depends on the device: these, and atomics, which it reports in a field of their own.
         const OF_DEVICE = Self::OF_CAPABILITIES.bits() | Self::ATOMIC.bits();
         /// What changes keys of this side, and goes nowhere.
         const OF_KEYS = Self::LOCAL_INV.bits() | Self::BIND_MW.bits();

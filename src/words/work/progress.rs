@@ -1,30 +1,29 @@
 //! How far a queue has come.
 
-/// How many requests a queue was given and how many of them it has finished, both counted round modulo a
-/// power of two that is above the most requests in flight.
-///
-/// A finished request needs its memory no more. What is told may be late: a request counts as unfinished too
-/// long rather than too short.
+/// How many requests were posted to a queue, and how many of them have finished. Both counts wrap at a power
+/// of two that is greater than the most requests in flight.
+/// A finished request does not use its memory any more. The counts may lag: a request may count as unfinished
+/// for too long, never for too short a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     posted: u32,
     finished: u32,
-    /// The modulus less one.
+    /// The power of two, less one.
     mask: u32,
 }
 
-/// How often a queue is looked at to find it still.
+/// How often the counts are loaded in the hope that nothing is posted in between.
 const LOOKS: usize = 4;
 
 impl Progress {
-    /// Of a queue that nobody can ask: everything is in flight forever.
+    /// For a queue that cannot be asked: everything is in flight forever.
     pub(crate) const UNKNOWN: Self = Self {
         posted: 1,
         finished: 0,
         mask: 1,
     };
 
-    /// Counts that go round modulo `mask` + 1.
+    /// Counts that wrap at `mask` + 1.
     pub(crate) fn new(posted: u32, finished: u32, mask: u32) -> Self {
         Self {
             posted,
@@ -33,12 +32,11 @@ impl Progress {
         }
     }
 
-    /// The counts of a queue on which others go on meanwhile, as these load them, with acquire. Whoever asks
-    /// is ordered behind whoever posted what is asked about.
-    ///
-    /// A count of finished requests beside a later one of posted ones could tell of too few in flight, or of
-    /// none: both go round. So the posted ones come first, and again behind the others, until nobody has
-    /// posted in between. Of a queue that is never still it tells of too many.
+    /// The counts of a queue that other threads use meanwhile. The two functions load them, with acquire. The
+    /// caller's question is ordered after the posts that it asks about.
+    /// If the finished count is newer than the posted count, the difference wraps and could look like too few
+    /// in flight, or none. So the posted count is loaded first, and again after the finished count, until
+    /// both loads agree. On a queue that never rests the result is too large.
     pub(crate) fn look(mask: u32, posted: impl Fn() -> u32, finished: impl Fn() -> u32) -> Self {
         let mut first = posted();
         for _ in 1..LOOKS {

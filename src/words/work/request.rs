@@ -175,7 +175,7 @@ impl Bounds {
 
 /// An element of a gather or scatter list.
 pub(crate) trait Element {
-    /// Whether it is of a foreign caller's list, with which is done what libibverbs does.
+    /// Whether the list is a C program's, to which the rules of libibverbs apply.
     #[allow(dead_code, reason = "soft-RoCE asks")]
     const FOREIGN: bool;
 
@@ -244,7 +244,7 @@ impl<'a> Pieces<'a> {
         lengths.fold(0, usize::saturating_add)
     }
 
-    /// Copies them, one piece behind the other.
+    /// Copies them, one piece after the other.
     ///
     /// # Safety
     ///

@@ -1,232 +1,317 @@
-//! The page of what works where, made of test results so that it cannot say more than was tried.
+//! The page of what works where: capabilities by device and kernel, made from the record of the tests so that
+//! it cannot say more than was tried.
 
-use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::arch::Arch;
-use crate::results::{Case, Verdict};
-use crate::suite::Device;
+use crate::suite::{Cell, Device, Record};
 
-/// Text that comes before the tables.
+/// Text that comes before the table.
 const HEAD: &str = "# What works where
 
-Made by `cargo vm test --full --support docs/support.md`; do not edit. A row is a module of a test program, and the
-number in it says how many of its tests passed in a guest with that kernel. `13 of 15 (4, 7)`: two could not run
-there, for the reasons in notes 4 and 7 at the end. `–`: the module is not for that device.
-[support.txt](support.txt) has each test.
+Made from [support.txt](support.txt), the record of the tests, by `cargo vm test --full --support docs/support.md`;
+do not edit. `yes`: on all kernels that were tried; a number: only on that kernel; `no`: on none,
+for a reason below the table. The last column names the tests that show it, all of which must have passed;
+`verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`.
+
+Both mlx5 columns are the kernel's real mlx5 driver over a
+[ConnectX modelled in software](../tests/connectx/README.md): none of it has run on real hardware.
 ";
 
-/// What ran on one kernel with one device.
-#[derive(Clone, Debug)]
-pub(crate) struct Column {
-    /// What the kernel is compiled for.
-    pub(crate) arch: Arch,
-    /// The kernel's series.
-    pub(crate) kernel: String,
-    /// The device.
-    pub(crate) device: Device,
-    /// The tests.
-    pub(crate) cases: Vec<Case>,
-}
+/// Text that comes after the table.
+const TAIL: &str = "
+Reasons for the gaps: the kernel's rxe has ATOMIC WRITE, FLUSH and `rereg_mr` since Linux 6.2, and on-demand paging
+on 7.3 but not on 6.12. It has no XRC, no inline scatter, no regions in dma-bufs, and neither memory nor a clock of its
+own; it checks a peer's range against the region under a window. The modelled adapter waits for no missing page, so
+on-demand paging of mlx5 has never been tried. The kernel's mlx5 driver has no transition to SQD and does not resize
+shared receive queues; mlx5 has neither ATOMIC WRITE nor FLUSH. On Linux 6.1 the guests have no dma-buf to register,
+and out-of-order receive needs Linux 6.13. The removal of a device while it is in use has tests of its own for each
+driver (`lifecycle removal`, `lifecycle unplug`).
 
-/// The page as Markdown: a section for each device, with a column for each kernel in the order in which they
-/// come, and notes that say why tests could not run.
-pub(crate) fn page(columns: &[Column]) -> String {
+On arm64 the programs named in `arm64-tests` of [Cargo.toml](../Cargo.toml) run with Linux 7.3, with pages of
+4 KiB and of 16 KiB. They show the same, except that the kernel shows the adapter's clock only on pages of 4 KiB.
+
+Not in the table, because no driver of this library has it: raw packets, work queues and indirection tables (RSS),
+tag matching, flow steering, counters, DMA handles, and rate limits.
+";
+
+/// What a device may be able to do, and the tests that show it.
+const CAPABILITIES: &[(&str, &[&str])] = &[
+    (
+        "RC: SEND, WRITE, READ, atomics, immediate data",
+        &["traffic data::rc_has_every_operation"],
+    ),
+    (
+        "UC: SEND, WRITE, immediate data",
+        &["traffic data::uc_sends_and_writes"],
+    ),
+    ("UD: SEND", &["traffic data::ud_sends_datagrams"]),
+    (
+        "XRC",
+        &[
+            "traffic xrc::has_every_operation",
+            "traffic xrc::messages_go_to_the_queue_they_name",
+        ],
+    ),
+    (
+        "scatter and gather",
+        &["traffic data::lists_are_gathered_and_scattered"],
+    ),
+    (
+        "inline payloads",
+        &["traffic shapes::inline_around_the_end"],
+    ),
+    ("fence", &["traffic data::a_fence_waits_for_the_read"]),
+    (
+        "SEND with invalidate, local invalidate",
+        &[
+            "traffic opcodes::send_inv_takes_the_peers_key",
+            "traffic opcodes::local_inv_takes_the_own_key",
+        ],
+    ),
+    ("ATOMIC WRITE", &["traffic opcodes::atomic_write"]),
+    (
+        "FLUSH",
+        &[
+            "traffic opcodes::flush_global",
+            "traffic opcodes::flush_persistent",
+        ],
+    ),
+    (
+        "memory windows, type 1 and type 2",
+        &[
+            "verbs mw::type_1_opens_a_part",
+            "verbs mw::type_2_belongs_to_its_queue_pair",
+        ],
+    ),
+    (
+        "windows that also check the peer's range",
+        &["verbs mw::bounds_are_the_windows"],
+    ),
+    (
+        "`rereg_mr`: access and protection domain",
+        &["verbs mr::rereg_access", "verbs mr::rereg_pd"],
+    ),
+    ("`rereg_mr`: memory", &["verbs mr::rereg_memory"]),
+    (
+        "on-demand paging, prefetch",
+        &[
+            "verbs mr::on_demand_serves_every_operation",
+            "verbs mr::on_demand_follows_the_process",
+            "verbs mr::prefetch",
+        ],
+    ),
+    ("regions in dma-bufs", &["verbs dmabuf::every_byte"]),
+    (
+        "the null region",
+        &["traffic null_mr::parts_that_nobody_wants"],
+    ),
+    (
+        "device memory",
+        &["verbs dm::every_byte", "verbs dm::atomics"],
+    ),
+    (
+        "completion channels",
+        &[
+            "verbs events::poll_or_arm_misses_nothing",
+            "verbs events::solicited_only",
+        ],
+    ),
+    ("CQ resize", &["verbs cq::resize_under_traffic"]),
+    (
+        "completions with the device's clock",
+        &["verbs cq::timestamps_are_of_the_clock"],
+    ),
+    (
+        "inline scatter",
+        &[
+            "traffic inline_scatter::rc",
+            "traffic inline_scatter::shared_queue",
+        ],
+    ),
+    (
+        "SRQ, with limit event",
+        &[
+            "verbs srq::several_draw_from_one",
+            "verbs srq::the_limit_tells_once",
+        ],
+    ),
+    ("SRQ resize", &["verbs srq::resize_under_traffic"]),
+    (
+        "SQD: draining a send queue",
+        &["verbs qp::drained_and_back"],
+    ),
+    (
+        "event for the last receive of a failed queue pair",
+        &["verbs qp::failed_tells_the_last_receive"],
+    ),
+    (
+        "out-of-order receive",
+        &["traffic loose::rc", "traffic loose::uc"],
+    ),
+    ("ECE", &["verbs ece::rc"]),
+    (
+        "paths by GID: IPv4 (RoCE v2)",
+        &["traffic ud::answered_over_ipv4"],
+    ),
+    (
+        "paths by GID: IPv6 (RoCE v2), or the subnet's GID",
+        &["traffic ud::answered_over_ipv6"],
+    ),
+    ("paths by LID", &["traffic ud::answered_over_lids"]),
+    (
+        "multicast",
+        &[
+            "traffic ud::a_group_is_a_multicast_gid",
+            "cm multicast::all_receive",
+        ],
+    ),
+    (
+        "connections by IP address (`cm`): RC, UC, UD lookup",
+        &[
+            "cm connect::and_talk",
+            "cm connect::unreliably",
+            "cm datagrams::look_up_and_send",
+        ],
+    ),
+    ("connections by IP address: XRC", &["cm xrc::and_talk"]),
+    (
+        "connections by InfiniBand address (`AF_IB`)",
+        &["cm infiniband::and_talk"],
+    ),
+    (
+        "parent domains with allocators",
+        &["domain allocators::rings_lie_where_the_allocator_says"],
+    ),
+    (
+        "thread domains",
+        &["domain posting::queue_pairs_of_a_domain_take_turns"],
+    ),
+    (
+        "a register for each thread domain",
+        &["traffic many::a_thread_domain_has_a_register"],
+    ),
+    (
+        "import of contexts, PDs and MRs",
+        &[
+            "share import::after_scm_rights",
+            "share import::in_every_verb",
+        ],
+    ),
+    (
+        "sharing a PD between processes (`share`)",
+        &["share share::joined_pd_carries_traffic"],
+    ),
+    (
+        "asynchronous operations and channels (`aio`)",
+        &["aio ops::messages", "aio channel::by_address"],
+    ),
+];
+
+/// The page as Markdown.
+pub(crate) fn page(record: &Record) -> String {
     let mut text = String::from(HEAD);
-    let mut notes = Vec::new();
-    let sections = [Arch::X86_64, Arch::Arm64].into_iter().flat_map(|arch| {
-        let devices = Device::ALL.into_iter();
-        devices.map(move |device| (arch, device))
-    });
-    for (arch, device) in sections {
-        let columns: Vec<&Column> = columns
-            .iter()
-            .filter(|column| (column.arch, column.device) == (arch, device))
-            .collect();
-        if !columns.is_empty() {
-            let title = match arch {
-                Arch::X86_64 => title(device).to_owned(),
-                Arch::Arm64 => format!("{}, arm64", title(device)),
-            };
-            // Writing to a string does not fail.
-            let _ = write!(text, "\n## {title}\n\n{}", table(&columns, &mut notes));
-        }
+    let kernels = record.kernels();
+    // Writing to a string does not fail.
+    let _ = write!(
+        text,
+        "\nThe kernels are Linux {}.\n\n\
+         | capability | soft-RoCE | mlx5, InfiniBand | mlx5, RoCE | shown by |\n|---|---|---|---|---|\n",
+        kernels.join(", ")
+    );
+    for (capability, tests) in CAPABILITIES {
+        let cells = Device::ALL.map(|device| cell(record, tests, device));
+        let tests: Vec<String> = tests.iter().map(|test| format!("`{test}`")).collect();
+        let _ = writeln!(
+            text,
+            "| {capability} | {} | {} |",
+            cells.join(" | "),
+            tests.join(", ")
+        );
     }
-    if !notes.is_empty() {
-        text.push_str("\n## Notes\n\n");
-    }
-    for (index, note) in notes.iter().enumerate() {
-        let _ = writeln!(text, "{}. {note}", index + 1);
-    }
+    text.push_str(TAIL);
     text
 }
 
-fn title(device: Device) -> &'static str {
-    match device {
-        Device::SoftRoce => "Soft-RoCE",
-        Device::InfiniBand => "mlx5 on the adapter made of software, InfiniBand ports",
-        Device::Roce => "mlx5 on the adapter made of software, RoCE ports",
-    }
-}
-
-/// A row for each module, a column for each kernel.
-fn table<'a>(columns: &[&'a Column], notes: &mut Vec<&'a str>) -> String {
-    let mut kernels: Vec<&str> = Vec::new();
-    for column in columns {
-        if !kernels.contains(&column.kernel.as_str()) {
-            kernels.push(&column.kernel);
-        }
-    }
-    let cases = || columns.iter().flat_map(|column| &column.cases);
-    let modules: BTreeSet<&str> = cases().map(|case| module(&case.name)).collect();
-    let mut text = format!("| module | Linux {} |\n", kernels.join(" | "));
-    let _ = writeln!(text, "|---|{}", "---|".repeat(kernels.len()));
-    for row in modules {
-        let _ = write!(text, "| `{row}` |");
-        for kernel in &kernels {
-            let columns = columns.iter().filter(|column| column.kernel == *kernel);
-            let cases = columns.flat_map(|column| &column.cases);
-            let cases: Vec<&Case> = cases.filter(|case| module(&case.name) == row).collect();
-            let _ = write!(text, " {} |", cell(&cases, notes));
-        }
-        text.push('\n');
-    }
-    text
-}
-
-/// The module that a test is in, with its program: `verbs mr` for `verbs mr::rereg`.
-fn module(test: &str) -> &str {
-    let Some((program, path)) = test.split_once(' ') else {
-        return test;
+/// The kernels on which all these tests ran on a device.
+fn cell(record: &Record, tests: &[&str], device: Device) -> String {
+    let kernels = record.kernels();
+    let ran_on = |kernel: &usize| {
+        let cell = [Cell {
+            kernel: *kernel,
+            device,
+        }];
+        tests.iter().all(|test| record.ran_in(test, &cell))
     };
-    match path.split_once("::") {
-        Some((module, _)) => &test[..program.len() + 1 + module.len()],
-        // An example is a row of its own; a test outside of all modules is in its program's.
-        None if program == "example" => test,
-        None => program,
-    }
-}
-
-/// How the tests of one module went.
-fn cell<'a>(cases: &[&'a Case], notes: &mut Vec<&'a str>) -> String {
-    if cases.is_empty() {
-        return "–".to_owned();
-    }
-    let passed = cases.iter().filter(|case| case.verdict == Verdict::Passed);
-    let passed = passed.count();
-    let mut text = match passed == cases.len() {
-        true => passed.to_string(),
-        false => format!("{passed} of {}", cases.len()),
-    };
-    let failed = |case: &&&Case| matches!(case.verdict, Verdict::Failed(_));
-    let failed = cases.iter().filter(failed).count();
-    if failed > 0 {
-        let _ = write!(text, ", {failed} failed");
-    }
-    let mut why = BTreeSet::new();
-    for case in cases {
-        if let Verdict::Skipped(reason) = &case.verdict {
-            why.insert(number(notes, reason));
-        }
-    }
-    if !why.is_empty() {
-        let why: Vec<String> = why.iter().map(ToString::to_string).collect();
-        let _ = write!(text, " ({})", why.join(", "));
-    }
-    text
-}
-
-/// The number of a note, counted from 1; a new one if it has not been made yet.
-fn number<'a>(notes: &mut Vec<&'a str>, note: &'a str) -> usize {
-    match notes.iter().position(|known| *known == note) {
-        Some(index) => index + 1,
-        None => {
-            notes.push(note);
-            notes.len()
+    let shown: Vec<usize> = (0..kernels.len()).filter(ran_on).collect();
+    match shown.len() {
+        0 => "no".to_owned(),
+        all if all == kernels.len() => "yes".to_owned(),
+        _ => {
+            let shown: Vec<&str> = shown.iter().map(|kernel| &*kernels[*kernel]).collect();
+            shown.join(", ")
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::fs;
+    use std::path::Path;
 
     use super::*;
-    use crate::results::Group;
 
-    fn column(kernel: &str, device: Device, cases: &[(&str, Option<Verdict>)]) -> Column {
-        let mut group = Group::new("");
-        for (name, verdict) in cases {
-            let verdict = verdict.clone().unwrap_or(Verdict::Passed);
-            group.add_timed((*name).to_owned(), verdict, Duration::ZERO);
-        }
-        Column {
-            arch: match kernel.contains("arm64") {
-                true => Arch::Arm64,
-                false => Arch::X86_64,
-            },
-            kernel: kernel.to_owned(),
-            device,
-            cases: group.cases,
-        }
+    fn docs() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
     }
 
-    fn skipped(why: &str) -> Option<Verdict> {
-        Some(Verdict::Skipped(why.to_owned()))
-    }
-
+    /// Catches a page that was edited, or not made anew after the record or the capabilities changed.
     #[test]
-    fn a_row_for_each_module_and_a_note_for_each_reason() {
-        let old = [
-            ("verbs mr::a", None),
-            ("verbs mr::b", skipped("too old")),
-            ("verbs mr::c", skipped("too small")),
-            ("verbs cq::a", skipped("too old")),
-        ];
-        let new = [
-            ("verbs mr::a", None),
-            ("verbs mr::b", None),
-            ("verbs mr::c", Some(Verdict::Failed("broken".to_owned()))),
-        ];
-        let two_hosts = [("soak ledger::a", None)];
-        let text = page(&[
-            column("6.1", Device::SoftRoce, &old),
-            column("7.3", Device::SoftRoce, &new),
-            column("6.1", Device::SoftRoce, &two_hosts),
-            column("7.3", Device::Roce, &[("verbs cq::a", None)]),
-            column("7.3 arm64", Device::Roce, &[("verbs cq::a", None)]),
-            column("7.3 arm64 16K", Device::Roce, &[]),
-        ]);
-        let rows: Vec<&str> = text
-            .lines()
-            .filter(|line| line.starts_with("| ") || line.starts_with("## "))
-            .collect();
-        assert_eq!(
-            rows,
-            [
-                "## Soft-RoCE",
-                "| module | Linux 6.1 | 7.3 |",
-                "| `soak ledger` | 1 | – |",
-                "| `verbs cq` | 0 of 1 (1) | – |",
-                "| `verbs mr` | 1 of 3 (1, 2) | 2 of 3, 1 failed |",
-                "## mlx5 on the adapter made of software, RoCE ports",
-                "| module | Linux 7.3 |",
-                "| `verbs cq` | 1 |",
-                "## mlx5 on the adapter made of software, RoCE ports, arm64",
-                "| module | Linux 7.3 arm64 | 7.3 arm64 16K |",
-                "| `verbs cq` | 1 | – |",
-                "## Notes",
-            ]
+    fn the_page_is_what_the_record_says() {
+        let record = Record::read(&docs().join("support.txt")).expect("the record");
+        let page = page(&record);
+        let path = docs().join("support.md");
+        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+            fs::write(&path, &page).expect("writing the page");
+        }
+        let there = fs::read_to_string(&path).expect("the page");
+        assert!(
+            there == page,
+            "docs/support.md is not what docs/support.txt says: run this test with UPDATE_SNAPSHOTS=1"
         );
-        assert!(text.ends_with("\n1. too old\n2. too small\n"), "{text}");
+    }
+
+    /// Catches a capability whose test was renamed: it would be shown as missing everywhere.
+    #[test]
+    fn each_test_of_a_capability_is_in_the_record() {
+        let record = Record::read(&docs().join("support.txt")).expect("the record");
+        for (capability, tests) in CAPABILITIES {
+            for test in *tests {
+                assert!(
+                    record.knows(test),
+                    "{capability}: no test is named `{test}`"
+                );
+            }
+        }
     }
 
     #[test]
-    fn modules() {
-        assert_eq!(module("verbs mr::rereg"), "verbs mr");
-        assert_eq!(module("adapter perftest::bw::write"), "adapter perftest");
-        assert_eq!(module("discovery without_netlink"), "discovery");
-        assert_eq!(module("example first"), "example first");
-        assert_eq!(module("odd"), "odd");
+    fn a_capability_is_shown_where_all_its_tests_ran() {
+        let mut record = Record::new(vec!["6.1".to_owned(), "7.3".to_owned()]);
+        let cell_of = |kernel, device| Cell { kernel, device };
+        for kernel in [0, 1] {
+            record.note("verbs mr::a", cell_of(kernel, Device::SoftRoce), true);
+            record.note(
+                "verbs mr::b",
+                cell_of(kernel, Device::SoftRoce),
+                kernel == 1,
+            );
+        }
+        let shown = |tests: &[&str], device| cell(&record, tests, device);
+        assert_eq!(shown(&["verbs mr::a"], Device::SoftRoce), "yes");
+        assert_eq!(
+            shown(&["verbs mr::a", "verbs mr::b"], Device::SoftRoce),
+            "7.3"
+        );
+        assert_eq!(shown(&["verbs mr::a"], Device::Roce), "no");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::types::QpCap;
 use zerocopy::FromZeros;
@@ -260,7 +261,7 @@ impl Pair {
         dress: impl FnOnce(&mut SendQueue),
     ) -> Result<(), PostError> {
         let batch = sending(&mut self.send);
-        batch.write(operation, None, payload)?;
+        batch.write(0, SendFlags::empty(), operation, None, payload)?;
         dress(batch);
         batch.ring().unwrap();
         Ok(())
@@ -269,7 +270,7 @@ impl Pair {
     /// Posts a SEND of nothing with this id.
     pub(super) fn send_nothing(&mut self, id: u64) -> Result<(), PostError> {
         self.post(Operation::Send, Payload::Gather(&[]), |slot| {
-            slot.set_id(id)
+            slot.amend(Some(id), SendFlags::empty())
         })
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use uverbs_uapi::enums::{QpType, WcStatus};
+use uverbs_uapi::flags::SendFlags;
 
 use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe, opcode};
@@ -254,8 +255,10 @@ fn a_ring_that_starts_anew_is_not_looked_at() {
     let mut buffer = Buffer::new();
     let slices = [buffer.slice(0, 8)];
     let read = Operation::Read { remote: REMOTE };
-    pair.post(read, Payload::Gather(&slices), |slot| slot.set_id(3))
-        .unwrap();
+    pair.post(read, Payload::Gather(&slices), |slot| {
+        slot.amend(Some(3), SendFlags::empty())
+    })
+    .unwrap();
     let mut entry = completion(cqe::REQ, pair.number, 0);
     entry.sop_drop_qpn = Be32::new(u32::from(opcode::RDMA_READ) << 24);
     write(&mut producer, entry, &[7; 8], 8, Format::Bytes32);
@@ -305,7 +308,7 @@ fn what_comes_back_goes_where_the_request_wants_it() {
             false => vec![buffer.slice(3, 8)],
         };
         pair.post(operation, Payload::Gather(&slices), |queue| {
-            queue.set_id(turn)
+            queue.amend(Some(turn), SendFlags::empty())
         })
         .unwrap();
         let (_, posted) = pair.record();

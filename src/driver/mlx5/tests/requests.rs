@@ -131,7 +131,7 @@ fn each_operation_has_its_segments() {
     let mut index = 0;
     for (operation, payload, opcode, imm, rest) in cases {
         let both = SendFlags::SIGNALED | SendFlags::SOLICITED;
-        pair.post(operation, payload, |slot| slot.add_flags(both))
+        pair.post(operation, payload, |slot| slot.amend(None, both))
             .unwrap();
         let units = 1 + rest.len().div_ceil(16);
         let expected = [control(index, opcode, units as u8, 0x0a, imm), rest].concat();
@@ -180,7 +180,7 @@ fn an_abandoned_change_takes_no_fence() {
         let nothing = Payload::Gather(&[]);
         pair.post(invalidate, nothing, |_| {}).unwrap();
         sending(&mut pair.send)
-            .write(invalidate, None, nothing)
+            .write(0, SendFlags::empty(), invalidate, None, nothing)
             .unwrap();
         if is_empty_batch_rung {
             sending(&mut pair.send).ring().unwrap();
@@ -226,13 +226,18 @@ fn operands_of_atomics_take_room() {
                 Payload::Inline(&inline[..16 * given]),
             ] {
                 let batch = sending(&mut pair.send);
-                if batch.write(add, None, payload).is_ok() {
+                if batch
+                    .write(0, SendFlags::empty(), add, None, payload)
+                    .is_ok()
+                {
                     assert!(fits(payload) <= units, "{given} of {max_sge}: {layout:?}");
                 }
             }
         }
         let batch = sending(&mut pair.send);
-        batch.write(add, None, Payload::Sges(&sges[..1])).unwrap();
+        batch
+            .write(0, SendFlags::empty(), add, None, Payload::Sges(&sges[..1]))
+            .unwrap();
     }
 }
 
@@ -301,9 +306,17 @@ fn requests_of_xrc_name_a_shared_queue_first() {
     let slices = [slice(0xa000, 100)];
     let to = Some(Destination::Srq(0x0003_0201));
     let write = Operation::Write { remote: REMOTE };
-    batch.write(write, to, Payload::Gather(&slices)).unwrap();
     batch
-        .write(Operation::Send, to, Payload::Inline(b"now"))
+        .write(0, SendFlags::empty(), write, to, Payload::Gather(&slices))
+        .unwrap();
+    batch
+        .write(
+            0,
+            SendFlags::empty(),
+            Operation::Send,
+            to,
+            Payload::Inline(b"now"),
+        )
         .unwrap();
     batch.ring().unwrap();
     let mut named = vec![0, 3, 2, 1];
@@ -343,7 +356,13 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
     let batch = sending(&mut pair.send);
     for _ in 0..2 {
         batch
-            .write(Operation::Send, None, Payload::Gather(&[slice(1, 1)]))
+            .write(
+                0,
+                SendFlags::empty(),
+                Operation::Send,
+                None,
+                Payload::Gather(&[slice(1, 1)]),
+            )
             .unwrap();
     }
     batch.ring().unwrap();
@@ -373,13 +392,17 @@ fn where_a_block_is_stored_at_once_requests_are_the_same() {
     let of = [slice(0x5000, 64)];
     let seen = pairs.map(|mut pair| {
         // Of one block, and of several; then a batch.
-        pair.post(write, Payload::Gather(&of), |queue| queue.set_id(1))
-            .unwrap();
+        pair.post(write, Payload::Gather(&of), |queue| {
+            queue.amend(Some(1), SendFlags::empty())
+        })
+        .unwrap();
         pair.post(write, Payload::Inline(&[7; 150]), |_| {})
             .unwrap();
         let batch = sending(&mut pair.send);
         for _ in 0..2 {
-            batch.write(write, None, Payload::Gather(&of)).unwrap();
+            batch
+                .write(0, SendFlags::empty(), write, None, Payload::Gather(&of))
+                .unwrap();
         }
         assert_eq!(batch.ring(), Ok(2));
         (
@@ -401,12 +424,22 @@ fn flags_are_those_of_the_request() {
     let batch = sending(&mut pair.send);
     let rkey = RemoteKey(1);
     batch
-        .write(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+        .write(
+            0,
+            SendFlags::empty(),
+            Operation::LocalInv { rkey },
+            None,
+            Payload::Gather(&[]),
+        )
         .unwrap();
     let nothing = Payload::Gather(&[]);
-    batch.write(Operation::Send, None, nothing).unwrap();
-    batch.add_flags(SendFlags::FENCE);
-    batch.write(Operation::Send, None, nothing).unwrap();
+    batch
+        .write(0, SendFlags::empty(), Operation::Send, None, nothing)
+        .unwrap();
+    batch.amend(None, SendFlags::FENCE);
+    batch
+        .write(0, SendFlags::empty(), Operation::Send, None, nothing)
+        .unwrap();
     batch.ring().unwrap();
     assert_eq!(
         [0, 2, 3].map(|block| pair.sent(block, 16)[FM_CE_SE]),
@@ -427,14 +460,28 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     let bytes = vec![0; max_inline as usize + 1];
     let nothing = Payload::Gather(&[]);
     let batch = sending(&mut pair.send);
-    let refused = batch.write(Operation::Send, None, Payload::Gather(&slices));
+    let refused = batch.write(
+        0,
+        SendFlags::empty(),
+        Operation::Send,
+        None,
+        Payload::Gather(&slices),
+    );
     assert!(matches!(refused, Err(PostError::TooManySges { .. })));
-    let refused = batch.write(Operation::Send, None, Payload::Inline(&bytes));
+    let refused = batch.write(
+        0,
+        SendFlags::empty(),
+        Operation::Send,
+        None,
+        Payload::Inline(&bytes),
+    );
     assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
     for _ in 0..capacity {
-        batch.write(Operation::Send, None, nothing).unwrap();
+        batch
+            .write(0, SendFlags::empty(), Operation::Send, None, nothing)
+            .unwrap();
     }
-    let refused = batch.write(Operation::Send, None, nothing);
+    let refused = batch.write(0, SendFlags::empty(), Operation::Send, None, nothing);
     assert!(matches!(refused, Err(PostError::QueueFull { .. })));
     assert_eq!(batch.pending(), capacity);
     // It is given up here, and nothing of it is left.
@@ -459,10 +506,22 @@ fn a_batch_that_is_given_up_leaves_nothing() {
         for _ in 0..3 {
             let rkey = RemoteKey(0x77);
             batch
-                .write(Operation::Send, None, Payload::Gather(&long))
+                .write(
+                    0,
+                    SendFlags::empty(),
+                    Operation::Send,
+                    None,
+                    Payload::Gather(&long),
+                )
                 .unwrap();
             batch
-                .write(Operation::LocalInv { rkey }, None, Payload::Gather(&[]))
+                .write(
+                    0,
+                    SendFlags::empty(),
+                    Operation::LocalInv { rkey },
+                    None,
+                    Payload::Gather(&[]),
+                )
                 .unwrap();
         }
         // It is given up here.
@@ -503,12 +562,18 @@ fn requests_of_all_sizes_go_round_the_ring() {
         let (mut written, mut at) = (Vec::new(), next);
         for _ in 0..below(6) {
             let slices = vec![slice(round, 1); 1 + below(12)];
-            let pushed = batch.write(Operation::Send, None, Payload::Gather(&slices));
+            let pushed = batch.write(
+                0,
+                SendFlags::empty(),
+                Operation::Send,
+                None,
+                Payload::Gather(&slices),
+            );
             let full = flying.len() + written.len() == capacity;
             assert_eq!(pushed.is_err(), full);
             refused += usize::from(full);
             if pushed.is_ok() {
-                batch.set_id(at.into());
+                batch.amend(Some(at.into()), SendFlags::empty());
                 written.push((at, slices.len(), round));
                 at += (1 + slices.len() as u32).div_ceil(4);
             }

@@ -70,7 +70,7 @@ proptest! {
             match operation {
                 Produce::Fill(count) => for _ in 0..count {
                     let room = published.len() + pending.len() < slots as usize - 1;
-                    prop_assert_eq!(ring.free_slot().is_some(), room);
+                    prop_assert_eq!(ring.take_slot().is_some(), room);
                     if room {
                         fill(&mut ring, number);
                         pending.push_back(number);
@@ -154,10 +154,9 @@ proptest! {
         }
         if let Ok(mut ring) = producer(&memory, element) {
             for _ in 0..ring.capacity() {
-                let Some(slot) = ring.free_slot() else { break };
+                let Some(slot) = ring.take_slot() else { break };
                 // SAFETY: a free slot has room for an element.
                 unsafe { slot.write_bytes(0xa5, element) };
-                ring.advance();
             }
             ring.publish();
         }

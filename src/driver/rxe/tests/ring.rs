@@ -113,12 +113,11 @@ fn holds_one_less_than_its_slots() {
         assert_eq!(producer.capacity(), slots - 1);
         for filled in 0..slots - 1 {
             assert_eq!(producer.pending(), filled);
-            let _ = producer.free_slot().unwrap();
-            producer.advance();
+            let _ = producer.take_slot().unwrap();
         }
-        assert_eq!(producer.free_slot(), None);
+        assert_eq!(producer.take_slot(), None);
         producer.publish();
-        assert_eq!(producer.free_slot(), None);
+        assert_eq!(producer.take_slot(), None);
         assert_eq!(producer.in_flight(), slots - 1);
     }
 }
@@ -140,10 +139,9 @@ fn elements_come_in_order_over_several_rounds() {
 
 /// Fills the next slot, which must be free, with a number.
 pub(super) fn fill(producer: &mut Producer, number: u64) {
-    let slot = producer.free_slot().unwrap();
+    let slot = producer.take_slot().unwrap();
     // SAFETY: a free slot is the producer's, and has at least 8 bytes.
     unsafe { slot.cast::<u64>().write(number) };
-    producer.advance();
 }
 
 #[test]
@@ -154,7 +152,7 @@ fn wraps_around_wherever_it_starts() {
         let mut kernel = KernelConsumer::new(&memory);
         for round in 0..3 {
             (0..7).for_each(|number| fill(&mut producer, round * 7 + number));
-            assert_eq!(producer.free_slot(), None);
+            assert_eq!(producer.take_slot(), None);
             producer.publish();
             (0..7).for_each(|number| assert_eq!(kernel.take(), Some(round * 7 + number)));
         }
@@ -170,7 +168,7 @@ fn what_the_kernel_has_not_consumed_when_the_ring_is_mapped_is_kept() {
     let mut producer = producer(&memory, 8).unwrap();
     assert_eq!(producer.in_flight(), 2);
     fill(&mut producer, 0);
-    assert_eq!(producer.free_slot(), None);
+    assert_eq!(producer.take_slot(), None);
 }
 
 #[test]
@@ -181,7 +179,7 @@ fn what_is_abandoned_is_not_seen_and_its_slots_are_free() {
     (0..3).for_each(|number| fill(&mut producer, number));
     producer.publish();
     (3..7).for_each(|number| fill(&mut producer, number));
-    assert_eq!((producer.pending(), producer.free_slot()), (4, None));
+    assert_eq!((producer.pending(), producer.take_slot()), (4, None));
     producer.abandon();
     assert_eq!((producer.pending(), producer.in_flight()), (0, 3));
     fill(&mut producer, 9);
@@ -210,8 +208,7 @@ fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
     let mut ring = producer(&memory, 8).unwrap();
     for ahead in [1, 3, 7] {
         memory.set(CONSUMER_INDEX, 0);
-        while let Some(_) = ring.free_slot() {
-            ring.advance();
+        while let Some(_) = ring.take_slot() {
             assert!(ring.pending() <= ring.capacity());
             memory.set(CONSUMER_INDEX, ahead);
         }
@@ -228,11 +225,10 @@ fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     for index in [4, 5, 1000, u32::MAX, 2, 3] {
         memory.set(CONSUMER_INDEX, index);
         for _ in 0..10 {
-            let Some(slot) = producer.free_slot() else {
+            let Some(slot) = producer.take_slot() else {
                 break;
             };
             assert!((slots..slots + 32).contains(&(slot.as_ptr() as usize)));
-            producer.advance();
         }
         assert!(producer.in_flight() <= 3 && producer.pending() <= 3);
         producer.publish();

@@ -254,9 +254,11 @@ fn check(
     dirty(&memory, 0);
     let mut queue = queue(&memory);
     let batch = sending(&mut queue);
-    batch.write(operation, to, payload).unwrap();
-    batch.set_id(0xfeed_0000_0000_0001);
-    batch.add_flags(SendFlags::SIGNALED);
+    batch
+        .write(0, SendFlags::empty(), operation, to, payload)
+        .unwrap();
+    batch.amend(Some(0xfeed_0000_0000_0001), SendFlags::empty());
+    batch.amend(None, SendFlags::SIGNALED);
     batch.ring().unwrap();
     assert_eq!(memory.read::<SendWqe>(0, 0), wqe);
     let mut expected = wqe.as_bytes().to_vec();
@@ -358,14 +360,26 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
     let batch = sending(&mut queue);
     let read = |slot| memory.read::<SendWr>(slot, 0);
     batch
-        .write(Operation::Send, None, Payload::Gather(&[]))
+        .write(
+            0,
+            SendFlags::empty(),
+            Operation::Send,
+            None,
+            Payload::Gather(&[]),
+        )
         .unwrap();
     assert_eq!((read(0).wr_id, read(0).send_flags), (0, 0));
     batch
-        .write(Operation::Send, None, Payload::Inline(&[]))
+        .write(
+            0,
+            SendFlags::empty(),
+            Operation::Send,
+            None,
+            Payload::Inline(&[]),
+        )
         .unwrap();
-    batch.add_flags(SendFlags::FENCE);
-    batch.add_flags(SendFlags::SOLICITED);
+    batch.amend(None, SendFlags::FENCE);
+    batch.amend(None, SendFlags::SOLICITED);
     let flags = SendFlags::INLINE | SendFlags::FENCE | SendFlags::SOLICITED;
     assert_eq!((read(1).wr_id, read(1).send_flags), (0, flags.bits()));
 }
@@ -377,12 +391,24 @@ fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let capacity = queue.capacity();
     let batch = sending(&mut queue);
     let slices = [slice(0, 1, 1); 5];
-    let refused = batch.write(Operation::Send, None, Payload::Gather(&slices));
+    let refused = batch.write(
+        0,
+        SendFlags::empty(),
+        Operation::Send,
+        None,
+        Payload::Gather(&slices),
+    );
     assert_eq!(
         refused.unwrap_err(),
         PostError::TooManySges { given: 5, max: 4 }
     );
-    let refused = batch.write(Operation::Send, None, Payload::Inline(&[0; 65]));
+    let refused = batch.write(
+        0,
+        SendFlags::empty(),
+        Operation::Send,
+        None,
+        Payload::Inline(&[0; 65]),
+    );
     assert_eq!(
         refused.unwrap_err(),
         PostError::InlineTooLong { given: 65, max: 64 }
@@ -390,9 +416,17 @@ fn what_does_not_fit_is_refused_and_takes_no_slot() {
     assert_eq!(batch.pending(), 0);
     for _ in 0..capacity {
         let slices = Payload::Gather(&slices[..4]);
-        batch.write(Operation::Send, None, slices).unwrap();
+        batch
+            .write(0, SendFlags::empty(), Operation::Send, None, slices)
+            .unwrap();
     }
-    let refused = batch.write(Operation::Send, None, Payload::Inline(&[]));
+    let refused = batch.write(
+        0,
+        SendFlags::empty(),
+        Operation::Send,
+        None,
+        Payload::Inline(&[]),
+    );
     assert_eq!(refused.unwrap_err(), PostError::QueueFull { capacity: 3 });
     assert_eq!(batch.pending(), 3);
 }
@@ -413,7 +447,13 @@ fn an_abandoned_batch_is_not_seen() {
     let mut queue = queue(&memory);
     let batch = sending(&mut queue);
     batch
-        .write(Operation::Send, None, Payload::Inline(b"no"))
+        .write(
+            0,
+            SendFlags::empty(),
+            Operation::Send,
+            None,
+            Payload::Inline(b"no"),
+        )
         .unwrap();
     assert_eq!(KernelConsumer::new(&memory).head(), None);
     assert_eq!((sending(&mut queue).pending(), queue.in_flight()), (0, 0));
@@ -427,7 +467,13 @@ fn a_doorbell_is_one_write_of_a_post_send_without_requests() {
     let batch = sending(&mut queue);
     for _ in 0..3 {
         batch
-            .write(Operation::Send, None, Payload::Inline(b"x"))
+            .write(
+                0,
+                SendFlags::empty(),
+                Operation::Send,
+                None,
+                Payload::Inline(b"x"),
+            )
             .unwrap();
     }
     assert_eq!(batch.ring(), Ok(3));
@@ -462,7 +508,13 @@ fn a_doorbell_that_fails_is_told_and_the_requests_are_in_the_ring() {
     let mut queue = queue_over(&memory, 1, 8, write);
     let batch = sending(&mut queue);
     batch
-        .write(Operation::Send, None, Payload::Inline(b"x"))
+        .write(
+            0,
+            SendFlags::empty(),
+            Operation::Send,
+            None,
+            Payload::Inline(b"x"),
+        )
         .unwrap();
     assert_eq!(batch.ring(), Err(Errno::PIPE));
     assert_eq!(queue.in_flight(), 1);
@@ -501,8 +553,8 @@ proptest! {
                 false => Payload::Gather(&slices),
             };
             let batch = sending(&mut queue);
-            batch.write(operation, None, payload).unwrap();
-            batch.set_id(0xfeed_0000_0000_0001);
+            batch.write( 0, SendFlags::empty(), operation, None, payload).unwrap();
+            batch.amend(Some(0xfeed_0000_0000_0001), SendFlags::empty());
             batch.ring().unwrap();
             let (flags, dma) = match inline {
                 true => (SendFlags::INLINE, dma(length as u32, 0)),

@@ -53,7 +53,7 @@ fn what_is_produced_here_is_seen_whole_there() {
             scope.spawn(|| {
                 for number in 0..count {
                     let slot = wait(|| {
-                        let slot = producer.free_slot();
+                        let slot = producer.take_slot();
                         if slot.is_none() {
                             producer.publish();
                         }
@@ -61,7 +61,6 @@ fn what_is_produced_here_is_seen_whole_there() {
                     });
                     // SAFETY: a free slot is the producer's, and has room for an element.
                     unsafe { slot.cast::<Element>().write(element(number)) };
-                    producer.advance();
                     // Batches of different lengths.
                     if number % 7 == 0 || number == count - 1 {
                         producer.publish();
@@ -124,10 +123,9 @@ fn no_more_completions_wait_than_the_queue_holds_requests() {
     thread::scope(|scope| {
         scope.spawn(move || {
             for number in 0..REQUESTS {
-                let slot = wait(|| queue.free_slot());
+                let slot = wait(|| queue.take_slot());
                 // SAFETY: a free slot is the producer's, and has room for the number.
                 unsafe { slot.cast::<u64>().write(number) };
-                queue.advance();
                 queue.publish();
                 if is_over.load(Ordering::Relaxed) {
                     return;

@@ -19,13 +19,13 @@ use crate::arch::Arch;
 use crate::fetch::{self, Missing, Parts};
 use crate::guest::{self, protocol::Network};
 use crate::hca::{self, Hca};
-use crate::results::{self, Group, Verdict};
+use crate::results::{self, Case, Group, Verdict};
 use crate::store::Store;
 use crate::suite::{
     self, Built, Cell, Device, Ground, Job, Kept, Limits, Place, Record, Round, Sanitized,
     Sanitizer, Suite, Target,
 };
-use crate::support::{self, Column};
+use crate::support;
 
 /// What is known of where tests run, in the workspace.
 const RECORD: &str = "docs/support.txt";
@@ -150,7 +150,10 @@ impl Test {
         let (host, of_guests) = self.run_all(&store, &suites, &kernels, &rounds)?;
         let columns = columns(&kernels, &rounds, &of_guests);
         if let Some(path) = &self.support {
-            write_support(path, &kernels, &rounds, &columns)?;
+            match results::totals(&of_guests).clean() {
+                true => write_support(path, &kernels, &rounds, &columns)?,
+                false => println!("tests failed, so {} is not written", path.display()),
+            }
         }
         let nowhere = ran_nowhere(&record, &rounds, &columns);
         let groups: Vec<Group> = host.into_iter().chain(of_guests).chain(absent).collect();
@@ -593,6 +596,15 @@ fn failed(round: &Round, kernel: &Kernel, error: &anyhow::Error) -> Group {
     group
 }
 
+/// What ran on one kernel with one device.
+#[derive(Clone, Debug)]
+struct Column {
+    /// What the kernel is compiled for.
+    arch: Arch,
+    /// The tests.
+    cases: Vec<Case>,
+}
+
 /// The results of tests by kernel and device. What else is in a group, such as what the kernel complained
 /// about, is left out.
 fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column> {
@@ -601,8 +613,6 @@ fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column
         let cases = group.cases.iter();
         Column {
             arch: kernels[round.kernel].arch,
-            kernel: kernels[round.kernel].series.clone(),
-            device: round.place.device(),
             cases: cases
                 .filter(|case| names.contains(&case.name))
                 .cloned()
@@ -621,7 +631,8 @@ fn of_deal<'a>(
     both.filter(|(_, column)| column.arch == Arch::X86_64)
 }
 
-/// Writes the page for people, and beside it what the next run that deals tests must know.
+/// Writes what the next run that deals tests must know, and beside it the page for people, made from it. No
+/// test has failed, so a test that ran has passed.
 fn write_support(
     path: &Path,
     kernels: &[Kernel],
@@ -637,7 +648,7 @@ fn write_support(
         }
     }
     for (path, text) in [
-        (path.to_path_buf(), support::page(columns)),
+        (path.to_path_buf(), support::page(&record)),
         (path.with_extension("txt"), record.text()),
     ] {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;

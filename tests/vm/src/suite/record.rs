@@ -1,7 +1,7 @@
 //! Where each test of the guests ran when all were run in full: what a run that deals them knows before it
 //! begins.
 //!
-//! A file of one line for each test, beside the page for people (`crate::support`) and written with it.
+//! A file of one line for each test. The page for people (`crate::support`) is made from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -45,6 +45,17 @@ impl Record {
         }
     }
 
+    /// The kernels' series.
+    pub(crate) fn kernels(&self) -> &[String] {
+        &self.kernels
+    }
+
+    /// Whether a test of this name was tried.
+    #[cfg(test)]
+    pub(crate) fn knows(&self, test: &str) -> bool {
+        self.ran.contains_key(test)
+    }
+
     /// Whether a test is known to have run in one of these cells.
     pub(crate) fn ran_in(&self, test: &str, cells: &[Cell]) -> bool {
         let ran = self.ran.get(test);
@@ -52,7 +63,7 @@ impl Record {
     }
 
     /// Of these cells, with kernels of these series: those that a test must be dealt among, and those that it
-    /// must run in as well, since nobody knows whether it can run there.
+    /// must run in as well, since it is not known whether it can run there.
     ///
     /// A test that is not in the record, or is known to run nowhere, must run in all; and on a kernel of
     /// another series than the record's, every test must.

@@ -136,9 +136,9 @@ impl contract::SendQueue for SendQueue {
     }
 
     fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
-        if let Some(written) = self.written.last_mut() {
-            written.note.wr_id = wr_id.unwrap_or(written.note.wr_id);
-            written.note.is_signaled |= flags.contains(SendFlags::SIGNALED);
+        if let Some(Written { note, .. }) = self.written.last_mut() {
+            note.wr_id = wr_id.unwrap_or(note.wr_id);
+            note.is_signaled |= flags.contains(SendFlags::SIGNALED);
         }
     }
 

@@ -106,8 +106,8 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
     .union(SendFlags::SIGNALED)
     .union(SendFlags::SOLICITED);
 
-/// Writes a request. For the usual operations of a connected queue pair there is code that writes this operation
-/// and no other.
+/// Writes a request. For the usual operations of a connected queue pair there is code that writes this
+/// operation and no other.
 ///
 /// # Safety
 ///
@@ -118,8 +118,8 @@ unsafe fn push<D: Listed>(
     queue: &mut D::SendQueue,
     request: &ibv_send_wr,
 ) -> Result<()> {
-    // SAFETY: all forms of the union are integers and pointers; the program has filled that which the operation
-    // has.
+    // SAFETY: all forms of the union are integers and pointers; the program has filled that which the
+    // operation has.
     let rdma = unsafe { request.wr.rdma };
     let remote = remote(rdma.remote_addr, rdma.rkey);
     // SAFETY: by this function's contract.

@@ -361,8 +361,8 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
     }
 }
 
-/// Takes the address of a request on a queue pair whose requests have such: writes the request if its payload was
-/// there before.
+/// Takes the address of a request on a queue pair whose requests have such: writes the request if its payload
+/// was there before.
 ///
 /// # Safety
 ///

@@ -6,9 +6,9 @@ use crate::work::Progress;
 
 /// A queue's notes of its requests, each under a number that the device gives back with the completion.
 ///
-/// How far the queue is counts from the oldest request on: a request counts as finished when all before it are.
-/// While the oldest one is not, at most [`WINDOW`] times the capacity are posted, so that the memory for that
-/// has a bound.
+/// How far the queue is counts from the oldest request on: a request counts as finished when all before it
+/// are. While the oldest one is not, at most [`WINDOW`] times the capacity are posted, so that the memory for
+/// that has a bound.
 #[derive(Debug)]
 pub(crate) struct Unordered<N> {
     /// By number; none where the number is free. With the count of requests before it.

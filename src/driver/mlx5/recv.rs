@@ -57,8 +57,8 @@ pub(crate) struct RecvQueue {
     rings: Arc<Rings>,
 }
 
-// SAFETY: the elements are memory that `ring` keeps; only this value writes to them, and a poller while the gate is
-// closed.
+// SAFETY: the elements are memory that `ring` keeps; only this value writes to them, and a poller while the
+// gate is closed.
 unsafe impl Send for SharedRecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SharedRecvQueue {}
@@ -315,7 +315,8 @@ impl contract::RecvQueue for SharedRecvQueue {
             let capacity = self.ledger.capacity();
             return Err(PostError::QueueFull { capacity });
         };
-        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge` slices.
+        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge`
+        // slices.
         unsafe {
             let element = self.elements.add(head as usize * self.stride);
             let link = element.add(SrqNext::INDEX).cast::<u16>();

@@ -258,8 +258,8 @@ impl SendQueue {
         }
     }
 
-    /// Rings by copying the last WQE to the register, if it is alone and in one piece and has so many blocks; else by
-    /// its first 8 bytes.
+    /// Rings by copying the last WQE to the register, if it is alone and in one piece and has so many blocks;
+    /// else by its first 8 bytes.
     ///
     /// # Safety
     ///
@@ -337,8 +337,8 @@ impl contract::SendQueue for SendQueue {
         let Position { block, count, .. } = self.tail;
         let count = count.wrapping_add(1);
         let may_wrap = block & self.mask > self.last_whole;
-        // SAFETY: there is room for a request, so the ring has blocks; the payload fits, and the scratch space has
-        // room for the largest request.
+        // SAFETY: there is room for a request, so the ring has blocks; the payload fits, and the scratch
+        // space has room for the largest request.
         let (wqe, blocks) = unsafe {
             let wqe = self.block(block);
             let at = match may_wrap {

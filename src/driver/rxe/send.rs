@@ -144,8 +144,8 @@ impl contract::SendQueue for SendQueue {
             Payload::Gather(_) | Payload::Sges(_) => flags,
             Payload::Inline(_) | Payload::InlineSges(_) => flags | SendFlags::INLINE,
         };
-        // SAFETY: the slot is this side's alone until it is published; it is aligned to 8 and holds a `SendWqe`,
-        // followed by `max_sge` slices or `max_inline` bytes, which `new` made sure of.
+        // SAFETY: the slot is this side's alone until it is published; it is aligned to 8 and holds a
+        // `SendWqe`, followed by `max_sge` slices or `max_inline` bytes, which `new` made sure of.
         unsafe {
             write_payload(wqe, payload);
             write_request(wqe, operation, to);
@@ -158,8 +158,8 @@ impl contract::SendQueue for SendQueue {
 
     #[inline(always)]
     fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
-        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone until
-        // it is published.
+        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone
+        // until it is published.
         let wqe = unsafe { self.last.cast::<SendWqe>().as_mut() };
         if let Some(wr_id) = wr_id {
             wqe.wr.wr_id = wr_id;

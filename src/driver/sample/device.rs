@@ -1,7 +1,7 @@
 //! The device: memory of this process, and a mutex in the place of the bus.
 //!
-//! It executes what was rung in an order that a seed decides, whenever somebody looks for completions. It knows
-//! requests by the driver's numbers, and completes every one of them.
+//! It executes what was rung in an order that a seed decides, whenever somebody looks for completions. It
+//! knows requests by the driver's numbers, and completes every one of them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};

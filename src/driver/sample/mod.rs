@@ -1,8 +1,9 @@
-//! A driver to copy, built for the unit tests alone: of a small [`device`] in memory that has no shared receive
-//! queues, takes a destination with each request, and completes requests in any order, all of them.
+//! A driver to copy, built for the unit tests alone: of a small [`device`] in memory that has no shared
+//! receive queues, takes a destination with each request, and completes requests in any order, all of them.
 //!
-//! What a driver leaves out is refused by name. Here these are still `create_cq` and `create_qp`: [`queues`] has
-//! what they are to give out, and [`traffic`] tests it. [`queue`] has careless queues for tests of the objects.
+//! What a driver leaves out is refused by name. Here these are still `create_cq` and `create_qp`: [`queues`]
+//! has what they are to give out, and [`traffic`] tests it. [`queue`] has careless queues for tests of the
+//! objects.
 
 mod device;
 mod queue;

@@ -270,8 +270,8 @@ impl<'a> QpBuilder<'a> {
     /// Creates the queue pair, with a transport that is chosen at run time.
     ///
     /// The types [`RAW_PACKET`](QpType::RAW_PACKET), [`XRC_SEND`](QpType::XRC_SEND) and
-    /// [`DRIVER`](QpType::DRIVER), a device's own, depend on the driver; rxe has none of them. There are no send requests for raw packets yet: posting fails with
-    /// [`PostError::NotInTransport`].
+    /// [`DRIVER`](QpType::DRIVER), a device's own, depend on the driver; rxe has none of them. There are no
+    /// send requests for raw packets yet: posting fails with [`PostError::NotInTransport`].
     ///
     /// # Errors
     ///

@@ -141,9 +141,9 @@ pub enum Ud {}
 #[derive(Clone, Copy, Debug)]
 pub enum Xrc {}
 
-/// Scalable reliable datagram, a device's own transport ([`QpType::DRIVER`]): each request has its destination,
-/// as for [`Ud`], and is acknowledged, but requests arrive and complete in any order. SENDs have at most the
-/// port's longest message; WRITEs and READs are not limited by that.
+/// Scalable reliable datagram, a device's own transport ([`QpType::DRIVER`]): each request has its
+/// destination, as for [`Ud`], and is acknowledged, but requests arrive and complete in any order. SENDs have
+/// at most the port's longest message; WRITEs and READs are not limited by that.
 #[derive(Clone, Copy, Debug)]
 pub enum Srd {}
 

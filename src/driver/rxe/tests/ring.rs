@@ -208,7 +208,7 @@ fn a_consumer_index_ahead_of_what_was_published_frees_nothing() {
     let mut ring = producer(&memory, 8).unwrap();
     for ahead in [1, 3, 7] {
         memory.set(CONSUMER_INDEX, 0);
-        while let Some(_) = ring.take_slot() {
+        while ring.take_slot().is_some() {
             assert!(ring.pending() <= ring.capacity());
             memory.set(CONSUMER_INDEX, ahead);
         }

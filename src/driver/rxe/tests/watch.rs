@@ -38,7 +38,7 @@ fn send() -> Wc {
 /// Fills all slots that are given out, and has the kernel be done with them.
 fn run(queue: &mut Producer, kernel: &mut KernelConsumer) -> u32 {
     let mut count = 0;
-    while let Some(_) = queue.take_slot() {
+    while queue.take_slot().is_some() {
         count += 1;
     }
     queue.publish();

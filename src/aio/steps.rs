@@ -101,3 +101,48 @@ impl Steps {
         self.0.into_iter()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::work::PdTag;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Would catch a list that is full before it counts as many: a completion that wakes a task and has its
+    /// queue pair fail would then panic.
+    #[test]
+    fn there_is_room_for_a_completion_until_they_are_many() {
+        let count = Arc::new(Count::default());
+        let wake = || After::Wake(Waker::from(Arc::clone(&count)));
+        let table = Arc::new(Table::new(0, (Some(1), PdTag::new(1, 1)), (1, 0), None));
+        // However many there were before.
+        for before in 0..2 * AT_ONCE {
+            let mut steps = Steps::new();
+            let mut wakes = 0;
+            while wakes < before && !steps.are_many() {
+                steps.add(&table, 0, wake());
+                wakes += 1;
+            }
+            if !steps.are_many() {
+                steps.add(&table, 0, wake());
+                steps.fail(&table);
+                wakes += 1;
+            }
+            count.0.store(0, Ordering::Relaxed);
+            steps.follow();
+            assert_eq!(count.0.load(Ordering::Relaxed), wakes);
+            assert!(steps.are_none());
+        }
+    }
+}

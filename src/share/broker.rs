@@ -246,6 +246,11 @@ impl Broker {
             refuse(&socket, Refusal::Denied);
             return self.discard(socket);
         }
+        self.seat(socket, user, now);
+    }
+
+    /// Takes a connection of a user who may join.
+    pub(super) fn seat(&mut self, socket: OwnedFd, user: u32, now: Instant) {
         self.make_room(user);
         let number = self.next_client;
         self.next_client += 1;

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, recv, send, sendmsg,
-    shutdown,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown,
+    SocketFlags, SocketType, recv, send, sendmsg, shutdown, socketpair,
 };
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -747,6 +747,34 @@ fn a_user_has_a_share_of_the_places() {
         assert_eq!(answer(client), Some(Err(Refusal::Later)));
     }
     assert!(new.iter().all(is_open), "the oldest give way");
+}
+
+/// Catches a crowd of one user that drives out a silent connection of another's, and one that counts with the
+/// other's.
+#[test]
+fn a_crowd_of_one_user_takes_no_place_of_another() {
+    let (one, other) = (own_user(), own_user() + 1);
+    let mut stall = Stall::new(Limits {
+        users: vec![one, other],
+        pending: 8,
+        ..limits()
+    });
+    // Both are of this process, so the broker is told whose they are.
+    let mut seat = |user| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (client, server) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        stall.broker.seat(server, user, Instant::now());
+        client
+    };
+    let silent = seat(one);
+    let crowd: Vec<OwnedFd> = (0..20).map(|_| seat(other)).collect();
+    assert!(is_open(&silent), "the oldest of all, but of another user");
+    let late: Vec<OwnedFd> = (0..3).map(|_| seat(one)).collect();
+    assert!(is_open(&silent), "four of eight places are this user's");
+    assert!(late.iter().all(is_open));
+    let open = crowd.iter().filter(|client| is_open(client)).count();
+    assert_eq!(open, 4, "and four the other's");
 }
 
 /// Catches an end by which somebody joins: 64 silent connections are ahead of the right key.

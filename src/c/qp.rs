@@ -224,7 +224,11 @@ pub(super) fn target(
 ) -> *mut ibv_qp {
     let refusals = context.driver().refusals();
     let object = QpObject {
-        c: CStruct::new(extended(plain)),
+        c: CStruct::new(ibv_qp_ex {
+            // Without it no other of the functions may be called.
+            wr_start: None,
+            ..extended(plain)
+        }),
         sends: Gate::new(false),
         receives: Gate::new(true),
         has_functions: false,

@@ -354,7 +354,7 @@ impl contract::SendQueue for SendQueue {
         let note = self.ledger.note(block);
         note.write(wr_id, count, change.unwrap_or(0));
         (self.last, self.last_note) = (wqe, NonNull::from(note));
-        self.last_is_whole = !may_wrap;
+        self.last_is_whole = (block & self.mask) + blocks <= self.layout.blocks;
         self.tail = Position {
             block: block.wrapping_add(blocks),
             count,

@@ -291,7 +291,7 @@ fn a_block_is_stored_in_one_go() -> Result {
     // forms.
     let copies = |symbol: &Symbol| {
         let name = symbol.name().unwrap_or_default();
-        let users = ["3uar", "14ring_otherwise", "10ring_batch"];
+        let users = ["3uar", "20ring_shared_register"];
         name.contains("4mlx5") && users.iter().any(|user| name.contains(user))
     };
     let (mut found, mut at_once) = (Vec::new(), false);

@@ -60,8 +60,6 @@ pub(crate) struct SendQueue {
     /// The WQE that was written last, in the ring, and its note, in the ledger.
     last: NonNull<u8>,
     last_note: NonNull<SendNote>,
-    /// It does not wrap round the ring.
-    last_is_whole: bool,
     /// The flags that every WQE has.
     always: u8,
     qpn: u32,
@@ -116,7 +114,6 @@ impl SendQueue {
             room_until: 0,
             last: ring,
             last_note: NonNull::from(ledger.note(0)),
-            last_is_whole: true,
             always: if signal_all { control::CQ_UPDATE } else { 0 },
             qpn,
             ledger,
@@ -354,7 +351,6 @@ impl contract::SendQueue for SendQueue {
         let note = self.ledger.note(block);
         note.write(wr_id, count, change.unwrap_or(0));
         (self.last, self.last_note) = (wqe, NonNull::from(note));
-        self.last_is_whole = (block & self.mask) + blocks <= self.layout.blocks;
         self.tail = Position {
             block: block.wrapping_add(blocks),
             count,
@@ -395,10 +391,10 @@ impl contract::SendQueue for SendQueue {
         // Relaxed: ordered by the barriers around it.
         let counter = self.rings.record.counter(RECORD_SEND);
         counter.store((tail.block as u16).to_be(), Ordering::Relaxed);
-        let blocks = match requests == 1 && self.last_is_whole {
-            true => Some(tail.block.wrapping_sub(rung.block)),
-            false => None,
-        };
+        // A request that is alone begins at `rung`: its WQE is in one piece if it ends before the ring does.
+        let blocks = tail.block.wrapping_sub(rung.block);
+        let is_whole = (rung.block & self.mask) + blocks <= self.layout.blocks;
+        let blocks = (requests == 1 && is_whole).then_some(blocks);
         // SAFETY: there is at least one request.
         unsafe {
             match self.shares_register {

@@ -15,7 +15,7 @@ use super::write::WriteBuffer;
 use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
 use crate::error::{Error, Result, Verb};
 
-pub(crate) use doorbell::{Doorbell, Failed, Unread};
+pub(crate) use doorbell::{Doorbell, Unread};
 
 /// An open uverbs file, its driver, and what is known about the kernel.
 #[derive(Debug)]

@@ -52,7 +52,7 @@ pub(crate) use fd::{CommandFd, write};
     unused_imports,
     reason = "not every driver's doorbell is a system call"
 )]
-pub(crate) use fd::{Doorbell, Failed, Unread};
+pub(crate) use fd::{Doorbell, Unread};
 pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};

@@ -34,7 +34,7 @@ pub(crate) struct Doorbell {
 
 /// How write(2) has failed: what the kernel answered, which is looked at out of line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Failed(i32);
+struct Failed(i32);
 
 impl Failed {
     fn errno(self) -> Errno {
@@ -96,19 +96,19 @@ impl Doorbell {
 
     /// Whether it is rung by write(2).
     #[inline(always)]
-    pub(crate) fn is_write(&self) -> bool {
+    fn is_write(&self) -> bool {
         self.way == Way::Write
     }
 
     /// Rings it by write(2).
     #[inline(always)]
-    pub(crate) fn write(&self) -> Result<(), Failed> {
+    fn write(&self) -> Result<(), Failed> {
         write(self.fd.fd.as_fd(), self.command.as_bytes())
     }
 
     /// What to do when write(2) has failed.
     #[cold]
-    pub(crate) fn after(&mut self, failed: Failed) -> Result<(), Errno> {
+    fn after(&mut self, failed: Failed) -> Result<(), Errno> {
         match failed.errno() {
             Errno::INTR => self.ring(),
             Errno::ACCESS if self.fd.routes.may_ioctl() => {

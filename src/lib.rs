@@ -32,7 +32,7 @@
 //! | opening a device | [`open`], [`devices`], [`device::topology`] |
 //! | memory | [`Pd::register`], [`Mr`] |
 //! | queue pairs and connecting them | [`Pd::create_qp`], [`Qp::connect`]; by IP address: [`cm`] |
-//! | posting | [`Qp::send`], [`Qp::post`], [`Qp::one`], [`Qp::recv`], [`Srq::recv`] |
+//! | posting | [`Qp::batch`], [`Qp::post`], [`Qp::one`], [`Qp::recv`], [`Srq::recv`] |
 //! | completions and waiting for them | [`Cq::poll`], [`Cq::wait`], [`CompletionChannel`] |
 //! | datagrams and multicast | [`Qp::activate`], [`Ah`], [`Qp::attach_mcast`] |
 //! | async programs | [`aio`], with buffers of [`buf`] |
@@ -109,8 +109,8 @@ pub use gid::Gid;
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::{
-    Batch, Caps, ConnectOptions, Endpoint, InDomain, NoDomain, One, Qp, QpState, Rc, RecvHalf,
-    SendHalf, Uc, Ud,
+    Batch, Caps, ConnectOptions, Endpoint, InDomain, Inline, NoDomain, PeerSrq, Qp, QpState, Rc,
+    RecvBatch, RecvHalf, Request, SendHalf, Uc, Ud,
 };
 pub use srq::Srq;
 pub use uverbs_uapi::enums::{WcOpcode, WcStatus};

@@ -103,12 +103,11 @@ fn take_many(
 #[inline(never)]
 #[unsafe(export_name = "op_bare_post_many")]
 fn bare_post_many(qp: &mut uverbs::Qp<Rc>, from: &LocalSlice, to: &RemoteSlice) -> bool {
-    let mut batch = qp.send();
+    let mut batch = qp.batch();
     for _ in 0..MANY {
-        match batch.write(from, *to) {
-            Ok(posted) => posted.signaled(7),
-            Err(_) => return false,
-        };
+        if batch.signaled(7).write(from, *to).is_err() {
+            return false;
+        }
     }
     batch.ring().is_ok()
 }
@@ -145,12 +144,8 @@ fn allocating() -> Box<[u8; WRITE]> {
 #[inline(never)]
 #[unsafe(export_name = "op_bare_post")]
 fn bare_post(qp: &mut uverbs::Qp<Rc>, from: &LocalSlice, to: &RemoteSlice) -> bool {
-    let mut batch = qp.send();
-    match batch.write(from, *to) {
-        Ok(posted) => posted.signaled(7),
-        Err(_) => return false,
-    };
-    batch.ring().is_ok()
+    let mut batch = qp.batch();
+    batch.signaled(7).write(from, *to).is_ok() && batch.ring().is_ok()
 }
 
 /// Polls its completion.
@@ -334,8 +329,8 @@ fn bare(pd: &uverbs::Pd, options: &ConnectOptions, to: &RemoteSlice) -> Result<(
         Ok(())
     })?;
     row("bare_poll", || {
-        let mut batch = here.send();
-        batch.write(from, *to)?.signaled(7);
+        let mut batch = here.batch();
+        batch.signaled(7).write(from, *to)?;
         batch.ring()?;
         sleep(SETTLE);
         ensure!(bare_poll(&mut cq), "a completion");
@@ -350,9 +345,9 @@ fn bare(pd: &uverbs::Pd, options: &ConnectOptions, to: &RemoteSlice) -> Result<(
         Ok(())
     })?;
     row("bare_poll_many", || {
-        let mut batch = here.send();
+        let mut batch = here.batch();
         for _ in 0..MANY {
-            batch.write(from, *to)?.signaled(7);
+            batch.signaled(7).write(from, *to)?;
         }
         batch.ring()?;
         sleep(SETTLE);

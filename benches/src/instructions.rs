@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use uverbs::{Cq, InDomain, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain};
+use uverbs::{Cq, InDomain, Inline, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain};
 
 use crate::pair::Pair;
 
@@ -37,24 +37,16 @@ const SETTLE: Duration = Duration::from_millis(700);
 #[inline(never)]
 #[unsafe(export_name = "op_post_write")]
 fn post_write(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice, wr_id: u64) -> bool {
-    let mut batch = qp.send();
-    match batch.write(from, *to) {
-        Ok(posted) => posted.signaled(wr_id),
-        Err(_) => return false,
-    };
-    batch.ring().is_ok()
+    let mut batch = qp.batch();
+    batch.signaled(wr_id).write(from, *to).is_ok() && batch.ring().is_ok()
 }
 
 /// Posts one signaled inline SEND.
 #[inline(never)]
 #[unsafe(export_name = "op_post_inline")]
 fn post_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
-    let mut batch = qp.send();
-    match batch.send_inline(bytes) {
-        Ok(posted) => posted.signaled(wr_id),
-        Err(_) => return false,
-    };
-    batch.ring().is_ok()
+    let mut batch = qp.batch();
+    batch.signaled(wr_id).send(Inline(bytes)).is_ok() && batch.ring().is_ok()
 }
 
 /// Posts one signaled WRITE, in one call.
@@ -68,7 +60,7 @@ fn one_write(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice, wr_id: u64) -
 #[inline(never)]
 #[unsafe(export_name = "op_one_inline")]
 fn one_inline(qp: &mut Qp<Rc>, bytes: &[u8; INLINE], wr_id: u64) -> bool {
-    qp.one(wr_id).send_inline(bytes).is_ok()
+    qp.one(wr_id).send(Inline(bytes)).is_ok()
 }
 
 /// Posts one signaled WRITE in a thread domain.
@@ -81,14 +73,10 @@ fn domain_write(
     to: &RemoteSlice,
     wr_id: u64,
 ) -> bool {
-    let Ok(mut batch) = qp.send(td) else {
+    let Ok(mut batch) = qp.batch(td) else {
         return false;
     };
-    match batch.write(from, *to) {
-        Ok(posted) => posted.signaled(wr_id),
-        Err(_) => return false,
-    };
-    batch.ring().is_ok()
+    batch.signaled(wr_id).write(from, *to).is_ok() && batch.ring().is_ok()
 }
 
 /// Posts one signaled WRITE in a thread domain, in one call.
@@ -109,13 +97,15 @@ fn domain_one_write(
 #[inline(never)]
 #[unsafe(export_name = "op_post_batch")]
 fn post_batch(qp: &mut Qp<Rc>, from: &[LocalSlice; BATCH], to: &RemoteSlice) -> bool {
-    let mut batch = qp.send();
+    let mut batch = qp.batch();
     for (index, slice) in from.iter().enumerate() {
-        match batch.write(slice, *to) {
-            Ok(posted) if index == BATCH - 1 => posted.signaled(index as u64),
-            Ok(posted) => posted.id(index as u64),
-            Err(_) => return false,
+        let request = match index == BATCH - 1 {
+            true => batch.signaled(index as u64),
+            false => batch.unsignaled(index as u64),
         };
+        if request.write(slice, *to).is_err() {
+            return false;
+        }
     }
     batch.ring().is_ok()
 }
@@ -124,22 +114,16 @@ fn post_batch(qp: &mut Qp<Rc>, from: &[LocalSlice; BATCH], to: &RemoteSlice) -> 
 #[inline(never)]
 #[unsafe(export_name = "op_post_receive")]
 fn post_receive(qp: &mut Qp<Rc>, into: &LocalSlice, wr_id: u64) -> bool {
-    let mut batch = qp.recv();
-    match batch.post(wr_id, into) {
-        Ok(()) => batch.ring().is_ok(),
-        Err(_) => false,
-    }
+    let mut batch = qp.recv_batch();
+    batch.post(wr_id, into).is_ok() && batch.ring() == 1
 }
 
 /// Posts one receive to a shared queue.
 #[inline(never)]
 #[unsafe(export_name = "op_post_shared")]
 fn post_shared(srq: &mut Srq, into: &LocalSlice, wr_id: u64) -> bool {
-    let mut batch = srq.recv();
-    match batch.post(wr_id, into) {
-        Ok(()) => batch.ring().is_ok(),
-        Err(_) => false,
-    }
+    let mut batch = srq.batch();
+    batch.post(wr_id, into).is_ok() && batch.ring() == 1
 }
 
 /// Polls at most `MAX` completions; gives how many there were, and adds up their ids.
@@ -339,11 +323,11 @@ fn shared(pair: &mut Pair, ids: &mut u64) -> Result<()> {
     let rows = ["poll_shared", "poll_shared_many"];
     polls(&mut pair.peer_cq, rows, ids, || {
         // Not by `post_shared`, whose instructions would count as those of the polls.
-        let mut batch = srq.recv();
+        let mut batch = srq.batch();
         for _ in posted..READY {
             batch.post(8, into)?;
         }
-        batch.ring()?;
+        batch.ring();
         posted = posted.max(READY);
         posted -= READY;
         send(&mut qp, &mut pair.cq)
@@ -352,19 +336,19 @@ fn shared(pair: &mut Pair, ids: &mut u64) -> Result<()> {
 
 /// Posts receives, uncounted.
 fn receive(qp: &mut Qp<Rc>, into: &LocalSlice, count: usize) -> Result<()> {
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     for _ in 0..count {
         batch.post(8, into)?;
     }
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
 /// Posts [`READY`] SENDs, uncounted, and waits until their messages have been received.
 fn send(qp: &mut Qp<Rc>, cq: &mut Cq) -> Result<()> {
-    let mut batch = qp.send();
+    let mut batch = qp.batch();
     for wr_id in 0..READY {
-        batch.send_inline(&[9; INLINE])?.signaled(wr_id as u64);
+        batch.signaled(wr_id as u64).send(Inline(&[9; INLINE]))?;
     }
     batch.ring()?;
     drain(cq, READY)?;
@@ -374,9 +358,9 @@ fn send(qp: &mut Qp<Rc>, cq: &mut Cq) -> Result<()> {
 
 /// Posts [`READY`] signaled WRITEs, uncounted, and waits until they have completed.
 fn make_ready(qp: &mut Qp<Rc>, from: &LocalSlice, to: &RemoteSlice) -> Result<()> {
-    let mut batch = qp.send();
+    let mut batch = qp.batch();
     for wr_id in 0..READY {
-        batch.write(from, *to)?.signaled(wr_id as u64);
+        batch.signaled(wr_id as u64).write(from, *to)?;
     }
     batch.ring()?;
     sleep(SETTLE);

@@ -150,23 +150,24 @@ impl Side {
 
     fn post_receives(&mut self, count: usize) -> Result<()> {
         let into = self.memory.slice(..)?;
-        let mut receives = self.qp.recv();
+        let mut receives = self.qp.recv_batch();
         for _ in 0..count {
             receives.post(0, into)?;
         }
-        receives.ring()?;
+        receives.ring();
         Ok(())
     }
 
     fn post(&mut self, work: Work, remote: RemoteSlice, id: Option<u64>) -> Result<()> {
         let local = self.memory.slice(..)?;
-        let mut batch = self.qp.send();
-        let posted = match work {
-            Work::SendLatency | Work::SendRate => batch.send(local)?,
-            Work::ReadLatency | Work::ReadRate => batch.read(local, remote)?,
+        let mut batch = self.qp.batch();
+        let request = match id {
+            Some(id) => batch.signaled(id),
+            None => batch.unsignaled(0),
         };
-        if let Some(id) = id {
-            posted.signaled(id);
+        match work {
+            Work::SendLatency | Work::SendRate => request.send(local)?,
+            Work::ReadLatency | Work::ReadRate => request.read(local, remote)?,
         }
         batch.ring()?;
         Ok(())

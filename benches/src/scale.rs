@@ -89,8 +89,8 @@ fn once(qps: &mut [Qp<Rc>], cq: &mut Cq, mr: &Mr<Vec<u8>>, from: usize) -> Resul
     let count = qps.len();
     let started = Instant::now();
     for index in from..from + ROUND {
-        let mut batch = qps[index % count].send();
-        batch.write(local, remote)?.signaled(index as u64);
+        let mut batch = qps[index % count].batch();
+        batch.signaled(index as u64).write(local, remote)?;
         batch.ring()?;
     }
     let post = started.elapsed();

@@ -136,21 +136,22 @@ impl Transfer {
         let remote = target.remote().slice(..size)?;
         if operation == Operation::Send {
             let into = target.slice(..size)?;
-            let mut receives = there.recv();
+            let mut receives = there.recv_batch();
             for wr_id in 0..count {
                 receives.post(wr_id as u64, into)?;
             }
-            receives.ring()?;
+            receives.ring();
         }
-        let mut batch = here.send();
+        let mut batch = here.batch();
         for wr_id in 0..count {
-            let posted = match operation {
-                Operation::Write => batch.write(local, remote)?,
-                Operation::Read => batch.read(local, remote)?,
-                Operation::Send => batch.send(local)?,
+            let request = match wr_id == count - 1 {
+                true => batch.signaled(wr_id as u64),
+                false => batch.unsignaled(wr_id as u64),
             };
-            if wr_id == count - 1 {
-                posted.signaled(wr_id as u64);
+            match operation {
+                Operation::Write => request.write(local, remote)?,
+                Operation::Read => request.read(local, remote)?,
+                Operation::Send => request.send(local)?,
             }
         }
         batch.ring()?;

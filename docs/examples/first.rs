@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use uverbs::{Access, Caps, Rc};
+use uverbs::{Access, Caps, Inline, Rc};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The device named on the command line, or the first one.
@@ -30,11 +30,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Two RDMA WRITEs and one doorbell. Only the second asks for a completion.
     source.write_at(0, b"hello, ")?;
-    let mut batch = here.send();
-    batch.write(source.slice(..7)?, target.remote().slice(..7)?)?;
+    let mut batch = here.batch();
     batch
-        .write_inline(b"verbs", target.remote().slice(7..)?)?
-        .signaled(7);
+        .unsignaled(0)
+        .write(source.slice(..7)?, target.remote().slice(..7)?)?;
+    batch
+        .signaled(7)
+        .write(Inline(b"verbs"), target.remote().slice(7..)?)?;
     batch.ring()?;
 
     let mut done = false;

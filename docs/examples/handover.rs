@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use memmap2::MmapRaw;
 use uverbs::share::{Address, Join, ShareKey};
-use uverbs::{Access, Caps, ConnectOptions, Context, Cq, Mr, Qp, Rc, RemoteSlice, mr::RemoteKey};
+use uverbs::{
+    Access, Caps, ConnectOptions, Context, Cq, Inline, Mr, Qp, Rc, RemoteSlice, mr::RemoteKey,
+};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -223,11 +225,13 @@ impl Client {
     fn round(&mut self) -> Result {
         self.counter += 1;
         let bytes = self.counter.to_ne_bytes();
-        let mut batch = self.qp.send();
-        batch.write_inline(&bytes, self.served.slice(..8)?)?;
+        let mut batch = self.qp.batch();
         batch
-            .read(self.buffer.slice(..8)?, self.served.slice(..8)?)?
-            .signaled(1);
+            .unsignaled(0)
+            .write(Inline(&bytes), self.served.slice(..8)?)?;
+        batch
+            .signaled(1)
+            .read(self.buffer.slice(..8)?, self.served.slice(..8)?)?;
         batch.ring()?;
         if self.finish::<8>()? != bytes {
             return Err("what was read is not what was written".into());
@@ -237,10 +241,10 @@ impl Client {
     }
 
     fn look_for_greeting(&mut self) -> Result {
-        let mut batch = self.qp.send();
+        let mut batch = self.qp.batch();
         batch
-            .read(self.buffer.slice(..24)?, self.served.slice(64..88)?)?
-            .signaled(1);
+            .signaled(1)
+            .read(self.buffer.slice(..24)?, self.served.slice(64..88)?)?;
         batch.ring()?;
         match self.finish::<24>()? == *GREETING {
             true => Ok(()),

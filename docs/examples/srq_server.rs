@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use uverbs::event::{AsyncEventType, AsyncEvents, EventSource};
-use uverbs::{Access, Caps, Context, Cq, Endpoint, Mr, Pd, Qp, Rc, RemoteSlice, Srq};
+use uverbs::{Access, Caps, Context, Cq, Endpoint, Inline, Mr, Pd, Qp, Rc, RemoteSlice, Srq};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -93,9 +93,9 @@ impl Server {
     /// Puts a receive into the stock.
     fn receive(&mut self, slot: usize) -> Result<()> {
         let into = self.inbox.slot(slot, LINE)?;
-        let mut batch = self.srq.recv();
+        let mut batch = self.srq.batch();
         batch.post(slot as u64, into)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -144,8 +144,8 @@ impl Server {
         connection.qp.post(|batch| {
             let length = text.len() as u32;
             batch
-                .write_imm_inline(text.as_bytes(), to, length)?
-                .signaled(SEND);
+                .signaled(SEND)
+                .write_imm(Inline(text.as_bytes()), to, length)?;
             Ok(())
         })?;
         Ok(())
@@ -188,13 +188,13 @@ fn client(server: SocketAddr, number: u64) -> Result<()> {
     exchange(&stream, qp.endpoint()?, answers.remote(), |peer| {
         qp.connect(peer)?;
         // An answer is a WRITE with immediate data. It takes a receive, which needs no memory.
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         batch.post_empty(0)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     })?;
     let line = format!("client {number} was here");
-    qp.post(|batch| batch.send_inline(line.as_bytes()).map(drop))?;
+    qp.one(1).send(Inline(line.as_bytes()))?;
     let completions = cq.wait(PATIENCE)?;
     for completion in &mut completions.ok_or("the server is silent")? {
         completion.result()?;
@@ -203,7 +203,7 @@ fn client(server: SocketAddr, number: u64) -> Result<()> {
         println!("{}", String::from_utf8_lossy(&answer));
     }
     qp.post(|batch| {
-        batch.send_inline(b"bye")?.signaled(SEND);
+        batch.signaled(SEND).send(Inline(b"bye"))?;
         Ok(())
     })?;
     // The queue pair stays until the server has the goodbye. The end of the stream tells it that this is

@@ -17,7 +17,7 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use uverbs::{Access, Caps, Context, Cq, Endpoint, Mr, Pd, Qp, Rc, RemoteSlice};
+use uverbs::{Access, Caps, Context, Cq, Endpoint, Inline, Mr, Pd, Qp, Rc, RemoteSlice};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -50,9 +50,9 @@ fn serve(device: Option<&str>) -> Result<()> {
     side.qp.connect(&peer)?;
     // A WRITE with immediate data takes a receive, so that it has a completion here. The receive needs no
     // memory. It is posted before the peer is told to begin.
-    let mut batch = side.qp.recv();
+    let mut batch = side.qp.recv_batch();
     batch.post_empty(1)?;
-    batch.ring()?;
+    batch.ring();
     wire.say("ready")?;
 
     let imm = side.wait_for_one()?;
@@ -79,7 +79,7 @@ fn call(address: &str, device: Option<&str>) -> Result<()> {
 
     let target = target.slice(..MESSAGE.len())?;
     side.qp.post(|batch| {
-        batch.write_imm_inline(MESSAGE, target, 42)?.signaled(7);
+        batch.signaled(7).write_imm(Inline(MESSAGE), target, 42)?;
         Ok(())
     })?;
     side.wait_for_one()?;

@@ -14,8 +14,8 @@ use super::steps::Step;
 use super::table::{Slot, Table, index};
 use crate::ah::UdPeer;
 use crate::buf::Buf;
-use crate::qp::transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport};
-use crate::qp::{self, One, Posted, SendHalf};
+use crate::qp::transport::{Atomic, RdmaRead, RdmaWrite, Transport};
+use crate::qp::{self, Inline, Peer, Reaches, Request, SendHalf};
 use crate::work::{LocalSlice, PostError, RemoteSlice};
 
 /// The send half of a queue pair.
@@ -76,16 +76,17 @@ pub trait Post<T: Transport> {
     #[inline]
     fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
     where
-        T: Connected,
+        T: Reaches<Peer>,
     {
-        self.start().alone(bytes, |one, slices| one.send(slices))
+        self.start()
+            .alone(bytes, |request, slices| request.send(slices))
     }
 
     /// Sends a message with immediate data: a number for the receiver.
     #[inline]
     fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Connected,
+        T: Reaches<Peer>,
     {
         self.batch().only(|batch| batch.send_imm(bytes, imm))
     }
@@ -94,35 +95,35 @@ pub trait Post<T: Transport> {
     #[inline]
     fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Connected,
+        T: Reaches<Peer>,
     {
         self.start()
-            .post_empty(Buf::default(), |one| one.send_inline(bytes))
+            .post_empty(Buf::default(), |request| request.send(Inline(bytes)))
     }
 
     /// Sends a datagram: the filled bytes. The peer's address handle is used only during this call.
     #[inline]
-    fn send_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B) -> Op<Sent<B>>
+    fn send_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B) -> Op<Sent<B>>
     where
-        T: Datagram,
+        T: Reaches<UdPeer<'p>>,
     {
         self.batch().only(|batch| batch.send_to(to, bytes))
     }
 
     /// Sends a datagram with immediate data.
     #[inline]
-    fn send_imm_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B, imm: u32) -> Op<Sent<B>>
+    fn send_imm_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Datagram,
+        T: Reaches<UdPeer<'p>>,
     {
         self.batch().only(|batch| batch.send_imm_to(to, bytes, imm))
     }
 
     /// Sends a datagram of a few bytes, which are copied into the request.
     #[inline]
-    fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Op<SentInline>
+    fn send_inline_to<'p>(&mut self, to: UdPeer<'p>, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Datagram,
+        T: Reaches<UdPeer<'p>>,
     {
         self.batch().only(|batch| batch.send_inline_to(to, bytes))
     }
@@ -131,17 +132,17 @@ pub trait Post<T: Transport> {
     #[inline]
     fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
     where
-        T: Connected + RdmaWrite,
+        T: RdmaWrite + Reaches<Peer>,
     {
         self.start()
-            .alone(bytes, move |one, slices| one.write(slices, to))
+            .alone(bytes, move |request, slices| request.write(slices, to))
     }
 
     /// Writes to the peer's memory and notifies it with a number, which takes one of its receives.
     #[inline]
     fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
-        T: Connected + RdmaWrite,
+        T: RdmaWrite + Reaches<Peer>,
     {
         self.batch().only(|batch| batch.write_imm(bytes, to, imm))
     }
@@ -151,10 +152,12 @@ pub trait Post<T: Transport> {
     #[inline]
     fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: Connected + RdmaRead,
+        T: RdmaRead + Reaches<Peer>,
     {
         self.start()
-            .alone_filling(into, from.length, move |one, slices| one.read(slices, from))
+            .alone_filling(into, from.length, move |request, slices| {
+                request.read(slices, from)
+            })
     }
 
     /// Adds a number to 8 bytes of the peer's memory, in host byte order, and returns their old value. The
@@ -162,7 +165,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
-        T: Connected + Atomic,
+        T: Atomic + Reaches<Peer>,
     {
         self.batch().only(|batch| batch.fetch_add(into, at, add))
     }
@@ -172,7 +175,7 @@ pub trait Post<T: Transport> {
     #[inline]
     fn compare_swap(&mut self, into: Buf, at: RemoteSlice, compare: u64, swap: u64) -> Op<Fetched>
     where
-        T: Connected + Atomic,
+        T: Atomic + Reaches<Peer>,
     {
         self.batch()
             .only(|batch| batch.compare_swap(into, at, compare, swap))
@@ -211,10 +214,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     fn add<K: Kind>(
         &mut self,
         buf: Buf,
-        push: impl for<'b> FnOnce(
-            &'b mut qp::Batch<'q, T>,
-            &[LocalSlice<'static>],
-        ) -> Result<Posted<'b>, PostError>,
+        push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<K> {
         let table = self.table;
         // By hand, as in `Start::post`.
@@ -228,15 +228,15 @@ impl<'q, T: Transport> Batch<'q, T> {
         unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
         // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
         let bytes = unsafe { slot.cargo() };
+        let request = raw.signaled(id);
         let posted = match (bytes.is_empty(), bytes.filled(table.pd)) {
-            (true, _) => push(raw, &[]),
-            (false, Some(slice)) => push(raw, std::slice::from_ref(&slice)),
+            (true, _) => push(request, &[]),
+            (false, Some(slice)) => push(request, std::slice::from_ref(&slice)),
             (false, None) => Err(PostError::ForeignPd),
         };
-        match posted {
-            Ok(posted) => posted.signaled(id),
-            Err(error) => return not_posted(table, (slot, id), error),
-        };
+        if let Err(error) = posted {
+            return not_posted(table, (slot, id), error);
+        }
         let before = self.last.replace(slot);
         let before = before.map_or(std::ptr::null(), std::ptr::from_ref);
         // Relaxed: only this batch has the slot until it is rung.
@@ -249,10 +249,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     fn add_payload<B: Payload>(
         &mut self,
         bytes: B,
-        push: impl for<'b> FnOnce(
-            &'b mut qp::Batch<'q, T>,
-            &[LocalSlice<'static>],
-        ) -> Result<Posted<'b>, PostError>,
+        push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<Sent<B>> {
         self.add(bytes.load().0, push)
     }
@@ -263,10 +260,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         &mut self,
         mut buf: Buf,
         length: u64,
-        push: impl for<'b> FnOnce(
-            &'b mut qp::Batch<'q, T>,
-            &[LocalSlice<'static>],
-        ) -> Result<Posted<'b>, PostError>,
+        push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<K> {
         match make_room(&mut buf, length) {
             Ok(()) => self.add(buf, push),
@@ -278,90 +272,98 @@ impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
     where
-        T: Connected,
+        T: Reaches<Peer>,
     {
-        self.add_payload(bytes, |raw, slices| raw.send(slices))
+        self.add_payload(bytes, |request, slices| request.send(slices))
     }
 
     /// Adds a message with immediate data.
     #[inline]
     pub fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Connected,
+        T: Reaches<Peer>,
     {
-        self.add_payload(bytes, |raw, slices| raw.send_imm(slices, imm))
+        self.add_payload(bytes, |request, slices| request.send_imm(slices, imm))
     }
 
     /// Adds a message of bytes that are copied into the request.
     #[inline]
     pub fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Connected,
+        T: Reaches<Peer>,
     {
-        self.add(Buf::default(), |raw, _| raw.send_inline(bytes))
+        self.add(Buf::default(), |request, _| request.send(Inline(bytes)))
     }
 
     /// Adds a datagram.
     #[inline]
-    pub fn send_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B) -> Op<Sent<B>>
+    pub fn send_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B) -> Op<Sent<B>>
     where
-        T: Datagram,
+        T: Reaches<UdPeer<'p>>,
     {
-        self.add_payload(bytes, |raw, slices| raw.send_to(to, slices))
+        self.add_payload(bytes, |request, slices| request.to(to).send(slices))
     }
 
     /// Adds a datagram with immediate data.
     #[inline]
-    pub fn send_imm_to<B: Payload>(&mut self, to: UdPeer<'_>, bytes: B, imm: u32) -> Op<Sent<B>>
+    pub fn send_imm_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Datagram,
+        T: Reaches<UdPeer<'p>>,
     {
-        self.add_payload(bytes, |raw, slices| raw.send_imm_to(to, slices, imm))
+        self.add_payload(bytes, |request, slices| {
+            request.to(to).send_imm(slices, imm)
+        })
     }
 
     /// Adds a datagram of bytes that are copied into the request.
     #[inline]
-    pub fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Op<SentInline>
+    pub fn send_inline_to<'p>(&mut self, to: UdPeer<'p>, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Datagram,
+        T: Reaches<UdPeer<'p>>,
     {
-        self.add(Buf::default(), |raw, _| raw.send_inline_to(to, bytes))
+        self.add(Buf::default(), |request, _| {
+            request.to(to).send(Inline(bytes))
+        })
     }
 
     /// Adds a WRITE.
     #[inline]
     pub fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
     where
-        T: Connected + RdmaWrite,
+        T: RdmaWrite + Reaches<Peer>,
     {
-        self.add_payload(bytes, |raw, slices| raw.write(slices, to))
+        self.add_payload(bytes, |request, slices| request.write(slices, to))
     }
 
     /// Adds a WRITE with immediate data.
     #[inline]
     pub fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
-        T: Connected + RdmaWrite,
+        T: RdmaWrite + Reaches<Peer>,
     {
-        self.add_payload(bytes, |raw, slices| raw.write_imm(slices, to, imm))
+        self.add_payload(bytes, |request, slices| request.write_imm(slices, to, imm))
     }
 
     /// Adds a READ.
     #[inline]
     pub fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: Connected + RdmaRead,
+        T: RdmaRead + Reaches<Peer>,
     {
-        self.add_filling(into, from.length, |raw, slices| raw.read(slices, from))
+        self.add_filling(into, from.length, |request, slices| {
+            request.read(slices, from)
+        })
     }
 
     /// Adds an atomic addition.
     #[inline]
     pub fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
-        T: Connected + Atomic,
+        T: Atomic + Reaches<Peer>,
     {
-        self.add_filling(into, WORD, |raw, slices| raw.fetch_add(slices[0], at, add))
+        self.add_filling(into, WORD, |request, slices| {
+            request.fetch_add(slices[0], at, add)
+        })
     }
 
     /// Adds an atomic compare-and-swap.
@@ -374,10 +376,10 @@ impl<'q, T: Transport> Batch<'q, T> {
         swap: u64,
     ) -> Op<Fetched>
     where
-        T: Connected + Atomic,
+        T: Atomic + Reaches<Peer>,
     {
-        self.add_filling(into, WORD, |raw, slices| {
-            raw.compare_swap(slices[0], at, compare, swap)
+        self.add_filling(into, WORD, |request, slices| {
+            request.compare_swap(slices[0], at, compare, swap)
         })
     }
 
@@ -470,14 +472,14 @@ impl<'q, T: Transport> Start<'q, T> {
     fn post<K: Kind>(
         self,
         buf: Buf,
-        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        post: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<K> {
         let Self { half, table } = self;
         // Without a guard: nothing here panics, and a guard would cost a second move.
         let buf = ManuallyDrop::new(buf);
         if buf.is_empty() {
             let buf = ManuallyDrop::into_inner(buf);
-            return Self { half, table }.post_empty(buf, move |one| post(one, &[]));
+            return Self { half, table }.post_empty(buf, move |request| post(request, &[]));
         }
         // SAFETY: this has the send half.
         let Some(slot) = (unsafe { table.take_send() }) else {
@@ -502,7 +504,7 @@ impl<'q, T: Transport> Start<'q, T> {
     fn post_empty<K: Kind>(
         self,
         buf: Buf,
-        post: impl FnOnce(One<'q, T>) -> Result<(), PostError>,
+        post: impl FnOnce(Request<'_, 'q, T>) -> Result<(), PostError>,
     ) -> Op<K> {
         let Self { half, table } = self;
         // SAFETY: this has the send half.
@@ -521,7 +523,7 @@ impl<'q, T: Transport> Start<'q, T> {
     fn alone<B: Payload>(
         self,
         bytes: B,
-        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        post: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<Sent<B>> {
         self.post(bytes.load().0, post)
     }
@@ -532,7 +534,7 @@ impl<'q, T: Transport> Start<'q, T> {
         self,
         mut buf: Buf,
         length: u64,
-        post: impl FnOnce(One<'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        post: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
     ) -> Op<K> {
         match make_room(&mut buf, length) {
             Ok(()) => self.post(buf, post),

@@ -95,7 +95,7 @@ impl Srq {
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
         // SAFETY: the table is that of the queue.
-        unsafe { super::recv::post(self.raw.recv(), &self.anchor.table, buf) }
+        unsafe { super::recv::post(self.raw.batch(), &self.anchor.table, buf) }
     }
 
     /// The completion queue that its receives wait on.

@@ -18,7 +18,7 @@ use super::object::{CStruct, Object, destroy_awaited, object};
 use super::pd::{PdObject, pd};
 use super::send::Sender;
 use super::srq::{SrqObject, srq};
-use super::wr::extended;
+use super::wr::Extended;
 use crate::command::{DestroyCounting, QpSpec};
 use crate::context::Context;
 use crate::domain::DomainState;
@@ -192,7 +192,7 @@ fn create(
     let refusals = context.driver().refusals();
     let names_destination = Addressing::of(transport) != Addressing::Connection;
     let object = QpObject {
-        c: CStruct::new(extended(plain)),
+        c: CStruct::new(context.driver().with(Extended(plain))),
         sends: Gate::new(refusals.early_sends),
         receives: Gate::new(true),
         has_functions: parts.functions.is_some(),
@@ -227,7 +227,7 @@ pub(super) fn target(
         c: CStruct::new(ibv_qp_ex {
             // Without it no other of the functions may be called.
             wr_start: None,
-            ..extended(plain)
+            ..context.driver().with(Extended(plain))
         }),
         sends: Gate::new(false),
         receives: Gate::new(true),

@@ -75,28 +75,30 @@ unsafe fn post<D: Listed, Q: contract::RecvQueue>(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> Result<()> {
-    queue.begin();
+    let mut written = 0;
     let (mut next, mut result) = (first, Ok(()));
     // SAFETY: by this function's contract.
     while let Some(request) = unsafe { next.as_ref() } {
-        let written = match request.num_sge {
+        let outcome = match request.num_sge {
             count if count < 0 && D::REFUSALS.negative_counts => Err(Failure::INVALID),
             count => {
                 // SAFETY: by this function's contract.
                 let sges = unsafe { list(request.sg_list, count) };
-                queue.write(request.wr_id, sges).map_err(Failure::from)
+                let outcome = queue.write(written, request.wr_id, sges);
+                outcome.map_err(Failure::from)
             }
         };
-        if let Err(failure) = written {
+        if let Err(failure) = outcome {
             // SAFETY: by this function's contract.
             unsafe { tell_bad(bad, next) };
             result = Err(failure);
             break;
         }
+        written += 1;
         next = request.next;
     }
-    if queue.pending() > 0 {
-        queue.ring();
+    if written > 0 {
+        queue.ring(written);
     }
     result
 }

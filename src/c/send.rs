@@ -16,8 +16,8 @@ use super::qp::QpObject;
 use super::recv::{list, tell_bad};
 use super::wr::Session;
 use crate::driver::contract::methods::*;
-use crate::driver::{Listed, SendQueue};
-use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey};
+use crate::driver::{Listed, Position, SendQueue};
+use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey, WorkRequest};
 
 /// What posts to a send queue.
 pub(super) struct Sender {
@@ -84,20 +84,24 @@ unsafe fn post<D: Listed>(
     first: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> Result<()> {
-    queue.begin();
+    let start = queue.position();
+    let mut end = start;
     let (mut next, mut result) = (first, Ok(()));
     // SAFETY: by this function's contract.
     while let Some(request) = unsafe { next.as_ref() } {
         // SAFETY: by this function's contract.
-        if let Err(failure) = unsafe { push::<D>(qp, queue, request) } {
-            // SAFETY: by this function's contract.
-            unsafe { tell_bad(bad, next) };
-            result = Err(failure);
-            break;
+        match unsafe { push::<D>(qp, queue, end, request) } {
+            Ok(behind) => end = behind,
+            Err(failure) => {
+                // SAFETY: by this function's contract.
+                unsafe { tell_bad(bad, next) };
+                result = Err(failure);
+                break;
+            }
         }
         next = request.next;
     }
-    let rung = queue.ring();
+    let rung = queue.ring(start, end);
     result.and(rung.map(drop).map_err(Failure::from))
 }
 
@@ -106,8 +110,8 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
     .union(SendFlags::SIGNALED)
     .union(SendFlags::SOLICITED);
 
-/// Writes a request. For the usual operations of a connected queue pair there is code that writes this
-/// operation and no other.
+/// Writes a request at `at` and returns the position behind it. For the usual operations of a connected queue
+/// pair there is code that writes this operation and no other.
 ///
 /// # Safety
 ///
@@ -116,8 +120,9 @@ pub(super) const FLAGS: SendFlags = SendFlags::FENCE
 unsafe fn push<D: Listed>(
     qp: &QpObject,
     queue: &mut D::SendQueue,
+    at: Position,
     request: &ibv_send_wr,
-) -> Result<()> {
+) -> Result<Position> {
     // SAFETY: all forms of the union are integers and pointers; the program has filled that which the
     // operation has.
     let rdma = unsafe { request.wr.rdma };
@@ -125,13 +130,15 @@ unsafe fn push<D: Listed>(
     // SAFETY: by this function's contract.
     unsafe {
         match WrOpcode(request.opcode) {
-            _ if qp.names_destination => push_any::<D>(qp, queue, request),
+            _ if qp.names_destination => push_any::<D>(qp, queue, at, request),
             WrOpcode::RDMA_WRITE => {
-                write::<D>(qp, queue, request, Operation::Write { remote }, None)
+                write::<D>(qp, queue, at, request, Operation::Write { remote }, None)
             }
-            WrOpcode::SEND => write::<D>(qp, queue, request, Operation::Send, None),
-            WrOpcode::RDMA_READ => write::<D>(qp, queue, request, Operation::Read { remote }, None),
-            _ => push_any::<D>(qp, queue, request),
+            WrOpcode::SEND => write::<D>(qp, queue, at, request, Operation::Send, None),
+            WrOpcode::RDMA_READ => {
+                write::<D>(qp, queue, at, request, Operation::Read { remote }, None)
+            }
+            _ => push_any::<D>(qp, queue, at, request),
         }
     }
 }
@@ -145,21 +152,22 @@ unsafe fn push<D: Listed>(
 unsafe fn push_any<D: Listed>(
     qp: &QpObject,
     queue: &mut D::SendQueue,
+    at: Position,
     request: &ibv_send_wr,
-) -> Result<()> {
+) -> Result<Position> {
     // SAFETY: by this function's contract.
     let Some(operation) = (unsafe { operation(request) }) else {
         // SAFETY: by this function's contract.
-        return unsafe { push_of_key::<D>(qp, queue, request) };
+        return unsafe { push_of_key::<D>(qp, queue, at, request) };
     };
     if !qp.names_destination {
         // SAFETY: by this function's contract.
-        return unsafe { write::<D>(qp, queue, request, operation, None) };
+        return unsafe { write::<D>(qp, queue, at, request, operation, None) };
     }
     if !qp.is_datagram() {
         let to = Destination::Srq(request.remote_srqn);
         // SAFETY: by this function's contract.
-        return unsafe { write::<D>(qp, queue, request, operation, Some(to)) };
+        return unsafe { write::<D>(qp, queue, at, request, operation, Some(to)) };
     }
     let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
     // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
@@ -170,7 +178,7 @@ unsafe fn push_any<D: Listed>(
     // Another driver's is of another PD.
     let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
     // SAFETY: by this function's contract.
-    unsafe { write::<D>(qp, queue, request, operation, Some(to.with(ah))) }
+    unsafe { write::<D>(qp, queue, at, request, operation, Some(to.with(ah))) }
 }
 
 /// Bytes of a program's, which may be at NULL if there are none.
@@ -195,10 +203,11 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> &'a [u8] {
 unsafe fn write<D: Listed>(
     qp: &QpObject,
     queue: &mut D::SendQueue,
+    at: Position,
     request: &ibv_send_wr,
     operation: Operation,
     to: Option<Destination<'_, D::Ah>>,
-) -> Result<()> {
+) -> Result<Position> {
     check(qp, operation)?;
     let flags = SendFlags::from_bits_retain(request.send_flags);
     let sges = match request.num_sge > 0 {
@@ -218,8 +227,14 @@ unsafe fn write<D: Listed>(
         true => Payload::InlineSges(unsafe { Pieces::new(sges) }),
         false => Payload::Sges(sges),
     };
-    let flags = flags.intersection(FLAGS);
-    let written = queue.write(request.wr_id, flags, operation, to, payload);
+    let request = WorkRequest {
+        wr_id: request.wr_id,
+        flags: flags.intersection(FLAGS),
+        operation,
+        to,
+        payload,
+    };
+    let written = queue.write(at, request);
     written.map_err(|error| Failure::of_request(error, &qp.refusals))
 }
 
@@ -245,8 +260,9 @@ fn is_atomic(remote: Remote, sges: &[ibv_sge]) -> bool {
 unsafe fn push_of_key<D: Listed>(
     qp: &QpObject,
     queue: &mut D::SendQueue,
+    at: Position,
     request: &ibv_send_wr,
-) -> Result<()> {
+) -> Result<Position> {
     let operation = match WrOpcode(request.opcode) {
         WrOpcode::LOCAL_INV => Operation::LocalInv {
             rkey: RemoteKey(request.ex),
@@ -262,9 +278,14 @@ unsafe fn push_of_key<D: Listed>(
     if request.num_sge > 0 || is_refused_count(qp, request) {
         return Err(Failure::INVALID);
     }
-    let flags = SendFlags::from_bits_retain(request.send_flags).intersection(FLAGS);
-    queue.write(request.wr_id, flags, operation, None, Payload::Sges(&[]))?;
-    Ok(())
+    let request = WorkRequest {
+        wr_id: request.wr_id,
+        flags: SendFlags::from_bits_retain(request.send_flags).intersection(FLAGS),
+        operation,
+        to: None,
+        payload: Payload::Sges(&[]),
+    };
+    Ok(queue.write(at, request)?)
 }
 
 /// Refuses an operation that would break the queue pair, or that it does not have.

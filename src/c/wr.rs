@@ -19,13 +19,18 @@ use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
 use super::send::{FLAGS, bytes, check, remote};
-use crate::driver::{Ah, SendQueue};
+use crate::driver::contract::methods::*;
+use crate::driver::typed::ForDriver;
+use crate::driver::{Listed, Position, SendQueue};
 use crate::qp::transport::Addressing;
-use crate::work::{Destination, Operation, Operations, Payload, PostError, RemoteKey};
+use crate::work::{Destination, Operation, Operations, Payload, RemoteKey, WorkRequest};
 
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
     step: Step,
+    /// Where its first request is, and where the next one goes.
+    start: Position,
+    end: Position,
     /// The last request that has begun.
     request: Request,
     /// Where a request goes that names it, if that came before its payload.
@@ -71,35 +76,41 @@ enum Saved {
     Inline(Copied),
 }
 
-/// The extended struct of a queue pair, with its functions, which programs call through it.
-pub(super) fn extended(qp: ibv_qp) -> ibv_qp_ex {
-    ibv_qp_ex {
-        qp,
-        comp_mask: 0,
-        wr_id: 0,
-        wr_flags: 0,
-        wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp),
-        wr_atomic_fetch_add: Some(wr_atomic_fetch_add),
-        wr_bind_mw: Some(wr_bind_mw),
-        wr_local_inv: Some(wr_local_inv),
-        wr_rdma_read: Some(wr_rdma_read),
-        wr_rdma_write: Some(wr_rdma_write),
-        wr_rdma_write_imm: Some(wr_rdma_write_imm),
-        wr_send: Some(wr_send),
-        wr_send_imm: Some(wr_send_imm),
-        wr_send_inv: Some(wr_send_inv),
-        wr_send_tso: Some(wr_send_tso),
-        wr_set_ud_addr: Some(wr_set_ud_addr),
-        wr_set_xrc_srqn: Some(wr_set_xrc_srqn),
-        wr_set_inline_data: Some(wr_set_inline_data),
-        wr_set_inline_data_list: Some(wr_set_inline_data_list),
-        wr_set_sge: Some(wr_set_sge),
-        wr_set_sge_list: Some(wr_set_sge_list),
-        wr_start: Some(wr_start),
-        wr_complete: Some(wr_complete),
-        wr_abort: Some(wr_abort),
-        wr_atomic_write: Some(wr_atomic_write),
-        wr_flush: Some(wr_flush),
+/// Makes the extended struct of a queue pair, with its functions, which programs call through it.
+pub(super) struct Extended(pub(super) ibv_qp);
+
+impl ForDriver for Extended {
+    type Output = ibv_qp_ex;
+
+    fn run<D: Listed>(self) -> ibv_qp_ex {
+        ibv_qp_ex {
+            qp: self.0,
+            comp_mask: 0,
+            wr_id: 0,
+            wr_flags: 0,
+            wr_atomic_cmp_swp: Some(wr_atomic_cmp_swp::<D>),
+            wr_atomic_fetch_add: Some(wr_atomic_fetch_add::<D>),
+            wr_bind_mw: Some(wr_bind_mw::<D>),
+            wr_local_inv: Some(wr_local_inv::<D>),
+            wr_rdma_read: Some(wr_rdma_read::<D>),
+            wr_rdma_write: Some(wr_rdma_write::<D>),
+            wr_rdma_write_imm: Some(wr_rdma_write_imm::<D>),
+            wr_send: Some(wr_send::<D>),
+            wr_send_imm: Some(wr_send_imm::<D>),
+            wr_send_inv: Some(wr_send_inv::<D>),
+            wr_send_tso: Some(wr_send_tso::<D>),
+            wr_set_ud_addr: Some(wr_set_ud_addr::<D>),
+            wr_set_xrc_srqn: Some(wr_set_xrc_srqn::<D>),
+            wr_set_inline_data: Some(wr_set_inline_data::<D>),
+            wr_set_inline_data_list: Some(wr_set_inline_data_list::<D>),
+            wr_set_sge: Some(wr_set_sge::<D>),
+            wr_set_sge_list: Some(wr_set_sge_list::<D>),
+            wr_start: Some(wr_start::<D>),
+            wr_complete: Some(wr_complete::<D>),
+            wr_abort: Some(wr_abort::<D>),
+            wr_atomic_write: Some(wr_atomic_write::<D>),
+            wr_flush: Some(wr_flush::<D>),
+        }
     }
 }
 
@@ -121,38 +132,46 @@ unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
 /// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that
 /// an earlier call has returned is used any more.
 #[inline(always)]
-unsafe fn session<'a>(c: *mut ibv_qp_ex) -> (&'a QpObject, &'a mut Session, &'a mut SendQueue) {
-    // SAFETY: by this function's contract the caller holds the lock, and what has a session has a queue.
+unsafe fn session<'a, D: Listed>(
+    c: *mut ibv_qp_ex,
+) -> (&'a QpObject, &'a mut Session, &'a mut D::SendQueue) {
+    // SAFETY: by this function's contract the caller holds the lock, and what has a session has a queue, of
+    // the driver for which the functions were made.
     unsafe {
         let qp = queue_pair(c);
         let sender = qp.send.held();
-        let queue = sender.queue.as_mut().unwrap_unchecked();
+        let queue = sender.queue.as_mut().and_then(D::get_mut);
+        let queue = queue.unwrap_unchecked();
         (qp, &mut sender.session, queue)
     }
 }
 
 /// `ibv_wr_start(3)`. A target of XRC has no such functions (`ibv_qp_to_qp_ex` refuses it).
-unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_start<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller passes a queue pair. The lock is held until the session ends.
     unsafe {
         queue_pair(c).send.acquire();
-        let (_, session, queue) = session(c);
-        queue.begin();
+        let (_, session, queue) = session::<D>(c);
+        session.start = queue.position();
+        session.end = session.start;
         // The rest is as the last request has left it, and is set when the next begins.
         session.step = Step::Between;
     }
 }
 
 /// `ibv_wr_complete(3)`: posts all requests, or none if one is wrong.
-unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the caller has started.
     unsafe {
-        let (qp, session, queue) = session(c);
-        session.end_bare(qp, queue);
+        let (qp, session, queue) = session::<D>(c);
+        session.end_bare::<D>(qp, queue);
         let result = match session.step {
             _ if qp.sends.is_shut() => Err(Failure::INVALID),
             Step::Failed(failure) => Err(failure),
-            Step::Between | Step::Begun => queue.ring().map(drop).map_err(Failure::from),
+            Step::Between | Step::Begun => queue
+                .ring(session.start, session.end)
+                .map(drop)
+                .map_err(Failure::from),
         };
         qp.send.release();
         status(result)
@@ -160,7 +179,7 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
 }
 
 /// `ibv_wr_abort(3)`. What was written is forgotten when the next begins.
-unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_abort<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe { queue_pair(c).send.release() };
 }
@@ -171,10 +190,10 @@ unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
 ///
 /// As for [`session`].
 #[inline(always)]
-unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
+unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
     // SAFETY: by this function's contract.
-    let (qp, session, queue) = unsafe { session(c) };
-    session.end_bare(qp, queue);
+    let (qp, session, queue) = unsafe { session::<D>(c) };
+    session.end_bare::<D>(qp, queue);
     if let Err(failure) = check(qp, operation) {
         return session.fail(failure);
     }
@@ -200,11 +219,11 @@ unsafe fn begin(c: *mut ibv_qp_ex, operation: Operation) {
 ///
 /// As for [`session`].
 #[cold]
-unsafe fn refuse(c: *mut ibv_qp_ex, failure: Failure) {
+unsafe fn refuse<D: Listed>(c: *mut ibv_qp_ex, failure: Failure) {
     // SAFETY: by this function's contract.
-    let (qp, session, queue) = unsafe { session(c) };
+    let (qp, session, queue) = unsafe { session::<D>(c) };
     // The request before has its place in the order of failures.
-    session.end_bare(qp, queue);
+    session.end_bare::<D>(qp, queue);
     session.fail(failure);
 }
 
@@ -216,12 +235,12 @@ const NOTHING: Payload<'static> = Payload::Sges(&[]);
 /// # Safety
 ///
 /// As for [`session`].
-unsafe fn begin_and_end(c: *mut ibv_qp_ex, operation: Operation, payload: Payload<'_>) {
+unsafe fn begin_and_end<D: Listed>(c: *mut ibv_qp_ex, operation: Operation, payload: Payload<'_>) {
     // SAFETY: by this function's contract.
     unsafe {
-        begin(c, operation);
-        let (qp, session, queue) = session(c);
-        session.carry(qp, queue, payload);
+        begin::<D>(c, operation);
+        let (qp, session, queue) = session::<D>(c);
+        session.carry::<D>(qp, queue, payload);
     }
 }
 
@@ -230,6 +249,8 @@ impl Session {
     pub(super) fn new(queue: Option<&SendQueue>) -> Self {
         Self {
             step: Step::Between,
+            start: Position::default(),
+            end: Position::default(),
             request: Request {
                 operation: Operation::Send,
                 wr_id: 0,
@@ -266,62 +287,98 @@ impl Session {
 
     /// Ends a request that has begun, if one has: no payload came to it.
     #[inline(always)]
-    fn end_bare(&mut self, qp: &QpObject, queue: &mut SendQueue) {
+    fn end_bare<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue) {
         if let Step::Begun = self.step {
-            self.end(qp, queue, NOTHING);
+            self.end_any::<D>(qp, queue, NOTHING);
         }
     }
 
-    /// Writes a request that has begun into the ring, once it is known where it goes.
-    fn end(&mut self, qp: &QpObject, queue: &mut SendQueue, payload: Payload<'_>) {
-        self.step = match self.push(qp, queue, payload) {
-            Ok(()) => Step::Between,
-            Err(failure) => Step::Failed(failure),
-        };
+    /// Writes a request that has begun into the ring, once it is known where it goes. For the usual operations
+    /// of a connected queue pair there is code that writes this operation and no other.
+    #[inline(always)]
+    fn end<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
+        match self.request.operation {
+            _ if qp.names_destination => self.end_any::<D>(qp, queue, payload),
+            Operation::Write { remote } => {
+                self.write::<D>(qp, queue, Operation::Write { remote }, None, payload)
+            }
+            Operation::Send => self.write::<D>(qp, queue, Operation::Send, None, payload),
+            _ => self.end_any::<D>(qp, queue, payload),
+        }
     }
 
-    #[inline(always)]
-    fn push(&mut self, qp: &QpObject, queue: &mut SendQueue, payload: Payload<'_>) -> Result<()> {
-        let Request {
-            operation,
-            wr_id,
-            flags,
-        } = self.request;
-        let goes_nowhere = !qp.names_destination || changes_keys(operation);
-        let to = match self.to.take() {
-            None if goes_nowhere => None,
-            None => return Err(Failure::INVALID),
-            Some(Address::Srq(srqn)) => Some(Destination::Srq(srqn)),
+    /// As [`Self::end`], of any operation.
+    #[inline(never)]
+    fn end_any<D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        payload: Payload<'_>,
+    ) {
+        match self.destination::<D>(qp) {
+            Ok(to) => self.write::<D>(qp, queue, self.request.operation, to, payload),
+            Err(failure) => self.fail(failure),
+        }
+    }
+
+    /// Where the request that has begun goes, if not to the peer.
+    fn destination<D: Listed>(
+        &mut self,
+        qp: &QpObject,
+    ) -> Result<Option<Destination<'static, D::Ah>>> {
+        let goes_nowhere = !qp.names_destination || changes_keys(self.request.operation);
+        match self.to.take() {
+            None if goes_nowhere => Ok(None),
+            None => Err(Failure::INVALID),
+            Some(Address::Srq(srqn)) => Ok(Some(Destination::Srq(srqn))),
             Some(Address::Datagram { ah, qpn, qkey }) => {
                 // SAFETY: the program passed an address handle, which stays until the request has completed.
                 let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
                 let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
-                Some(Destination::Datagram(ah.to(qpn, qkey, pd.tag())))
+                let to = ah.to(qpn, qkey, pd.tag());
+                // Another driver's is of another PD.
+                let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
+                Ok(Some(to.with(ah)))
             }
+        }
+    }
+
+    /// Writes the request that has begun.
+    #[inline(always)]
+    fn write<D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        operation: Operation,
+        to: Option<Destination<'_, D::Ah>>,
+        payload: Payload<'_>,
+    ) {
+        let request = WorkRequest {
+            wr_id: self.request.wr_id,
+            flags: self.request.flags,
+            operation,
+            to,
+            payload,
         };
-        // For the usual operations there is code that writes this operation and no other.
-        let written = match operation {
-            Operation::Write { remote } if to.is_none() => {
-                queue.write(wr_id, flags, Operation::Write { remote }, None, payload)
+        match queue.write(self.end, request) {
+            Ok(end) => {
+                self.end = end;
+                self.step = Step::Between;
             }
-            Operation::Send if to.is_none() => {
-                queue.write(wr_id, flags, Operation::Send, None, payload)
-            }
-            _ => write_any(queue, wr_id, flags, operation, to, payload),
-        };
-        written.map_err(|error| Failure::of_function(error, &qp.refusals))
+            Err(error) => self.step = Step::Failed(Failure::of_function(error, &qp.refusals)),
+        }
     }
 
     /// Takes a payload: writes the request that has begun, or saves it until its address comes. What changes
     /// keys goes nowhere.
     #[inline(always)]
-    fn carry(&mut self, qp: &QpObject, queue: &mut SendQueue, payload: Payload<'_>) {
+    fn carry<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
         if !self.has_begun() {
             return;
         }
         let goes_nowhere = !qp.names_destination || changes_keys(self.request.operation);
         if goes_nowhere || self.to.is_some() {
-            return self.end(qp, queue, payload);
+            return self.end::<D>(qp, queue, payload);
         }
         self.payload = match payload {
             Payload::Sges(sges) => Some(Saved::Sges(sges.into())),
@@ -331,29 +388,21 @@ impl Session {
     }
 }
 
-/// Writes a request of any operation.
-#[inline(never)]
-fn write_any(
-    queue: &mut SendQueue,
-    wr_id: u64,
-    flags: SendFlags,
-    operation: Operation,
-    to: Option<Destination<'_, Ah>>,
-    payload: Payload<'_>,
-) -> std::result::Result<(), PostError> {
-    queue.write(wr_id, flags, operation, to, payload)
-}
-
 /// Whether a request changes what a key stands for.
 fn changes_keys(operation: Operation) -> bool {
     Operations::OF_KEYS.contains(operation.needs())
 }
 
 /// `ibv_wr_set_ud_addr(3)`.
-unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+unsafe extern "C" fn wr_set_ud_addr<D: Listed>(
+    c: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) {
     // SAFETY: the caller has started.
     unsafe {
-        address(
+        address::<D>(
             c,
             Addressing::EachRequest,
             Address::Datagram { ah, qpn, qkey },
@@ -367,9 +416,9 @@ unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32
 /// # Safety
 ///
 /// As for [`session`].
-unsafe fn address(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
+unsafe fn address<D: Listed>(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
     // SAFETY: by this function's contract.
-    let (qp, session, queue) = unsafe { session(c) };
+    let (qp, session, queue) = unsafe { session::<D>(c) };
     if Addressing::of(qp.transport) != addressing {
         return session.fail(Failure::INVALID);
     }
@@ -379,26 +428,30 @@ unsafe fn address(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
     session.to = Some(to);
     match session.payload.take() {
         None => {}
-        Some(Saved::Sges(sges)) => session.end(qp, queue, Payload::Sges(&sges)),
-        Some(Saved::Inline(bytes)) => session.end(qp, queue, Payload::Inline(&bytes)),
+        Some(Saved::Sges(sges)) => session.end::<D>(qp, queue, Payload::Sges(&sges)),
+        Some(Saved::Inline(bytes)) => session.end::<D>(qp, queue, Payload::Inline(&bytes)),
     }
 }
 
 /// `ibv_wr_set_sge(3)`.
-unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+unsafe extern "C" fn wr_set_sge<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller has started.
-    let (qp, session, queue) = unsafe { session(c) };
-    session.carry(qp, queue, Payload::Sges(&[ibv_sge { addr, length, lkey }]));
+    let (qp, session, queue) = unsafe { session::<D>(c) };
+    session.carry::<D>(qp, queue, Payload::Sges(&[ibv_sge { addr, length, lkey }]));
 }
 
 /// `ibv_wr_set_sge_list(3)`.
-unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+unsafe extern "C" fn wr_set_sge_list<D: Listed>(
+    c: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_sge,
+) {
     // SAFETY: the caller has started, and passes a list of that length, unless that cannot be.
     unsafe {
-        let (qp, session, queue) = session(c);
+        let (qp, session, queue) = session::<D>(c);
         match count > session.max_sge {
             true => session.fail_too_long(qp),
-            false => session.carry(qp, queue, Payload::Sges(slices(list, count))),
+            false => session.carry::<D>(qp, queue, Payload::Sges(slices(list, count))),
         }
     }
 }
@@ -414,19 +467,23 @@ unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
 }
 
 /// `ibv_wr_set_inline_data(3)`.
-unsafe extern "C" fn wr_set_inline_data(c: *mut ibv_qp_ex, from: *mut c_void, length: usize) {
+unsafe extern "C" fn wr_set_inline_data<D: Listed>(
+    c: *mut ibv_qp_ex,
+    from: *mut c_void,
+    length: usize,
+) {
     // SAFETY: the caller has started, and passes so many bytes, unless that cannot be.
     unsafe {
-        let (qp, session, queue) = session(c);
+        let (qp, session, queue) = session::<D>(c);
         match length > session.max_inline {
             true => session.fail_too_long(qp),
-            false => session.carry(qp, queue, Payload::Inline(bytes(from, length))),
+            false => session.carry::<D>(qp, queue, Payload::Inline(bytes(from, length))),
         }
     }
 }
 
 /// `ibv_wr_set_inline_data_list(3)`.
-unsafe extern "C" fn wr_set_inline_data_list(
+unsafe extern "C" fn wr_set_inline_data_list<D: Listed>(
     c: *mut ibv_qp_ex,
     count: usize,
     list: *const ibv_data_buf,
@@ -435,8 +492,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     // these are more than can be.
     unsafe {
         let mut gathered = Copied::new();
-        if gather(c, &mut gathered, count, list) {
-            wr_set_inline_data(c, gathered.as_mut_ptr().cast(), gathered.len());
+        if gather::<D>(c, &mut gathered, count, list) {
+            wr_set_inline_data::<D>(c, gathered.as_mut_ptr().cast(), gathered.len());
         }
     }
 }
@@ -449,7 +506,7 @@ type Copied = SmallVec<[u8; 128]>;
 /// # Safety
 ///
 /// As for [`session`], and there are so many pieces, each with its bytes, unless these are more than can be.
-unsafe fn gather(
+unsafe fn gather<D: Listed>(
     c: *mut ibv_qp_ex,
     gathered: &mut Copied,
     count: usize,
@@ -457,7 +514,7 @@ unsafe fn gather(
 ) -> bool {
     // SAFETY: by this function's contract.
     unsafe {
-        let (qp, session, _) = session(c);
+        let (qp, session, _) = session::<D>(c);
         if let Step::Failed(_) = session.step {
             return false;
         }
@@ -474,48 +531,53 @@ unsafe fn gather(
 }
 
 /// `ibv_wr_send(3)`.
-unsafe extern "C" fn wr_send(c: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_send<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started, here as in the functions below.
-    unsafe { begin(c, Operation::Send) }
+    unsafe { begin::<D>(c, Operation::Send) }
 }
 
 /// `ibv_wr_send_imm(3)`; the immediate data are in network byte order.
-unsafe extern "C" fn wr_send_imm(c: *mut ibv_qp_ex, imm: u32) {
+unsafe extern "C" fn wr_send_imm<D: Listed>(c: *mut ibv_qp_ex, imm: u32) {
     let imm = u32::from_be(imm);
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, Operation::SendImm { imm }) }
+    unsafe { begin::<D>(c, Operation::SendImm { imm }) }
 }
 
 /// `ibv_wr_send_inv(3)`.
-unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
+unsafe extern "C" fn wr_send_inv<D: Listed>(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, Operation::SendInv { rkey }) }
+    unsafe { begin::<D>(c, Operation::SendInv { rkey }) }
 }
 
 /// `ibv_wr_rdma_write(3)`.
-unsafe extern "C" fn wr_rdma_write(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
+unsafe extern "C" fn wr_rdma_write<D: Listed>(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, Operation::Write { remote }) }
+    unsafe { begin::<D>(c, Operation::Write { remote }) }
 }
 
 /// `ibv_wr_rdma_write_imm(3)`; the immediate data are in network byte order.
-unsafe extern "C" fn wr_rdma_write_imm(c: *mut ibv_qp_ex, rkey: u32, address: u64, imm: u32) {
+unsafe extern "C" fn wr_rdma_write_imm<D: Listed>(
+    c: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    imm: u32,
+) {
     let (remote, imm) = (remote(address, rkey), u32::from_be(imm));
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, Operation::WriteImm { remote, imm }) }
+    unsafe { begin::<D>(c, Operation::WriteImm { remote, imm }) }
 }
 
 /// `ibv_wr_rdma_read(3)`.
-unsafe extern "C" fn wr_rdma_read(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
+unsafe extern "C" fn wr_rdma_read<D: Listed>(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, Operation::Read { remote }) }
+    unsafe { begin::<D>(c, Operation::Read { remote }) }
 }
 
 /// `ibv_wr_atomic_cmp_swp(3)`.
-unsafe extern "C" fn wr_atomic_cmp_swp(
+unsafe extern "C" fn wr_atomic_cmp_swp<D: Listed>(
     c: *mut ibv_qp_ex,
     rkey: u32,
     address: u64,
@@ -528,25 +590,30 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
         swap,
     };
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, operation) }
+    unsafe { begin::<D>(c, operation) }
 }
 
 /// `ibv_wr_atomic_fetch_add(3)`.
-unsafe extern "C" fn wr_atomic_fetch_add(c: *mut ibv_qp_ex, rkey: u32, address: u64, add: u64) {
+unsafe extern "C" fn wr_atomic_fetch_add<D: Listed>(
+    c: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    add: u64,
+) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin(c, Operation::FetchAdd { remote, add }) }
+    unsafe { begin::<D>(c, Operation::FetchAdd { remote, add }) }
 }
 
 /// `ibv_wr_local_inv(3)`.
-unsafe extern "C" fn wr_local_inv(c: *mut ibv_qp_ex, rkey: u32) {
+unsafe extern "C" fn wr_local_inv<D: Listed>(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin_and_end(c, Operation::LocalInv { rkey }, NOTHING) }
+    unsafe { begin_and_end::<D>(c, Operation::LocalInv { rkey }, NOTHING) }
 }
 
 /// `ibv_wr_bind_mw(3)`.
-unsafe extern "C" fn wr_bind_mw(
+unsafe extern "C" fn wr_bind_mw<D: Listed>(
     c: *mut ibv_qp_ex,
     mw: *mut ibv_mw,
     rkey: u32,
@@ -556,26 +623,26 @@ unsafe extern "C" fn wr_bind_mw(
     unsafe {
         let bind = info.as_ref().ok_or(Failure::INVALID);
         match bind.and_then(|info| binding(mw, rkey, info)) {
-            Ok(bind) => begin_and_end(c, bind, NOTHING),
-            Err(failure) => refuse(c, failure),
+            Ok(bind) => begin_and_end::<D>(c, bind, NOTHING),
+            Err(failure) => refuse::<D>(c, failure),
         }
     }
 }
 
 /// `ibv_wr_send_tso(3)`. No queue pair is created for it.
-unsafe extern "C" fn wr_send_tso(c: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
+unsafe extern "C" fn wr_send_tso<D: Listed>(c: *mut ibv_qp_ex, _: *mut c_void, _: u16, _: u16) {
     // SAFETY: as in `wr_send`.
-    unsafe { refuse(c, Failure::UNSUPPORTED) }
+    unsafe { refuse::<D>(c, Failure::UNSUPPORTED) }
 }
 
 /// `ibv_wr_set_xrc_srqn(3)`.
-unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, srqn: u32) {
+unsafe extern "C" fn wr_set_xrc_srqn<D: Listed>(c: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: as in `wr_send`.
-    unsafe { address(c, Addressing::PeersSrq, Address::Srq(srqn)) }
+    unsafe { address::<D>(c, Addressing::PeersSrq, Address::Srq(srqn)) }
 }
 
 /// `ibv_wr_atomic_write(3)`: 8 bytes.
-unsafe extern "C" fn wr_atomic_write(
+unsafe extern "C" fn wr_atomic_write<D: Listed>(
     c: *mut ibv_qp_ex,
     rkey: u32,
     address: u64,
@@ -585,12 +652,12 @@ unsafe extern "C" fn wr_atomic_write(
     // SAFETY: as in `wr_send`, and the caller passes 8 bytes.
     unsafe {
         let word = Payload::Inline(bytes(word, 8));
-        begin_and_end(c, Operation::AtomicWrite { remote }, word);
+        begin_and_end::<D>(c, Operation::AtomicWrite { remote }, word);
     }
 }
 
 /// `ibv_wr_flush(3)`.
-unsafe extern "C" fn wr_flush(
+unsafe extern "C" fn wr_flush<D: Listed>(
     c: *mut ibv_qp_ex,
     rkey: u32,
     address: u64,
@@ -605,5 +672,5 @@ unsafe extern "C" fn wr_flush(
         level: FlushLevel(level.into()),
     };
     // SAFETY: as in `wr_send`.
-    unsafe { begin_and_end(c, operation, NOTHING) }
+    unsafe { begin_and_end::<D>(c, operation, NOTHING) }
 }

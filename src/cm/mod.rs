@@ -15,7 +15,7 @@
 //! let (pd, mut cq) = (context.alloc_pd()?, context.create_cq(64)?);
 //! let qp = pd.create_qp(&cq, Caps::default())?;
 //! let mut connection = resolved.connect(qp, &Params::default(), b"hello")?.within(limit)?;
-//! connection.post(|batch| batch.send_inline(b"first").map(drop))?;
+//! connection.post(|request| request.send(Inline(b"first")).map(drop))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

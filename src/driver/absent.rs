@@ -1,13 +1,13 @@
 //! Queues that a driver does not have: types without values, so every promise of the contract holds.
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
-use uverbs_uapi::flags::{SendFlags, WcFlags};
+use uverbs_uapi::flags::WcFlags;
 
 #[cfg(feature = "c-abi")]
 use super::contract::Shown;
-use super::contract::{Completion, Cq, Nothing, Polled, RecvQueue, SendQueue};
+use super::contract::{Completion, Cq, Nothing, Polled, Position, RecvQueue, SendQueue};
 use crate::error::{Errno, Result};
-use crate::work::{Destination, Element, Operation, Payload, PollError, PostError};
+use crate::work::{Element, PollError, PostError, WorkRequest};
 
 /// A send queue that a driver does not have.
 #[derive(Debug)]
@@ -40,30 +40,15 @@ impl SendQueue for NoSendQueue {
         match *self {}
     }
 
-    fn begin(&mut self) {
+    fn position(&self) -> Position {
         match *self {}
     }
 
-    fn pending(&self) -> u32 {
+    fn write(&mut self, _: Position, _: WorkRequest<'_, ()>) -> Result<Position, PostError> {
         match *self {}
     }
 
-    fn write(
-        &mut self,
-        _: u64,
-        _: SendFlags,
-        _: Operation,
-        _: Option<Destination<'_, ()>>,
-        _: Payload<'_>,
-    ) -> Result<(), PostError> {
-        match *self {}
-    }
-
-    fn amend(&mut self, _: Option<u64>, _: SendFlags) {
-        match *self {}
-    }
-
-    fn ring(&mut self) -> Result<usize, Errno> {
+    fn ring(&mut self, _: Position, _: Position) -> Result<usize, Errno> {
         match *self {}
     }
 }
@@ -81,19 +66,11 @@ impl RecvQueue for NoRecvQueue {
         match *self {}
     }
 
-    fn begin(&mut self) {
+    fn write<E: Element>(&mut self, _: u32, _: u64, _: &[E]) -> Result<(), PostError> {
         match *self {}
     }
 
-    fn pending(&self) -> u32 {
-        match *self {}
-    }
-
-    fn write<E: Element>(&mut self, _: u64, _: &[E]) -> Result<(), PostError> {
-        match *self {}
-    }
-
-    fn ring(&mut self) {
+    fn ring(&mut self, _: u32) {
         match *self {}
     }
 }

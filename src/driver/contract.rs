@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
-use uverbs_uapi::flags::{QpAttrMask, SendFlags, WcFlags};
+use uverbs_uapi::flags::{QpAttrMask, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
 
 #[cfg(feature = "c-abi")]
@@ -27,8 +27,8 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    CopyError, Destination, Ece, Element, LagPort, LocalKey, Operation, Operations, Payload,
-    PollError, PostError, Progress, WallClock,
+    CopyError, Ece, Element, LagPort, LocalKey, Operations, PollError, PostError, Progress,
+    WallClock, WorkRequest,
 };
 
 /// A driver: its part of a context.
@@ -577,7 +577,21 @@ impl SrqBacking for Nothing {
     }
 }
 
-/// A send queue: a ring with a tail, at which requests are written, and a doorbell.
+/// A place in a send queue: where the next request goes.
+///
+/// It is the batch's: it starts as [the queue's own](SendQueue::position), each request that is written
+/// moves it on, and [`SendQueue::ring`] makes it the queue's. Who forgets it has written nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Requests before it, counted from the start, modulo 2^32.
+    pub(crate) count: u32,
+    /// What the requests before it take of the ring, in the driver's unit, modulo 2^32.
+    pub(crate) at: u32,
+    /// The flags, in the device's terms, that the next request has whatever it is.
+    pub(crate) flags: u32,
+}
+
+/// A send queue: a ring in which requests are written, and a doorbell.
 ///
 /// Whether the queue pair may send, and what holds for every request on every device, was checked above. The
 /// driver checks what is its own: the size of a request, and room in the ring.
@@ -597,29 +611,20 @@ pub(crate) trait SendQueue: Debug {
     /// Requests that have been rung and are not known to be finished.
     fn in_flight(&self) -> u32;
 
-    /// Forgets what was written and never rung: the memory that such requests name may be gone. Whoever
-    /// writes begins with it.
-    fn begin(&mut self);
+    /// The position behind all requests that were rung.
+    fn position(&self) -> Position;
 
-    /// Requests that have been written and not rung.
-    fn pending(&self) -> u32;
-
-    /// Writes a request at the tail. A request that is refused leaves the tail where it was.
+    /// Writes a request at a position that was asked for, or that a request before it gave, since the last
+    /// doorbell. Returns the position behind it.
     fn write(
         &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, Self::Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError>;
+        at: Position,
+        request: WorkRequest<'_, Self::Ah>,
+    ) -> Result<Position, PostError>;
 
-    /// Sets the id of the request that was written last and not rung, and adds flags to it.
-    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags);
-
-    /// Publishes all that was written with one doorbell; returns how many requests there were. Without any it
-    /// does nothing.
-    fn ring(&mut self) -> Result<usize, Errno>;
+    /// Publishes what was written from [`position`](Self::position), which is `start`, up to `end` with one
+    /// doorbell; returns how many requests that were. Without any it does nothing.
+    fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno>;
 }
 
 /// A receive queue: a queue pair's own, a shared one, or a work queue's. Its parts are those of a
@@ -634,17 +639,11 @@ pub(crate) trait RecvQueue: Debug {
     /// Requests that have been rung and are not known to have received a message.
     fn in_flight(&self) -> u32;
 
-    /// Forgets what was written and never rung.
-    fn begin(&mut self);
+    /// Writes request number `nth` of a batch, counted from 0: one after the other.
+    fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError>;
 
-    /// Requests that have been written and not rung.
-    fn pending(&self) -> u32;
-
-    /// Writes a request at the tail. A request that is refused leaves the tail where it was.
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError>;
-
-    /// Publishes all that was written.
-    fn ring(&mut self);
+    /// Publishes the first `count` requests of a batch, at least one.
+    fn ring(&mut self, count: u32);
 }
 
 /// A completion queue.
@@ -942,23 +941,63 @@ pub(crate) mod methods {
     };
 }
 
-/// A send queue with nothing left of what was written and never rung, for tests of drivers.
+/// A batch of send requests, for tests of drivers.
 #[cfg(test)]
-pub(crate) fn sending<Q: SendQueue>(queue: &mut Q) -> &mut Q {
-    queue.begin();
-    queue
+pub(crate) fn sending<Q: SendQueue>(queue: &mut Q) -> Sending<'_, Q> {
+    let at = queue.position();
+    Sending { queue, at }
+}
+
+#[cfg(test)]
+#[derive(Debug)]
+pub(crate) struct Sending<'q, Q> {
+    queue: &'q mut Q,
+    at: Position,
+}
+
+#[cfg(test)]
+impl<Q: SendQueue> Sending<'_, Q> {
+    pub(crate) fn write(
+        &mut self,
+        wr_id: u64,
+        flags: uverbs_uapi::flags::SendFlags,
+        operation: crate::work::Operation,
+        to: Option<crate::work::Destination<'_, Q::Ah>>,
+        payload: crate::work::Payload<'_>,
+    ) -> Result<(), PostError> {
+        let request = WorkRequest {
+            wr_id,
+            flags,
+            operation,
+            to,
+            payload,
+        };
+        self.at = self.queue.write(self.at, request)?;
+        Ok(())
+    }
+
+    pub(crate) fn pending(&self) -> u32 {
+        self.at.count.wrapping_sub(self.queue.position().count)
+    }
+
+    pub(crate) fn ring(&mut self) -> Result<usize, Errno> {
+        let start = self.queue.position();
+        self.queue.ring(start, self.at)
+    }
 }
 
 /// As [`sending`], of a receive queue, to which slices are posted.
 #[cfg(test)]
 pub(crate) fn receiving<Q: RecvQueue>(queue: &mut Q) -> Receiving<'_, Q> {
-    queue.begin();
-    Receiving(queue)
+    Receiving { queue, written: 0 }
 }
 
 #[cfg(test)]
 #[derive(Debug)]
-pub(crate) struct Receiving<'q, Q>(&'q mut Q);
+pub(crate) struct Receiving<'q, Q> {
+    queue: &'q mut Q,
+    written: u32,
+}
 
 #[cfg(test)]
 impl<Q: RecvQueue> Receiving<'_, Q> {
@@ -967,22 +1006,26 @@ impl<Q: RecvQueue> Receiving<'_, Q> {
         wr_id: u64,
         slices: &[crate::work::LocalSlice<'_>],
     ) -> Result<(), PostError> {
-        self.0.write(wr_id, slices)
-    }
-
-    pub(crate) fn begin(&mut self) {
-        self.0.begin();
+        self.queue.write(self.written, wr_id, slices)?;
+        self.written += 1;
+        Ok(())
     }
 
     pub(crate) fn pending(&self) -> u32 {
-        self.0.pending()
+        self.written
     }
 
     pub(crate) fn in_flight(&self) -> u32 {
-        self.0.in_flight()
+        self.queue.in_flight()
+    }
+
+    /// Starts again from what was rung.
+    pub(crate) fn begin(&mut self) {
+        self.written = 0;
     }
 
     pub(crate) fn ring(&mut self) {
-        self.0.ring();
+        self.queue.ring(self.written);
+        self.begin();
     }
 }

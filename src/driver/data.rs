@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
-use uverbs_uapi::flags::{SendFlags, WcFlags};
+use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 
-use super::contract::{self, Each, Formed, methods::*};
+use super::contract::{self, Each, Formed, Position, methods::*};
 use super::{
-    Ah, Cq, CqBacking, Kind, Lent, Listed, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
+    Ah, Cq, CqBacking, Kind, Lent, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
     SrqBacking,
 };
 use crate::command::{CommandFd, DriverData, DriverReply};
 use crate::error::{Errno, Result};
 use crate::work::{
-    Destination, Ece, LocalKey, LocalSlice, Operation, Payload, PollError, PostError, Progress,
+    Destination, Ece, LocalKey, LocalSlice, PollError, PostError, Progress, WorkRequest,
 };
 
 /// A completion, as its driver has it.
@@ -45,84 +45,104 @@ impl SendQueue {
         max_sge() -> u32;
         max_inline() -> u32;
         in_flight() -> u32;
-        pending() -> u32;
+    }
+
+    /// The queue for a batch. The compiler knows its driver from here on, and asks no more.
+    #[inline(always)]
+    pub(crate) fn lend(&mut self) -> Posting<'_> {
+        dispatch!(self, D(queue) => D::wrap(queue))
+    }
+}
+
+/// A send queue that somebody posts to.
+pub(crate) type Posting<'q> = OneOf<Postings<'q>>;
+
+#[derive(Debug)]
+pub(crate) struct Postings<'q>(PhantomData<&'q ()>);
+
+impl<'q> Kind for Postings<'q> {
+    type Of<D: contract::Driver> = &'q mut D::SendQueue;
+}
+
+impl Posting<'_> {
+    /// The same queue, for one request of a batch.
+    #[inline(always)]
+    pub(crate) fn again(&mut self) -> Posting<'_> {
+        dispatch!(self, D(queue) => D::wrap(&mut **queue))
     }
 
     #[inline(always)]
-    pub(crate) fn begin(&mut self) {
-        dispatch!(self, D(queue) => queue.begin())
+    pub(crate) fn position(&self) -> Position {
+        dispatch!(self, D(queue) => queue.position())
     }
 
     #[inline(always)]
     pub(crate) fn write(
         &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
-        dispatch!(self, D(queue) => queue.write(wr_id, flags, operation, own::<D>(to)?, payload))
+        at: Position,
+        request: WorkRequest<'_, Ah>,
+    ) -> Result<Position, PostError> {
+        dispatch!(self, D(queue) => queue.write(at, own::<D>(request)?))
     }
 
-    /// Posts one request: begins, writes it and rings.
     #[inline(always)]
-    pub(crate) fn post(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+    pub(crate) fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {
+        dispatch!(self, D(queue) => queue.ring(start, end))
+    }
+
+    /// Writes one request and rings.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, request: WorkRequest<'_, Ah>) -> Result<(), PostError> {
         dispatch!(self, D(queue) => {
-            queue.begin();
-            queue.write(wr_id, flags, operation, own::<D>(to)?, payload)?;
-            queue.ring().map(drop).map_err(PostError::Doorbell)
+            let start = queue.position();
+            let end = queue.write(start, own::<D>(request)?)?;
+            queue.ring(start, end).map(drop).map_err(PostError::Doorbell)
         })
     }
-
-    #[inline(always)]
-    pub(crate) fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
-        dispatch!(self, D(queue) => queue.amend(wr_id, flags))
-    }
-
-    #[inline(always)]
-    pub(crate) fn ring(&mut self) -> Result<usize, Errno> {
-        dispatch!(self, D(queue) => queue.ring())
-    }
 }
 
-/// A destination as a driver knows it. Another driver's is of another PD, which the caller has noticed.
+/// A request with its destination as a driver knows it. Another driver's is of another PD, which the caller
+/// has noticed.
 #[inline(always)]
-fn own<'a, D: Listed>(
-    to: Option<Destination<'a, Ah>>,
-) -> Result<Option<Destination<'a, D::Ah>>, PostError> {
-    match to {
-        None => Ok(None),
-        Some(Destination::Srq(srqn)) => Ok(Some(Destination::Srq(srqn))),
-        Some(Destination::Datagram(to)) => match D::get(to.ah) {
-            Some(ah) => Ok(Some(to.with(ah))),
-            None => Err(PostError::ForeignPd),
-        },
-    }
-}
-
-/// The receive queue of a queue pair, or a shared one, by which requests are posted.
-#[derive(Debug)]
-pub(crate) enum Receiving<'q> {
-    Own(&'q mut RecvQueue),
-    Shared(&'q mut SharedRecvQueue),
-}
-
-/// `on!(receiving, queue => expression)`: the expression for the queue of a driver, of either kind.
-macro_rules! on {
-    ($receiving:expr, $queue:ident => $then:expr) => {
-        match $receiving {
-            Receiving::Own(queue) => dispatch!(queue, D($queue) => $then),
-            Receiving::Shared(queue) => dispatch!(queue, D($queue) => $then),
+fn own<D: Listed>(request: WorkRequest<'_, Ah>) -> Result<WorkRequest<'_, D::Ah>, PostError> {
+    let WorkRequest {
+        wr_id,
+        flags,
+        operation,
+        to,
+        payload,
+    } = request;
+    let to = match to {
+        None => None,
+        Some(Destination::Srq(srqn)) => Some(Destination::Srq(srqn)),
+        Some(Destination::Datagram(to)) => {
+            Some(to.with(D::get(to.ah).ok_or(PostError::ForeignPd)?))
         }
     };
+    Ok(WorkRequest {
+        wr_id,
+        flags,
+        operation,
+        to,
+        payload,
+    })
+}
+
+/// A receive queue that somebody posts to.
+pub(crate) type Receiving<'q> = OneOf<Receivings<'q>>;
+
+#[derive(Debug)]
+pub(crate) struct Receivings<'q>(PhantomData<&'q ()>);
+
+impl<'q> Kind for Receivings<'q> {
+    type Of<D: contract::Driver> = OwnOrShared<'q, D::RecvQueue, D::SharedRecvQueue>;
+}
+
+/// The receive queue of a queue pair, or a shared one.
+#[derive(Debug)]
+pub(crate) enum OwnOrShared<'q, O, S> {
+    Own(&'q mut O),
+    Shared(&'q mut S),
 }
 
 impl RecvQueue {
@@ -130,6 +150,12 @@ impl RecvQueue {
         capacity() -> u32;
         max_sge() -> u32;
         in_flight() -> u32;
+    }
+
+    /// The queue for a batch, as [`SendQueue::lend`].
+    #[inline(always)]
+    pub(crate) fn lend(&mut self) -> Receiving<'_> {
+        dispatch!(self, D(queue) => D::wrap(OwnOrShared::Own(queue)))
     }
 }
 
@@ -139,27 +165,34 @@ impl SharedRecvQueue {
         max_sge() -> u32;
         in_flight() -> u32;
     }
+
+    /// The queue for a batch, as [`SendQueue::lend`].
+    #[inline(always)]
+    pub(crate) fn lend(&mut self) -> Receiving<'_> {
+        dispatch!(self, D(queue) => D::wrap(OwnOrShared::Shared(queue)))
+    }
 }
 
 impl Receiving<'_> {
     #[inline(always)]
-    pub(crate) fn begin(&mut self) {
-        on!(self, queue => queue.begin())
+    pub(crate) fn write(
+        &mut self,
+        nth: u32,
+        wr_id: u64,
+        slices: &[LocalSlice<'_>],
+    ) -> Result<(), PostError> {
+        dispatch!(self, D(queue) => match queue {
+            OwnOrShared::Own(queue) => queue.write(nth, wr_id, slices),
+            OwnOrShared::Shared(queue) => queue.write(nth, wr_id, slices),
+        })
     }
 
     #[inline(always)]
-    pub(crate) fn pending(&self) -> u32 {
-        on!(self, queue => queue.pending())
-    }
-
-    #[inline(always)]
-    pub(crate) fn write(&mut self, wr_id: u64, slices: &[LocalSlice<'_>]) -> Result<(), PostError> {
-        on!(self, queue => queue.write(wr_id, slices))
-    }
-
-    #[inline(always)]
-    pub(crate) fn ring(&mut self) {
-        on!(self, queue => queue.ring())
+    pub(crate) fn ring(&mut self, count: u32) {
+        dispatch!(self, D(queue) => match queue {
+            OwnOrShared::Own(queue) => queue.ring(count),
+            OwnOrShared::Shared(queue) => queue.ring(count),
+        });
     }
 }
 

@@ -117,8 +117,8 @@ use zerocopy::FromBytes;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{ContextOptions, CqParts, Each, Formed, Outline, QpName};
-pub(crate) use self::data::{Completion, Completions, Receiving};
+pub(crate) use self::contract::{ContextOptions, CqParts, Each, Formed, Outline, Position, QpName};
+pub(crate) use self::data::{Completion, Completions, Posting, Receiving};
 use self::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{

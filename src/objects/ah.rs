@@ -206,7 +206,7 @@ impl Pd {
 /// let path = pd.context().path_to(peer, &options)?;
 /// let ah = pd.create_ah(&path)?;
 /// qp.post(|batch| {
-///     batch.send_inline_to(ah.to(peer.qpn, QKEY), b"hello")?.signaled(1);
+///     batch.signaled(1).to(ah.to(peer.qpn, QKEY)).send(Inline(b"hello"))?;
 ///     Ok(())
 /// })?;
 /// # Ok(()) }

@@ -59,7 +59,7 @@ impl Context {
 ///     std::thread::spawn(move || -> Result<(), uverbs::PostError> {
 ///         for qp in &mut qps {
 ///             let mut batch = qp.send(&mut td)?;
-///             batch.send_inline(b"hello")?.signaled(1);
+///             batch.signaled(1).send(Inline(b"hello"))?;
 ///             batch.ring()?;
 ///         }
 ///         Ok(())

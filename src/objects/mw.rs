@@ -96,13 +96,13 @@ impl Pd {
 /// let mut mw = pd.alloc_mw::<Type1>()?;
 /// let window = mr.window(1024..2048, Access::REMOTE_WRITE)?;
 /// qp.post(|batch| {
-///     batch.bind_mw(&mut mw, window)?.signaled(1);
+///     batch.signaled(1).bind_mw(&mut mw, window)?;
 ///     Ok(())
 /// })?;
 /// println!("{}", window.remote(mw.rkey()));       // for the peer, who may write there from now on
 ///
 /// qp.post(|batch| {
-///     batch.unbind_mw(&mut mw)?.signaled(2);      // and from then on may not
+///     batch.signaled(2).unbind_mw(&mut mw)?;      // and from then on may not
 ///     Ok(())
 /// })?;
 /// # Ok(()) }

@@ -13,7 +13,7 @@ use uverbs_uapi::write as abi;
 use crate::command::{CreateSrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::{Receiving, SharedRecvQueue, SrqBacking};
+use crate::driver::{SharedRecvQueue, SrqBacking};
 use crate::error::{DestroyError, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
@@ -225,7 +225,7 @@ pub struct SrqInfo {
 /// use uverbs::{Caps, Rc};
 /// # fn serve(pd: &uverbs::Pd, cq: &uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
 /// let mut srq = pd.srq(1024).limit(128).create()?;
-/// let mut batch = srq.recv();
+/// let mut batch = srq.batch();
 /// for id in 0..1024 {
 ///     batch.post_empty(id)?;
 /// }
@@ -300,8 +300,8 @@ impl Srq {
 
     /// Starts a batch of receive requests.
     #[inline(always)]
-    pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::shared(Receiving::Shared(&mut self.queue), self.pd)
+    pub fn batch(&mut self) -> RecvBatch<'_> {
+        RecvBatch::shared(self.queue.lend(), self.pd)
     }
 
     /// Requests an event

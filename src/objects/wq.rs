@@ -14,7 +14,7 @@ pub use uverbs_uapi::flags::WqFlags;
 use crate::command::{Command, CreateRssQp, CreateRwqIndTable, CreateWq, DriverData, ModifyWq};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
-use crate::driver::{Receiving, RecvQueue};
+use crate::driver::RecvQueue;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
@@ -170,8 +170,8 @@ impl Wq {
 
     /// Starts a batch of receive requests.
     #[inline(always)]
-    pub fn recv(&mut self) -> RecvBatch<'_> {
-        RecvBatch::shared(Receiving::Own(&mut self.queue), self.shared.pd.tag())
+    pub fn batch(&mut self) -> RecvBatch<'_> {
+        RecvBatch::shared(self.queue.lend(), self.shared.pd.tag())
     }
 
     /// Takes the queue from one state to another.

@@ -29,8 +29,8 @@
 //!     let mut qp = pd.create_qp::<Xrc>(cq, Caps::default())?;
 //!     let target = exchange(qp.endpoint()?)?;
 //!     qp.connect(&target)?;
-//!     let mut batch = qp.send();
-//!     batch.to_srq(told()).send_inline(b"hello")?.signaled(1);
+//!     let mut batch = qp.batch();
+//!     batch.signaled(1).to(PeerSrq(told())).send(Inline(b"hello"))?;
 //!     batch.ring()?;
 //! #   Ok(())
 //! }

@@ -115,11 +115,11 @@ impl Peer {
     ) -> Result<uverbs::Qp<Rc>> {
         let mut qp = self.pd.create_qp::<Rc>(&self.cq, Caps::default())?;
         init(&mut qp)?;
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         for number in 0..16 {
             batch.post(number, self.mr.slice(4096..)?)?;
         }
-        batch.ring()?;
+        batch.ring();
         Ok(qp)
     }
 
@@ -132,7 +132,7 @@ impl Peer {
         self.mr.write_at(0, message)?;
         let slice = self.mr.slice(..message.len())?;
         connection.post(|batch| {
-            batch.send(slice)?.signaled(99);
+            batch.signaled(99).send(slice)?;
             Ok(())
         })?;
         // The next one is written to the same place.

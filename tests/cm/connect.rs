@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use support::{LIMIT, QUIET, Result, device, fail, same, test_without_leaks};
 use uverbs::cm::{self, Event, Listener, Params, Pending, RejectReason, Resolved, Step};
 use uverbs::qp::QpState;
-use uverbs::{Access, Rc, Uc};
+use uverbs::{Access, Inline, Rc, Uc};
 
 use crate::ground::{Side, Two, listener, own_address, request, way_to};
 use crate::listen::reason_of;
@@ -96,8 +96,10 @@ pub(crate) fn write_and_send(way: Resolved<Uc>, listener: &Listener<Uc>, data: &
         "the acceptance's data",
     )?;
     active.post(|batch| {
-        batch.write_inline(b"written", there.mr.remote().slice(64..71)?)?;
-        batch.send_inline(b"sent")?.signaled(2);
+        batch
+            .unsignaled(0)
+            .write(Inline(b"written"), there.mr.remote().slice(64..71)?)?;
+        batch.signaled(2).send(Inline(b"sent"))?;
         Ok(())
     })?;
     same(there.received()?, b"sent".to_vec(), "the message")?;

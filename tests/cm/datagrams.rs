@@ -10,7 +10,7 @@ use support::{
 };
 use uverbs::ah::{AddressVector, UdPeer};
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
-use uverbs::{Qp, QpState, Ud, WcOpcode};
+use uverbs::{Inline, Qp, QpState, Ud, WcOpcode};
 
 use crate::ground::{Side, own_address};
 use crate::listen::reason_of;
@@ -62,9 +62,9 @@ fn queue_pair(side: &Side) -> Result<Qp<Ud>> {
 /// Posts a receive of a datagram of 64 bytes.
 fn receive(side: &Side, qp: &mut Qp<Ud>) -> Result {
     let slice = side.mr.slice(..GRH + 64)?;
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     batch.post(1, slice)?;
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
@@ -115,8 +115,9 @@ pub(crate) fn ask_and_send(
     let ah = here.pd.create_ah(found.path())?;
     own.post(|batch| {
         batch
-            .send_inline_to(ah.to(found.qpn(), found.qkey()), b"a datagram")?
-            .signaled(2);
+            .signaled(2)
+            .to(ah.to(found.qpn(), found.qkey()))
+            .send(Inline(b"a datagram"))?;
         Ok(())
     })?;
     completion(&mut here.cq)?.is(WcOpcode::SEND)?;
@@ -137,12 +138,12 @@ fn udaddy_address() -> SocketAddr {
 /// Posts receives for all datagrams.
 fn receive_all(side: &Side, qp: &mut Qp<Ud>) -> Result {
     const ROOM: usize = GRH + DATAGRAM.len();
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     for number in 0..DATAGRAMS {
         let slice = side.mr.slice(number * ROOM..(number + 1) * ROOM)?;
         batch.post(number as u64, slice)?;
     }
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
@@ -152,8 +153,9 @@ fn send_all(qp: &mut Qp<Ud>, to: UdPeer<'_>) -> Result {
     qp.post(|batch| {
         for id in 0..DATAGRAMS as u64 {
             batch
-                .send_imm_inline_to(to, &DATAGRAM, number)?
-                .signaled(id);
+                .signaled(id)
+                .to(to)
+                .send_imm(Inline(&DATAGRAM), number)?;
         }
         Ok(())
     })?;
@@ -324,8 +326,9 @@ fn send(side: &mut Side, qp: &mut Qp<Ud>, group: &Group, bytes: &[u8]) -> Result
     let ah = side.pd.create_ah(group.path())?;
     qp.post(|batch| {
         batch
-            .send_inline_to(ah.to(group.qpn(), group.qkey()), bytes)?
-            .signaled(2);
+            .signaled(2)
+            .to(ah.to(group.qpn(), group.qkey()))
+            .send(Inline(bytes))?;
         Ok(())
     })?;
     completion(&mut side.cq)?.is(WcOpcode::SEND)

@@ -8,7 +8,7 @@ use support::{LIMIT, Result, completion, open, same, test_without_leaks};
 use uverbs::alloc::Arena;
 use uverbs::cm::{Connection, Params, Pending};
 use uverbs::qp::Membership;
-use uverbs::{Access, Context, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+use uverbs::{Access, Context, Cq, Inline, Mr, Pd, Qp, Rc, WcOpcode};
 
 use crate::ground::{listener, request, way_to};
 
@@ -75,15 +75,15 @@ fn connect<M: Membership, N: Membership>(
 }
 
 fn receive<M: Membership>(side: &Side, qp: &mut Qp<Rc, M>) -> Result {
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     batch.post(1, side.mr.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
 fn send(connection: &mut Connection<Qp<Rc>>, message: &[u8]) -> Result {
     connection.post(|batch| {
-        batch.send_inline(message)?.signaled(2);
+        batch.signaled(2).send(Inline(message))?;
         Ok(())
     })?;
     Ok(())
@@ -130,7 +130,7 @@ fn of_threads() -> Result {
     let active = domain.qp(&one.cq).create_in_domain()?;
     let passive = pd.qp(&other.cq).create()?;
     let (mut active, mut passive) = connect((&one, active), (&other, passive), true)?;
-    active.one(&mut td, 2)?.send_inline(b"there")?;
+    active.one(&mut td, 2)?.send(Inline(b"there"))?;
     arrives(b"there", &mut one, &mut other)?;
     send(&mut passive, b"and back")?;
     arrives(b"and back", &mut other, &mut one)?;
@@ -141,7 +141,7 @@ fn of_threads() -> Result {
     active.reset()?;
     passive.reset()?;
     let (mut passive, mut active) = connect((&other, passive), (&one, active), true)?;
-    active.one(&mut td, 2)?.send_inline(b"again")?;
+    active.one(&mut td, 2)?.send(Inline(b"again"))?;
     arrives(b"again", &mut one, &mut other)?;
     send(&mut passive, b"as well")?;
     arrives(b"as well", &mut other, &mut one)
@@ -163,9 +163,9 @@ fn shared_receives() -> Result {
     let pd = context.alloc_pd()?;
     let (mut one, mut other) = (Side::on(&pd)?, Side::on(&pd)?);
     let mut srq = pd.srq(4).create()?;
-    let mut batch = srq.recv();
+    let mut batch = srq.batch();
     batch.post(1, other.mr.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     let active = pd.qp(&one.cq).create::<Rc>()?;
     let passive = pd.qp(&other.cq).srq(&srq).create::<Rc>()?;
     let (mut active, mut passive) = connect((&one, active), (&other, passive), false)?;

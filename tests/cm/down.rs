@@ -10,7 +10,7 @@ use support::{
 use uverbs::cm::{Connection, Event, Failed, Listener, Params, Pending};
 use uverbs::device::PortState;
 use uverbs::qp::QpState;
-use uverbs::{Qp, Rc, WcOpcode, WcStatus};
+use uverbs::{Inline, Qp, Rc, WcOpcode, WcStatus};
 
 use crate::ground::{Side, error, failed_well, request};
 
@@ -84,7 +84,7 @@ impl Two {
     /// A message from here to there.
     fn talk(&mut self, from: &mut Qp<Rc>) -> Result {
         from.post(|batch| {
-            batch.send_inline(b"over the wire")?.signaled(2);
+            batch.signaled(2).send(Inline(b"over the wire"))?;
             Ok(())
         })?;
         completion(&mut self.here.cq)?.is(WcOpcode::SEND)?;
@@ -108,7 +108,7 @@ fn under_a_connection() -> Result {
     let numbers = [active.qpn(), passive.qpn()];
     down(&wire)?;
     active.post(|batch| {
-        batch.send_inline(b"into nothing")?.signaled(3);
+        batch.signaled(3).send(Inline(b"into nothing"))?;
         Ok(())
     })?;
     let wc = completion(&mut two.here.cq)?;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use support::{LIMIT, Result, completion, open, same};
 use uverbs::cm::{self, Connection, Failed, Listener, Params, Pending, Request, Resolved};
 use uverbs::transport::{StaticTransport, Transport};
-use uverbs::{Access, Caps, Cause, Context, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+use uverbs::{Access, Caps, Cause, Context, Cq, Inline, Mr, Pd, Qp, Rc, WcOpcode};
 
 /// An address of the device under test, with a port that the kernel chooses.
 pub(crate) fn own_address() -> SocketAddr {
@@ -42,9 +42,9 @@ impl Side {
     /// Posts a receive of 64 bytes.
     pub(crate) fn receive<T: Transport>(&self, qp: &mut Qp<T>) -> Result {
         let slice = self.mr.slice(..64)?;
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         batch.post(1, slice)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -168,13 +168,13 @@ impl Two {
     /// A message each way.
     pub(crate) fn talk(&mut self) -> Result {
         self.active.post(|batch| {
-            batch.send_inline(b"to the listener")?.signaled(2);
+            batch.signaled(2).send(Inline(b"to the listener"))?;
             Ok(())
         })?;
         same(completion(&mut self.here.cq)?.wr_id, 2, "the send")?;
         same(self.there.received()?, b"to the listener".to_vec(), "there")?;
         self.passive.post(|batch| {
-            batch.send_inline(b"and back")?.signaled(3);
+            batch.signaled(3).send(Inline(b"and back"))?;
             Ok(())
         })?;
         same(completion(&mut self.there.cq)?.wr_id, 3, "the send")?;

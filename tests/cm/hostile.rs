@@ -192,7 +192,7 @@ fn send(side: &mut Side, connection: &mut Connection<Qp<Rc>>, message: &[u8]) ->
     side.mr.write_at(1024, message)?;
     let slice = side.mr.slice(1024..1024 + message.len())?;
     connection.post(|batch| {
-        batch.send(slice)?.signaled(2);
+        batch.signaled(2).send(slice)?;
         Ok(())
     })?;
     Ok(())

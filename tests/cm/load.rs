@@ -7,7 +7,7 @@ use support::{
     test_without_leaks,
 };
 use uverbs::cm::{self, Connection, Event, Listener, Params, Pending};
-use uverbs::{Access, Caps, Cq, Mr, Pd, Qp, Rc, WcOpcode};
+use uverbs::{Access, Caps, Cq, Inline, Mr, Pd, Qp, Rc, WcOpcode};
 
 use crate::ground::{own_address, request, way_to};
 
@@ -56,9 +56,9 @@ impl Side {
     /// Posts the receive of the connection with this number.
     fn receive(&self, qp: &mut Qp<Rc>, number: u8) -> Result {
         let at = usize::from(number) * MESSAGE;
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         batch.post(number.into(), self.mr.slice(at..at + MESSAGE)?)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 }
@@ -132,7 +132,7 @@ fn message(round: usize, number: usize) -> [u8; MESSAGE] {
 
 fn send(qp: &mut Qp<Rc>, number: usize, message: [u8; MESSAGE]) -> Result {
     qp.post(|batch| {
-        batch.send_inline(&message)?.signaled(number as u64);
+        batch.signaled(number as u64).send(Inline(&message))?;
         Ok(())
     })?;
     Ok(())

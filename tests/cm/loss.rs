@@ -8,7 +8,7 @@ use support::{
     LIMIT, Objects, QUIET, Result, Wire, completion, completions, only_on_rxe, same, test,
 };
 use uverbs::cm::{Accepting, Connection, Listener, Params, Pending};
-use uverbs::{Qp, Rc, WcOpcode, WcStatus};
+use uverbs::{Inline, Qp, Rc, WcOpcode, WcStatus};
 
 use crate::ground::{Side, error, failed_well};
 
@@ -54,7 +54,7 @@ fn ask(wire: &Wire, side: &mut Side, listener: &Listener<Rc>) -> Result<Vec<Conn
     }
     for connection in &mut stand {
         connection.post(|batch| {
-            batch.send_inline(b"over a bad wire")?.signaled(2);
+            batch.signaled(2).send(Inline(b"over a bad wire"))?;
             Ok(())
         })?;
     }

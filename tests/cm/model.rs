@@ -14,7 +14,7 @@ use uverbs::cm::{
     RejectReason, Request, Step,
 };
 use uverbs::qp::QpState;
-use uverbs::{Cause, Qp, Rc, WcOpcode};
+use uverbs::{Cause, Inline, Qp, Rc, WcOpcode};
 
 use crate::ground::{Side, listener, own_address, way_to};
 use crate::listen::reason_of;
@@ -307,7 +307,7 @@ impl Active {
     fn talk(&mut self) -> Result {
         let mut connection = self.connection()?;
         connection.post(|batch| {
-            batch.send_inline(b"and back")?.signaled(2);
+            batch.signaled(2).send(Inline(b"and back"))?;
             Ok(())
         })?;
         self.peer.does("talk", "done")?;
@@ -508,7 +508,7 @@ fn answer(side: &mut Side, connection: &mut Connection<Qp<Rc>>) -> Result {
     same(side.received()?, b"and back".to_vec(), "the message")?;
     side.receive(connection)?;
     connection.post(|batch| {
-        batch.send_inline(b"and back")?.signaled(3);
+        batch.signaled(3).send(Inline(b"and back"))?;
         Ok(())
     })?;
     completion(&mut side.cq)?.is(WcOpcode::SEND)

@@ -334,12 +334,12 @@ pub(crate) fn await_client(program: Program, listener: &Listener<Rc>, talk: Talk
 }
 
 fn post_receives(side: &Side, qp: &mut uverbs::Qp<Rc>, talk: Talk) -> Result {
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     for number in 0..talk.count as u64 {
         let at = number as usize * 256;
         batch.post(number, side.mr.slice(at..at + 256)?)?;
     }
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
@@ -356,7 +356,7 @@ fn converse(
             let slice = side.mr.slice(2048..2048 + talk.size)?;
             connection.post(|batch| {
                 for number in 0..talk.count as u64 {
-                    batch.send(slice)?.signaled(number);
+                    batch.signaled(number).send(slice)?;
                 }
                 Ok(())
             })?;

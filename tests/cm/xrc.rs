@@ -14,7 +14,7 @@ use uverbs::error::Errno;
 use uverbs::qp::QpState;
 use uverbs::transport::Xrc;
 use uverbs::xrcd::{XrcTarget, Xrcd};
-use uverbs::{Access, Cause, Context, Cq, Mr, Pd, Qp, Srq, Uc, WcOpcode};
+use uverbs::{Access, Cause, Context, Cq, Inline, Mr, Pd, PeerSrq, Qp, Srq, Uc, WcOpcode};
 
 use crate::ground::{Side, both, own_address};
 use crate::listen::reason_of;
@@ -61,12 +61,12 @@ impl Inbox {
         let cq = pd.context().create_cq(16)?;
         let mut srq = pd.srq(15).xrc(domain, &cq).create()?;
         let mr = pd.register(vec![0xff; SLOT * 8], ALL)?;
-        let mut batch = srq.recv();
+        let mut batch = srq.batch();
         for id in 0..8 {
             let start = id as usize * SLOT;
             batch.post(id, mr.slice(start..start + SLOT)?)?;
         }
-        batch.ring()?;
+        batch.ring();
         Ok(Self { srq, cq, mr })
     }
 
@@ -166,8 +166,11 @@ impl Two {
         self.here.mr.write_at(0, b"from memory")?;
         let memory = self.here.mr.slice(0..11)?;
         self.active.post(|batch| {
-            batch.to_srq(to_one).send_inline(b"to the one")?;
-            batch.to_srq(to_other).send(memory)?.signaled(2);
+            batch
+                .unsignaled(0)
+                .to(PeerSrq(to_one))
+                .send(Inline(b"to the one"))?;
+            batch.signaled(2).to(PeerSrq(to_other)).send(memory)?;
             Ok(())
         })?;
         let sent = completion(&mut self.here.cq)?.ok()?;
@@ -200,7 +203,7 @@ fn and_talk() -> Result {
     let there = two.there.one.mr.remote().slice(0..10)?;
     let here = two.here.mr.slice(100..110)?;
     two.active.post(|batch| {
-        batch.to_srq(to).read(here, there)?.signaled(3);
+        batch.signaled(3).to(PeerSrq(to)).read(here, there)?;
         Ok(())
     })?;
     completion(&mut two.here.cq)?.is(WcOpcode::RDMA_READ)?;
@@ -453,7 +456,7 @@ fn rdma_xserver() -> Result {
     let number = connection.private_data().first_chunk();
     let to = u32::from_be_bytes(*number.ok_or("no number came")?);
     connection.post(|batch| {
-        batch.to_srq(to).send_inline(&[7; 16])?.signaled(1);
+        batch.signaled(1).to(PeerSrq(to)).send(Inline(&[7; 16]))?;
         Ok(())
     })?;
     completion(&mut side.cq)?.is(WcOpcode::SEND)?;

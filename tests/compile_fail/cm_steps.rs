@@ -10,11 +10,11 @@ fn connect_twice(way: Resolved<Rc>, one: Qp<Rc>, other: Qp<Rc>) {
 
 fn post_while_connecting(way: Resolved<Rc>, mut qp: Qp<Rc>) {
     let _ = way.connect(qp, &Params::default(), b"");
-    qp.send();
+    qp.batch();
 }
 
 fn post_to_what_is_under_way(connecting: &mut Connecting<Qp<Rc>>) {
-    connecting.send();
+    connecting.batch();
 }
 
 fn accept_and_reject(request: Request<Rc>, qp: Qp<Rc>) {
@@ -24,11 +24,11 @@ fn accept_and_reject(request: Request<Rc>, qp: Qp<Rc>) {
 
 fn post_after_the_end(mut connection: Connection<Qp<Rc>>) {
     let _ = connection.disconnect();
-    connection.send();
+    connection.batch();
 }
 
 fn disconnect_while_posting(mut connection: Connection<Qp<Rc>>) {
-    let batch = connection.send();
+    let batch = connection.batch();
     let _ = connection.disconnect();
     drop(batch);
 }

@@ -1,10 +1,10 @@
 //! A queue pair of a thread domain is not posted to without the domain.
 
-use uverbs::{InDomain, PostError, Qp, Rc};
+use uverbs::{Inline, InDomain, PostError, Qp, Rc};
 
 fn post(qp: &mut Qp<Rc, InDomain>) -> Result<(), PostError> {
-    let mut batch = qp.send();
-    batch.send_inline(b"hello")?;
+    let mut batch = qp.batch();
+    batch.unsignaled(0).send(Inline(b"hello"))?;
     batch.ring()?;
     Ok(())
 }

@@ -3,8 +3,8 @@
 use uverbs::{Mr, PostError, Qp, Rc};
 
 fn post(qp: &mut Qp<Rc>, region: Mr<Vec<u8>>) -> Result<(), PostError> {
-    let mut batch = qp.send();
-    batch.send(region.slice(..).unwrap())?;
+    let mut batch = qp.batch();
+    batch.unsignaled(0).send(region.slice(..).unwrap())?;
     drop(region);
     batch.ring()?;
     Ok(())

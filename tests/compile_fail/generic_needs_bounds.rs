@@ -4,8 +4,8 @@ use uverbs::transport::{Connected, RdmaRead};
 use uverbs::{LocalSlice, Qp, RemoteSlice, Ud};
 
 fn read<T: Connected + RdmaRead>(qp: &mut Qp<T>, here: LocalSlice<'_>, there: RemoteSlice) {
-    let mut batch = qp.send();
-    let _ = batch.read(here, there);
+    let mut batch = qp.batch();
+    let _ = batch.unsignaled(0).read(here, there);
 }
 
 fn post(qp: &mut Qp<Ud>, here: LocalSlice<'_>, there: RemoteSlice) {

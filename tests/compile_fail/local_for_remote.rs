@@ -3,13 +3,13 @@
 use uverbs::{LocalSlice, PostError, Qp, Rc, RemoteSlice};
 
 fn post(qp: &mut Qp<Rc>, here: LocalSlice<'_>) -> Result<(), PostError> {
-    qp.send().write_inline(b"hello", here)?;
+    qp.batch().write_inline(b"hello", here)?;
     let there = RemoteSlice {
         address: 0,
         length: 8,
         rkey: here.lkey(),
     };
-    qp.send().write_inline(b"hello", there)?;
+    qp.batch().write_inline(b"hello", there)?;
     Ok(())
 }
 

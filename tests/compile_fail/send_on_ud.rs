@@ -1,11 +1,11 @@
 //! A datagram needs a destination.
 
-use uverbs::{LocalSlice, Qp, Ud};
+use uverbs::{Inline, LocalSlice, Qp, Ud};
 
 fn post(qp: &mut Qp<Ud>, here: LocalSlice<'_>) {
-    let mut batch = qp.send();
-    let _ = batch.send(here);
-    let _ = batch.send_inline(b"hello");
+    let mut batch = qp.batch();
+    let _ = batch.unsignaled(0).send(here);
+    let _ = batch.unsignaled(0).send(Inline(b"hello"));
 }
 
 fn main() {}

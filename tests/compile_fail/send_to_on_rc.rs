@@ -3,8 +3,8 @@
 use uverbs::{LocalSlice, Qp, Rc, UdPeer};
 
 fn post(qp: &mut Qp<Rc>, to: UdPeer<'_>, here: LocalSlice<'_>) {
-    let mut batch = qp.send();
-    let _ = batch.send_to(to, here);
+    let mut batch = qp.batch();
+    let _ = batch.unsignaled(0).to(to).send(here);
 }
 
 fn main() {}

@@ -5,9 +5,9 @@ use uverbs::transport::Srd;
 use uverbs::{LocalSlice, Qp, RemoteSlice};
 
 fn post(qp: &mut Qp<Srd>, here: LocalSlice<'_>, there: RemoteSlice) {
-    let mut batch = qp.send();
-    let _ = batch.write(here, there);
-    let _ = batch.read(here, there);
+    let mut batch = qp.batch();
+    let _ = batch.unsignaled(0).write(here, there);
+    let _ = batch.unsignaled(0).read(here, there);
 }
 
 fn swap<T: uverbs::transport::Atomic>() {}

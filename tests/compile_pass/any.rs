@@ -20,12 +20,12 @@ pub fn post(
     here: LocalSlice,
     there: RemoteSlice,
 ) -> std::result::Result<usize, PostError> {
-    let mut batch = qp.send();
-    batch.send(here)?;
-    batch.send_to(to, here)?;
-    batch.write(here, there)?;
-    batch.read(here, there)?;
-    batch.fetch_add(here, there, 1)?;
+    let mut batch = qp.batch();
+    batch.unsignaled(0).send(here)?;
+    batch.unsignaled(0).to(to).send(here)?;
+    batch.unsignaled(0).write(here, there)?;
+    batch.unsignaled(0).read(here, there)?;
+    batch.unsignaled(0).fetch_add(here, there, 1)?;
     batch.ring()
 }
 

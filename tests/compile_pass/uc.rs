@@ -7,9 +7,9 @@ pub fn post(
     here: LocalSlice,
     there: RemoteSlice,
 ) -> Result<usize, PostError> {
-    let mut batch = qp.send();
-    batch.send(here)?.signaled(1);
-    batch.write(here, there)?;
+    let mut batch = qp.batch();
+    batch.signaled(1).send(here)?;
+    batch.unsignaled(0).write(here, there)?;
     batch.ring()
 }
 

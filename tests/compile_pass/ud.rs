@@ -1,14 +1,14 @@
 //! UD sends to a destination.
 
-use uverbs::{Ah, LocalSlice, PostError, Qp, Ud};
+use uverbs::{Inline, Ah, LocalSlice, PostError, Qp, Ud};
 
 pub fn post(qp: &mut Qp<Ud>, ah: &Ah, here: LocalSlice) -> Result<usize, PostError> {
     let peer = ah.to(17, 0x1111_1111);
-    let mut batch = qp.send();
-    batch.send_to(peer, here)?.signaled(1);
-    batch.send_imm_to(peer, here, 2)?;
-    batch.send_inline_to(peer, b"hello")?;
-    batch.send_imm_inline_to(peer, b"hello", 3)?;
+    let mut batch = qp.batch();
+    batch.signaled(1).to(peer).send(here)?;
+    batch.unsignaled(0).to(peer).send_imm(here, 2)?;
+    batch.unsignaled(0).to(peer).send(Inline(b"hello"))?;
+    batch.unsignaled(0).to(peer).send_imm(Inline(b"hello"), 3)?;
     batch.ring()
 }
 

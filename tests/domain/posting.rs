@@ -5,7 +5,7 @@ use std::thread;
 use libtest_mimic::Trial;
 use support::{Result, completions, open, same, test_without_leaks};
 use uverbs::{
-    Access, Caps, Context, Cq, InDomain, Mr, ParentDomain, PostError, Qp, Rc, ThreadDomain,
+    Access, Caps, Context, Cq, InDomain, Inline, Mr, ParentDomain, PostError, Qp, Rc, ThreadDomain,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -72,20 +72,22 @@ impl Domain {
             match (round + index as u64) % 3 {
                 0 => qp
                     .one(&mut self.td, id)?
-                    .write_inline(&bytes[..length], to)?,
+                    .write(Inline(&bytes[..length]), to)?,
                 1 => {
-                    let mut batch = qp.send(&mut self.td)?;
-                    batch.write_inline(&bytes[..length], to)?.signaled(id);
+                    let mut batch = qp.batch(&mut self.td)?;
+                    batch.signaled(id).write(Inline(&bytes[..length]), to)?;
                     same(batch.ring()?, 1, "requests")?;
                 }
                 _ => {
                     // What is not rung is never seen, and the domain is free again.
-                    let mut lost = qp.send(&mut self.td)?;
-                    lost.write_inline(&[0xee; LONGEST], to).ok();
+                    let mut lost = qp.batch(&mut self.td)?;
+                    lost.unsignaled(0).write(Inline(&[0xee; LONGEST]), to).ok();
                     drop(lost);
-                    let mut batch = qp.send(&mut self.td)?;
-                    batch.write_inline(&[0xdd], self.memory.remote().slice(from..=from)?)?;
-                    batch.write_inline(&bytes[..length], to)?.signaled(id);
+                    let mut batch = qp.batch(&mut self.td)?;
+                    batch
+                        .unsignaled(0)
+                        .write(Inline(&[0xdd]), self.memory.remote().slice(from..=from)?)?;
+                    batch.signaled(id).write(Inline(&bytes[..length]), to)?;
                     same(batch.ring()?, 2, "requests")?;
                 }
             }
@@ -138,7 +140,7 @@ fn elsewhere() -> Result {
 fn foreign() -> Result {
     let context = open()?;
     let (mut one, mut other) = (Domain::new(&context)?, Domain::new(&context)?);
-    let refused = one.qps[0].send(&mut other.td).map(drop);
+    let refused = one.qps[0].batch(&mut other.td).map(drop);
     same(refused, Err(PostError::ForeignDomain), "a batch")?;
     let refused = one.qps[0].one(&mut other.td, 1).map(drop);
     same(refused, Err(PostError::ForeignDomain), "a request")?;
@@ -164,7 +166,7 @@ fn without() -> Result {
     let td = context.alloc_td();
     let domain = pd.parent_domain().thread_domain(&td).build()?;
     let mut qp = domain.create_qp::<Rc>(&cq, Caps::default())?;
-    let refused = qp.send().ring();
+    let refused = qp.one(1).send(Inline(b"too early"));
     same(
         matches!(refused, Err(PostError::WrongState { .. })),
         true,
@@ -191,7 +193,7 @@ fn outlives() -> Result {
     )?;
     drop(said);
     for qp in &mut qps {
-        qp.recv().ring()?;
+        qp.recv_batch().ring();
         qp.reset()?;
     }
     drop((qps, cq, memory, domain));

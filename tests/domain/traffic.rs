@@ -47,10 +47,11 @@ impl Sender {
 
     fn send_to(&mut self, qpn: u32, seed: u64) -> Result {
         self.from.write_at(0, &pattern(seed, SHORT))?;
-        let mut batch = self.qp.send();
+        let mut batch = self.qp.batch();
         batch
-            .send_to(self.ah.to(qpn, QKEY), self.from.slice(..)?)?
-            .signaled(2);
+            .signaled(2)
+            .to(self.ah.to(qpn, QKEY))
+            .send(self.from.slice(..)?)?;
         batch.ring()?;
         Ok(())
     }
@@ -68,9 +69,9 @@ pub(crate) fn datagrams(pd: &Pd, address: &Pd, memory: &Pd, mut cq: Cq) -> Resul
     let mut b = active(pd.create_qp::<Ud>(&cq, CAPS)?)?;
     let to = memory.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
     for seed in 0..ROUNDS {
-        let mut batch = b.recv();
+        let mut batch = b.recv_batch();
         batch.post(1, to.slice(..)?)?;
-        batch.ring()?;
+        batch.ring();
         a.send_to(b.qpn(), seed)?;
         complete(&mut cq, 2)?;
         came(&to, GRH, seed)?;
@@ -87,9 +88,9 @@ pub(crate) fn shared_datagrams(domain: &ParentDomain) -> Result {
     let receivers = [sharing()?, sharing()?];
     let to = domain.register(vec![0u8; GRH + SHORT], Access::LOCAL_WRITE)?;
     for (seed, receiver) in (0..ROUNDS).zip(receivers.iter().cycle()) {
-        let mut batch = srq.recv();
+        let mut batch = srq.batch();
         batch.post(1, to.slice(..)?)?;
-        batch.ring()?;
+        batch.ring();
         a.send_to(receiver.qpn(), seed)?;
         // Of the shared queue's requests only the completion tells who took them.
         let took = complete(&mut cq, 2)?;
@@ -116,9 +117,9 @@ pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
     let to = domain.register(vec![0u8; LENGTH], Access::LOCAL_WRITE)?;
     for round in 0..ROUNDS {
         from.write_at(0, &pattern(round, LENGTH))?;
-        let mut batch = srq.recv();
+        let mut batch = srq.batch();
         batch.post(1, to.slice(..)?)?;
-        batch.ring()?;
+        batch.ring();
         match round {
             3 if device().resizes_srqs() => srq.resize(100)?,
             4 => cq.resize(200)?,
@@ -126,8 +127,8 @@ pub(crate) fn shared_receives(domain: &ParentDomain) -> Result {
             7 => cq.resize(31)?,
             _ => {}
         }
-        let mut batch = a.send();
-        batch.send(from.slice(..)?)?.signaled(2);
+        let mut batch = a.batch();
+        batch.signaled(2).send(from.slice(..)?)?;
         batch.ring()?;
         complete(&mut cq, 2)?;
         came(&to, 0, round)?;

@@ -6,9 +6,10 @@ use support::{QKEY, Result, completions, nothing};
 use uverbs::uapi::enums::WrOpcode;
 use uverbs::uapi::flags::{AccessFlags, SendFlags};
 use uverbs::{
-    AddressVector, Ah, Batch, Caps, ConnectOptions, Context, Cq, Gid, LocalSlice, Mr, Pd, Qp, Srq,
+    AddressVector, Ah, Batch, Caps, ConnectOptions, Context, Cq, Gid, Inline, LocalSlice, Mr, Pd,
+    Qp, Srq,
     mw::{Mw, Type1, Type2},
-    qp::{Posted, QpType},
+    qp::QpType,
     transport::Any,
 };
 
@@ -154,39 +155,38 @@ impl Side {
     fn receive(&mut self, queue: usize, slices: &[Slice]) -> Result {
         let slices = local(&self.memory, slices)?;
         let mut batch = match &mut self.srq {
-            Some(srq) if queue == list::SHARED => srq.recv(),
-            _ => self.qps[queue].recv(),
+            Some(srq) if queue == list::SHARED => srq.batch(),
+            _ => self.qps[queue].recv_batch(),
         };
         batch.post(0, slices)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
     fn bind(&mut self, qp: usize, flags: SendFlags, access: AccessFlags, slice: Slice) -> Result {
-        let mut batch = self.qps[qp].send();
-        let posted = if slice.1 == 0 {
-            batch.unbind_mw(&mut self.window1)?
+        let mut batch = self.qps[qp].batch();
+        let request = start(&mut batch, flags);
+        if slice.1 == 0 {
+            request.unbind_mw(&mut self.window1)?;
         } else {
             let part = self.memory.window(range(slice), access)?;
-            batch.bind_mw(&mut self.window1, part)?
-        };
-        add_flags(posted, flags);
+            request.bind_mw(&mut self.window1, part)?;
+        }
         batch.ring()?;
         wait(&mut self.cqs[qp][0], 1)
     }
 
     fn post(&mut self, qp: usize, requests: &[Request], receives: u32) -> Result {
         let to = self.qps[1 - qp].qpn();
-        let mut batch = self.qps[qp].send();
+        let mut batch = self.qps[qp].batch();
         for request in requests {
-            let posted = push(
-                &mut batch,
+            push(
+                start(&mut batch, request.flags),
                 request,
                 &self.memory,
                 &mut self.window2,
                 (&self.addresses, to),
             )?;
-            add_flags(posted, request.flags);
         }
         batch.ring()?;
         wait(&mut self.cqs[qp][0], list::signaled(requests))?;
@@ -207,26 +207,29 @@ fn local<'r>(memory: &'r Mr<Vec<u8>>, slices: &[Slice]) -> Result<Vec<LocalSlice
         .collect::<std::result::Result<_, _>>()?)
 }
 
-fn add_flags(mut posted: Posted<'_>, flags: SendFlags) {
-    if flags.contains(SendFlags::SIGNALED) {
-        posted = posted.signaled(1);
-    }
+/// Starts a request of the batch with these flags.
+fn start<'b, 'q>(batch: &'b mut Batch<'q, Any>, flags: SendFlags) -> uverbs::Request<'b, 'q, Any> {
+    let mut request = match flags.contains(SendFlags::SIGNALED) {
+        true => batch.signaled(1),
+        false => batch.unsignaled(0),
+    };
     if flags.contains(SendFlags::SOLICITED) {
-        posted = posted.solicited();
+        request = request.solicited();
     }
     if flags.contains(SendFlags::FENCE) {
-        posted.fence();
+        request = request.fence();
     }
+    request
 }
 
-/// Adds a request to the batch.
-fn push<'b, 'q>(
-    batch: &'b mut Batch<'q, Any>,
+/// Adds a request of a list to the batch.
+fn push<'q>(
+    started: uverbs::Request<'_, 'q, Any>,
     request: &Request,
     memory: &'q Mr<Vec<u8>>,
     window: &mut Mw<Type2>,
     (addresses, peer): (&[Ah], u32),
-) -> Result<Posted<'b>> {
+) -> Result {
     let slices = local(memory, &request.slices)?;
     let mut bytes = Vec::new();
     if request.is_inline() {
@@ -241,41 +244,41 @@ fn push<'b, 'q>(
     let to = request
         .address
         .map(|address| addresses[address].to(peer, QKEY));
-    let posted = match (request.opcode, to) {
-        (WrOpcode::SEND, Some(to)) if inline => batch.send_inline_to(to, &bytes)?,
-        (WrOpcode::SEND, Some(to)) => batch.send_to(to, slices)?,
+    match (request.opcode, to) {
+        (WrOpcode::SEND, Some(to)) if inline => started.to(to).send(Inline(&bytes))?,
+        (WrOpcode::SEND, Some(to)) => started.to(to).send(slices)?,
         (WrOpcode::SEND_WITH_IMM, Some(to)) if inline => {
-            batch.send_imm_inline_to(to, &bytes, imm)?
+            started.to(to).send_imm(Inline(&bytes), imm)?
         }
-        (WrOpcode::SEND_WITH_IMM, Some(to)) => batch.send_imm_to(to, slices, imm)?,
-        (WrOpcode::SEND, None) if inline => batch.send_inline(&bytes)?,
-        (WrOpcode::SEND, None) => batch.send(slices)?,
-        (WrOpcode::SEND_WITH_IMM, None) if inline => batch.send_imm_inline(&bytes, imm)?,
-        (WrOpcode::SEND_WITH_IMM, None) => batch.send_imm(slices, imm)?,
+        (WrOpcode::SEND_WITH_IMM, Some(to)) => started.to(to).send_imm(slices, imm)?,
+        (WrOpcode::SEND, None) if inline => started.send(Inline(&bytes))?,
+        (WrOpcode::SEND, None) => started.send(slices)?,
+        (WrOpcode::SEND_WITH_IMM, None) if inline => started.send_imm(Inline(&bytes), imm)?,
+        (WrOpcode::SEND_WITH_IMM, None) => started.send_imm(slices, imm)?,
         (WrOpcode::SEND_WITH_INV, None) if inline => {
-            batch.send_inv_inline(&bytes, window.rkey())?
+            started.send_inv(Inline(&bytes), window.rkey())?
         }
-        (WrOpcode::SEND_WITH_INV, None) => batch.send_inv(slices, window.rkey())?,
-        (WrOpcode::RDMA_WRITE, None) if inline => batch.write_inline(&bytes, remote)?,
-        (WrOpcode::RDMA_WRITE, None) => batch.write(slices, remote)?,
+        (WrOpcode::SEND_WITH_INV, None) => started.send_inv(slices, window.rkey())?,
+        (WrOpcode::RDMA_WRITE, None) if inline => started.write(Inline(&bytes), remote)?,
+        (WrOpcode::RDMA_WRITE, None) => started.write(slices, remote)?,
         (WrOpcode::RDMA_WRITE_WITH_IMM, None) if inline => {
-            batch.write_imm_inline(&bytes, remote, imm)?
+            started.write_imm(Inline(&bytes), remote, imm)?
         }
-        (WrOpcode::RDMA_WRITE_WITH_IMM, None) => batch.write_imm(slices, remote, imm)?,
-        (WrOpcode::RDMA_READ, None) => batch.read(slices, remote)?,
+        (WrOpcode::RDMA_WRITE_WITH_IMM, None) => started.write_imm(slices, remote, imm)?,
+        (WrOpcode::RDMA_READ, None) => started.read(slices, remote)?,
         (WrOpcode::ATOMIC_CMP_AND_SWP, None) => {
-            batch.compare_swap(slices[0], remote, first, second)?
+            started.compare_swap(slices[0], remote, first, second)?
         }
-        (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => batch.fetch_add(slices[0], remote, first)?,
-        (WrOpcode::LOCAL_INV, None) => batch.local_inv(window.rkey())?,
+        (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => started.fetch_add(slices[0], remote, first)?,
+        (WrOpcode::LOCAL_INV, None) => started.local_inv(window.rkey())?,
         (WrOpcode::BIND_MW, None) => {
             let access = AccessFlags::from_bits_retain(first as u32);
             let part = memory.window(range(request.slices[0]), access)?;
-            batch.bind_mw_as(window, second as u8, part)?
+            started.bind_mw_as(window, second as u8, part)?
         }
         _ => return Err("no such request".into()),
-    };
-    Ok(posted)
+    }
+    Ok(())
 }
 
 /// Takes so many completions, all of which must be successes.

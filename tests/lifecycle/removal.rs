@@ -14,7 +14,7 @@ use support::{
     test, until,
 };
 use uverbs::{
-    CompletionChannel, ConnectOptions, Context, PostError, QpState, Rc, WcStatus,
+    CompletionChannel, ConnectOptions, Context, Inline, PostError, QpState, Rc, WcStatus,
     error::Errno,
     event::{AsyncEventType, AsyncEvents},
 };
@@ -115,8 +115,10 @@ fn is_gone(
         }
     };
     same(fatal, true, "whether the event came")?;
-    let mut batch = pair.a.qp.send();
-    batch.write_inline(b"to nobody", pair.b.mr.remote())?;
+    let mut batch = pair.a.qp.batch();
+    batch
+        .unsignaled(0)
+        .write(Inline(b"to nobody"), pair.b.mr.remote())?;
     match batch.ring() {
         Err(PostError::Doorbell(Errno::IO)) => {}
         other => return Err(format!("a doorbell without a device: {other:?}").into()),
@@ -154,10 +156,10 @@ fn the_network_goes_down_and_comes_back() -> Result {
     };
     connect_anew(&mut pair, &impatient)?;
     run(&format!("ip link set {} down", device.netdev))?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     batch
-        .write_inline(b"into the void", pair.b.mr.remote())?
-        .signaled(1);
+        .signaled(1)
+        .write(Inline(b"into the void"), pair.b.mr.remote())?;
     batch.ring()?;
     // The kernel may find its way within itself, run out of retries, or fail what it could not send: with an
     // operation error on 6.1, flushed later.

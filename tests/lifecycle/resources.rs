@@ -8,7 +8,7 @@ use support::{
     ALL, LIMIT, Objects, OwnDevice, Pair, Result, Setup, completion, device, role, same, says,
     talk, test,
 };
-use uverbs::{Caps, Cause, Pd, Qp, Rc, Ud};
+use uverbs::{Caps, Cause, Inline, Pd, Qp, Rc, Ud};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -137,8 +137,8 @@ fn a_queue_pair_keeps_what_it_needs() -> Result {
     // The queue that receives complete on goes: they complete all the same, where nobody looks.
     pair.b.cq = other.b.cq;
     pair.b.post_recv(1, 0..64)?;
-    let mut batch = pair.a.qp.send();
-    batch.send_inline(b"to nobody")?.signaled(1);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(1).send(Inline(b"to nobody"))?;
     batch.ring()?;
     completion(&mut pair.a.cq)?.ok()?;
     talk::arrived(&pair.b.mr, 0, b"to nobody")?;
@@ -205,7 +205,7 @@ fn halves_keep_the_queue_pair() -> Result {
     let (mut send, recv) = a.qp.split();
     drop(recv);
     let mut batch = send.batch();
-    batch.send_inline(b"half")?;
+    batch.unsignaled(0).send(Inline(b"half"))?;
     batch.ring()?;
     same(completion(&mut b.cq)?.ok()?.byte_len, 4, "the receive")?;
     let there = count(&device, "qp")?;
@@ -226,11 +226,11 @@ fn send_for_ever() -> Result {
     let _ah = pair.pd.create_ah(&path)?;
     let to = pair.b.mr.remote();
     for round in 0_u64.. {
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for _ in 0..16 {
-            batch.write_inline(b"on and on", to)?;
+            batch.unsignaled(0).write(Inline(b"on and on"), to)?;
         }
-        batch.write_inline(b"on and on", to)?.signaled(round);
+        batch.signaled(round).write(Inline(b"on and on"), to)?;
         batch.ring()?;
         completion(&mut pair.a.cq)?.ok()?;
         if round == 10 {

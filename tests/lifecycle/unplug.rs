@@ -11,8 +11,8 @@ use libtest_mimic::Trial;
 use support::wait::until_so;
 use support::{LIMIT, Result, completion, device, fail, own_path, same, skip, test};
 use uverbs::{
-    Access, Ah, Caps, Context, Cq, Error, Mr, Notify, ParentDomain, Pd, Qp, Rc, Srq, ThreadDomain,
-    WcOpcode,
+    Access, Ah, Caps, Context, Cq, Error, Inline, Mr, Notify, ParentDomain, Pd, Qp, Rc, Srq,
+    ThreadDomain, WcOpcode,
     alloc::{BufferCounts, Counting, GuardPages},
     device::PortState,
     event::{AsyncEvent, AsyncEventType, AsyncEvents, EventSource},
@@ -103,10 +103,10 @@ impl Rig {
     }
 
     fn write(&mut self) -> Result {
-        let mut batch = self.qp.send();
+        let mut batch = self.qp.batch();
         batch
-            .write_inline(b"written!", self.target.remote())?
-            .signaled(1);
+            .signaled(1)
+            .write(Inline(b"written!"), self.target.remote())?;
         batch.ring()?;
         completion(&mut self.cq)?.is(WcOpcode::RDMA_WRITE)
     }
@@ -119,10 +119,10 @@ impl Rig {
         while after < 100 {
             if gone.load(Ordering::Relaxed) {
                 after += 1;
-                let mut batch = self.qp.send();
-                if let Ok(request) = batch.write_inline(b"written!", self.target.remote()) {
-                    request.signaled(2);
-                }
+                let mut batch = self.qp.batch();
+                let _ = batch
+                    .signaled(2)
+                    .write(Inline(b"written!"), self.target.remote());
                 let _ = batch.ring();
             }
             // Whatever the device leaves in the ring when it goes must not be taken for a fault of this side.

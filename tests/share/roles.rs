@@ -333,8 +333,8 @@ fn exchange(pd: &ImportedPd) -> Result {
     qp.connect(&endpoint.parse()?)?;
     say("connected");
     hear()?;
-    let mut batch = qp.send();
-    batch.write(source.slice(..)?, peer)?.signaled(1);
+    let mut batch = qp.batch();
+    batch.signaled(1).write(source.slice(..)?, peer)?;
     batch.ring()?;
     completion(&mut cq)?.ok()?;
     say("written");

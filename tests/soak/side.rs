@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use uverbs::{
-    Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Endpoint, LocalSlice, Mr,
-    Notify, Pd, Qp, QpState, RemoteSlice, UdPeer,
+    Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Endpoint, Inline, LocalSlice,
+    Mr, Notify, Pd, Qp, QpState, RemoteSlice, UdPeer,
     event::{AsyncEventType, AsyncEvents},
     mr::RemoteKey,
     mw::{Mw, Type2},
@@ -287,12 +287,12 @@ impl Side {
     /// Posts receives with these ids, each into the memory of its number.
     pub(crate) fn post_receives(&mut self, receives: impl Iterator<Item = (u64, u32)>) -> Result {
         let qp = self.qp.as_mut().ok_or("no queue pair")?;
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         for (id, serial) in receives {
             let start = inbox(serial);
             batch.post(id, self.private.slice(start..start + INBOX)?)?;
         }
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -325,7 +325,7 @@ impl Side {
                 false => Ok(None),
             };
             let loans: Vec<Option<Loan>> = requests.iter().map(loan).collect::<Result<_>>()?;
-            let mut batch = qp.send();
+            let mut batch = qp.batch();
             for (posting, loan) in requests.iter().zip(&loans) {
                 let memory = Memory {
                     private,
@@ -426,35 +426,37 @@ impl Posting {
         let peer: Option<UdPeer<'_>> = ah.map(|ah| ah.to(to.qpn, QKEY));
         let imm = self.serial;
         let bytes = &self.message[..];
-        let posted = match (self.request.op, peer) {
-            (Op::Send, None) => batch.send(pieces)?,
-            (Op::Send, Some(peer)) => batch.send_to(peer, pieces)?,
-            (Op::SendImm, None) => batch.send_imm(pieces, imm)?,
-            (Op::SendImm, Some(peer)) => batch.send_imm_to(peer, pieces, imm)?,
-            (Op::SendInline, None) => batch.send_inline(bytes)?,
-            (Op::SendInline, Some(peer)) => batch.send_inline_to(peer, bytes)?,
-            (Op::SendImmInline, None) => batch.send_imm_inline(bytes, imm)?,
-            (Op::SendImmInline, Some(peer)) => batch.send_imm_inline_to(peer, bytes, imm)?,
-            (Op::SendInv, _) => batch.send_inv(pieces, to.window.ok_or("no window")?)?,
-            (Op::Write, _) => batch.write(pieces, target)?,
-            (Op::WriteInline, _) => batch.write_inline(bytes, target)?,
-            (Op::WriteImm, _) => batch.write_imm(pieces, target, imm)?,
-            (Op::WriteWindow, _) => batch.write(pieces, through(to.window.ok_or("no window")?))?,
-            (Op::Read, _) => batch.read(sinks, shelf)?,
-            (Op::FetchAdd, _) => batch.fetch_add(sink, word, self.operand)?,
-            (Op::CompareSwap, _) => batch.compare_swap(sink, word, self.compare, self.operand)?,
+        let request = match self.request.signaled {
+            true => batch.signaled(self.id),
+            false => batch.unsignaled(self.id),
+        };
+        match (self.request.op, peer) {
+            (Op::Send, None) => request.send(pieces)?,
+            (Op::Send, Some(peer)) => request.to(peer).send(pieces)?,
+            (Op::SendImm, None) => request.send_imm(pieces, imm)?,
+            (Op::SendImm, Some(peer)) => request.to(peer).send_imm(pieces, imm)?,
+            (Op::SendInline, None) => request.send(Inline(bytes))?,
+            (Op::SendInline, Some(peer)) => request.to(peer).send(Inline(bytes))?,
+            (Op::SendImmInline, None) => request.send_imm(Inline(bytes), imm)?,
+            (Op::SendImmInline, Some(peer)) => request.to(peer).send_imm(Inline(bytes), imm)?,
+            (Op::SendInv, _) => request.send_inv(pieces, to.window.ok_or("no window")?)?,
+            (Op::Write, _) => request.write(pieces, target)?,
+            (Op::WriteInline, _) => request.write(Inline(bytes), target)?,
+            (Op::WriteImm, _) => request.write_imm(pieces, target, imm)?,
+            (Op::WriteWindow, _) => {
+                request.write(pieces, through(to.window.ok_or("no window")?))?
+            }
+            (Op::Read, _) => request.read(sinks, shelf)?,
+            (Op::FetchAdd, _) => request.fetch_add(sink, word, self.operand)?,
+            (Op::CompareSwap, _) => request.compare_swap(sink, word, self.compare, self.operand)?,
             (Op::Bind, _) => {
                 let place = memory.public.window(..SLOTS, Access::REMOTE_WRITE)?;
                 let window = window.ok_or("no window")?;
                 let tag = window.rkey().tag().wrapping_add(1);
-                batch.bind_mw_as(window, tag, place)?
+                request.bind_mw_as(window, tag, place)?
             }
-            (Op::LocalInv, _) => batch.local_inv(window.ok_or("no window")?.rkey())?,
-        };
-        match self.request.signaled {
-            true => posted.signaled(self.id),
-            false => posted.id(self.id),
-        };
+            (Op::LocalInv, _) => request.local_inv(window.ok_or("no window")?.rkey())?,
+        }
         Ok(())
     }
 

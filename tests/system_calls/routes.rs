@@ -6,7 +6,7 @@ use support::trace::{Trace, traced};
 use support::{
     ALL, LIMIT, Pair, Result, Setup, completion, device, only_on_rxe, role, same, talk, test,
 };
-use uverbs::{Context, Notify, OpenOptions, Rc, Uc, context::Route};
+use uverbs::{Context, Inline, Notify, OpenOptions, Rc, Uc, context::Route};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -83,8 +83,8 @@ fn notification(context: &Context) -> Result {
     let mr = pd.register(vec![0_u8; 8], ALL)?;
     qp.connect(&qp.endpoint()?)?;
     cq.arm(Notify::Next)?;
-    let mut batch = qp.send();
-    batch.write_inline(b"x", mr.remote())?.signaled(1);
+    let mut batch = qp.batch();
+    batch.signaled(1).write(Inline(b"x"), mr.remote())?;
     batch.ring()?;
     let event = channel.wait_for(LIMIT)?.ok_or("no event")?;
     same(event.cq, cq.id(), "the event")?;

@@ -9,7 +9,7 @@ use support::{
     skip, test,
 };
 use uverbs::{
-    Caps, ConnectOptions, Notify, OpenOptions, Rc, Ud, alloc::GuardPages, context::Route,
+    Caps, ConnectOptions, Inline, Notify, OpenOptions, Rc, Ud, alloc::GuardPages, context::Route,
 };
 
 type Named = (&'static str, fn() -> Result);
@@ -64,24 +64,26 @@ fn stages(route: Route) -> Result {
     mark();
     // Posting receives.
     for id in 0..10 {
-        let mut batch = pair.b.qp.recv();
+        let mut batch = pair.b.qp.recv_batch();
         for _ in 0..BATCHES {
             batch.post(id, slice)?;
         }
-        batch.ring()?;
+        batch.ring();
     }
     mark();
     // Posting sends, among them batches that are empty or dropped.
     for _ in 0..BATCHES {
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for id in 0..7 {
-            batch.send_inline(b"one doorbell for all")?.signaled(id);
+            batch.signaled(id).send(Inline(b"one doorbell for all"))?;
         }
         batch.ring()?;
-        let mut dropped = pair.a.qp.send();
-        dropped.send_inline(b"no doorbell for none")?;
+        let mut dropped = pair.a.qp.batch();
+        dropped
+            .unsignaled(0)
+            .send(Inline(b"no doorbell for none"))?;
         drop(dropped);
-        pair.a.qp.send().ring()?;
+        pair.a.qp.batch().ring()?;
     }
     mark();
     // What was sent comes: in the time that it takes, other calls are made.
@@ -165,10 +167,8 @@ fn waits() -> Result {
     mark();
     for id in 0..EVENTS {
         pair.a.cq.arm(Notify::Next)?;
-        let mut batch = pair.a.qp.send();
-        let posted = batch.write_inline(b"x", pair.b.mr.remote())?;
-        posted.signaled(id as u64);
-        batch.ring()?;
+        let to = pair.b.mr.remote();
+        pair.a.qp.one(id as u64).write(Inline(b"x"), to)?;
         channel.wait()?;
         completion(&mut pair.a.cq)?.ok()?;
     }

@@ -11,7 +11,9 @@ use support::{
     test, until,
 };
 use uverbs::qp::{Control, Mtu, QpAttr, QpState, QpType};
-use uverbs::{Access, AddressVector, Caps, ConnectOptions, PostError, Qp, Rc, Uc, WcOpcode};
+use uverbs::{
+    Access, AddressVector, Caps, ConnectOptions, Inline, PostError, Qp, Rc, Uc, WcOpcode,
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -103,14 +105,14 @@ fn any_refuses_what_its_transport_lacks() -> Result {
         let to = ah.to(pair.b.qp.qpn(), QKEY);
         let remote = pair.b.mr.remote().slice(..8)?;
         let local = pair.a.mr.slice(..8)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         // What becomes of each request: none of these batches is rung.
         let outcomes = [
-            batch.send_inline(b"x").err(),
-            batch.send_inline_to(to, b"x").err(),
-            batch.write_inline(b"x", remote).err(),
-            batch.read(local, remote).err(),
-            batch.fetch_add(local, remote, 1).err(),
+            batch.unsignaled(0).send(Inline(b"x")).err(),
+            batch.unsignaled(0).to(to).send(Inline(b"x")).err(),
+            batch.unsignaled(0).write(Inline(b"x"), remote).err(),
+            batch.unsignaled(0).read(local, remote).err(),
+            batch.unsignaled(0).fetch_add(local, remote, 1).err(),
         ];
         let lacks = Some(PostError::NotInTransport { transport });
         let destination = Some(PostError::Destination);
@@ -153,14 +155,14 @@ fn lists_are_gathered_and_scattered() -> Result {
         let into = (0..count)
             .map(|i| pair.b.mr.slice(piece(i)))
             .collect::<std::result::Result<Vec<_>, _>>()?;
-        let mut batch = pair.b.qp.recv();
+        let mut batch = pair.b.qp.recv_batch();
         batch.post(5, &into)?;
-        batch.ring()?;
-        let mut batch = pair.a.qp.send();
-        batch.send(&from)?.signaled(6);
+        batch.ring();
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(6).send(&from)?;
         batch
-            .write(&from, pair.b.mr.remote().slice(..)?)?
-            .signaled(7);
+            .signaled(7)
+            .write(&from, pair.b.mr.remote().slice(..)?)?;
         batch.ring()?;
         sent(&mut pair, 6, WcOpcode::SEND)?;
         sent(&mut pair, 7, WcOpcode::RDMA_WRITE)?;
@@ -182,19 +184,19 @@ fn messages_may_be_empty() -> Result {
     let remote = pair.b.mr.remote().slice(..0)?;
     pair.b.mr.write_at(0, &[0x5a; 64])?;
     let empty = pair.a.mr.slice(10..10)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     for id in 0..5 {
         batch.post(id, [])?;
     }
-    batch.ring()?;
-    let mut batch = pair.a.qp.send();
-    batch.send([])?.signaled(0);
-    batch.send(empty)?.signaled(1);
-    batch.send_imm([], 77)?.signaled(2);
-    batch.write([], remote)?.signaled(3);
-    batch.read([], remote)?.signaled(4);
-    batch.write_imm([], remote, 78)?.signaled(5);
-    batch.send_inline(&[])?.signaled(6);
+    batch.ring();
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(0).send([])?;
+    batch.signaled(1).send(empty)?;
+    batch.signaled(2).send_imm([], 77)?;
+    batch.signaled(3).write([], remote)?;
+    batch.signaled(4).read([], remote)?;
+    batch.signaled(5).write_imm([], remote, 78)?;
+    batch.signaled(6).send(Inline(&[]))?;
     batch.ring()?;
     for (id, wc) in (0..).zip(completions(&mut pair.a.cq, 7)?) {
         same(wc.ok()?.wr_id, id, "the send's id")?;
@@ -234,8 +236,8 @@ fn lengths_around_packets() -> Result {
         pair.a.mr.write_at(0, &bytes)?;
         pair.b.post_recv(seed, 0..length)?;
         let from = pair.a.mr.slice(..length)?;
-        let mut batch = pair.a.qp.send();
-        batch.send(from)?.signaled(seed);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(seed).send(from)?;
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::SEND)?;
         same(
@@ -247,8 +249,8 @@ fn lengths_around_packets() -> Result {
         // And back, by a READ into memory that has been cleared.
         pair.a.mr.write_at(0, &vec![0; length])?;
         let into = pair.a.mr.slice(..length)?;
-        let mut batch = pair.a.qp.send();
-        batch.read(into, pair.b.mr.remote())?.signaled(seed);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(seed).read(into, pair.b.mr.remote())?;
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::RDMA_READ)?;
         same(
@@ -274,9 +276,9 @@ fn a_fence_waits_for_the_read() -> Result {
         pair.b.post_recv(seed, 0..length)?;
         let buffer = pair.a.mr.slice(..length)?;
         let from = pair.b.mr.remote().slice(length..)?;
-        let mut batch = pair.a.qp.send();
-        batch.read(buffer, from)?;
-        batch.send(buffer)?.fence().signaled(seed);
+        let mut batch = pair.a.qp.batch();
+        batch.unsignaled(0).read(buffer, from)?;
+        batch.signaled(seed).fence().send(buffer)?;
         batch.ring()?;
         sent(&mut pair, seed, WcOpcode::SEND)?;
         completion(&mut pair.b.cq)?.ok()?;
@@ -298,13 +300,13 @@ fn only_signaled_requests_complete() -> Result {
         };
         let mut pair = Pair::<Rc>::with(&setup)?;
         let to = pair.b.mr.remote();
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for id in 0..12 {
-            let posted = batch.write_inline(b"12345678", to)?;
-            match id % 4 {
-                3 => posted.signaled(id),
-                _ => posted.id(id),
+            let request = match id % 4 {
+                3 => batch.signaled(id),
+                _ => batch.unsignaled(id),
             };
+            request.write(Inline(b"12345678"), to)?;
         }
         same(batch.ring()?, 12, "the batch")?;
         let expected: Vec<u64> = if signal_all {
@@ -332,9 +334,9 @@ fn memory_under_another_address() -> Result {
     same(mr.remote().address, iova, "the first byte's address")?;
     let bytes = pattern(9, 9000);
     pair.a.mr = pair.pd.register(bytes.clone(), ALL)?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     let from = pair.a.mr.slice(..)?;
-    batch.write(from, mr.remote().slice(77..)?)?.signaled(1);
+    batch.signaled(1).write(from, mr.remote().slice(77..)?)?;
     batch.ring()?;
     sent(&mut pair, 1, WcOpcode::RDMA_WRITE)?;
     let mut there = vec![0; 9000];
@@ -365,7 +367,7 @@ fn halves_work_on_two_threads() -> Result {
                     batch.post(posted, target.slice(at..at + 64)?)?;
                     posted += 1;
                 }
-                batch.ring()?;
+                batch.ring();
                 received_for.store(posted, Ordering::Release);
                 let wc = completion(&mut recv_cq)?.ok()?;
                 same(wc.wr_id, taken, "the order of receives")?;
@@ -385,7 +387,7 @@ fn halves_work_on_two_threads() -> Result {
             })?;
             while sent < receives && sent < done + 32 {
                 let mut batch = send.batch();
-                batch.send_inline(&pattern(sent, 32))?.signaled(sent);
+                batch.signaled(sent).send(Inline(&pattern(sent, 32)))?;
                 batch.ring()?;
                 sent += 1;
             }

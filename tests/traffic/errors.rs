@@ -8,8 +8,8 @@ use support::{
     talk, test,
 };
 use uverbs::{
-    Access, Caps, ConnectOptions, Mr, PostError, QpState, Rc, RemoteSlice, WcOpcode, WcStatus,
-    mr::RemoteKey, qp::QpAttr,
+    Access, Caps, ConnectOptions, Inline, Mr, PostError, QpState, Rc, RemoteSlice, WcOpcode,
+    WcStatus, mr::RemoteKey, qp::QpAttr,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -76,10 +76,10 @@ fn patient() -> Setup {
 /// Sends a message that must fail, and two behind it that must be flushed; then the same queue pairs must
 /// work again, connected with these options.
 fn fails_with(pair: &mut Pair<Rc>, options: &ConnectOptions, status: WcStatus) -> Result {
-    let mut batch = pair.a.qp.send();
-    batch.send_inline(b"this one")?.signaled(1);
-    batch.send_inline(b"that one")?.signaled(2);
-    batch.send_inline(b"unsignaled")?.id(3);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(1).send(Inline(b"this one"))?;
+    batch.signaled(2).send(Inline(b"that one"))?;
+    batch.unsignaled(3).send(Inline(b"unsignaled"))?;
     batch.ring()?;
     failed(pair, status)?;
     recovers(pair, options)
@@ -180,10 +180,10 @@ fn remote_memory_that_is_not_there() -> Result {
     ];
     for remote in wrong {
         let before = pair.b.bytes(0, 8192)?;
-        let mut batch = pair.a.qp.send();
-        batch.write_inline(b"8 bytes.", remote)?.signaled(1);
-        batch.write_inline(b"8 bytes.", whole)?.signaled(2);
-        batch.send_inline(b"x")?.id(3);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(1).write(Inline(b"8 bytes."), remote)?;
+        batch.signaled(2).write(Inline(b"8 bytes."), whole)?;
+        batch.unsignaled(3).send(Inline(b"x"))?;
         batch.ring()?;
         failed(&mut pair, WcStatus::REM_ACCESS_ERR)?;
         same(pair.b.bytes(0, 8192)?, before, "the peer's memory")?;
@@ -229,11 +229,11 @@ fn remote_memory_without_the_access() -> Result {
 fn attempt(pair: &mut Pair<Rc>, mr: &Mr<Vec<u8>>, operation: usize) -> Result {
     let remote = mr.remote().slice(8..16)?;
     let local = pair.a.mr.slice(..8)?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     match operation {
-        0 => batch.write(local, remote)?.signaled(1),
-        1 => batch.read(local, remote)?.signaled(1),
-        _ => batch.fetch_add(local, remote, 1)?.signaled(1),
+        0 => batch.signaled(1).write(local, remote)?,
+        1 => batch.signaled(1).read(local, remote)?,
+        _ => batch.signaled(1).fetch_add(local, remote, 1)?,
     };
     batch.ring()?;
     Ok(())
@@ -262,10 +262,10 @@ fn local_memory_that_is_deregistered() -> Result {
     let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64) };
     let memory = gone.deregister()?;
     pair.b.post_recv(9, 0..64)?;
-    let mut batch = pair.a.qp.send();
-    batch.send(slice)?.signaled(1);
-    batch.send_inline(b"x")?.signaled(2);
-    batch.send_inline(b"y")?.signaled(3);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(1).send(slice)?;
+    batch.signaled(2).send(Inline(b"x"))?;
+    batch.signaled(3).send(Inline(b"y"))?;
     batch.ring()?;
     failed(&mut pair, local_protection_error())?;
     recovers(&mut pair, &setup.options)?;
@@ -283,10 +283,10 @@ fn message_longer_than_the_receive() -> Result {
     pair.b.mr.write_at(0, &[0x77; 64])?;
     pair.b.post_recv(5, 0..8)?;
     pair.b.post_recv(6, 0..8)?;
-    let mut batch = pair.a.qp.send();
-    batch.send_inline(&pattern(1, 9))?.signaled(1);
-    batch.send_inline(b"x")?.signaled(2);
-    batch.send_inline(b"y")?.signaled(3);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(1).send(Inline(&pattern(1, 9)))?;
+    batch.signaled(2).send(Inline(b"x"))?;
+    batch.signaled(3).send(Inline(b"y"))?;
     batch.ring()?;
     let (at_sender, at_receiver) = match device().is_rxe() {
         true => (WcStatus::REM_OP_ERR, WcStatus::LOC_QP_OP_ERR),
@@ -321,9 +321,9 @@ fn requests_are_flushed() -> Result {
         pair.a.post_recv(100 + id, 0..16)?;
     }
     // Nobody receives: the peer asks for pauses of half a second, and the requests stay where they are.
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for id in 0..10 {
-        batch.send_inline(b"x")?.id(id);
+        batch.unsignaled(id).send(Inline(b"x"))?;
     }
     batch.ring()?;
     pair.a.qp.fail()?;
@@ -340,8 +340,8 @@ fn requests_are_flushed() -> Result {
         return Err(format!("not flushed: {wc:?}").into());
     }
     // Sends that are posted now are flushed too.
-    let mut batch = pair.a.qp.send();
-    batch.send_inline(b"late")?.id(77);
+    let mut batch = pair.a.qp.batch();
+    batch.unsignaled(77).send(Inline(b"late"))?;
     batch.ring()?;
     let wc = completion(&mut pair.a.cq)?;
     same(
@@ -369,11 +369,13 @@ fn a_queue_pair_works_again_after_reset() -> Result {
         for id in 0..round % 3 {
             pair.b.post_recv(id, 0..64)?;
         }
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for _ in 1..in_flight {
-            batch.send_inline(b"some arrive, some do not")?;
+            batch
+                .unsignaled(0)
+                .send(Inline(b"some arrive, some do not"))?;
         }
-        batch.send_inline(b"the last one tells")?.signaled(1);
+        batch.signaled(1).send(Inline(b"the last one tells"))?;
         batch.ring()?;
         recovers(&mut pair, &setup.options)?;
     }
@@ -391,14 +393,11 @@ fn the_queue_is_full() -> Result {
     for id in 0..64 {
         pair.b.post_recv(id, 0..16)?;
     }
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     let mut accepted = 0;
     let error = loop {
-        match batch.send_inline(b"x") {
-            Ok(posted) => {
-                posted.signaled(accepted);
-                accepted += 1;
-            }
+        match batch.signaled(accepted).send(Inline(b"x")) {
+            Ok(()) => accepted += 1,
             Err(error) => break error,
         }
     };
@@ -422,15 +421,25 @@ fn requests_that_do_not_fit() -> Result {
     let slice = pair.a.mr.slice(..1)?;
     let list = vec![slice; max_sge as usize + 1];
     let remote = pair.b.mr.remote();
-    let mut batch = pair.a.qp.send();
-    batch.write_inline(b"accepted", remote)?;
+    let mut batch = pair.a.qp.batch();
+    batch.unsignaled(0).write(Inline(b"accepted"), remote)?;
     let outcomes = [
-        batch.send(&list).err(),
-        batch.send_inline(&vec![0; max_inline as usize + 1]).err(),
-        batch.write(slice, remote.slice(..0)?).err(),
-        batch.read(pair.a.mr.slice(..9)?, remote.slice(..8)?).err(),
-        batch.fetch_add(slice, remote.slice(..8)?, 1).err(),
+        batch.unsignaled(0).send(&list).err(),
         batch
+            .unsignaled(0)
+            .send(Inline(&vec![0; max_inline as usize + 1]))
+            .err(),
+        batch.unsignaled(0).write(slice, remote.slice(..0)?).err(),
+        batch
+            .unsignaled(0)
+            .read(pair.a.mr.slice(..9)?, remote.slice(..8)?)
+            .err(),
+        batch
+            .unsignaled(0)
+            .fetch_add(slice, remote.slice(..8)?, 1)
+            .err(),
+        batch
+            .unsignaled(0)
             .fetch_add(pair.a.mr.slice(..8)?, remote.slice(4..12)?, 1)
             .err(),
     ];
@@ -460,8 +469,8 @@ fn requests_that_do_not_fit() -> Result {
     ];
     same(outcomes, expected.map(Some), "the outcomes")?;
     batch
-        .write_inline(&pattern(1, max_inline as usize), remote.slice(8..)?)?
-        .signaled(1);
+        .signaled(1)
+        .write(Inline(&pattern(1, max_inline as usize)), remote.slice(8..)?)?;
     same(batch.ring()?, 2, "what was rung")?;
     same(completion(&mut pair.a.cq)?.ok()?.wr_id, 1, "the completion")?;
     same(pair.b.bytes(0, 8)?, b"accepted".to_vec(), "the first")?;
@@ -471,7 +480,7 @@ fn requests_that_do_not_fit() -> Result {
         "the last",
     )?;
     let list = vec![pair.b.mr.slice(..1)?; pair.b.qp.caps().max_recv_sge as usize + 1];
-    let refused = pair.b.qp.recv().post(1, &list).err();
+    let refused = pair.b.qp.recv_batch().post(1, &list).err();
     let max = pair.b.qp.caps().max_recv_sge;
     same(
         refused,
@@ -490,22 +499,22 @@ fn memory_of_another_pd() -> Result {
     let other = pair.context.alloc_pd()?;
     let mr = other.register(vec![0_u8; 64], Access::LOCAL_WRITE)?;
     let foreign = mr.slice(..)?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     batch
-        .write_inline(b"accepted", pair.b.mr.remote())?
-        .signaled(1);
-    let refused = batch.send(foreign).err();
+        .signaled(1)
+        .write(Inline(b"accepted"), pair.b.mr.remote())?;
+    let refused = batch.unsignaled(0).send(foreign).err();
     same(refused, Some(PostError::ForeignPd), "the send")?;
     same(batch.ring()?, 1, "what was rung")?;
     completion(&mut pair.a.cq)?.ok()?;
-    let refused = pair.a.qp.recv().post(1, foreign).err();
+    let refused = pair.a.qp.recv_batch().post(1, foreign).err();
     same(refused, Some(PostError::ForeignPd), "the receive")?;
 
     let mut ud = Pair::datagram_on(&open()?, &Setup::default())?;
     let options = ConnectOptions::default();
     let other = ud.context.alloc_pd()?;
     let ah = other.create_ah(&ud.context.path_to(&ud.b.qp.endpoint()?, &options)?)?;
-    let refused = ud.a.qp.send().send_inline_to(ah.to(1, 1), b"x").err();
+    let refused = ud.a.qp.one(1).to(ah.to(1, 1)).send(Inline(b"x")).err();
     same(refused, Some(PostError::ForeignPd), "the datagram")
 }
 
@@ -514,20 +523,16 @@ fn state_that_does_not_send() -> Result {
     let mut pair = Pair::<Rc>::unconnected(&open()?, &Setup::default())?;
     let options = ConnectOptions::default();
     let refused_in = |pair: &mut Pair<Rc>, state| {
-        let mut batch = pair.a.qp.send();
-        batch.send_inline(b"too early")?;
-        same(
-            batch.ring().err(),
-            Some(PostError::WrongState { state }),
-            "the error",
-        )
+        let mut batch = pair.a.qp.batch();
+        let refused = batch.unsignaled(0).send(Inline(b"too early")).err();
+        same(refused, Some(PostError::WrongState { state }), "the error")?;
+        same(batch.ring()?, 0, "what was rung")
     };
     refused_in(&mut pair, QpState::RESET)?;
-    let mut batch = pair.a.qp.recv();
-    batch.post(1, [])?;
     let state = QpState::RESET;
+    let refused = pair.a.qp.recv_batch().post(1, []).err();
     same(
-        batch.ring().err(),
+        refused,
         Some(PostError::WrongState { state }),
         "the receive",
     )?;
@@ -554,18 +559,18 @@ fn a_dropped_batch_posts_nothing() -> Result {
         pair.b.post_recv(id, 0..64)?;
     }
     for round in 0..10 {
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for _ in 0..round {
-            batch.send_inline(b"must not arrive")?.signaled(1);
+            batch.signaled(1).send(Inline(b"must not arrive"))?;
         }
         drop(batch);
     }
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(99, pair.b.mr.slice(64..128)?)?;
     drop(batch);
     same(pair.b.qp.halves().1.in_flight(), 8, "receives in flight")?;
-    let mut batch = pair.a.qp.send();
-    batch.send_inline(b"must arrive")?.signaled(2);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(2).send(Inline(b"must arrive"))?;
     batch.ring()?;
     same(completion(&mut pair.a.cq)?.ok()?.wr_id, 2, "the send")?;
     let wc = completion(&mut pair.b.cq)?.ok()?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use support::{LIMIT, Pair, Result, Setup, device, fail, is_full, open, same, test, until};
-use uverbs::{Caps, Cq, PostError, Rc, RecvHalf, SendHalf, mr::LocalSlice};
+use uverbs::{Caps, Cq, Inline, PostError, Rc, RecvHalf, SendHalf, mr::LocalSlice};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -67,7 +67,7 @@ fn post_receives(
         until("room for a receive", || {
             let mut batch = queue.batch();
             match batch.post(number, into) {
-                Ok(()) => batch.ring()?,
+                Ok(()) => batch.ring(),
                 Err(PostError::QueueFull { .. }) => {
                     thread::yield_now();
                     return Ok(None);
@@ -90,8 +90,8 @@ fn post_sends(queue: &mut SendHalf<Rc>, total: u64, receives: &AtomicU64) -> Res
                 return Ok(None);
             }
             let mut batch = queue.batch();
-            match batch.send_inline(&number.to_ne_bytes()) {
-                Ok(posted) => posted.signaled(number),
+            match batch.signaled(number).send(Inline(&number.to_ne_bytes())) {
+                Ok(()) => {}
                 Err(PostError::QueueFull { .. }) => {
                     thread::yield_now();
                     return Ok(None);
@@ -170,11 +170,11 @@ fn posting_while_taking() -> Result {
     let window = u64::from(pair.a.qp.caps().max_send_wr);
     let write = |batch: &mut uverbs::Batch<'_, Rc>, number: u64| -> Result {
         batch
-            .write_inline(&number.to_ne_bytes(), to)?
-            .signaled(number);
+            .signaled(number)
+            .write(Inline(&number.to_ne_bytes()), to)?;
         Ok(())
     };
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for number in 0..window {
         write(&mut batch, number)?;
     }
@@ -188,7 +188,7 @@ fn posting_while_taking() -> Result {
                 same(completion.wr_id(), taken, "the order")?;
                 taken += 1;
                 if next < total {
-                    let mut batch = pair.a.qp.send();
+                    let mut batch = pair.a.qp.batch();
                     write(&mut batch, next)?;
                     batch.ring()?;
                     next += 1;
@@ -204,9 +204,9 @@ fn posting_while_taking() -> Result {
 fn bounded() -> Result {
     let mut pair = exact()?;
     let to = pair.b.mr.remote();
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for number in 0..u64::from(CAPACITY) {
-        batch.write_inline(b"x", to)?.signaled(number);
+        batch.signaled(number).write(Inline(b"x"), to)?;
     }
     batch.ring()?;
     let mut next = 0;
@@ -231,8 +231,8 @@ fn no_poll_goes_on_for_ever() -> Result {
     let to = pair.b.mr.remote();
     let most = pair.a.cq.capacity() as usize + 1;
     let mut post = |number: u64| -> Result {
-        let mut batch = pair.a.qp.send();
-        batch.write_inline(b"x", to)?.signaled(number);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(number).write(Inline(b"x"), to)?;
         batch.ring()?;
         Ok(())
     };

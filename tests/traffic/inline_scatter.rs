@@ -8,10 +8,10 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use support::{Result, Wc, completion, device, fail, open, same, skip, test, until};
 use uverbs::{
-    Access, Caps, Cq, LocalSlice, Mr, Pd, Qp, Rc, Srq, Uc, Ud, WcOpcode, WcStatus,
+    Access, Caps, Cq, Inline, LocalSlice, Mr, Pd, Qp, Rc, Srq, Uc, Ud, WcOpcode, WcStatus,
     alloc::GuardPages,
     qp::QpBuilder,
-    transport::{Connected, StaticTransport},
+    transport::{Connected, Peer, Reaches, StaticTransport},
 };
 
 /// A test with its name.
@@ -91,7 +91,7 @@ fn with_inline_scatter(builder: QpBuilder<'_>) -> QpBuilder<'_> {
     unsafe { builder.caps(caps()).inline_scatter() }
 }
 
-impl<T: StaticTransport + Connected> Ends<T> {
+impl<T: StaticTransport + Connected + Reaches<Peer>> Ends<T> {
     fn new(entry_bytes: u32, shared: bool) -> Result<Self> {
         let context = open()?;
         let pd = context.alloc_pd()?;
@@ -121,13 +121,13 @@ impl<T: StaticTransport + Connected> Ends<T> {
     /// Posts a receive into these slices, and one for the marker.
     fn post(&mut self, slices: &[LocalSlice], region: &Mr<Vec<u8>>) -> Result {
         let mut batch = match &mut self.srq {
-            Some(srq) => srq.recv(),
-            None => self.receiver.recv(),
+            Some(srq) => srq.batch(),
+            None => self.receiver.recv_batch(),
         };
         let marker = region.slice(MARKER..MARKER + LARGE)?;
         batch.post(1, slices)?;
         batch.post(2, marker)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -136,13 +136,15 @@ impl<T: StaticTransport + Connected> Ends<T> {
         let marker = [data, &[0x77; LARGE]].concat();
         let outbox = self.pd.register(marker, Access::LOCAL_WRITE)?;
         let split = data.len();
-        let mut batch = self.sender.send();
+        let mut batch = self.sender.batch();
         let small = outbox.slice(..split)?;
         match data.len() {
-            0 => batch.send(&[] as &[LocalSlice])?,
-            _ => batch.send(small)?,
+            0 => batch.unsignaled(0).send(&[] as &[LocalSlice])?,
+            _ => batch.unsignaled(0).send(small)?,
         };
-        batch.send(outbox.slice(split..split + LARGE)?)?.signaled(9);
+        batch
+            .signaled(9)
+            .send(outbox.slice(split..split + LARGE)?)?;
         batch.ring()?;
         completion(&mut self.send_cq)?.is(WcOpcode::SEND)?;
         arrived(region)
@@ -162,7 +164,7 @@ impl<T: StaticTransport + Connected> Ends<T> {
     }
 }
 
-fn connect<T: StaticTransport + Connected>(a: &mut Qp<T>, b: &mut Qp<T>) -> Result {
+fn connect<T: StaticTransport + Connected + Reaches<Peer>>(a: &mut Qp<T>, b: &mut Qp<T>) -> Result {
     let (from, to) = (a.endpoint()?, b.endpoint()?);
     a.connect(&to)?;
     b.connect(&from)?;
@@ -235,7 +237,7 @@ fn data(size: usize) -> Vec<u8> {
 
 /// Catches data that are lost or put in the wrong place on their way through a completion, entries whose data
 /// are looked for in the wrong half, and inline scatter that is asked for and not had.
-fn every_size<T: StaticTransport + Connected>(shared: bool) -> Result {
+fn every_size<T: StaticTransport + Connected + Reaches<Peer>>(shared: bool) -> Result {
     only_mlx5()?;
     for (entry_bytes, most) in [(64, 32), (128, 64)] {
         let mut ends = Ends::<T>::new(entry_bytes, shared)?;
@@ -288,14 +290,14 @@ fn reads_and_atomics() -> Result {
                 into.push(slice.slice(..now)?);
                 left -= now;
             }
-            let mut batch = reader.send();
+            let mut batch = reader.batch();
             batch
-                .read(&into, source.remote().slice(..size)?)?
-                .signaled(1);
+                .signaled(1)
+                .read(&into, source.remote().slice(..size)?)?;
             let marker = region.slice(MARKER..MARKER + LARGE)?;
             batch
-                .read(marker, source.remote().slice(..LARGE)?)?
-                .signaled(2);
+                .signaled(2)
+                .read(marker, source.remote().slice(..LARGE)?)?;
             batch.ring()?;
             arrived(&region)?;
             let whole = data(size);
@@ -315,16 +317,11 @@ fn reads_and_atomics() -> Result {
         let counter = pd.register(41_u64.to_ne_bytes().to_vec(), access)?;
         for (old, compare) in [(41_u64, None), (42, Some(42)), (50, None)] {
             let region = region(&pd)?;
-            let mut batch = reader.send();
-            let posted = {
-                let into = region.slice(8..16)?;
-                match compare {
-                    None => batch.fetch_add(into, counter.remote(), 1)?,
-                    Some(compare) => batch.compare_swap(into, counter.remote(), compare, 50)?,
-                }
-            };
-            posted.signaled(3);
-            batch.ring()?;
+            let (request, into) = (reader.one(3), region.slice(8..16)?);
+            match compare {
+                None => request.fetch_add(into, counter.remote(), 1)?,
+                Some(compare) => request.compare_swap(into, counter.remote(), compare, 50)?,
+            }
             let wc = completion(&mut cq)?;
             same(
                 (wc.wr_id, wc.status, wc.byte_len),
@@ -362,11 +359,11 @@ fn beside_others() -> Result {
         let inboxes = [region(&pd)?, region(&pd)?];
         let text = [turn; 24];
         for (place, inbox) in inboxes.iter().enumerate() {
-            let mut batch = receivers[place].recv();
+            let mut batch = receivers[place].recv_batch();
             batch.post(place as u64, inbox.slice(..64)?)?;
-            batch.ring()?;
-            let mut batch = senders[place].send();
-            batch.send_inline(&text)?.signaled(7);
+            batch.ring();
+            let mut batch = senders[place].batch();
+            batch.signaled(7).send(Inline(&text))?;
             batch.ring()?;
             // RC: it has arrived then.
             completion(&mut send_cq)?.is(WcOpcode::SEND)?;
@@ -422,13 +419,13 @@ fn on_a_domain() -> Result {
         let inbox = region(&domain)?;
         for turn in 0..100_u8 {
             let mut batch = match &mut srq {
-                Some(srq) => srq.recv(),
-                None => receiver.recv(),
+                Some(srq) => srq.batch(),
+                None => receiver.recv_batch(),
             };
             batch.post(turn.into(), inbox.slice(5..40)?)?;
-            batch.ring()?;
-            let mut batch = sender.send();
-            batch.send_inline(&[turn; 30])?.signaled(7);
+            batch.ring();
+            let mut batch = sender.batch();
+            batch.signaled(7).send(Inline(&[turn; 30]))?;
             batch.ring()?;
             completion(&mut send_cq)?.is(WcOpcode::SEND)?;
             let wc = completion(&mut cq)?;

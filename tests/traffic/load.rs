@@ -9,7 +9,7 @@ use support::{
     ALL, Pair, Result, Setup, completion, completions, device, is_full, kernel, nothing, open,
     pattern, same, test, until,
 };
-use uverbs::{Caps, PostError, Rc, WcOpcode};
+use uverbs::{Caps, Inline, PostError, Rc, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -117,13 +117,13 @@ impl Stream {
 
     fn post_receives(&mut self) -> Result {
         let b = &mut self.pair.b;
-        let mut batch = b.qp.recv();
+        let mut batch = b.qp.recv_batch();
         while self.posted < self.total.min(self.received + SLOTS) {
             let at = (self.posted % SLOTS * 16) as usize;
             batch.post(self.posted, b.mr.slice(at..at + 16)?)?;
             self.posted += 1;
         }
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -135,12 +135,13 @@ impl Stream {
         if last == self.sent || last > self.posted || last - self.sent > room {
             return Ok(());
         }
-        let mut batch = qp.send();
+        let mut batch = qp.batch();
         for number in self.sent..last {
-            let request = batch.send_inline(&payload(number))?;
-            if number + 1 == last {
-                request.signaled(number);
-            }
+            let request = match number + 1 == last {
+                true => batch.signaled(number),
+                false => batch.unsignaled(number),
+            };
+            request.send(Inline(&payload(number)))?;
         }
         batch.ring()?;
         self.sent = last;
@@ -201,13 +202,13 @@ fn many_queue_pairs_on_one_cq() -> Result {
         let number = |index: usize| round * pairs_wanted as u64 + index as u64;
         for (index, (a, b)) in pairs.iter_mut().enumerate() {
             let at = index * 16;
-            let mut batch = b.recv();
+            let mut batch = b.recv_batch();
             batch.post(number(index), mr.slice(at..at + 16)?)?;
-            batch.ring()?;
-            let mut batch = a.send();
+            batch.ring();
+            let mut batch = a.batch();
             batch
-                .send_inline(&payload(number(index)))?
-                .signaled(u64::MAX);
+                .signaled(u64::MAX)
+                .send(Inline(&payload(number(index))))?;
             batch.ring()?;
         }
         let all = completions(&mut cq, 2 * pairs_wanted)?;
@@ -260,12 +261,12 @@ fn fill_and_check(pair: &mut Pair<Rc>, number: &mut u64, less: u32) -> Result<u3
         pair.b.post_recv(slot as u64, slot * 16..slot * 16 + 16)?;
     }
     let first = *number;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for _ in 0..count {
-        batch.send_inline(&payload(*number))?.signaled(*number);
+        batch.signaled(*number).send(Inline(&payload(*number)))?;
         *number += 1;
     }
-    let beyond = batch.send_inline(b"one too many").err();
+    let beyond = batch.unsignaled(0).send(Inline(b"one too many")).err();
     let expected = (count == capacity as usize).then_some(PostError::QueueFull { capacity });
     if less == 0 {
         same(beyond, expected, "one more request")?;
@@ -273,9 +274,9 @@ fn fill_and_check(pair: &mut Pair<Rc>, number: &mut u64, less: u32) -> Result<u3
     } else {
         // The request that fits is one too many for the receiver: nothing of this batch goes out.
         drop(batch);
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for number in first..*number {
-            batch.send_inline(&payload(number))?.signaled(number);
+            batch.signaled(number).send(Inline(&payload(number)))?;
         }
         batch.ring()?;
     }
@@ -306,7 +307,7 @@ fn recv_rings_of_every_size_wrap() -> Result {
         }
         for round in 0..12_u64 {
             let count = u64::from(capacity) - (round % 2).min(u64::from(capacity) - 1);
-            let mut batch = pair.b.qp.recv();
+            let mut batch = pair.b.qp.recv_batch();
             for slot in 0..count {
                 let at = slot as usize * 16;
                 batch.post(slot, pair.b.mr.slice(at..at + 16)?)?;
@@ -319,18 +320,19 @@ fn recv_rings_of_every_size_wrap() -> Result {
                     "one more receive",
                 )?;
             }
-            same(batch.ring()?, count as usize, "the batch")?;
+            same(batch.ring(), count as usize, "the batch")?;
             same(
                 pair.b.qp.halves().1.in_flight(),
                 count as u32,
                 "receives in flight",
             )?;
-            let mut batch = pair.a.qp.send();
+            let mut batch = pair.a.qp.batch();
             for slot in 0..count {
-                let posted = batch.send_inline(&payload(round << 32 | slot))?;
-                if slot + 1 == count {
-                    posted.signaled(round);
-                }
+                let request = match slot + 1 == count {
+                    true => batch.signaled(round),
+                    false => batch.unsignaled(round),
+                };
+                request.send(Inline(&payload(round << 32 | slot)))?;
             }
             batch.ring()?;
             for (slot, wc) in (0..).zip(completions(&mut pair.b.cq, count as usize)?) {
@@ -392,12 +394,14 @@ fn fill_cq(pair: &mut Pair<Rc>, count: u64) -> Result {
     while id < count {
         let last = count.min(id + 100);
         pair.a.mr.write_at(0, &[0])?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         while id < last {
-            batch.write_inline(&[1], there)?.signaled(id);
+            batch.signaled(id).write(Inline(&[1]), there)?;
             id += 1;
         }
-        batch.read(pair.a.mr.slice(..1)?, there.slice(..1)?)?;
+        batch
+            .unsignaled(0)
+            .read(pair.a.mr.slice(..1)?, there.slice(..1)?)?;
         batch.ring()?;
         until("the end of a batch", || {
             Ok((pair.a.bytes(0, 1)? == [1]).then_some(()))
@@ -432,7 +436,7 @@ fn the_largest_rings_fill_to_the_last_slot() -> Result {
         if granted.max_send_wr < max_send_wr || granted.max_recv_wr < max_recv_wr {
             return Err(format!("asked for {caps:?}, got {granted:?}").into());
         }
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         let slice = mr.slice(..16)?;
         for id in 0..u64::from(granted.max_recv_wr) {
             batch.post(id, slice)?;
@@ -444,20 +448,20 @@ fn the_largest_rings_fill_to_the_last_slot() -> Result {
             Some(PostError::QueueFull { capacity }),
             "one more receive",
         )?;
-        batch.ring()?;
-        let mut batch = qp.send();
+        batch.ring();
+        let mut batch = qp.batch();
         for number in 0..u64::from(granted.max_send_wr) {
-            batch.send_inline(&number.to_ne_bytes())?;
+            batch.unsignaled(0).send(Inline(&number.to_ne_bytes()))?;
         }
         let capacity = granted.max_send_wr;
         same(
-            batch.send_inline(&[]).err(),
+            batch.unsignaled(0).send(Inline(&[])).err(),
             Some(PostError::QueueFull { capacity }),
             "one more send",
         )?;
         drop(batch);
-        let mut batch = qp.send();
-        batch.send_inline(&pattern(1, 16))?;
+        let mut batch = qp.batch();
+        batch.unsignaled(0).send(Inline(&pattern(1, 16)))?;
         batch.ring()?;
         same(completion(&mut cq)?.ok()?.wr_id, 0, "the receive's id")?;
         let mut bytes = vec![0; 16];

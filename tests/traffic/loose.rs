@@ -6,8 +6,8 @@ use support::{
     test,
 };
 use uverbs::{
-    Caps, Context, Rc, Uc, WcOpcode, WcStatus,
-    transport::{Connected, StaticTransport, Xrc},
+    Caps, Context, Inline, Rc, Uc, WcOpcode, WcStatus,
+    transport::{Connected, Peer, Reaches, StaticTransport, Xrc},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -37,7 +37,9 @@ fn setup() -> Setup {
 }
 
 /// A pair like that; none where it has been refused as it should be.
-fn pair<T: StaticTransport + Connected>(context: &Context) -> Result<Option<Pair<T>>> {
+fn pair<T: StaticTransport + Connected + Reaches<Peer>>(
+    context: &Context,
+) -> Result<Option<Pair<T>>> {
     let setup = setup();
     let lacks = device().is_rxe() || kernel() < (6, 13);
     match Pair::create(context, &setup, |qp| qp.out_of_order().create::<T>()) {
@@ -63,19 +65,25 @@ fn message(number: u64) -> [u8; 16] {
     bytes
 }
 
-fn post<T: StaticTransport + Connected>(pair: &mut Pair<T>, id: u64) -> Result {
+fn post<T: StaticTransport + Connected + Reaches<Peer>>(pair: &mut Pair<T>, id: u64) -> Result {
     let at = id as usize % REQUESTS as usize * SLOT;
     pair.b.post_recv(id, at..at + SLOT)
 }
 
-fn send<T: StaticTransport + Connected>(pair: &mut Pair<T>, number: u64) -> Result {
-    let wc = pair.a.post(|batch| batch.send_inline(&message(number)))?;
+fn send<T: StaticTransport + Connected + Reaches<Peer>>(pair: &mut Pair<T>, number: u64) -> Result {
+    let wc = pair
+        .a
+        .post(|request| request.send(Inline(&message(number))))?;
     wc.is(WcOpcode::SEND)
 }
 
 /// The next message must be this, in the request of that id.
 #[track_caller]
-fn received<T: StaticTransport + Connected>(pair: &mut Pair<T>, number: u64, id: u64) -> Result {
+fn received<T: StaticTransport + Connected + Reaches<Peer>>(
+    pair: &mut Pair<T>,
+    number: u64,
+    id: u64,
+) -> Result {
     let wc = completion(&mut pair.b.cq)?;
     wc.is(WcOpcode::RECV)?;
     same(wc.wr_id, id, "the request")?;
@@ -89,7 +97,7 @@ fn received<T: StaticTransport + Connected>(pair: &mut Pair<T>, number: u64, id:
 
 /// Catches an id of another request than the one with the data, a request whose place is written again before
 /// it is used, and a ring that does not go round. The adapter uses the second of two requests first.
-fn every_message<T: StaticTransport + Connected>() -> Result {
+fn every_message<T: StaticTransport + Connected + Reaches<Peer>>() -> Result {
     let Some(mut pair) = pair::<T>(&open()?)? else {
         return skip("rxe and kernels before 6.13 cannot take packets in any order");
     };
@@ -132,11 +140,11 @@ fn left_behind() -> Result {
     };
     let region = || pair.pd.register(vec![0u8; SLOT], support::ALL);
     let regions = [region()?, region()?];
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     for (region, id) in regions.iter().zip(0..) {
         batch.post(id, region.slice(..SLOT)?)?;
     }
-    batch.ring()?;
+    batch.ring();
     let [left, overtook] = regions;
     send(&mut pair, 1)?;
     same(completion(&mut pair.b.cq)?.wr_id, 1, "the request")?;

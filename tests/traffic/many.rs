@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use support::hca::{NO_COPIES, registers};
 use support::pair::options;
 use support::{LIMIT, Result, completion, device, fail, open, same, skip, test, until};
-use uverbs::{Access, Batch, Caps, Cq, Mr, Pd, PostError, Qp, Rc, WcOpcode};
+use uverbs::{Access, Batch, Caps, Cq, Inline, Mr, Pd, PostError, Qp, Rc, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -81,13 +81,13 @@ fn several_threads_post() -> Result {
         for round in 1..=ROUNDS {
             for (index, qp) in qps.iter_mut().enumerate() {
                 let at = target.remote().slice((index * WORD)..)?;
-                let mut batch = qp.send();
+                let mut batch = qp.batch();
                 for _ in 0..round % 3 {
-                    batch.write_inline(&0u64.to_ne_bytes(), at)?;
+                    batch.unsignaled(0).write(Inline(&0u64.to_ne_bytes()), at)?;
                 }
                 batch
-                    .write_inline(&(round << 8 | index as u64).to_ne_bytes(), at)?
-                    .signaled(round);
+                    .signaled(round)
+                    .write(Inline(&(round << 8 | index as u64).to_ne_bytes()), at)?;
                 batch.ring()?;
             }
             for _ in 0..qps.len() {
@@ -136,15 +136,17 @@ fn one_thread_polls_while_others_post() -> Result {
         let mut sent = vec![0; qps.len()];
         while sent.iter().any(|&sent| sent < REQUESTS) {
             for (index, qp) in qps.iter_mut().enumerate() {
-                let mut batch = qp.send();
+                let mut batch = qp.batch();
                 let at = to.slice(((first + index) * WORD)..)?;
                 while sent[index] < REQUESTS {
                     let number = sent[index] + 1;
-                    match batch.write_inline(&number.to_ne_bytes(), at) {
-                        Ok(request) if number.is_multiple_of(3) => {
-                            request.signaled(((first + index) as u64) << 32 | number);
-                        }
-                        Ok(_) => {}
+                    let id = ((first + index) as u64) << 32 | number;
+                    let request = match number.is_multiple_of(3) {
+                        true => batch.signaled(id),
+                        false => batch.unsignaled(id),
+                    };
+                    match request.write(Inline(&number.to_ne_bytes()), at) {
+                        Ok(()) => {}
                         Err(PostError::QueueFull { .. }) => break,
                         Err(error) => return Err(error.into()),
                     }
@@ -196,7 +198,7 @@ fn one_thread_polls_while_others_post() -> Result {
 /// word when they are there.
 fn complete(pd: &Pd, qp: &mut Qp<Rc>, ids: Range<u64>) -> Result {
     let memory = words(pd, 2)?;
-    complete_batch(&memory, qp.send(), ids)
+    complete_batch(&memory, qp.batch(), ids)
 }
 
 /// As [`complete`], by a batch that has been started.
@@ -207,9 +209,9 @@ fn complete_batch<'m>(
 ) -> Result {
     let to = memory.remote().slice(..WORD)?;
     for id in ids {
-        batch.write_inline(&1u64.to_ne_bytes(), to)?.signaled(id);
+        batch.signaled(id).write(Inline(&1u64.to_ne_bytes()), to)?;
     }
-    batch.read(memory.slice(WORD..)?, to)?;
+    batch.unsignaled(0).read(memory.slice(WORD..)?, to)?;
     batch.ring()?;
     until("the requests to end", || {
         Ok((word(memory, 1)? == 1).then_some(()))
@@ -324,7 +326,7 @@ fn a_thread_domain_has_a_register() -> Result {
     same(registers(&context)?, before + 1, "pages with two domains'")?;
     for (first, qp) in (0..).zip(&mut of_domains) {
         let memory = words(&pd, 2)?;
-        let batch = qp.send(&mut tds[first as usize % 2])?;
+        let batch = qp.batch(&mut tds[first as usize % 2])?;
         complete_batch(&memory, batch, first * 10..first * 10 + 5)?;
         same(ids(&mut cq)?, (first * 10..first * 10 + 5).collect(), "ids")?;
     }

@@ -37,11 +37,11 @@ fn parts_that_nobody_wants() -> Result {
     let source = pair.pd.register(b"abcdefgh".to_vec(), ALL)?;
     let target = pair.pd.register(vec![b'.'; 16], ALL)?;
     // Zeros on their way out.
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     let parts = [source.slice(..3)?, null.slice(4), source.slice(3..)?];
     batch
-        .write(parts, target.remote().slice(..12)?)?
-        .signaled(1);
+        .signaled(1)
+        .write(parts, target.remote().slice(..12)?)?;
     batch.ring()?;
     completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_WRITE)?;
     same(
@@ -51,9 +51,11 @@ fn parts_that_nobody_wants() -> Result {
     )?;
     // Nothing of what is read into it.
     let into = pair.pd.register(vec![b'.'; 8], ALL)?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     let parts = [into.slice(..2)?, null.slice(5), into.slice(2..6)?];
-    batch.read(parts, target.remote().slice(..11)?)?.signaled(2);
+    batch
+        .signaled(2)
+        .read(parts, target.remote().slice(..11)?)?;
     batch.ring()?;
     let read = completion(&mut pair.a.cq)?;
     same(read.byte_len, 11, "bytes")?;
@@ -61,13 +63,13 @@ fn parts_that_nobody_wants() -> Result {
     same(&bytes(&into)?, b"abdefg..", "what was read")?;
     // Nothing of what is received into it, more than any region has.
     let into = pair.pd.register(vec![b'.'; 8], ALL)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(3, [into.slice(..1)?, null.slice(6), into.slice(1..)?])?;
     batch.post(4, null.slice(1 << 30))?;
-    batch.ring()?;
+    batch.ring();
     for length in [8, 5] {
-        let mut batch = pair.a.qp.send();
-        batch.send(source.slice(..length)?)?.signaled(5);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(5).send(source.slice(..length)?)?;
         batch.ring()?;
         completion(&mut pair.a.cq)?.is(WcOpcode::SEND)?;
         let received = completion(&mut pair.b.cq)?;
@@ -80,8 +82,8 @@ fn parts_that_nobody_wants() -> Result {
         rkey: RemoteKey(null.lkey().0),
         ..target.remote().slice(..1)?
     };
-    let mut batch = pair.a.qp.send();
-    batch.write(source.slice(..1)?, remote)?.signaled(6);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(6).write(source.slice(..1)?, remote)?;
     batch.ring()?;
     completion(&mut pair.a.cq)?.failed(WcStatus::REM_ACCESS_ERR)
 }
@@ -102,11 +104,11 @@ fn in_completions() -> Result {
     let builder = unsafe { pd.qp(&cq).caps(caps()).inline_scatter() };
     let mut qp: Qp<Rc> = builder.create()?;
     qp.connect(&qp.endpoint()?)?;
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     batch.post(1, [into.slice(..1)?, null.slice(6), into.slice(1..)?])?;
-    batch.ring()?;
-    let mut batch = qp.send();
-    batch.send(source.slice(..8)?)?.signaled(2);
+    batch.ring();
+    let mut batch = qp.batch();
+    batch.signaled(2).send(source.slice(..8)?)?;
     batch.ring()?;
     for _ in 0..2 {
         completion(&mut cq)?.ok()?;

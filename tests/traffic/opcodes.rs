@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use support::{ALL, Pair, Result, Setup, completion, device, fail, has, open, same, skip, test};
 use uverbs::{
-    Access, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
+    Access, Inline, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
     mr::RemoteKey,
     mw::Type2,
     qp::{Placement, QpType},
@@ -59,19 +59,19 @@ fn send_inv_takes_the_peers_key() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type2>()?;
     let window = target.window(8..40, Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw_as(&mut mw, 0x5a, window))?
+        .post(|request| request.bind_mw_as(&mut mw, 0x5a, window))?
         .is(WcOpcode::BIND_MW)?;
     same(mw.rkey().tag(), 0x5a, "the tag that was asked for")?;
     let open = window.remote(mw.rkey());
     pair.a
-        .post(|batch| batch.write_inline(b"through", open.slice(..7).map_err(none)?))?
+        .post(|request| request.write(Inline(b"through"), open.slice(..7).map_err(none)?))?
         .is(WcOpcode::RDMA_WRITE)?;
 
-    let mut recv = pair.b.qp.recv();
+    let mut recv = pair.b.qp.recv_batch();
     recv.post(1, inbox.slice(..)?)?;
-    recv.ring()?;
+    recv.ring();
     pair.a
-        .post(|batch| batch.send_inv_inline(b"take it back", mw.rkey()))?
+        .post(|request| request.send_inv(Inline(b"take it back"), mw.rkey()))?
         .is(WcOpcode::SEND)?;
     let received = completion(&mut pair.b.cq)?;
     received.is(WcOpcode::RECV)?;
@@ -86,7 +86,7 @@ fn send_inv_takes_the_peers_key() -> Result {
     same(&text, b"take it back", "the message")?;
 
     pair.a
-        .post(|batch| batch.write_inline(b"too late", open.slice(..8).map_err(none)?))?
+        .post(|request| request.write(Inline(b"too late"), open.slice(..8).map_err(none)?))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     let mut bytes = [0; 16];
     target.read_at(8, &mut bytes)?;
@@ -107,24 +107,24 @@ fn local_inv_takes_the_own_key() -> Result {
     let window = target.window(.., Access::REMOTE_READ)?;
     for tag in [1, 200] {
         pair.b
-            .post(|batch| batch.bind_mw_as(&mut mw, tag, window))?
+            .post(|request| request.bind_mw_as(&mut mw, tag, window))?
             .is(WcOpcode::BIND_MW)?;
         let open = window.remote(mw.rkey());
         let into = source.slice(..)?;
         pair.a
-            .post(|batch| batch.read(into, open))?
+            .post(|request| request.read(into, open))?
             .is(WcOpcode::RDMA_READ)?;
         let mut bytes = [0; 64];
         source.read_at(0, &mut bytes)?;
         same(bytes, [b'.'; 64], "what was read through the window")?;
         pair.b
-            .post(|batch| batch.local_inv(mw.rkey()))?
+            .post(|request| request.local_inv(mw.rkey()))?
             .is(WcOpcode::LOCAL_INV)?;
     }
     let closed = window.remote(mw.rkey());
     let into = source.slice(..)?;
     pair.a
-        .post(|batch| batch.read(into, closed))?
+        .post(|request| request.read(into, closed))?
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 
@@ -133,7 +133,7 @@ fn local_inv_of_nothing_fails() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let wc = pair
         .a
-        .post(|batch| batch.local_inv(RemoteKey(0xffff_ff01)))?;
+        .post(|request| request.local_inv(RemoteKey(0xffff_ff01)))?;
     if wc.status == WcStatus::SUCCESS {
         return fail("a key that does not exist was invalidated");
     }
@@ -146,7 +146,7 @@ fn local_inv_is_refused_on_uc() -> Result {
     if device().is_mlx5() {
         return local_inv_on_uc(&mut pair);
     }
-    let refused = pair.a.qp.send().local_inv(RemoteKey(1)).map(drop);
+    let refused = pair.a.qp.one(1).local_inv(RemoteKey(1));
     let transport = pair.a.qp.transport();
     same(
         refused,
@@ -164,10 +164,10 @@ fn local_inv_on_uc(pair: &mut Pair<Uc>) -> Result {
     let window = target.window(.., Access::REMOTE_WRITE)?;
     for tag in [1, 200] {
         pair.b
-            .post(|batch| batch.bind_mw_as(&mut mw, tag, window))?
+            .post(|request| request.bind_mw_as(&mut mw, tag, window))?
             .is(WcOpcode::BIND_MW)?;
         pair.b
-            .post(|batch| batch.local_inv(mw.rkey()))?
+            .post(|request| request.local_inv(mw.rkey()))?
             .is(WcOpcode::LOCAL_INV)?;
     }
     same(pair.b.qp.query()?.state, QpState::RTS, "state")
@@ -184,7 +184,7 @@ fn atomic_write() -> Result {
     let at = target.remote().slice(16..)?;
     let word = *b"\x01234567\xff";
     pair.a
-        .post(|batch| batch.atomic_write(word, at))?
+        .post(|request| request.atomic_write(word, at))?
         .is(WcOpcode::ATOMIC_WRITE)?;
     let mut all = [0; 64];
     target.read_at(0, &mut all)?;
@@ -192,9 +192,9 @@ fn atomic_write() -> Result {
     expected[16..24].copy_from_slice(&word);
     same(all, expected, "the target")?;
 
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     let askew = target.remote().slice(4..)?;
-    let refused = batch.atomic_write(word, askew).map(drop);
+    let refused = batch.unsignaled(0).atomic_write(word, askew).map(drop);
     let (address, length) = (askew.address, 8);
     same(
         refused,
@@ -202,7 +202,7 @@ fn atomic_write() -> Result {
         "an address between",
     )?;
     let short = target.remote().slice(56..60)?;
-    let refused = batch.atomic_write(word, short).map(drop);
+    let refused = batch.unsignaled(0).atomic_write(word, short).map(drop);
     let (local, remote) = (8, 4);
     same(
         refused,
@@ -220,17 +220,17 @@ fn flush_global() -> Result {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::FLUSH_GLOBAL;
     let target = pair.pd.register(vec![0u8; 16384], access)?;
     let all = target.remote();
-    pair.a
-        .post(|batch| {
-            batch.write_inline(b"flushed", all.slice(5000..5007).map_err(none)?)?;
-            batch.flush(all, Placement::Global)
-        })?
-        .is(WcOpcode::FLUSH)?;
+    let piece = all.slice(5000..5007)?;
+    pair.a.qp.post(|batch| {
+        batch.unsignaled(6).write(Inline(b"flushed"), piece)?;
+        batch.signaled(7).flush(all, Placement::Global)
+    })?;
+    completion(&mut pair.a.cq)?.is(WcOpcode::FLUSH)?;
     let mut text = [0; 7];
     target.read_at(5000, &mut text)?;
     same(&text, b"flushed", "what was written before the flush")?;
     pair.a
-        .post(|batch| batch.flush_region(target.rkey(), Placement::Global))?
+        .post(|request| request.flush_region(target.rkey(), Placement::Global))?
         .is(WcOpcode::FLUSH)?;
     // One byte more than the region has.
     let beyond = uverbs::RemoteSlice {
@@ -238,7 +238,7 @@ fn flush_global() -> Result {
         ..all
     };
     pair.a
-        .post(|batch| batch.flush(beyond, Placement::Global))?
+        .post(|request| request.flush(beyond, Placement::Global))?
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 
@@ -251,7 +251,7 @@ fn flush_needs_the_access() -> Result {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0u8; 64], access)?;
     pair.a
-        .post(|batch| batch.flush(target.remote(), Placement::Global))?
+        .post(|request| request.flush(target.remote(), Placement::Global))?
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 
@@ -287,10 +287,16 @@ fn missing_is_refused_before_posting() -> Result {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0u64; 8], access)?;
     let lacks = |capability| Err(PostError::MissingCapability { capability });
-    let mut batch = pair.a.qp.send();
-    let refused = batch.atomic_write([1; 8], target.remote()).map(drop);
+    let mut batch = pair.a.qp.batch();
+    let refused = batch
+        .unsignaled(0)
+        .atomic_write([1; 8], target.remote())
+        .map(drop);
     same(refused, lacks(DeviceCapFlags::ATOMIC_WRITE), "atomic_write")?;
-    let refused = batch.flush(target.remote(), Placement::Global).map(drop);
+    let refused = batch
+        .unsignaled(0)
+        .flush(target.remote(), Placement::Global)
+        .map(drop);
     same(refused, lacks(DeviceCapFlags::FLUSH_GLOBAL), "flush")?;
     same(batch.ring()?, 0, "requests in the batch")?;
     match pair
@@ -301,7 +307,7 @@ fn missing_is_refused_before_posting() -> Result {
         Err(refused) => same(refused.error.is_unsupported(), true, "the access")?,
     }
     pair.a
-        .post(|batch| batch.write_inline(b"alive", target.remote()))?
+        .post(|request| request.write(Inline(b"alive"), target.remote()))?
         .is(WcOpcode::RDMA_WRITE)
 }
 
@@ -316,26 +322,29 @@ fn each_has_its_transports() -> Result {
     for transport in [QpType::UC, QpType::UD] {
         let mut qp = pd.qp(&cq).create_any(transport)?;
         let mut mw = pd.alloc_mw::<Type2>()?;
-        let mut batch = qp.send();
+        let mut batch = qp.batch();
         // A datagram's queue pair misses the destination before anything else.
         let lacks = match transport {
             QpType::UD => PostError::Destination,
             transport => PostError::NotInTransport { transport },
         };
-        let sent = batch.send_inv_inline(b"x", RemoteKey(1)).map(drop);
+        let sent = batch
+            .unsignaled(0)
+            .send_inv(Inline(b"x"), RemoteKey(1))
+            .map(drop);
         same(sent, Err(lacks), "send_inv")?;
         if has(
             &context,
             DeviceCapFlags::ATOMIC_WRITE | DeviceCapFlags::FLUSH_GLOBAL,
         )? {
-            let written = batch.atomic_write([0; 8], at).map(drop);
+            let written = batch.unsignaled(0).atomic_write([0; 8], at).map(drop);
             same(written, Err(lacks), "atomic_write")?;
-            let flushed = batch.flush(at, Placement::Global).map(drop);
+            let flushed = batch.unsignaled(0).flush(at, Placement::Global).map(drop);
             same(flushed, Err(lacks), "flush")?;
         }
         let window = target.window(.., Access::REMOTE_READ)?;
         let key = mw.rkey();
-        let bound = batch.bind_mw_as(&mut mw, 1, window).map(drop);
+        let bound = batch.unsignaled(0).bind_mw_as(&mut mw, 1, window).map(drop);
         let binds = transport == QpType::UC;
         same(bound.is_ok(), binds, "bind_mw_as")?;
         let expected = if binds { key.with_tag(1) } else { key };

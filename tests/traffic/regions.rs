@@ -18,7 +18,7 @@ use support::{
 };
 use uverbs::event::{AsyncEvent, AsyncEventType, EventSource};
 use uverbs::mr::{LocalKey, Memory};
-use uverbs::{Access, Caps, Cause, Cq, Mr, Pd, Qp, Rc, WcOpcode, WcStatus};
+use uverbs::{Access, Caps, Cause, Cq, Inline, Mr, Pd, Qp, Rc, WcOpcode, WcStatus};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -108,15 +108,15 @@ fn is_freed(freed: &Freed) -> bool {
 
 /// Posts one receive.
 fn receive(qp: &mut Qp<Rc>, wr_id: u64, region: &Mr<impl Memory>) -> Result {
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     batch.post(wr_id, region.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
 /// Sends bytes inline, and takes the completion.
 fn send(side: &mut Side<Rc>, bytes: &[u8]) -> Result {
-    side.post(|batch| batch.send_inline(bytes))?
+    side.post(|request| request.send(Inline(bytes)))?
         .is(WcOpcode::SEND)
 }
 
@@ -170,8 +170,8 @@ fn stays_until_sent() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let (region, freed) = watched(&pair.pd, 3, Access::LOCAL_WRITE)?;
     // Nobody receives yet, so the send is not finished.
-    let mut batch = pair.a.qp.send();
-    batch.send(region.slice(..100)?)?.signaled(1);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(1).send(region.slice(..100)?)?;
     batch.ring()?;
     drop(region);
     if is_freed(&freed) {
@@ -275,8 +275,8 @@ fn waits_for_no_more() -> Result {
         "that a region went of which there was no slice",
     )?;
     let (finished, freed) = watched(&pair.pd, 0, Access::LOCAL_WRITE)?;
-    let mut batch = pair.a.qp.send();
-    batch.send(finished.slice(..8)?)?.signaled(2);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(2).send(finished.slice(..8)?)?;
     batch.ring()?;
     completion(&mut pair.a.cq)?.is(WcOpcode::SEND)?;
     pair.b.post_recv(3, 0..64)?;
@@ -287,8 +287,8 @@ fn waits_for_no_more() -> Result {
         "that a region went while others are received into",
     )?;
     let (read_only, freed) = watched(&pair.pd, 7, Access::empty())?;
-    let mut batch = pair.a.qp.send();
-    batch.send(read_only.slice(..8)?)?.signaled(2);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(2).send(read_only.slice(..8)?)?;
     batch.ring()?;
     completion(&mut pair.a.cq)?.is(WcOpcode::SEND)?;
     pair.b.post_recv(4, 0..64)?;
@@ -304,11 +304,11 @@ fn waits_for_no_more() -> Result {
 fn a_forgotten_batch() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let (region, freed) = watched(&pair.pd, 9, Access::LOCAL_WRITE)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(1, region.slice(..)?)?;
     std::mem::forget(batch);
-    let mut batch = pair.a.qp.send();
-    batch.send(region.slice(..8)?)?.signaled(2);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(2).send(region.slice(..8)?)?;
     std::mem::forget(batch);
     drop(region);
     same(
@@ -339,11 +339,11 @@ fn elements_of_a_shared_queue() -> Result {
         let made = (0..3)
             .map(|_| watched(&pd, 0, Access::LOCAL_WRITE))
             .collect::<Result<Vec<_>>>()?;
-        let mut batch = srq.recv();
+        let mut batch = srq.batch();
         for (id, (region, _)) in (0..).zip(&made) {
             batch.post(id, region.slice(..)?)?;
         }
-        batch.ring()?;
+        batch.ring();
         let freed: Vec<Freed> = made.into_iter().map(|(_, freed)| freed).collect();
         for at in 0..3_u8 {
             same(
@@ -352,8 +352,8 @@ fn elements_of_a_shared_queue() -> Result {
                 "that any was freed under a receive",
             )?;
             let (qp, cq) = &mut queue_pairs[usize::from(at + round) % 2];
-            let mut batch = qp.send();
-            batch.send_inline(&[round, at])?.signaled(9);
+            let mut batch = qp.batch();
+            batch.signaled(9).send(Inline(&[round, at]))?;
             batch.ring()?;
             let wcs = completions(cq, 2)?;
             let received = wcs.iter().find(|wc| wc.opcode == WcOpcode::RECV);
@@ -387,20 +387,20 @@ fn an_element_that_was_taken_out() -> Result {
     whole.connect(&whole.endpoint()?)?;
     let (first, first_freed) = watched(&pd, 0, Access::LOCAL_WRITE)?;
     let (second, second_freed) = watched(&pd, 0, Access::LOCAL_WRITE)?;
-    let mut batch = srq.recv();
+    let mut batch = srq.batch();
     batch.post(1, first.slice(..)?)?;
     batch.post(2, second.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     srq.set_limit(2)?;
     let events = context.async_events()?;
 
     let source = pd.register(vec![6; LENGTH], Access::empty())?;
     let mut sends = sends;
-    let mut batch = sender.send();
+    let mut batch = sender.batch();
     // SAFETY: no region has this key, so the device reads nothing by it.
     let nothing = unsafe { pd.raw_slice(LocalKey(0x00ff_ff00), 0, LENGTH as u32) };
     let half = LENGTH / 2;
-    batch.send([source.slice(..half)?, nothing])?.signaled(9);
+    batch.signaled(9).send([source.slice(..half)?, nothing])?;
     batch.ring()?;
     // By the key, or flushed for it.
     same(
@@ -421,8 +421,8 @@ fn an_element_that_was_taken_out() -> Result {
     )?;
     drop(first);
     // One of the other queue pair comes whole, into the second.
-    let mut batch = whole.send();
-    batch.send_inline(b"whole")?.signaled(3);
+    let mut batch = whole.batch();
+    batch.signaled(3).send(Inline(b"whole"))?;
     batch.ring()?;
     let wcs = completions(&mut received, 2)?;
     let came = wcs.iter().find(|wc| wc.opcode == WcOpcode::RECV);
@@ -636,10 +636,10 @@ impl<'p> Churn<'p> {
         if let Some(region) = &region {
             let at = usize::from(number);
             let from = self.numbers.remote().slice(at..at + 1)?;
-            let mut batch = this.qp.send();
+            let mut batch = this.qp.batch();
             batch
-                .read(region.slice(..1)?, from)?
-                .signaled(number.into());
+                .signaled(number.into())
+                .read(region.slice(..1)?, from)?;
             batch.ring()?;
         }
         this.reads.push_back(number);
@@ -653,8 +653,8 @@ impl<'p> Churn<'p> {
         let Some(number) = this.receives.pop_front() else {
             return Ok(());
         };
-        let mut batch = this.qp.send();
-        batch.send_inline(&[number])?.signaled(0);
+        let mut batch = this.qp.batch();
+        batch.signaled(0).send(Inline(&[number]))?;
         batch.ring()?;
         let reads = this
             .reads

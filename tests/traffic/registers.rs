@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use support::hca::{NO_COPIES, registers};
 use support::role::{self, Role};
 use support::{Control, Result, completion, device, fail, open, same, says, skip, test, until};
-use uverbs::{Access, Caps, Context, Mr, Notify, OpenOptions, Pd, Qp, Rc, WcOpcode};
+use uverbs::{Access, Caps, Context, Inline, Mr, Notify, OpenOptions, Pd, Qp, Rc, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -95,8 +95,8 @@ fn post_on(context: &Context, queue_pairs: usize) -> Result<Vec<Seen>> {
                 for (index, qp) in qps.iter_mut().enumerate() {
                     let at = ((first + index) * REQUESTS + request) * WORD;
                     let to = target.remote().slice(at..at + WORD)?;
-                    let mut batch = qp.send();
-                    batch.write(source.slice(at..at + WORD)?, to)?.signaled(0);
+                    let mut batch = qp.batch();
+                    batch.signaled(0).write(source.slice(at..at + WORD)?, to)?;
                     batch.ring()?;
                 }
             }
@@ -234,9 +234,9 @@ fn without_uncached_page() -> Result {
     }
     for number in 1..=8_u64 {
         cq.arm(Notify::Next)?;
-        let mut batch = qps[number as usize % 2].send();
+        let mut batch = qps[number as usize % 2].batch();
         let bytes = number.to_ne_bytes();
-        batch.write_inline(&bytes, mr.remote())?.signaled(number);
+        batch.signaled(number).write(Inline(&bytes), mr.remote())?;
         batch.ring()?;
         let event = until("an event", || Ok(channel.try_next()?))?;
         same(event.cq, cq.id(), "whose event it is")?;

@@ -14,7 +14,7 @@ use support::{
     Pair, QKEY, Result, Setup, Side, completion, completions, device, fail, nothing, open, pattern,
     same, talk, test, until,
 };
-use uverbs::{Access, ConnectOptions, Qp, QpState, Rc, Uc, WcOpcode, WcStatus, mw::Type2};
+use uverbs::{Access, ConnectOptions, Inline, Qp, QpState, Rc, Uc, WcOpcode, WcStatus, mw::Type2};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -129,10 +129,10 @@ fn read_and_fail(pair: &mut Pair<Rc>) -> Result<bool> {
     pair.b.mr.write_at(0, &[0x5a; LONG])?;
     let (a, b) = (pair.a.qp.control(), pair.b.qp.control());
     let Side { qp, cq, mr } = &mut pair.a;
-    let mut batch = qp.send();
+    let mut batch = qp.batch();
     for id in 0..READS {
         let into = mr.slice(..LONG)?;
-        batch.read(into, pair.b.mr.remote())?.signaled(id);
+        batch.signaled(id).read(into, pair.b.mr.remote())?;
     }
     thread::scope(|scope| -> Result {
         let failing = scope.spawn(|| -> Result {
@@ -162,7 +162,7 @@ fn short_read(pair: &mut Pair<Rc>) -> Result {
     pair.a.mr.write_at(0, &[0; 100])?;
     let from = pair.b.mr.remote().slice(..100)?;
     pair.a
-        .post_own(|batch, own| batch.read(own.slice(..100)?, from))?
+        .post_own(|request, own| request.read(own.slice(..100)?, from))?
         .is(WcOpcode::RDMA_READ)?;
     same(pair.a.bytes(0, 100)?, bytes, "what was read")
 }
@@ -185,9 +185,9 @@ fn sends_in_flight() -> Result {
     let setup = unwritten();
     rounds(|_| {
         let mut pair = Pair::<Rc>::with(&setup)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for id in 1..=3 {
-            batch.send_inline(b"nobody receives")?.signaled(id);
+            batch.signaled(id).send(Inline(b"nobody receives"))?;
         }
         batch.ring()?;
         // The device has tried, and waits.
@@ -214,9 +214,9 @@ fn sends_in_flight_without_a_connection() -> Result {
     rounds(|_| {
         let mut pair = Pair::<Uc>::with(&setup)?;
         let from = pair.a.mr.slice(..4000)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for id in 0..MANY {
-            batch.send(from)?.id(id);
+            batch.unsignaled(id).send(from)?;
         }
         batch.ring()?;
         pair.a.qp.reset()?;
@@ -236,9 +236,9 @@ fn datagrams_in_flight() -> Result {
             .path_to(&pair.b.qp.endpoint()?, &setup.options)?;
         let ah = pair.pd.create_ah(&path)?;
         let (to, from) = (ah.to(pair.b.qp.qpn(), QKEY), pair.a.mr.slice(..1000)?);
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for id in 0..MANY {
-            batch.send_to(to, from)?.id(id);
+            batch.unsignaled(id).to(to).send(from)?;
         }
         batch.ring()?;
         for side in [&mut pair.a, &mut pair.b] {
@@ -255,9 +255,9 @@ fn completions_are_told_as_what_they_are() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let post = |pair: &mut Pair<Rc>, first: u64| -> Result<u32> {
         let remote = pair.b.mr.remote();
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         for id in first..first + 3 {
-            batch.write_inline(b"told later", remote)?.signaled(id);
+            batch.signaled(id).write(Inline(b"told later"), remote)?;
         }
         batch.ring()?;
         Ok(pair.a.qp.qpn())
@@ -327,18 +327,18 @@ fn a_shared_receive_queue_stays() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mut srq = pair.pd.srq(15).create()?;
     pair.b.qp = pair.pd.qp(&pair.b.cq).srq(&srq).create()?;
-    let mut batch = srq.recv();
+    let mut batch = srq.batch();
     for id in 0..10 {
         batch.post(id, pair.b.mr.slice(..64)?)?;
     }
-    batch.ring()?;
+    batch.ring();
     for id in 0..10 {
         pair.a.qp.reset()?;
         pair.b.qp.reset()?;
         pair.connect(&options())?;
         let text = pattern(id, 50);
         pair.a
-            .post(|batch| batch.send_inline(&text))?
+            .post(|request| request.send(Inline(&text)))?
             .is(WcOpcode::SEND)?;
         let wc = completion(&mut pair.b.cq)?.ok()?;
         same((wc.wr_id, wc.qp_num), (id, pair.b.qp.qpn()), "the receive")?;
@@ -359,18 +359,18 @@ fn a_bound_window() -> Result {
     let started = Instant::now();
     for tag in 1..4 {
         pair.b
-            .post(|batch| batch.bind_mw_as(&mut mw, tag, window))?
+            .post(|request| request.bind_mw_as(&mut mw, tag, window))?
             .is(WcOpcode::BIND_MW)?;
         let open = window.remote(mw.rkey());
         pair.a
-            .post(|batch| batch.write_inline(&[tag; 8], open))?
+            .post(|request| request.write(Inline(&[tag; 8]), open))?
             .is(WcOpcode::RDMA_WRITE)?;
         talk::arrived(&target, 0, &[tag; 8])?;
         pair.a.qp.reset()?;
         pair.b.qp.reset()?;
         pair.connect(&options())?;
         pair.b
-            .post(|batch| batch.local_inv(mw.rkey()))?
+            .post(|request| request.local_inv(mw.rkey()))?
             .is(WcOpcode::LOCAL_INV)?;
     }
     mw.dealloc()?;

@@ -4,7 +4,7 @@
 use libtest_mimic::Trial;
 use support::pair::options;
 use support::{Pair, Result, Setup, completion, open, own_path, same, test};
-use uverbs::{Access, Caps, ConnectOptions, PostError, Rc, Ud, WcOpcode, mw::Type1};
+use uverbs::{Access, Caps, ConnectOptions, Inline, PostError, Rc, Ud, WcOpcode, mw::Type1};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -50,7 +50,7 @@ fn lists_around_the_end() -> Result {
     while round < 60 {
         source.write_at(0, &pattern(round))?;
         let mut expected = Vec::new();
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         // One by one, two, three.
         for _ in 0..round % 3 + 1 {
             let count = round * 7 % most as usize + 1;
@@ -67,7 +67,9 @@ fn lists_around_the_end() -> Result {
                     pattern(round)[start..start + at % 33 + 1].to_vec()
                 })
                 .collect();
-            batch.write(slices, target.remote())?.signaled(round as u64);
+            batch
+                .signaled(round as u64)
+                .write(slices, target.remote())?;
         }
         let posted = batch.ring()?;
         for _ in 0..posted {
@@ -98,7 +100,7 @@ fn inline_around_the_end() -> Result {
         target.write_at(0, &[0x5a; LENGTH])?;
         let bytes = &pattern(round)[..length];
         pair.a
-            .post(|batch| batch.write_inline(bytes, target.remote()))?
+            .post(|request| request.write(Inline(bytes), target.remote()))?
             .is(WcOpcode::RDMA_WRITE)?;
         let mut there = vec![0; LENGTH];
         target.read_at(0, &mut there)?;
@@ -120,7 +122,7 @@ fn inline_without_slices() -> Result {
         .register(vec![0; 8], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     for _ in 0..3 {
         pair.a
-            .post(|batch| batch.write_inline(b"8 bytes.", target.remote()))?
+            .post(|request| request.write(Inline(b"8 bytes."), target.remote()))?
             .is(WcOpcode::RDMA_WRITE)?;
     }
     let mut there = [0; 8];
@@ -146,8 +148,12 @@ fn datagrams_without_payload() -> Result {
     same(most < 1024, true, "a small limit")?;
     let ah = pd.create_ah(&own_path(&context)?)?;
     let too_long = vec![0xee; most + 1];
-    let mut batch = qp.send();
-    let refused = batch.send_inline_to(ah.to(qpn, 1), &too_long).map(drop);
+    let mut batch = qp.batch();
+    let refused = batch
+        .unsignaled(0)
+        .to(ah.to(qpn, 1))
+        .send(Inline(&too_long))
+        .map(drop);
     let given = too_long.len();
     let max = most as u32;
     same(
@@ -179,19 +185,19 @@ fn binds_around_the_end() -> Result {
     for round in 0..60_u64 {
         let start = round as usize % 56;
         let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
-        let mut batch = pair.b.qp.send();
+        let mut batch = pair.b.qp.batch();
         // Small requests before it move the bind from place to place.
         for _ in 0..round % 3 {
-            batch.write_inline(&[1; 8], back.remote())?;
+            batch.unsignaled(0).write(Inline(&[1; 8]), back.remote())?;
         }
-        batch.bind_mw(&mut mw, window)?.signaled(round);
+        batch.signaled(round).bind_mw(&mut mw, window)?;
         batch.ring()?;
         let wc = completion(&mut pair.b.cq)?;
         wc.is(WcOpcode::BIND_MW)?;
         same(wc.wr_id, round, "the id")?;
         let word = (round + 1).to_ne_bytes();
         pair.a
-            .post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
+            .post(|request| request.write(Inline(&word), window.remote(mw.rkey())))?
             .is(WcOpcode::RDMA_WRITE)?;
         let mut there = [0; 8];
         target.read_at(start, &mut there)?;

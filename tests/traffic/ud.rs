@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use support::{LIMIT, QKEY, QUIET, Result, completion, device, fail, open, same, skip, test};
 use uverbs::{
-    Access, AddressVector, Caps, ConnectOptions, Context, Cq, Gid, Mr, Pd, Qp, QpState, Ud,
+    Access, AddressVector, Caps, ConnectOptions, Context, Cq, Gid, Inline, Mr, Pd, Qp, QpState, Ud,
     WcOpcode,
     error::Errno,
     gid::GidType,
@@ -54,20 +54,23 @@ impl Node {
         let mut qp = pd.create_qp::<Ud>(&cq, Caps::default())?;
         qp.activate(QKEY, &ConnectOptions::default())?;
         let inbox = pd.register(vec![0; 8 * SLOT], Access::LOCAL_WRITE)?;
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         for id in 0..8 {
             let start = id as usize * SLOT;
             batch.post(id, inbox.slice(start..start + SLOT)?)?;
         }
-        batch.ring()?;
+        batch.ring();
         Ok(Self { qp, cq, inbox })
     }
 
     /// Sends a datagram and waits until it is sent.
     fn send(&mut self, pd: &Pd, path: &AddressVector, to: (u32, u32), bytes: &[u8]) -> Result {
         let ah = pd.create_ah(path)?;
-        let mut batch = self.qp.send();
-        batch.send_inline_to(ah.to(to.0, to.1), bytes)?.signaled(99);
+        let mut batch = self.qp.batch();
+        batch
+            .signaled(99)
+            .to(ah.to(to.0, to.1))
+            .send(Inline(bytes))?;
         batch.ring()?;
         completion(&mut self.cq)?.is(WcOpcode::SEND)
     }

@@ -10,10 +10,10 @@ use support::{
     test_on_adapter,
 };
 use uverbs::{
-    Access, Batch, Caps, Cause, Context, Cq, Mr, Pd, PostError, Qp, QpState, Rc, Srq, WcOpcode,
-    WcStatus,
+    Access, Caps, Cause, Context, Cq, Inline, Mr, Pd, PeerSrq, PostError, Qp, QpState, Rc, Request,
+    Srq, WcOpcode, WcStatus,
     error::Errno,
-    qp::{Posted, QpType},
+    qp::QpType,
     transport::{Any, Xrc},
     xrcd::{XrcTarget, Xrcd, XrcdFile},
 };
@@ -74,12 +74,12 @@ impl Inbox {
 
     /// Posts a receive for each of these ids, into the slot of that number.
     fn stock(&mut self, ids: std::ops::Range<u64>) -> Result {
-        let mut batch = self.srq.recv();
+        let mut batch = self.srq.batch();
         for id in ids {
             let start = id as usize % SLOTS * SLOT;
             batch.post(id, self.mr.slice(start..start + SLOT)?)?;
         }
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -140,20 +140,15 @@ impl World {
     /// Posts one signaled request that names its memory, and gives its completion.
     fn post<'q>(
         &'q mut self,
-        add: impl for<'b> FnOnce(
-            &'b mut Batch<'q, Xrc>,
-            &'q Mr<Vec<u8>>,
-        ) -> std::result::Result<Posted<'b>, PostError>,
+        fill: impl FnOnce(Request<'_, 'q, Xrc>, &'q Mr<Vec<u8>>) -> std::result::Result<(), PostError>,
     ) -> Result<Wc> {
-        let mut batch = self.qp.send();
-        add(&mut batch, &self.mr)?.signaled(7);
-        batch.ring()?;
+        fill(self.qp.one(7), &self.mr)?;
         completion(&mut self.cq)
     }
 
     /// Sends bytes to a queue.
     fn send(&mut self, to: u32, bytes: &[u8]) -> Result {
-        self.post(|batch, _| batch.to_srq(to).send_inline(bytes))?
+        self.post(|request, _| request.to(PeerSrq(to)).send(Inline(bytes)))?
             .is(WcOpcode::SEND)
     }
 }
@@ -169,14 +164,23 @@ fn messages_go_to_the_queue_they_name() -> Result {
     other.stock(20..28)?;
     world.mr.write_at(0, b"from memory")?;
     let at = world.target.qpn();
-    let mut batch = world.qp.send();
-    batch.to_srq(to_one).send_inline(b"first")?;
-    batch.to_srq(to_other).send(world.mr.slice(0..11)?)?;
-    batch.send_imm_inline(b"to the same", 0x0102_0304)?;
+    let mut batch = world.qp.batch();
     batch
-        .to_srq(to_one)
-        .send_imm(world.mr.slice(5..11)?, 9)?
-        .signaled(1);
+        .unsignaled(0)
+        .to(PeerSrq(to_one))
+        .send(Inline(b"first"))?;
+    batch
+        .unsignaled(0)
+        .to(PeerSrq(to_other))
+        .send(world.mr.slice(0..11)?)?;
+    batch
+        .unsignaled(0)
+        .to(PeerSrq(to_other))
+        .send_imm(Inline(b"to the same"), 0x0102_0304)?;
+    batch
+        .signaled(1)
+        .to(PeerSrq(to_one))
+        .send_imm(world.mr.slice(5..11)?, 9)?;
     same(batch.ring()?, 4, "requests")?;
     completion(&mut world.cq)?.is(WcOpcode::SEND)?;
     same(one.received(0, at, b"first")?.imm, None, "immediate data")?;
@@ -188,7 +192,11 @@ fn messages_go_to_the_queue_they_name() -> Result {
     other.received(20, at, b"from memory")?;
     let wc = other.received(21, at, b"to the same")?;
     same(wc.imm, Some(0x0102_0304), "immediate data")?;
-    world.qp.one(3).to_srq(to_other).send_inline(b"alone")?;
+    world
+        .qp
+        .one(3)
+        .to(PeerSrq(to_other))
+        .send(Inline(b"alone"))?;
     same(completion(&mut world.cq)?.wr_id, 3, "the request alone")?;
     other.received(22, at, b"alone")?;
     nothing(&mut one.cq)?;
@@ -205,8 +213,8 @@ fn missing_pages_are_not_told() -> Result {
     let (to, at) = (inbox.number()?, world.target.qpn());
     inbox.stock(0..2)?;
     Control::open()?.ask("page_faults", json!({"function": 0, "count": 2}))?;
-    let mut batch = world.qp.send();
-    batch.to_srq(to).send_inline(b"late")?.signaled(1);
+    let mut batch = world.qp.batch();
+    batch.signaled(1).to(PeerSrq(to)).send(Inline(b"late"))?;
     batch.ring()?;
     inbox.received(0, at, b"late")?;
     completion(&mut world.cq)?.is(WcOpcode::SEND)?;
@@ -224,21 +232,21 @@ fn has_every_operation() -> Result {
     world.mr.write_at(0, b"written")?;
     let whole = piece(1024, 7)?;
     world
-        .post(|batch, mr| batch.to_srq(to).write(mr.slice(0..7)?, whole))?
+        .post(|request, mr| request.to(PeerSrq(to)).write(mr.slice(0..7)?, whole))?
         .is(WcOpcode::RDMA_WRITE)?;
     let mut bytes = [0; 7];
     inbox.mr.read_at(1024, &mut bytes)?;
     same(&bytes, b"written", "what was written")?;
     world
-        .post(|batch, mr| batch.to_srq(to).read(mr.slice(100..107)?, whole))?
+        .post(|request, mr| request.to(PeerSrq(to)).read(mr.slice(100..107)?, whole))?
         .is(WcOpcode::RDMA_READ)?;
     world.mr.read_at(100, &mut bytes)?;
     same(&bytes, b"written", "what was read")?;
     world
-        .post(|batch, _| {
-            batch
-                .to_srq(to)
-                .write_imm_inline(b"told", piece(1024, 4)?, 77)
+        .post(|request, _| {
+            request
+                .to(PeerSrq(to))
+                .write_imm(Inline(b"told"), piece(1024, 4)?, 77)
         })?
         .is(WcOpcode::RDMA_WRITE)?;
     let wc = completion(&mut inbox.cq)?;
@@ -253,12 +261,16 @@ fn has_every_operation() -> Result {
     inbox.mr.store_u64(2048, 5)?;
     let word = piece(2048, 8)?;
     world
-        .post(|batch, mr| batch.to_srq(to).fetch_add(mr.slice(200..208)?, word, 4))?
+        .post(|request, mr| {
+            request
+                .to(PeerSrq(to))
+                .fetch_add(mr.slice(200..208)?, word, 4)
+        })?
         .is(WcOpcode::FETCH_ADD)?;
     world
-        .post(|batch, mr| {
-            batch
-                .to_srq(to)
+        .post(|request, mr| {
+            request
+                .to(PeerSrq(to))
                 .compare_swap(mr.slice(208..216)?, word, 9, 30)
         })?
         .is(WcOpcode::COMP_SWAP)?;
@@ -267,12 +279,12 @@ fn has_every_operation() -> Result {
     world
         .qp
         .one(1)
-        .to_srq(to)
-        .write_inline(b"TOLD", piece(1024, 4)?)?;
+        .to(PeerSrq(to))
+        .write(Inline(b"TOLD"), piece(1024, 4)?)?;
     world
         .qp
         .one(2)
-        .to_srq(to)
+        .to(PeerSrq(to))
         .read(world.mr.slice(300..304)?, piece(1024, 4)?)?;
     for wc in completions(&mut world.cq, 2)? {
         wc.ok()?;
@@ -302,15 +314,15 @@ fn at_run_time() -> Result {
     let (to, at) = (inbox.number()?, target.qpn());
     let mut qp = static_qp.into_any();
     same(
-        qp.post(|batch| batch.send_inline(b"to nobody").map(drop))
+        qp.post(|batch| batch.unsignaled(0).send(Inline(b"to nobody")))
             .err(),
         Some(PostError::Destination),
         "a request without a queue",
     )?;
-    let alone = qp.one(1).send_inline(b"to nobody");
+    let alone = qp.one(1).send(Inline(b"to nobody"));
     same(alone.err(), Some(PostError::Destination), "alone")?;
     qp.post(|batch| {
-        batch.to_srq(to).send_inline(b"any")?.signaled(1);
+        batch.signaled(1).to(PeerSrq(to)).send(Inline(b"any"))?;
         Ok(())
     })?;
     completion(&mut cq)?.is(WcOpcode::SEND)?;
@@ -320,14 +332,14 @@ fn at_run_time() -> Result {
     target.modify(&to_state(QpState::RESET))?;
     created.connect(&target.endpoint()?)?;
     target.connect(&created.endpoint()?)?;
-    created.one(2).to_srq(to).send_inline(b"again")?;
+    created.one(2).to(PeerSrq(to)).send(Inline(b"again"))?;
     completion(&mut cq)?.is(WcOpcode::SEND)?;
     inbox.received(1, at, b"again")?;
     let mut reliable: Qp<Any> = pd.qp(&cq).create_any(QpType::RC)?;
     reliable.connect(&reliable.endpoint()?)?;
-    let named = reliable.post(|batch| batch.to_srq(to).send_inline(b"no").map(drop));
+    let named = reliable.post(|batch| batch.unsignaled(0).to(PeerSrq(to)).send(Inline(b"no")));
     same(named.err(), Some(PostError::Destination), "a queue on RC")?;
-    let named = reliable.one(1).to_srq(to).send_inline(b"no");
+    let named = reliable.one(1).to(PeerSrq(to)).send(Inline(b"no"));
     same(
         named.err(),
         Some(PostError::Destination),
@@ -366,12 +378,12 @@ fn round_the_rings() -> Result {
         if round % 2 == 0 {
             world.send(to, &pattern[..length])?;
         } else {
-            let wc = world.post(|batch, mr| {
+            let wc = world.post(|request, mr| {
                 let mut slices = Vec::new();
                 for ends in cuts.windows(2) {
                     slices.push(mr.slice(ends[0].min(length)..ends[1])?);
                 }
-                batch.to_srq(to).send(slices)
+                request.to(PeerSrq(to)).send(slices)
             })?;
             wc.is(WcOpcode::SEND)?;
         }
@@ -415,11 +427,11 @@ fn others_receive() -> Result {
         ..
     } = world;
     target.destroy()?;
-    qp.one(5).to_srq(to).send_inline(b"still")?;
+    qp.one(5).to(PeerSrq(to)).send(Inline(b"still"))?;
     completion(&mut cq)?.is(WcOpcode::SEND)?;
     inbox.received(1, at, b"still")?;
     opened.destroy()?;
-    qp.one(6).to_srq(to).send_inline(b"to nobody")?;
+    qp.one(6).to(PeerSrq(to)).send(Inline(b"to nobody"))?;
     completion(&mut cq)?.failed(WcStatus::RETRY_EXC_ERR)?;
     drop((qp, cq, pd));
     domain.close()?;
@@ -434,9 +446,9 @@ fn a_region_waits_for_its_receive() -> Result {
     let (to, at) = (inbox.number()?, world.target.qpn());
     for round in 0..20_u64 {
         let region = world.pd.register(vec![0_u8; 64], Access::LOCAL_WRITE)?;
-        let mut batch = inbox.srq.recv();
+        let mut batch = inbox.srq.batch();
         batch.post(round, region.slice(..)?)?;
-        batch.ring()?;
+        batch.ring();
         drop(region);
         same(world.pd.reclaim(), 1, "regions that wait for a message")?;
         world.send(to, b"here it is")?;
@@ -451,8 +463,8 @@ fn a_region_waits_for_its_receive() -> Result {
     }
     let sent = world.pd.register(vec![3_u8; 64], Access::empty())?;
     inbox.stock(0..1)?;
-    let mut batch = world.qp.send();
-    batch.to_srq(to).send(sent.slice(..8)?)?.signaled(1);
+    let mut batch = world.qp.batch();
+    batch.signaled(1).to(PeerSrq(to)).send(sent.slice(..8)?)?;
     batch.ring()?;
     drop(sent);
     completion(&mut world.cq)?.is(WcOpcode::SEND)?;
@@ -469,7 +481,7 @@ fn a_queue_that_is_not_there() -> Result {
     inbox.stock(0..8)?;
     let (to, at) = (inbox.number()?, world.target.qpn());
     for (id, wrong) in [to ^ 0x80_0000, other.number()?].into_iter().enumerate() {
-        let wc = world.post(|batch, _| batch.to_srq(wrong).send_inline(b"astray"))?;
+        let wc = world.post(|request, _| request.to(PeerSrq(wrong)).send(Inline(b"astray")))?;
         wc.failed(WcStatus::REM_INV_REQ_ERR)?;
         same(world.target.query()?.state, QpState::ERR, "the target")?;
         nothing(&mut inbox.cq)?;
@@ -517,26 +529,18 @@ fn unread_receives() -> Result {
     let Inbox { mut srq, cq, mr } = inbox;
     drop(cq);
     same(srq.in_flight(), 0, "requests when nobody polls any more")?;
-    let mut batch = srq.recv();
+    let mut batch = srq.batch();
     for id in 0..31 {
         batch.post(id, mr.slice(0..SLOT)?)?;
     }
-    same(batch.ring()?, 31, "elements that are free")
+    same(batch.ring(), 31, "elements that are free")
 }
 
 /// Catches what is taken and cannot work.
 fn what_is_refused() -> Result {
     let mut world = world()?;
     let inbox = world.inbox()?;
-    let unnamed = world.qp.post(|batch| batch.send_inline(b"no").map(drop));
-    same(
-        unnamed.err(),
-        Some(PostError::Destination),
-        "without a queue",
-    )?;
-    let unnamed = world.qp.one(1).send_inline(b"no");
-    same(unnamed.err(), Some(PostError::Destination), "alone")?;
-    let mut receives = world.qp.recv();
+    let mut receives = world.qp.recv_batch();
     let receive = receives.post_empty(1);
     drop(receives);
     same(

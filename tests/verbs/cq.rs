@@ -11,7 +11,7 @@ use support::{
     LIMIT, Pair, QUIET, Result, Setup, completion, device, fail, open, same, skip, test, until,
 };
 use uverbs::{
-    Access, Cq, Mr, QpState, Rc, WcOpcode, WcStatus,
+    Access, Cq, Inline, Mr, QpState, Rc, WcOpcode, WcStatus,
     alloc::{AllocError, Allocation, Allocator, BufferRequest, Counting, GuardPages, ResourceType},
     cq::PollError,
     error::Errno,
@@ -53,11 +53,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// when the completions of all others are there.
 fn complete(pair: &mut Pair<Rc>, target: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Result {
     let back = pair.pd.register(vec![0u8; 1], Access::LOCAL_WRITE)?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for id in ids {
-        batch.write_inline(b"x", target.remote())?.signaled(id);
+        batch.signaled(id).write(Inline(b"x"), target.remote())?;
     }
-    batch.read(back.slice(..)?, target.remote().slice(..1)?)?;
+    batch
+        .unsignaled(0)
+        .read(back.slice(..)?, target.remote().slice(..1)?)?;
     batch.ring()?;
     until("the requests to end", || {
         let mut byte = [0];
@@ -153,9 +155,11 @@ fn resize_under_traffic() -> Result {
     let target = target(&pair)?;
     let (mut posted, mut taken) = (0, 0);
     while taken < 1500 {
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         while posted < taken + 12 {
-            batch.write_inline(b"x", target.remote())?.signaled(posted);
+            batch
+                .signaled(posted)
+                .write(Inline(b"x"), target.remote())?;
             posted += 1;
         }
         batch.ring()?;
@@ -353,11 +357,13 @@ fn a_completion_is_a_copy() -> Result {
     pair.b.qp.connect_with(&from, &options)?;
     let mut mr = pair.pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;
     mr.write_at(0, &[1; LENGTH as usize])?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(7, mr.slice(2048..)?)?;
-    batch.ring()?;
+    batch.ring();
     let slice = mr.slice(..LENGTH as usize)?;
-    pair.a.post(|batch| batch.send(slice))?.is(WcOpcode::SEND)?;
+    pair.a
+        .post(|request| request.send(slice))?
+        .is(WcOpcode::SEND)?;
     let deadline = Instant::now() + LIMIT;
     loop {
         let mut completions = cq.poll()?;
@@ -420,8 +426,8 @@ fn overflow_keeps_what_was_there() -> Result {
     let room = 7 + device().spare_completions(7);
     complete(&mut pair, &target, 0..room)?;
     same(events.wait_for(QUIET)?, None, "an event of a full queue")?;
-    let mut batch = pair.a.qp.send();
-    batch.write_inline(b"y", target.remote())?.signaled(room);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(room).write(Inline(b"y"), target.remote())?;
     batch.ring()?;
     let expected = AsyncEvent {
         kind: AsyncEventType::CQ_ERR,

@@ -10,7 +10,7 @@ use support::{
 use uverbs::dm::{CopyError, Dm};
 use uverbs::mr::DmMr;
 use uverbs::uapi::handle::DmHandle;
-use uverbs::{Access, Cause, Context, Error, Rc, WcOpcode, WcStatus, error::Errno};
+use uverbs::{Access, Cause, Context, Error, Inline, Rc, WcOpcode, WcStatus, error::Errno};
 
 /// A test, not yet held back from soft-RoCE.
 type Named = (&'static str, fn() -> Result);
@@ -184,22 +184,22 @@ fn every_byte() -> Result {
     let first = pattern(1, length);
     pair.a.mr.write_at(0, &first)?;
     pair.a
-        .post_own(|batch, own| batch.write(own.slice(..length)?, remote))?
+        .post_own(|request, own| request.write(own.slice(..length)?, remote))?
         .is(WcOpcode::RDMA_WRITE)?;
     has(&dm, &first)?;
     pair.a.mr.write_at(0, &vec![0; length])?;
     pair.a
-        .post_own(|batch, own| batch.read(own.slice(..length)?, remote))?
+        .post_own(|request, own| request.read(own.slice(..length)?, remote))?
         .is(WcOpcode::RDMA_READ)?;
     same(pair.a.bytes(0, length)? == first, true, "what was read")?;
     // What a peer sends lands there.
     let second = pattern(2, length);
     pair.a.mr.write_at(0, &second)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(1, mr.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     pair.a
-        .post_own(|batch, own| batch.send(own.slice(..length)?))?
+        .post_own(|request, own| request.send(own.slice(..length)?))?
         .is(WcOpcode::SEND)?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
     has(&dm, &second)?;
@@ -207,8 +207,8 @@ fn every_byte() -> Result {
     let third = pattern(3, length);
     dm.write_at(REGION.start as u64, &third)?;
     pair.a.post_recv(2, 0..length)?;
-    let mut batch = pair.b.qp.send();
-    batch.send(mr.slice(..)?)?.signaled(3);
+    let mut batch = pair.b.qp.batch();
+    batch.signaled(3).send(mr.slice(..)?)?;
     batch.ring()?;
     completion(&mut pair.b.cq)?.is(WcOpcode::SEND)?;
     completion(&mut pair.a.cq)?.is(WcOpcode::RECV)?;
@@ -216,9 +216,9 @@ fn every_byte() -> Result {
     // And what is read, from a byte in a word on.
     let fourth = pattern(4, length);
     pair.a.mr.write_at(0, &fourth)?;
-    let mut batch = pair.b.qp.send();
+    let mut batch = pair.b.qp.batch();
     let from = pair.a.mr.remote().slice(3..length)?;
-    batch.read(mr.slice(3..)?, from)?.signaled(4);
+    batch.signaled(4).read(mr.slice(3..)?, from)?;
     batch.ring()?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RDMA_READ)?;
     has(&dm, &[&third[..3], &fourth[3..]].concat())?;
@@ -239,20 +239,20 @@ fn atomics() -> Result {
     dm.write_at(64, &u64::MAX.to_ne_bytes())?;
     let counter = mr.remote().slice(..8)?;
     for before in [u64::MAX, 4, 9] {
-        let mut batch = pair.a.qp.send();
-        batch.fetch_add(mr.slice(16..24)?, counter, 5)?.signaled(1);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(1).fetch_add(mr.slice(16..24)?, counter, 5)?;
         batch.ring()?;
         completion(&mut pair.a.cq)?.is(WcOpcode::FETCH_ADD)?;
         let found = (word(0)?, word(16)?);
         same(found, (before.wrapping_add(5), before), "the counter")?;
     }
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     batch
-        .compare_swap(mr.slice(24..32)?, counter, 14, 77)?
-        .signaled(2);
+        .signaled(2)
+        .compare_swap(mr.slice(24..32)?, counter, 14, 77)?;
     batch
-        .compare_swap(mr.slice(32..40)?, counter, 14, 78)?
-        .signaled(3);
+        .signaled(3)
+        .compare_swap(mr.slice(32..40)?, counter, 14, 78)?;
     batch.ring()?;
     for _ in 0..2 {
         completion(&mut pair.a.cq)?.is(WcOpcode::COMP_SWAP)?;
@@ -266,14 +266,16 @@ fn beyond_the_region() -> Result {
         let (mut pair, dm, mr) = pair()?;
         let mut to = mr.remote().slice(..8)?;
         to.address = to.address.wrapping_add_signed(offset);
-        let wc = pair.a.post(|batch| batch.write_inline(b"too far!", to))?;
+        let wc = pair
+            .a
+            .post(|request| request.write(Inline(b"too far!"), to))?;
         same(wc.status, WcStatus::REM_ACCESS_ERR, what)?;
         has(&dm, &[b'.'; REGION.end - REGION.start])?;
     }
     let (mut pair, dm, _) = pair()?;
     let mr = pair.pd.register_dm(&dm, 0..64, Access::REMOTE_READ)?;
     let to = mr.remote();
-    let wc = pair.a.post(|batch| batch.write_inline(&[1; 64], to))?;
+    let wc = pair.a.post(|request| request.write(Inline(&[1; 64]), to))?;
     same(wc.status, WcStatus::REM_ACCESS_ERR, "without the right")?;
     has(&dm, &[b'.'; REGION.end - REGION.start])?;
     let other = open()?.alloc_dm(64, 0)?;
@@ -305,11 +307,11 @@ fn busy() -> Result {
     same(pair.context.dm_handles()?, vec![handle], "what is there")?;
     let to = mr.remote().slice(..4)?;
     pair.a
-        .post(|batch| batch.write_inline(b"late", to))?
+        .post(|request| request.write(Inline(b"late"), to))?
         .is(WcOpcode::RDMA_WRITE)?;
     let from = mr.remote().slice(..4)?;
     pair.a
-        .post_own(|batch, own| batch.read(own.slice(..4)?, from))?
+        .post_own(|request, own| request.read(own.slice(..4)?, from))?
         .is(WcOpcode::RDMA_READ)?;
     same(pair.a.bytes(0, 4)?, b"late".to_vec(), "what was read")?;
     mr.deregister()?;
@@ -328,9 +330,9 @@ fn is_busy(error: &Error, words: &[&str]) -> Result {
 /// Catches memory that goes while a request in flight names a region in it.
 fn stays_while_posted() -> Result {
     let (mut pair, dm, mr) = pair()?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(1, mr.slice(..100)?)?;
-    batch.ring()?;
+    batch.ring();
     let Err(refused) = mr.deregister() else {
         return fail("a region was deregistered under a receive");
     };
@@ -342,7 +344,7 @@ fn stays_while_posted() -> Result {
     };
     is_busy(&refused.error, &["1 MRs"])?;
     pair.a
-        .post(|batch| batch.send_inline(&[5; 100]))?
+        .post(|request| request.send(Inline(&[5; 100])))?
         .is(WcOpcode::SEND)?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
     same(pair.pd.reclaim(), 0, "regions that wait")?;
@@ -373,7 +375,7 @@ fn import() -> Result {
     let beside = pd.register_dm(&imported, 0..16, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let to = beside.remote();
     pair.a
-        .post(|batch| batch.write_inline(b"from a peer here", to))?
+        .post(|request| request.write(Inline(b"from a peer here"), to))?
         .is(WcOpcode::RDMA_WRITE)?;
     dm.read_at(0, &mut start)?;
     same(&start, b"from a peer here", "what came by it")?;
@@ -381,7 +383,7 @@ fn import() -> Result {
     imported.unimport();
     let to = mr.remote().slice(..4)?;
     pair.a
-        .post(|batch| batch.write_inline(b"here", to))?
+        .post(|request| request.write(Inline(b"here"), to))?
         .is(WcOpcode::RDMA_WRITE)?;
     for (handle, words) in [
         (DmHandle(pair.pd.handle().0), "a PD"),

@@ -14,7 +14,7 @@ use support::{
     ALL, Pair, Result, Setup, completion, device, fail, pattern, same, says, skip, test,
 };
 use uverbs::mr::DmabufMr;
-use uverbs::{Access, Cause, Pd, Rc, WcOpcode, WcStatus, error::Errno};
+use uverbs::{Access, Cause, Inline, Pd, Rc, WcOpcode, WcStatus, error::Errno};
 
 use exporter::{Exporter, PAGE};
 
@@ -81,31 +81,31 @@ fn every_byte() -> Result {
     let first = pattern(1, LENGTH);
     pair.a.mr.write_at(0, &first)?;
     pair.a
-        .post_own(|batch, own| batch.write(own.slice(..)?, mr.remote()))?
+        .post_own(|request, own| request.write(own.slice(..)?, mr.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
     exporter.has(at, &first)?;
     pair.a.mr.write_at(0, &vec![0; LENGTH])?;
     pair.a
-        .post_own(|batch, own| batch.read(own.slice(..)?, mr.remote()))?
+        .post_own(|request, own| request.read(own.slice(..)?, mr.remote()))?
         .is(WcOpcode::RDMA_READ)?;
     same(pair.a.bytes(0, LENGTH)? == first, true, "what was read")?;
     // And by its local key: what a peer sends lands there, and is written from there to the peer.
     let second = pattern(2, LENGTH);
     pair.a.mr.write_at(0, &second)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(1, mr.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     pair.a
-        .post_own(|batch, own| batch.send(own.slice(..)?))?
+        .post_own(|request, own| request.send(own.slice(..)?))?
         .is(WcOpcode::SEND)?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
     exporter.has(at, &second)?;
-    let mut batch = pair.b.qp.send();
+    let mut batch = pair.b.qp.batch();
     let (from, to) = (
         mr.slice(1000..)?,
         pair.a.mr.remote().slice(..LENGTH - 1000)?,
     );
-    batch.write(from, to)?.signaled(2);
+    batch.signaled(2).write(from, to)?;
     batch.ring()?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RDMA_WRITE)?;
     let came = pair.a.bytes(0, LENGTH - 1000)?;
@@ -133,7 +133,9 @@ fn beyond_the_region() -> Result {
         let (exporter, mr) = region(&pair.pd)?;
         let mut to = mr.remote().slice(..8)?;
         to.address = to.address.wrapping_add_signed(offset);
-        let wc = pair.a.post(|batch| batch.write_inline(b"too far!", to))?;
+        let wc = pair
+            .a
+            .post(|request| request.write(Inline(b"too far!"), to))?;
         same(wc.status, WcStatus::REM_ACCESS_ERR, what)?;
         exporter.has(0, &[])?;
     }
@@ -173,10 +175,10 @@ fn refused() -> Result {
 fn stays_while_posted() -> Result {
     let mut pair = pair()?;
     let (exporter, mr) = region(&pair.pd)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(1, mr.slice(..100)?)?;
     batch.post(2, mr.slice(100..200)?)?;
-    batch.ring()?;
+    batch.ring();
     let Err(refused) = mr.deregister() else {
         return fail("a region was deregistered under a receive");
     };
@@ -194,7 +196,7 @@ fn stays_while_posted() -> Result {
     )?;
     for wr_id in [1, 2] {
         pair.a
-            .post(|batch| batch.send_inline(&[wr_id as u8; 100]))?
+            .post(|request| request.send(Inline(&[wr_id as u8; 100])))?
             .is(WcOpcode::SEND)?;
         same(
             completion(&mut pair.b.cq)?.ok()?.wr_id,

@@ -3,9 +3,9 @@
 use libtest_mimic::Trial;
 use support::{Pair, Result, completion, device, fail, open, same, skip, test};
 use uverbs::{
-    Access, Qp, Rc, Uc, Ud, WcOpcode,
+    Access, Inline, Qp, Rc, Uc, Ud, WcOpcode,
     qp::{Ece, QpType},
-    transport::{Connected, StaticTransport},
+    transport::{Connected, Peer, Reaches, StaticTransport},
 };
 
 /// A test with its name.
@@ -50,7 +50,7 @@ fn ece(options: u32) -> Ece {
 
 /// Catches options that do not reach the device, an answer of its that is lost, and a connection that no
 /// longer works: both ends go through what a connection manager does.
-fn agreed<T: StaticTransport + Connected>() -> Result {
+fn agreed<T: StaticTransport + Connected + Reaches<Peer>>() -> Result {
     only_mlx5()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
@@ -76,11 +76,11 @@ fn agreed<T: StaticTransport + Connected>() -> Result {
     same(options(&a)?, agreed & !1, "what was agreed on")?;
 
     let inbox = pd.register(vec![0; 100], Access::LOCAL_WRITE)?;
-    let mut batch = b.recv();
+    let mut batch = b.recv_batch();
     batch.post(1, inbox.slice(..)?)?;
-    batch.ring()?;
-    let mut batch = a.send();
-    batch.send_inline(b"agreed")?.signaled(2);
+    batch.ring();
+    let mut batch = a.batch();
+    batch.signaled(2).send(Inline(b"agreed"))?;
     batch.ring()?;
     completion(&mut a_cq)?.is(WcOpcode::SEND)?;
     completion(&mut b_cq)?.is(WcOpcode::RECV)?;

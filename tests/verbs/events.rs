@@ -13,14 +13,14 @@ use support::{
     kernel, only_on_rxe, open, own_path, run, same, skip, test, until,
 };
 use uverbs::{
-    Access, Batch, Caps, CompletionChannel, ConnectOptions, Cq, LocalSlice, Notify, QpState, Rc,
-    RemoteSlice, Ud, WcStatus,
+    Access, Caps, CompletionChannel, ConnectOptions, Cq, Inline, LocalSlice, Notify, QpState, Rc,
+    RemoteSlice, Request, Ud, WcStatus,
     channel::CqEvent,
     cq::PollError,
     event::{AsyncEvent, AsyncEventType, AsyncEvents, EventSource},
     mr::RemoteKey,
-    qp::{Posted, QpAttr},
-    transport::Connected,
+    qp::QpAttr,
+    transport::{Peer, Reaches},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -93,13 +93,13 @@ fn with_channel() -> Result<(Pair<Rc>, CompletionChannel)> {
 }
 
 /// Sends one message, for which `b` has a receive.
-fn send<T: Connected>(pair: &mut Pair<T>, solicited: bool) -> Result {
-    let mut batch = pair.a.qp.send();
-    let posted = batch.send_inline(b"wake up")?.signaled(1);
-    if solicited {
-        posted.solicited();
-    }
-    batch.ring()?;
+fn send<T: Reaches<Peer>>(pair: &mut Pair<T>, solicited: bool) -> Result {
+    let request = pair.a.qp.one(1);
+    let request = match solicited {
+        true => request.solicited(),
+        false => request,
+    };
+    request.send(Inline(b"wake up"))?;
     completion(&mut pair.a.cq)?.ok()?;
     Ok(())
 }
@@ -167,8 +167,8 @@ fn poll_or_arm_misses_nothing() -> Result {
     thread::scope(|scope| {
         let sender = scope.spawn(move || -> Result<_> {
             for id in 0..MESSAGES {
-                let mut batch = a.qp.send();
-                batch.send_inline(b"x")?.signaled(id);
+                let mut batch = a.qp.batch();
+                batch.signaled(id).send(Inline(b"x"))?;
                 batch.ring()?;
                 completion(&mut a.cq)?.ok()?;
             }
@@ -252,8 +252,8 @@ fn several_queues_on_one_channel() -> Result {
             cq.arm(Notify::Next)?;
         }
         let (qp, cq) = &mut queues[index];
-        let mut batch = qp.send();
-        batch.write_inline(b"x", mr.remote())?.signaled(1);
+        let mut batch = qp.batch();
+        batch.signaled(1).write(Inline(b"x"), mr.remote())?;
         batch.ring()?;
         event(&channel, cq)?;
         completion(cq)?.ok()?;
@@ -289,8 +289,11 @@ fn many_queues_on_one_channel() -> Result {
                 *armed = true;
             }
             if random.below(3) == 0 {
-                let mut batch = qp.send();
-                batch.send_inline_to(ah.to(NOBODY, QKEY), b"x")?.signaled(1);
+                let mut batch = qp.batch();
+                batch
+                    .signaled(1)
+                    .to(ah.to(NOBODY, QKEY))
+                    .send(Inline(b"x"))?;
                 batch.ring()?;
                 used.push(index);
                 // Once for each time that it was armed, however long ago.
@@ -459,9 +462,9 @@ fn queue_pairs_and_queues_are_named() -> Result {
     let capacity = pair.a.cq.capacity();
     let room = u64::from(capacity) + device().spare_completions(capacity);
     let to = pair.b.mr.remote();
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for id in 0..=room {
-        batch.write_inline(b"x", to)?.signaled(id);
+        batch.signaled(id).write(Inline(b"x"), to)?;
     }
     batch.ring()?;
     let source = EventSource::Cq(pair.a.cq.id());
@@ -500,9 +503,9 @@ fn told_so_far(pair: &Pair<Rc>, events: &AsyncEvents) -> Result<Vec<AsyncEvent>>
         }
         // The adapter has no such state, and tells of a wrong key.
         false => {
-            let mut batch = sentinel.send();
+            let mut batch = sentinel.batch();
             let to = unknown_key(pair.b.mr.remote());
-            batch.write_inline(b"x", to)?.signaled(1);
+            batch.signaled(1).write(Inline(b"x"), to)?;
             batch.ring()?;
             completion(&mut cq)?;
             AsyncEventType::QP_ACCESS_ERR
@@ -554,7 +557,7 @@ const BREACHES: [Breach; 8] = [
         what: "a WRITE with an unknown key",
         post: |pair| {
             let to = unknown_key(pair.b.mr.remote());
-            post(pair, |batch, _| Ok(batch.write_inline(b"x", to)?))
+            post(pair, |request, _| Ok(request.write(Inline(b"x"), to)?))
         },
         rxe: ACCESS,
         adapter: ACCESS,
@@ -564,7 +567,9 @@ const BREACHES: [Breach; 8] = [
         post: |pair| {
             let mut to = pair.b.mr.remote();
             to.address += to.length - 4;
-            post(pair, |batch, _| Ok(batch.write_inline(b"8 bytes.", to)?))
+            post(pair, |request, _| {
+                Ok(request.write(Inline(b"8 bytes."), to)?)
+            })
         },
         rxe: ACCESS,
         adapter: ACCESS,
@@ -573,7 +578,7 @@ const BREACHES: [Breach; 8] = [
         what: "a READ with an unknown key",
         post: |pair| {
             let from = unknown_key(pair.b.mr.remote()).slice(..8)?;
-            post(pair, |batch, own| Ok(batch.read(own, from)?))
+            post(pair, |request, own| Ok(request.read(own, from)?))
         },
         rxe: ACCESS,
         adapter: ACCESS,
@@ -582,7 +587,7 @@ const BREACHES: [Breach; 8] = [
         what: "a FETCH_ADD with an unknown key",
         post: |pair| {
             let at = unknown_key(pair.b.mr.remote()).slice(..8)?;
-            post(pair, |batch, own| Ok(batch.fetch_add(own, at, 1)?))
+            post(pair, |request, own| Ok(request.fetch_add(own, at, 1)?))
         },
         rxe: ACCESS,
         adapter: ACCESS,
@@ -592,7 +597,9 @@ const BREACHES: [Breach; 8] = [
         post: |pair| {
             pair.b.post_recv(2, 0..64)?;
             let to = unknown_key(pair.b.mr.remote());
-            post(pair, |batch, _| Ok(batch.write_imm_inline(b"x", to, 7)?))
+            post(pair, |request, _| {
+                Ok(request.write_imm(Inline(b"x"), to, 7)?)
+            })
         },
         rxe: None,
         adapter: ACCESS,
@@ -605,7 +612,7 @@ const BREACHES: [Breach; 8] = [
                 access: Some(Access::REMOTE_WRITE),
                 ..QpAttr::default()
             })?;
-            post(pair, |batch, own| Ok(batch.read(own, from)?))
+            post(pair, |request, own| Ok(request.read(own, from)?))
         },
         rxe: None,
         adapter: ACCESS,
@@ -614,7 +621,7 @@ const BREACHES: [Breach; 8] = [
         what: "a message longer than its receive",
         post: |pair| {
             pair.b.post_recv(2, 0..4)?;
-            post(pair, |batch, _| Ok(batch.send_inline(b"8 bytes.")?))
+            post(pair, |request, _| Ok(request.send(Inline(b"8 bytes."))?))
         },
         rxe: None,
         adapter: None,
@@ -626,10 +633,10 @@ const BREACHES: [Breach; 8] = [
             // SAFETY: nobody has references to memory that may get the key.
             let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64) };
             drop(gone);
-            let mut batch = pair.b.qp.recv();
+            let mut batch = pair.b.qp.recv_batch();
             batch.post(2, slice)?;
-            batch.ring()?;
-            post(pair, |batch, _| Ok(batch.send_inline(b"8 bytes.")?))
+            batch.ring();
+            post(pair, |request, _| Ok(request.send(Inline(b"8 bytes."))?))
         },
         rxe: None,
         adapter: None,
@@ -639,13 +646,10 @@ const BREACHES: [Breach; 8] = [
 /// Posts one request that can name 8 bytes of the requester's own.
 fn post(
     pair: &mut Pair<Rc>,
-    add: impl for<'b, 'q> FnOnce(&'b mut Batch<'q, Rc>, LocalSlice<'q>) -> Result<Posted<'b>>,
+    fill: impl for<'b, 'q> FnOnce(Request<'b, 'q, Rc>, LocalSlice<'q>) -> Result,
 ) -> Result {
     let own = pair.a.mr.slice(..8)?;
-    let mut batch = pair.a.qp.send();
-    add(&mut batch, own)?.signaled(1);
-    batch.ring()?;
-    Ok(())
+    fill(pair.a.qp.one(1), own)
 }
 
 /// Catches events that are lost, come twice, name another object or are of another kind than the driver's;
@@ -733,9 +737,9 @@ fn a_full_queue_fails_its_receiver() -> Result {
         pair.b.post_recv(id, 0..64)?;
     }
     // Without completions, or the sender's queue would overflow too.
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for id in 0..room + 1 {
-        batch.send_inline(b"x")?.id(id);
+        batch.unsignaled(id).send(Inline(b"x"))?;
     }
     batch.ring()?;
     let queue = AsyncEvent {

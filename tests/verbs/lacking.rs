@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use support::{Pair, Result, device, fail, open, same, skip, test, until};
 use uverbs::uapi::write::FlowTcpUdpFilter;
 use uverbs::{
-    Access, Caps, Cause, Cq, Error, Pd, Rc, Ud, WcOpcode,
+    Access, Caps, Cause, Cq, Error, Inline, Pd, Rc, Ud, WcOpcode,
     error::Errno,
     flow::{FlowMatch, FlowRule},
     qp::{Ece, QpCreateFlags, QpType},
@@ -205,11 +205,11 @@ fn clock() -> Result {
     missing(pair.context.raw_clock(), "a clock")?;
     let mut inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
     inbox.write_at(0, b"x")?;
-    let mut batch = pair.a.qp.send();
-    batch.send_inline(b"x")?.signaled(1);
-    let mut recv = pair.b.qp.recv();
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(1).send(Inline(b"x"))?;
+    let mut recv = pair.b.qp.recv_batch();
     recv.post(1, inbox.slice(..)?)?;
-    recv.ring()?;
+    recv.ring();
     batch.ring()?;
     let timestamp = until("a completion", || {
         let mut completions = pair.a.cq.poll()?;
@@ -251,7 +251,7 @@ fn rate_limit() -> Result {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0; 8], access)?;
     pair.a
-        .post(|batch| batch.write_inline(b"just as ", target.remote()))?
+        .post(|request| request.write(Inline(b"just as "), target.remote()))?
         .is(WcOpcode::RDMA_WRITE)
 }
 

@@ -11,7 +11,7 @@ use support::{
 };
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
-    Access, Cause, Mr, Rc, RemoteSlice, WcOpcode, WcStatus,
+    Access, Cause, Inline, Mr, Rc, RemoteSlice, WcOpcode, WcStatus,
     error::Errno,
     mr::{Advice, AfterRereg, Memory, RawMemory, Rereg, SharedMemory, WordError},
     qp::Placement,
@@ -65,7 +65,7 @@ fn pages(length: usize) -> Result<memmap2::MmapMut> {
 fn write(pair: &mut Pair<Rc>, text: &[u8], to: RemoteSlice) -> Result {
     let to = to.slice(..text.len())?;
     pair.a
-        .post(|batch| batch.write_inline(text, to))?
+        .post(|request| request.write(Inline(text), to))?
         .is(WcOpcode::RDMA_WRITE)
 }
 
@@ -74,7 +74,7 @@ fn read<const N: usize>(pair: &mut Pair<Rc>, from: RemoteSlice) -> Result<[u8; N
     let into = pair.pd.register(vec![0u8; N], Access::LOCAL_WRITE)?;
     let (slice, from) = (into.slice(..)?, from.slice(..N)?);
     pair.a
-        .post(|batch| batch.read(slice, from))?
+        .post(|request| request.read(slice, from))?
         .is(WcOpcode::RDMA_READ)?;
     start(&into)
 }
@@ -96,8 +96,10 @@ fn words_that_peers_write() -> Result {
         41,
         "what the peer reads",
     )?;
-    let mut batch = pair.a.qp.send();
-    batch.write_inline(&42_u64.to_ne_bytes(), target.remote().slice(8..)?)?;
+    let mut batch = pair.a.qp.batch();
+    batch
+        .unsignaled(0)
+        .write(Inline(&42_u64.to_ne_bytes()), target.remote().slice(8..)?)?;
     batch.ring()?;
     let deadline = Instant::now() + LIMIT;
     while target.load_u64(8)? == 0 {
@@ -185,7 +187,7 @@ fn addresses_count_from_0() -> Result {
         ..all
     };
     pair.a
-        .post(|batch| batch.write_inline(b"too far", beyond))?
+        .post(|request| request.write(Inline(b"too far"), beyond))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
 
     // Within their pages both addresses must lie alike.
@@ -271,7 +273,7 @@ fn read_only_file() -> Result {
     };
     same(&read(&mut pair, mr.remote())?, b"rrrr", "what a peer reads")?;
     pair.a
-        .post(|batch| batch.write_inline(b"no", mr.remote()))?
+        .post(|request| request.write(Inline(b"no"), mr.remote()))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&start(&mr)?, b"rrrr", "the file")
 }
@@ -356,7 +358,7 @@ fn rereg_access() -> Result {
     same(mr.access(), access, "access")?;
     same(&read(&mut pair, mr.remote())?, b"once", "what a peer reads")?;
     pair.a
-        .post(|batch| batch.write_inline(b"again", mr.remote()))?
+        .post(|request| request.write(Inline(b"again"), mr.remote()))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&mr.deregister()?[..5], b"once\0", "the memory")
 }
@@ -373,14 +375,14 @@ fn rereg_pd() -> Result {
     let mr = changed(&mut old, mr.rereg(change))?;
     let slice = mr.slice(..4)?;
     write(&mut new, b"new", mr.remote())?;
-    let foreign = old.a.qp.send().send(slice).map(drop);
+    let foreign = old.a.qp.one(1).send(slice);
     same(
         foreign,
         Err(uverbs::PostError::ForeignPd),
         "a slice of it in the old PD",
     )?;
     old.a
-        .post(|batch| batch.write_inline(b"old", mr.remote()))?
+        .post(|request| request.write(Inline(b"old"), mr.remote()))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&start(&mr)?, b"new", "the memory")?;
     let Pair { a, b, pd, .. } = old;
@@ -520,11 +522,11 @@ fn on_demand_serves_every_operation() -> Result {
         on_demand(&pair, untouched()?)?,
     );
     let (source, target) = (from.slice(..8)?, into.slice(..8)?);
-    let mut recv = pair.b.qp.recv();
+    let mut recv = pair.b.qp.recv_batch();
     recv.post(1, target)?;
-    recv.ring()?;
+    recv.ring();
     pair.a
-        .post(|batch| batch.send(source))?
+        .post(|request| request.send(source))?
         .is(WcOpcode::SEND)?;
     completion(&mut pair.b.cq)?.is(WcOpcode::RECV)?;
 
@@ -532,18 +534,18 @@ fn on_demand_serves_every_operation() -> Result {
     let at = sum.remote().slice(..8)?;
     for old in [0u64, 5] {
         pair.a
-            .post(|batch| batch.fetch_add(target, at, 5))?
+            .post(|request| request.fetch_add(target, at, 5))?
             .is(WcOpcode::FETCH_ADD)?;
         same(start(&into)?, old.to_ne_bytes(), "the sum before")?;
     }
     pair.a
-        .post(|batch| batch.compare_swap(target, at, 10, 99))?
+        .post(|request| request.compare_swap(target, at, 10, 99))?
         .is(WcOpcode::COMP_SWAP)?;
     same(start(&sum)?, 99u64.to_ne_bytes(), "the sum swapped")?;
 
     let word = on_demand(&pair, untouched()?)?;
     pair.a
-        .post(|batch| batch.atomic_write(*b"one word", word.remote()))?
+        .post(|request| request.atomic_write(*b"one word", word.remote()))?
         .is(WcOpcode::ATOMIC_WRITE)?;
     same(&start(&word)?, b"one word", "the word")
 }
@@ -557,11 +559,11 @@ fn on_demand_is_flushed() -> Result {
     let untouched = on_demand_with(&pair, page(None)?, OPEN | Access::FLUSH_GLOBAL)?;
     let to = untouched.remote();
     pair.a
-        .post(|batch| batch.flush(to, Placement::Global))?
+        .post(|request| request.flush(to, Placement::Global))?
         .is(WcOpcode::FLUSH)?;
     write(&mut pair, b"flushed", to)?;
     pair.a
-        .post(|batch| batch.flush_region(to.rkey, Placement::Global))?
+        .post(|request| request.flush_region(to.rkey, Placement::Global))?
         .is(WcOpcode::FLUSH)?;
     same(&start(&untouched)?, b"flushed", "the memory")
 }
@@ -604,9 +606,9 @@ fn prefetch() -> Result {
 fn rereg_under_a_request() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mr = pair.pd.register(vec![0u8; 64], OPEN)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(5, mr.slice(..)?)?;
-    batch.ring()?;
+    batch.ring();
     let change = Rereg {
         access: Some(Access::LOCAL_WRITE),
         ..Rereg::default()
@@ -637,7 +639,7 @@ fn rereg_under_a_request() -> Result {
     };
     same(new, vec![7; 64], "the new memory")?;
     pair.a
-        .post(|batch| batch.send_inline(b"now"))?
+        .post(|request| request.send(Inline(b"now")))?
         .is(WcOpcode::SEND)?;
     same(completion(&mut pair.b.cq)?.ok()?.wr_id, 5, "the receive")?;
     same(&mr.deregister()?[..4], b"now\0", "what came")

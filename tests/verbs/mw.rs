@@ -4,7 +4,7 @@ use libtest_mimic::Trial;
 use support::talk::arrived;
 use support::{Pair, Result, device, fail, open, same, skip, test};
 use uverbs::{
-    Access, Cause, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
+    Access, Cause, Inline, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
     mw::{Type1, Type2},
     transport::{Connected, StaticTransport},
 };
@@ -59,11 +59,11 @@ fn type_1_opens_a_part() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(16..24, Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw(&mut mw, window))?
+        .post(|request| request.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
     pair.a
-        .post(|batch| batch.write_inline(b"in here!", open))?
+        .post(|request| request.write(Inline(b"in here!"), open))?
         .is(WcOpcode::RDMA_WRITE)?;
     let mut expected = vec![0; 64];
     expected[16..24].copy_from_slice(b"in here!");
@@ -73,7 +73,7 @@ fn type_1_opens_a_part() -> Result {
         ..open
     };
     pair.a
-        .post(|batch| batch.write_inline(b"out here", beyond))?
+        .post(|request| request.write(Inline(b"out here"), beyond))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(bytes(&target)?, expected, "the target afterwards")
 }
@@ -86,7 +86,7 @@ fn bounds_are_the_windows() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(16..24, Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw(&mut mw, window))?
+        .post(|request| request.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
     let beyond = uverbs::RemoteSlice {
@@ -95,7 +95,7 @@ fn bounds_are_the_windows() -> Result {
     };
     let wc = pair
         .a
-        .post(|batch| batch.write_inline(b"out here", beyond))?;
+        .post(|request| request.write(Inline(b"out here"), beyond))?;
     let reached = bytes(&target)?[24..32] == *b"out here";
     same(reached, wc.status == WcStatus::SUCCESS, "told as it was")?;
     if reached {
@@ -117,14 +117,14 @@ fn type_1_key_follows_the_last() -> Result {
         let start = turn as usize % 56;
         let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
         pair.b
-            .post(|batch| batch.bind_mw(&mut mw, window))?
+            .post(|request| request.bind_mw(&mut mw, window))?
             .is(WcOpcode::BIND_MW)?;
         same(mw.rkey(), keys[keys.len() - 1].next(), "key")?;
         keys.push(mw.rkey());
         if turn % 100 == 99 {
             let word = turn.to_le_bytes();
             pair.a
-                .post(|batch| batch.write_inline(&word, window.remote(mw.rkey())))?
+                .post(|request| request.write(Inline(&word), window.remote(mw.rkey())))?
                 .is(WcOpcode::RDMA_WRITE)?;
             same(&bytes(&target)?[start..start + 8], &word[..], "the word")?;
         }
@@ -133,7 +133,7 @@ fn type_1_key_follows_the_last() -> Result {
         .window(..8, Access::REMOTE_WRITE)?
         .remote(keys[keys.len() - 2]);
     pair.a
-        .post(|batch| batch.write_inline(b"stale", stale))?
+        .post(|request| request.write(Inline(b"stale"), stale))?
         .failed(WcStatus::REM_ACCESS_ERR)
 }
 
@@ -144,14 +144,14 @@ fn type_1_is_unbound() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw(&mut mw, window))?
+        .post(|request| request.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     pair.b
-        .post(|batch| batch.unbind_mw(&mut mw))?
+        .post(|request| request.unbind_mw(&mut mw))?
         .is(WcOpcode::BIND_MW)?;
     let closed = window.remote(mw.rkey());
     pair.a
-        .post(|batch| batch.write_inline(b"closed", closed))?
+        .post(|request| request.write(Inline(b"closed"), closed))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(target.deregister()?, vec![0; 64], "the memory")
 }
@@ -163,10 +163,10 @@ fn type_1_on_uc() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(32.., Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw(&mut mw, window))?
+        .post(|request| request.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     pair.a
-        .post(|batch| batch.write_inline(b"unreliable", window.remote(mw.rkey())))?
+        .post(|request| request.write(Inline(b"unreliable"), window.remote(mw.rkey())))?
         .is(WcOpcode::RDMA_WRITE)?;
     // An unreliable write completes when it has been sent: it arrives some time later.
     arrived(&target, 32, b"unreliable")
@@ -180,15 +180,15 @@ fn type_2_belongs_to_its_queue_pair() -> Result {
     let window = target.window(.., Access::REMOTE_WRITE)?;
     // Bound on the sender's queue pair, where the peer's requests do not arrive.
     pair.a
-        .post(|batch| batch.bind_mw_as(&mut mw, 3, window))?
+        .post(|request| request.bind_mw_as(&mut mw, 3, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
     pair.b
-        .post(|batch| batch.write_inline(b"to its own", open))?
+        .post(|request| request.write(Inline(b"to its own"), open))?
         .is(WcOpcode::RDMA_WRITE)?;
     same(&bytes(&target)?[..10], b"to its own", "the target")?;
     pair.a
-        .post(|batch| batch.write_inline(b"to another", open))?
+        .post(|request| request.write(Inline(b"to another"), open))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(
         &bytes(&target)?[..10],
@@ -206,13 +206,13 @@ fn access_is_the_windows() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_READ)?;
     pair.b
-        .post(|batch| batch.bind_mw(&mut mw, window))?
+        .post(|request| request.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     pair.a
-        .post(|batch| batch.write_inline(b"by region", target.remote()))?
+        .post(|request| request.write(Inline(b"by region"), target.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
     pair.a
-        .post(|batch| batch.write_inline(b"by window", window.remote(mw.rkey())))?
+        .post(|request| request.write(Inline(b"by window"), window.remote(mw.rkey())))?
         .failed(WcStatus::REM_ACCESS_ERR)?;
     same(&bytes(&target)?[..10], b"by regionx", "the target")
 }
@@ -225,7 +225,7 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw(&mut mw, window))?
+        .post(|request| request.bind_mw(&mut mw, window))?
         .is(WcOpcode::BIND_MW)?;
     let open = window.remote(mw.rkey());
     let held = match (target.deregister(), device().is_rxe()) {
@@ -234,7 +234,7 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
         (Err(held), false) => return Err(held.error.into()),
         (Ok(memory), false) => {
             pair.a
-                .post(|batch| batch.write_inline(b"gone", open))?
+                .post(|request| request.write(Inline(b"gone"), open))?
                 .failed(WcStatus::REM_ACCESS_ERR)?;
             return same(&memory[..4], &[0; 4][..], "the memory afterwards");
         }
@@ -245,7 +245,7 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
     }
     let target = held.object;
     pair.a
-        .post(|batch| batch.write_inline(b"still there", open))?
+        .post(|request| request.write(Inline(b"still there"), open))?
         .is(WcOpcode::RDMA_WRITE)?;
     same(&bytes(&target)?[..11], b"still there", "the target")?;
     mw.dealloc()?;
@@ -275,15 +275,15 @@ fn what_breaks_a_queue_pair_is_refused() -> Result {
     // Hardware has windows that count from 0.
     let refused = &refused[usize::from(device().is_mlx5())..];
     let before = mw.rkey();
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     for &(window, reason) in refused {
-        match batch.bind_mw(&mut mw, window).map(drop) {
+        match batch.unsignaled(0).bind_mw(&mut mw, window).map(drop) {
             Err(PostError::Window(why)) if why.contains(reason) => {}
             other => return fail(format!("{reason}: {other:?}")),
         }
     }
     let window = bindable.window(.., read)?;
-    let refused = batch.bind_mw(&mut foreign, window).map(drop);
+    let refused = batch.unsignaled(0).bind_mw(&mut foreign, window).map(drop);
     same(refused, Err(PostError::ForeignPd), "a window of another PD")?;
     same(batch.ring()?, 0, "requests in the batch")?;
     same(mw.rkey(), before, "the key of a window that was not bound")?;
@@ -319,7 +319,7 @@ fn bind_of_a_stale_window_fails() -> Result {
         let before = mw.rkey();
         mw.set_tag(before.tag().wrapping_add(77));
         let window = target.window(.., Access::REMOTE_READ)?;
-        let wc = pair.b.post(|batch| batch.bind_mw(&mut mw, window))?;
+        let wc = pair.b.post(|request| request.bind_mw(&mut mw, window))?;
         // Since Linux 6.2 or so the failure sends the queue pair into the error state before it is told, and
         // the request comes back as flushed.
         if !matches!(wc.status, WcStatus::MW_BIND_ERR | WcStatus::WR_FLUSH_ERR) {
@@ -345,9 +345,11 @@ fn type_2_is_bound_once() -> Result {
     let mut mw = pair.pd.alloc_mw::<Type2>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
     pair.b
-        .post(|batch| batch.bind_mw_as(&mut mw, 1, window))?
+        .post(|request| request.bind_mw_as(&mut mw, 1, window))?
         .is(WcOpcode::BIND_MW)?;
-    let wc = pair.b.post(|batch| batch.bind_mw_as(&mut mw, 2, window))?;
+    let wc = pair
+        .b
+        .post(|request| request.bind_mw_as(&mut mw, 2, window))?;
     if wc.status == WcStatus::SUCCESS {
         return fail("bound twice");
     }

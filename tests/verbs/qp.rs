@@ -7,7 +7,7 @@ use support::{
     LIMIT, Pair, QKEY, Result, Setup, completion, device, fail, kernel, open, same, skip, test,
 };
 use uverbs::{
-    Access, Caps, ConnectOptions, PostError, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
+    Access, Caps, ConnectOptions, Inline, PostError, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
     error::Errno,
     event::{AsyncEvent, AsyncEventType, EventSource},
     qp::{AltPath, Mtu, QpAttr},
@@ -38,7 +38,7 @@ fn writes(pair: &mut Pair<Rc>) -> Result {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let target = pair.pd.register(vec![0; 8], access)?;
     pair.a
-        .post(|batch| batch.write_inline(b"arrived!", target.remote()))?
+        .post(|request| request.write(Inline(b"arrived!"), target.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
     let mut bytes = [0; 8];
     target.read_at(0, &mut bytes)?;
@@ -93,25 +93,20 @@ fn reset_makes_it_new() -> Result {
             pair.a.qp.fail()?;
         } else {
             pair.a
-                .post(|batch| batch.write_inline(b"closed", inbox.remote()))?
+                .post(|request| request.write(Inline(b"closed"), inbox.remote()))?
                 .failed(WcStatus::REM_ACCESS_ERR)?;
         }
         pair.a.await_state(QpState::ERR)?;
         pair.a
-            .post(|batch| batch.send_inline(b"too late"))?
+            .post(|request| request.send(Inline(b"too late")))?
             .failed(WcStatus::WR_FLUSH_ERR)?;
         for qp in [&mut pair.a.qp, &mut pair.b.qp] {
             qp.reset()?;
             same(qp.query()?.state, QpState::RESET, "state after the reset")?;
         }
-        let mut batch = pair.a.qp.send();
-        batch.send_inline(b"too early")?.signaled(1);
         let state = QpState::RESET;
-        same(
-            batch.ring(),
-            Err(PostError::WrongState { state }),
-            "posting",
-        )?;
+        let refused = pair.a.qp.one(1).send(Inline(b"too early"));
+        same(refused, Err(PostError::WrongState { state }), "posting")?;
         pair.connect(&Setup::default().options)?;
         writes(&mut pair)?;
     }
@@ -175,7 +170,7 @@ fn holds_what_it_says() -> Result {
     }
     let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
     let slice = inbox.slice(..)?;
-    let mut batch = qp.recv();
+    let mut batch = qp.recv_batch();
     for id in 0..caps.max_recv_wr {
         let slices = vec![slice; caps.max_recv_sge as usize];
         batch.post(id.into(), slices)?;
@@ -225,11 +220,13 @@ fn messages_of_many_packets() -> Result {
     let text: Vec<u8> = (0..5001u32).map(|at| (at % 251) as u8).collect();
     let source = pair.pd.register(text.clone(), Access::LOCAL_WRITE)?;
     let inbox = pair.pd.register(vec![0u8; 6000], Access::LOCAL_WRITE)?;
-    let mut recv = pair.b.qp.recv();
+    let mut recv = pair.b.qp.recv_batch();
     recv.post(1, inbox.slice(..)?)?;
-    recv.ring()?;
+    recv.ring();
     let from = source.slice(..)?;
-    pair.a.post(|batch| batch.send(from))?.is(WcOpcode::SEND)?;
+    pair.a
+        .post(|request| request.send(from))?
+        .is(WcOpcode::SEND)?;
     let received = completion(&mut pair.b.cq)?;
     received.is(WcOpcode::RECV)?;
     same(received.byte_len, 5001, "bytes received")?;
@@ -287,11 +284,12 @@ fn a_datagram_that_fails() -> Result {
     // references.
     let slice = unsafe { pd.raw_slice(gone.lkey(), gone.iova(), 8) };
     drop(gone);
-    let mut batch = qp.send();
-    batch.send_to(ah.to(qpn, qkey), slice)?.signaled(1);
+    let mut batch = qp.batch();
+    batch.signaled(1).to(ah.to(qpn, qkey)).send(slice)?;
     batch
-        .send_inline_to(ah.to(qpn, qkey), b"behind")?
-        .signaled(2);
+        .signaled(2)
+        .to(ah.to(qpn, qkey))
+        .send(Inline(b"behind"))?;
     batch.ring()?;
     // rxe may tell the request that failed as flushed, like those behind it; that of 6.1 has one answer for a
     // key that it does not find and for everything else that goes wrong with a packet.
@@ -317,13 +315,14 @@ fn a_datagram_that_fails() -> Result {
         other => return fail(format!("the state {other:?}")),
     }
     let inbox = pd.register(vec![0u8; 64], Access::LOCAL_WRITE)?;
-    let mut recv = qp.recv();
+    let mut recv = qp.recv_batch();
     recv.post(3, inbox.slice(..)?)?;
-    recv.ring()?;
-    let mut batch = qp.send();
+    recv.ring();
+    let mut batch = qp.batch();
     batch
-        .send_inline_to(ah.to(qpn, qkey), b"again")?
-        .signaled(4);
+        .signaled(4)
+        .to(ah.to(qpn, qkey))
+        .send(Inline(b"again"))?;
     batch.ring()?;
     let mut ids = [completion(&mut cq)?, completion(&mut cq)?].map(|wc| (wc.wr_id, wc.status));
     ids.sort_by_key(|&(id, _)| id);

@@ -8,7 +8,7 @@ use support::{
     Control, Hca, LIMIT, QUIET, Result, Setup, Wc, completion, device, fail, open, same, skip, test,
 };
 use uverbs::{
-    Access, Caps, Cause, Cq, Mr, Pd, PostError, Qp, Rc, Srq, WcOpcode,
+    Access, Caps, Cause, Cq, Inline, Mr, Pd, PostError, Qp, Rc, Srq, WcOpcode,
     alloc::{Counting, GuardPages},
     event::{AsyncEvent, AsyncEventType, EventSource},
 };
@@ -70,14 +70,14 @@ fn missing_pages_are_not_told() -> Result {
     // While a batch is being written.
     miss(2)?;
     let inbox = several.inbox.slice(2 * SLOT..3 * SLOT)?;
-    let mut batch = several.srq.recv();
+    let mut batch = several.srq.batch();
     batch.post(2, inbox)?;
-    let mut sends = several.senders[0].send();
-    sends.send_inline(&message(0))?.signaled(0);
+    let mut sends = several.senders[0].batch();
+    sends.signaled(0).send(Inline(&message(0)))?;
     sends.ring()?;
     let wc = completion(&mut several.recv_cq)?;
     filled(&several.inbox, wc, 0, 0)?;
-    batch.ring()?;
+    batch.ring();
     completion(&mut several.send_cq)?.is(WcOpcode::SEND)?;
     for id in [1, 2] {
         several.send(0, id)?;
@@ -133,8 +133,8 @@ impl Several {
 
     /// Sends a message that says which it is.
     fn post(&mut self, from: usize, number: u64) -> Result {
-        let mut batch = self.senders[from].send();
-        batch.send_inline(&message(number))?.signaled(number);
+        let mut batch = self.senders[from].batch();
+        batch.signaled(number).send(Inline(&message(number)))?;
         batch.ring()?;
         Ok(())
     }
@@ -171,12 +171,12 @@ fn message(number: u64) -> [u8; SLOT] {
 }
 
 fn stock(srq: &mut Srq, inbox: &Mr<Vec<u8>>, ids: std::ops::Range<u64>) -> Result {
-    let mut batch = srq.recv();
+    let mut batch = srq.batch();
     for id in ids {
         let start = id as usize % SLOTS * SLOT;
         batch.post(id, inbox.slice(start..start + SLOT)?)?;
     }
-    batch.ring()?;
+    batch.ring();
     Ok(())
 }
 
@@ -305,7 +305,7 @@ fn resize_keeps_what_waits() -> Result {
     same(several.srq.in_flight(), 14, "waiting in the smaller ring")?;
     same(several.srq.capacity(), 15, "the smaller capacity")?;
     several.stock(124..125)?;
-    let full = several.srq.recv().post(0, several.inbox.slice(..16)?);
+    let full = several.srq.batch().post(0, several.inbox.slice(..16)?);
     same(full, Err(PostError::QueueFull { capacity: 15 }), "one more")?;
     several.passes(110..125)
 }
@@ -350,8 +350,8 @@ fn resize_under_traffic() -> Result {
     std::thread::scope(|scope| {
         let sender = scope.spawn(|| -> Result {
             for number in 0..MESSAGES {
-                let mut batch = senders[0].send();
-                batch.send_inline(&message(number))?.signaled(number);
+                let mut batch = senders[0].batch();
+                batch.signaled(number).send(Inline(&message(number)))?;
                 batch.ring()?;
                 completion(&mut send_cq)?.is(WcOpcode::SEND)?;
             }
@@ -461,7 +461,7 @@ fn its_queue_pairs_take_no_receives() -> Result {
     let mut several = Several::new(&pd, pd.srq(15).create()?, 1)?;
     let slice = several.inbox.slice(..16)?;
     let qp = &mut several.receivers[0];
-    let refused = qp.recv().post(1, slice);
+    let refused = qp.recv_batch().post(1, slice);
     same(refused, Err(PostError::SharedReceive), "posting")?;
     let caps = qp.caps();
     same((caps.max_recv_wr, caps.max_recv_sge), (0, 0), "capacities")?;

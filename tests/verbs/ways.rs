@@ -6,7 +6,7 @@ use serde_json::json;
 use support::{Control, Device, Pair, Result, Setup, device, fail, open, same, says, talk, test};
 use uverbs::{
     Cause, Qp, QpState, Rc, Uc, Ud,
-    transport::{Connected, StaticTransport},
+    transport::{Connected, Peer, Reaches, StaticTransport},
 };
 
 /// A test with its name.
@@ -45,7 +45,7 @@ fn refused<T>(result: uverbs::Result<T>, what: &str) -> Result {
 /// Catches a port that does not reach the device, one that changes something else, and a device without such
 /// ports that takes one.
 fn udp_source_port() -> Result {
-    fn of<T: StaticTransport + Connected>() -> Result {
+    fn of<T: StaticTransport + Connected + Reaches<Peer>>() -> Result {
         let mut pair = Pair::<T>::new()?;
         if !has_ways() {
             return refused(pair.a.qp.set_udp_source_port(0xc123), "UDP source ports");

@@ -19,8 +19,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some("completion") => {
             let mut pair = Pair::new(&context, 4096)?;
             let (from, to) = (pair.source.slice(..64)?, pair.target.remote().slice(..64)?);
-            let mut batch = pair.here.send();
-            batch.write(from, to)?.signaled(1);
+            let mut batch = pair.here.batch();
+            batch.signaled(1).write(from, to)?;
             batch.ring()?;
             while pair.cq.poll()?.iter().next().is_none() {}
             end(&pair, arguments.next())?;

@@ -6,8 +6,8 @@
 
 use uverbs::grh::GRH_LENGTH;
 use uverbs::{
-    Access, Caps, Completion, ConnectOptions, Cq, Endpoint, InDomain, Mr, ParentDomain, PostError,
-    Qp, Srq, ThreadDomain, Ud,
+    Access, Caps, Completion, ConnectOptions, Cq, Endpoint, InDomain, Inline, Mr, ParentDomain,
+    PostError, Qp, Srq, ThreadDomain, Ud,
 };
 
 use super::Result;
@@ -216,14 +216,12 @@ impl Rail {
             is_answer,
         })?;
         let to = peer.ah.to(peer.address.qpn, qkey(&peer.address));
-        let mut batch = self.datagrams.send(&mut self.td)?;
-        match batch.send_inline_to(to, &hello) {
+        let request = self.datagrams.one(&mut self.td, id(HELLO, 0))?;
+        match request.to(to).send(Inline(&hello)) {
             // As if it were lost.
-            Err(PostError::QueueFull { .. }) => return Ok(()),
-            posted => posted?.signaled(id(HELLO, 0)),
-        };
-        batch.ring()?;
-        Ok(())
+            Err(PostError::QueueFull { .. }) => Ok(()),
+            posted => Ok(posted?),
+        }
     }
 
     /// Sends messages for which the outbox has room.
@@ -236,9 +234,8 @@ impl Rail {
             let start = slot * MESSAGE;
             self.outbox.write_at(start, &letter)?;
             let letter = self.outbox.slice(start..start + letter.len())?;
-            let mut batch = peer.messages.send(&mut self.td)?;
-            batch.send(letter)?.signaled(id(SENT, slot));
-            batch.ring()?;
+            let request = peer.messages.one(&mut self.td, id(SENT, slot))?;
+            request.send(letter)?;
             self.sending[slot] = Some(transfer);
         }
         Ok(())
@@ -246,18 +243,18 @@ impl Rail {
 
     fn receive(&mut self, slot: usize) -> Result<()> {
         let into = self.inbox.slot(slot, MESSAGE)?;
-        let mut batch = self.messages.recv();
+        let mut batch = self.messages.batch();
         batch.post(id(RECEIVED, slot), into)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
     /// Posts receives in place of those that immediates have used up. They need no memory.
     fn refill(&mut self) -> Result<()> {
         if self.spent > 0 {
-            let mut batch = self.immediates.recv();
+            let mut batch = self.immediates.batch();
             (0..self.spent).try_for_each(|_| batch.post_empty(id(COUNTED, 0)))?;
-            self.spent -= batch.ring()?;
+            self.spent -= batch.ring();
         }
         Ok(())
     }

@@ -71,16 +71,16 @@ impl Share {
         let chain = &write.pages[self.next..self.end.min(self.next + room)];
         let count = chain.len();
         let id = chain_id(count, self.transfer);
-        let mut batch = qp.send(td)?;
+        let mut batch = qp.batch(td)?;
         for (at, (from, to)) in chain.iter().enumerate() {
             let from = region.slot(*from as usize, write.bytes)?;
             let to = self.to.slot(*to as usize, write.bytes)?;
-            let posted = batch.write_imm(from, to, write.imm)?;
             // One that fails has a completion in any case, and says by this id whose it was.
-            match at + 1 == count {
-                true => posted.signaled(id),
-                false => posted.id(id),
+            let request = match at + 1 == count {
+                true => batch.signaled(id),
+                false => batch.unsignaled(id),
             };
+            request.write_imm(from, to, write.imm)?;
         }
         batch.ring()?;
         self.next += count;

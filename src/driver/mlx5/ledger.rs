@@ -35,12 +35,6 @@ impl SendNote {
         self.count.store(count, Ordering::Relaxed);
         self.change.store(change, Ordering::Relaxed);
     }
-
-    /// Notes another id.
-    #[inline(always)]
-    pub(super) fn set_id(&self, id: u64) {
-        self.id.store(id, Ordering::Relaxed);
-    }
 }
 
 /// The notes of a send queue, one for each basic block of its ring.
@@ -161,10 +155,10 @@ impl RecvLedger {
         unsafe { self.ids.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// Notes the id of the request at this index. Relaxed: see the module on who reads it when.
+    /// The element of the request of this count, and where its id is noted.
     #[inline(always)]
-    pub(super) fn note(&self, index: u32, id: u64) {
-        self.id(index).store(id, Ordering::Relaxed);
+    pub(super) fn note(&self, count: u32) -> (u32, &AtomicU64) {
+        (count & self.mask, self.id(count))
     }
 
     /// Requests that are finished.
@@ -542,7 +536,10 @@ mod tests {
     fn receives_finish_in_order() {
         let ledger = RecvLedger::new(4);
         for index in 0..4 {
-            ledger.note(index, 100 + u64::from(index));
+            ledger
+                .note(index)
+                .1
+                .store(100 + u64::from(index), Ordering::Relaxed);
         }
         assert_eq!([ledger.finish(), ledger.finish()], [100, 101]);
         assert_eq!(ledger.done(), 2);
@@ -553,7 +550,8 @@ mod tests {
     fn loose_receives_finish_in_any_order() {
         let ledger = LooseLedger::new(8);
         for index in 0..8 {
-            ledger.notes.note(index, 100 + u64::from(index));
+            let (_, note) = ledger.notes.note(index);
+            note.store(100 + u64::from(index), Ordering::Relaxed);
         }
         assert_eq!(ledger.finish(2), Some(102));
         assert_eq!(ledger.finish(2), None, "once");

@@ -48,9 +48,8 @@ pub(crate) struct RecvQueue {
     /// The ring's first byte.
     ring: NonNull<u8>,
     layout: RecvLayout,
-    /// Requests that the device knows of, and those that have been written.
+    /// Requests that the device knows of.
     rung: u32,
-    tail: u32,
     /// There is room for requests before this count: the ledger was asked for it.
     room_until: u32,
     ledger: Arc<RecvLedger>,
@@ -127,7 +126,6 @@ impl RecvQueue {
             ring,
             layout,
             rung: 0,
-            tail: 0,
             room_until: 0,
             ledger,
             rings,
@@ -136,19 +134,16 @@ impl RecvQueue {
 
     /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
-        (self.rung, self.tail, self.room_until) = (0, 0, 0);
+        (self.rung, self.room_until) = (0, 0);
         self.ledger = ledger;
     }
 
-    /// Looks how far the device has come; fails if the ring is full.
+    /// Looks how far the device has come; false if the ring is full with so many requests.
     #[cold]
-    fn look_for_room(&mut self) -> Result<(), PostError> {
-        let capacity = self.layout.capacity;
-        self.room_until = self.ledger.done().wrapping_add(capacity);
-        match self.room_until == self.tail {
-            true => Err(PostError::QueueFull { capacity }),
-            false => Ok(()),
-        }
+    #[inline(never)]
+    fn finds_room(&mut self, count: u32) -> bool {
+        self.room_until = self.ledger.done().wrapping_add(self.layout.capacity);
+        self.room_until != count
     }
 }
 
@@ -166,28 +161,17 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.tail = self.rung;
-    }
-
-    #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.tail.wrapping_sub(self.rung)
-    }
-
-    #[inline(always)]
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         let RecvLayout {
-            count,
-            stride,
-            max_sge,
-            ..
+            stride, max_sge, ..
         } = self.layout;
         check(slices, max_sge)?;
-        if self.tail == self.room_until {
-            self.look_for_room()?;
+        let at = self.rung.wrapping_add(nth);
+        if at == self.room_until && !self.finds_room(at) {
+            let capacity = self.layout.capacity;
+            return Err(PostError::QueueFull { capacity });
         }
-        let index = self.tail & (count - 1);
+        let (index, note) = self.ledger.note(at);
         // SAFETY: the masked index is below the count of elements, of which there are some, for there is
         // room. Each has room for `max_sge` slices; the device has finished with this one.
         unsafe {
@@ -197,14 +181,14 @@ impl contract::RecvQueue for RecvQueue {
                 max_sge,
             )
         };
-        self.ledger.note(index, wr_id);
-        self.tail = self.tail.wrapping_add(1);
+        // Relaxed: see the ledger on who reads it when.
+        note.store(wr_id, Ordering::Relaxed);
         Ok(())
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
-        self.rung = self.tail;
+    fn ring(&mut self, count: u32) {
+        self.rung = self.rung.wrapping_add(count);
         tell(self.rings.record.counter(RECORD_RECEIVE), self.rung);
     }
 }
@@ -216,8 +200,6 @@ pub(crate) struct SharedRecvQueue {
     elements: NonNull<u8>,
     stride: usize,
     max_sge: u32,
-    /// Requests written that the device does not know of.
-    written: u32,
     ledger: Arc<SrqLedger>,
     ring: Arc<SrqRing>,
 }
@@ -246,7 +228,6 @@ impl SharedRecvQueue {
             elements: ring.element(0),
             stride: ring.stride(),
             max_sge: ring.max_sge(),
-            written: 0,
             ledger,
             ring,
         }
@@ -261,11 +242,10 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// Frees the elements of a batch that was never rung.
+    /// Frees the elements of a batch that was never rung, for whoever is inside the gate.
     #[cold]
-    fn take_back(&mut self) {
-        let SrqLedger { gate, posting, .. } = &*self.ledger;
-        let _inside = gate.pass();
+    fn take_back(&self) {
+        let posting = &self.ledger.posting;
         let mut index = posting.told_head();
         while index != posting.head() {
             let next = self.ring.link(index);
@@ -273,7 +253,6 @@ impl SharedRecvQueue {
             index = next;
         }
         posting.go_on(posting.told_head());
-        self.written = 0;
     }
 }
 
@@ -293,23 +272,14 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        if self.written != 0 {
-            self.take_back();
-        }
-    }
-
-    #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.written
-    }
-
-    #[inline(always)]
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         let max_sge = self.max_sge;
         check(slices, max_sge)?;
         let SrqLedger { gate, posting, .. } = &*self.ledger;
         let _inside = gate.pass();
+        if nth == 0 && posting.head() != posting.told_head() {
+            self.take_back();
+        }
         let head = posting.head();
         let Some(next) = self.ledger.behind(head) else {
             let capacity = self.ledger.capacity();
@@ -323,21 +293,19 @@ impl contract::RecvQueue for SharedRecvQueue {
             link.write((next as u16).to_be());
             put_slices(element.add(size_of::<SrqNext>()), slices, max_sge);
         }
-        let number = posting.told().wrapping_add(self.written);
+        let number = posting.told().wrapping_add(nth);
         self.ledger.post(head, wr_id, number);
         posting.go_on(next);
-        self.written += 1;
         Ok(())
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
+    fn ring(&mut self, count: u32) {
         let SrqLedger { gate, posting, .. } = &*self.ledger;
         let _inside = gate.pass();
-        let count = posting.told().wrapping_add(self.written);
+        let count = posting.told().wrapping_add(count);
         posting.tell(count, posting.head());
         tell(self.ring.record().counter(RECORD_RECEIVE), count);
-        self.written = 0;
     }
 }
 

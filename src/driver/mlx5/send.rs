@@ -4,10 +4,9 @@
 //! It takes as many WQEBBs of 64 bytes as it fills and may go on at the ring's start. The ring has room for
 //! as many WQEs of the largest size as the queue's capacity, so only requests are counted, not WQEBBs.
 //!
-//! The queue has two [`Position`]s: `rung`, up to which the device knows the ring, and `tail`, where the next
-//! WQE goes. [`begin`](contract::SendQueue::begin) takes the tail back to `rung`, which gives up what was
-//! written and never rung. [`write`](contract::SendQueue::write) moves the tail on,
-//! [`ring`](contract::SendQueue::ring) makes it the new `rung`.
+//! The queue keeps one [`Position`], up to which the device knows the ring. Who writes has another, which
+//! starts there and moves on with each WQE, and becomes the queue's when it is rung. A position counts
+//! requests and WQEBBs; its flags have the next WQE wait if the one before it changes a memory key.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,17 +18,19 @@ use super::ah::Ah;
 use super::barrier;
 use super::cq::{BIND, INVALIDATE};
 use super::format::{
-    AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, FM_CE_SE, INLINE, INLINE_HEAD,
-    LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
+    AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, LONGEST_SLICE,
+    RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
-use super::ledger::{SendLedger, SendNote};
+use super::ledger::SendLedger;
 use super::qp::Rings;
 use super::recv;
 use super::uar::{Lease, Register};
 use super::umr;
-use crate::driver::contract;
+use crate::driver::contract::{self, Position};
 use crate::error::Errno;
-use crate::work::{DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
+use crate::work::{
+    DatagramTo, Destination, Element, Operation, Payload, PostError, Remote, WorkRequest,
+};
 
 /// The layout of a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,20 +47,20 @@ pub(super) struct SendLayout {
 /// The send queue.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// The ring's first byte.
+    /// The ring's first byte, and the address of its end.
     ring: NonNull<u8>,
+    end: usize,
     /// Basic blocks of the ring, less one; 0 if there are none.
     mask: u32,
     /// A WQE that begins in a block after this one may wrap round the ring.
     last_whole: u32,
     layout: SendLayout,
+    /// The device knows the ring up to here.
     rung: Position,
-    tail: Position,
     /// There is room for requests before this count: the ledger was asked for it.
     room_until: u32,
-    /// The WQE that was written last, in the ring, and its note, in the ledger.
+    /// The WQE that was written last, in the ring.
     last: NonNull<u8>,
-    last_note: NonNull<SendNote>,
     /// The flags that every WQE has.
     always: u8,
     qpn: u32,
@@ -73,18 +74,7 @@ pub(crate) struct SendQueue {
     scratch: Box<[Block]>,
 }
 
-/// A place in the ring. Both numbers go on counting round the ring and wrap at 2^32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Position {
-    /// Basic blocks before it.
-    block: u32,
-    /// Requests before it.
-    count: u32,
-    /// The request before it changes a memory key, so the one that begins here has to wait for it.
-    fence: bool,
-}
-
-// SAFETY: the ring is memory that `rings` keeps, the note the ledger's; only this value writes to them.
+// SAFETY: the ring is memory that `rings` keeps; only this value writes to it.
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SendQueue {}
@@ -104,17 +94,17 @@ impl SendQueue {
         lease: Arc<Lease>,
         (qpn, signal_all): (u32, bool),
     ) -> Self {
+        let always = if signal_all { control::CQ_UPDATE } else { 0 };
         Self {
             ring,
+            end: ring.addr().get() + layout.blocks as usize * BLOCK,
             mask: layout.blocks.saturating_sub(1),
             last_whole: layout.blocks.saturating_sub(layout.request_blocks),
             layout,
-            rung: Position::default(),
-            tail: Position::default(),
+            rung: start(always),
             room_until: 0,
             last: ring,
-            last_note: NonNull::from(ledger.note(0)),
-            always: if signal_all { control::CQ_UPDATE } else { 0 },
+            always,
             qpn,
             ledger,
             register: Arc::clone(lease.register()),
@@ -127,10 +117,8 @@ impl SendQueue {
 
     /// Starts again with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<SendLedger>) {
-        self.rung = Position::default();
-        self.tail = Position::default();
+        self.rung = start(self.always);
         self.room_until = 0;
-        self.last_note = NonNull::from(ledger.note(0));
         self.ledger = ledger;
     }
 
@@ -183,15 +171,12 @@ impl SendQueue {
         }
     }
 
-    /// Looks how far the device has come; fails if the ring is full.
+    /// Looks how far the device has come; false if the ring is full with so many requests.
     #[cold]
-    fn look_for_room(&mut self) -> Result<(), PostError> {
-        let capacity = self.layout.capacity;
-        self.room_until = self.ledger.done().wrapping_add(capacity);
-        match self.room_until == self.tail.count {
-            true => Err(PostError::QueueFull { capacity }),
-            false => Ok(()),
-        }
+    #[inline(never)]
+    fn finds_room(&mut self, count: u32) -> bool {
+        self.room_until = self.ledger.done().wrapping_add(self.layout.capacity);
+        self.room_until != count
     }
 
     /// The address of a block.
@@ -205,36 +190,36 @@ impl SendQueue {
         unsafe { self.ring.add((block & self.mask) as usize * BLOCK) }
     }
 
-    /// Writes the WQE for the position `tail`; returns how many blocks it takes.
+    /// Writes the WQE of a position to `wqe`; returns how many blocks it takes.
     ///
     /// # Safety
     ///
-    /// The ring has room for it, and its payload fits into the largest request.
+    /// There is room for the largest request, and the payload fits into it.
     #[inline(always)]
     unsafe fn write_wqe(
         &self,
-        at: NonNull<u8>,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
+        wqe: NonNull<u8>,
+        position: Position,
+        request: WorkRequest<'_, Ah>,
     ) -> u32 {
-        let Position { block, fence, .. } = self.tail;
-        let mut bits = self.always | control_flags(flags);
-        // One field of three bits: a program's fence is larger than the one after a key change.
-        if fence && !flags.contains(SendFlags::FENCE) {
-            bits |= control::SMALL_FENCE;
-        }
+        let WorkRequest {
+            flags,
+            operation,
+            to,
+            payload,
+            ..
+        } = request;
+        let bits = control_flags(position.flags, flags);
         // SAFETY: by this function's contract.
         unsafe {
-            let head = write_segments(at, self.qpn, operation, to, payload);
-            let index = u32::from(block as u16) << 8;
+            let head = write_segments(wqe, self.qpn, operation, to, payload);
+            let index = u32::from(position.at as u16) << 8;
             put(
-                at,
+                wqe,
                 Control {
                     opmod_idx_opcode: Be32::new(index | u32::from(head.opcode)),
                     qpn_ds: Be32::new(self.qpn << 8 | head.units),
-                    fm_ce_se: Be32::new(bits.into()),
+                    fm_ce_se: Be32::new(bits),
                     imm: head.imm,
                 },
             );
@@ -242,7 +227,7 @@ impl SendQueue {
         }
     }
 
-    /// Copies a WQE from the scratch space to the ring's end and start.
+    /// Copies a WQE of so many blocks from the scratch space to the ring's end and start.
     #[cold]
     #[inline(never)]
     fn wrap_round(&mut self, first: u32, blocks: u32) {
@@ -255,21 +240,46 @@ impl SendQueue {
         }
     }
 
-    /// Rings by copying the last WQE to the register, if it is alone and in one piece and has so many blocks;
-    /// else by its first 8 bytes.
+    /// Notes a request that was written and returns the position behind it.
+    #[inline(always)]
+    fn note(&self, at: Position, blocks: u32, wr_id: u64, operation: Operation) -> Position {
+        let count = at.count.wrapping_add(1);
+        let change = key_change(operation);
+        let note = self.ledger.note(at.at);
+        note.write(wr_id, count, change.unwrap_or(0));
+        let fence = match change {
+            Some(_) => control::SMALL_FENCE,
+            None => 0,
+        };
+        Position {
+            count,
+            at: at.at.wrapping_add(blocks),
+            flags: u32::from(self.always | fence),
+        }
+    }
+
+    /// Rings by a copy of the last WQE, if it is alone, takes `blocks` and lies in one piece; else by its first
+    /// 8 bytes.
     ///
     /// # Safety
     ///
     /// There is such a WQE. The register is this queue's alone, or it is its turn.
     #[inline(always)]
-    unsafe fn ring_register(&self, blocks: Option<u32>) {
-        // SAFETY: the last WQE lies in the ring, with so many blocks next to each other.
+    unsafe fn ring_register(&self, requests: u32, blocks: u32) {
+        let room = self.register.most_blocks();
+        // SAFETY: the last WQE lies in the ring. If it ends before the ring does it is in one piece.
         unsafe {
-            match blocks {
-                Some(blocks) => self.register.copy(self.last, blocks),
-                None => self.register.ring(self.last.cast::<u64>().read()),
+            match requests == 1 && blocks <= room && self.is_whole(blocks) {
+                true => self.register.copy(self.last, blocks),
+                false => self.register.ring(self.last.cast::<u64>().read()),
             }
         }
+    }
+
+    /// Whether the last WQE, which takes `blocks`, ends before the ring does.
+    #[inline(always)]
+    fn is_whole(&self, blocks: u32) -> bool {
+        self.last.addr().get() + blocks as usize * BLOCK <= self.end
     }
 
     /// As [`Self::ring_register`], when it is this queue's turn at a register that others share.
@@ -279,10 +289,10 @@ impl SendQueue {
     /// As for [`Self::ring_register`].
     #[cold]
     #[inline(never)]
-    unsafe fn ring_shared_register(&self, blocks: Option<u32>) {
+    unsafe fn ring_shared_register(&self, requests: u32, blocks: u32) {
         let _turn = self.register.turn();
         // SAFETY: by this function's contract.
-        unsafe { self.ring_register(blocks) };
+        unsafe { self.ring_register(requests, blocks) };
     }
 }
 
@@ -306,113 +316,85 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.tail = self.rung;
+    fn position(&self) -> Position {
+        self.rung
     }
 
     #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.tail.count.wrapping_sub(self.rung.count)
-    }
-
-    #[inline(always)]
-    fn write(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, Ah>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+    fn write(&mut self, at: Position, request: WorkRequest<'_, Ah>) -> Result<Position, PostError> {
+        let WorkRequest {
+            wr_id, operation, ..
+        } = request;
         if let Operation::BindMw(bind) = operation {
             umr::check_bind(bind)?;
         }
-        self.check(operation, payload)?;
-        if self.tail.count == self.room_until {
-            self.look_for_room()?;
+        self.check(operation, request.payload)?;
+        if at.count == self.room_until && !self.finds_room(at.count) {
+            let capacity = self.layout.capacity;
+            return Err(PostError::QueueFull { capacity });
         }
-        let Position { block, count, .. } = self.tail;
-        let count = count.wrapping_add(1);
-        let may_wrap = block & self.mask > self.last_whole;
+        let may_wrap = at.at & self.mask > self.last_whole;
         // SAFETY: there is room for a request, so the ring has blocks; the payload fits, and the scratch
         // space has room for the largest request.
-        let (wqe, blocks) = unsafe {
-            let wqe = self.block(block);
-            let at = match may_wrap {
+        let blocks = unsafe {
+            self.last = self.block(at.at);
+            let to = match may_wrap {
                 true => NonNull::from(&mut *self.scratch).cast(),
-                false => wqe,
+                false => self.last,
             };
-            (wqe, self.write_wqe(at, flags, operation, to, payload))
+            self.write_wqe(to, at, request)
         };
         if may_wrap {
-            self.wrap_round(block, blocks);
+            self.wrap_round(at.at, blocks);
         }
-        let change = key_change(operation);
-        let note = self.ledger.note(block);
-        note.write(wr_id, count, change.unwrap_or(0));
-        (self.last, self.last_note) = (wqe, NonNull::from(note));
-        self.tail = Position {
-            block: block.wrapping_add(blocks),
-            count,
-            fence: change.is_some(),
-        };
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
-        if let Some(wr_id) = wr_id {
-            // SAFETY: the note is the ledger's, which the queue keeps.
-            unsafe { self.last_note.as_ref() }.set_id(wr_id);
-        }
-        // SAFETY: the byte lies in the last WQE, of which the device does not know yet.
-        unsafe {
-            let at = self.last.add(FM_CE_SE);
-            let mut now = at.read();
-            if flags.contains(SendFlags::FENCE) {
-                // As in `write_wqe`.
-                now &= !control::SMALL_FENCE;
-            }
-            at.write(now | control_flags(flags));
-        }
+        Ok(self.note(at, blocks, wr_id, operation))
     }
 
     /// The record says how far the ring is filled, the register notifies the device.
     #[inline(always)]
-    fn ring(&mut self) -> Result<usize, Errno> {
-        let (rung, tail) = (self.rung, self.tail);
-        let requests = tail.count.wrapping_sub(rung.count);
+    fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {
+        let requests = end.count.wrapping_sub(start.count);
         if requests == 0 {
             return Ok(0);
         }
-        self.rung = tail;
-        self.ledger.post(tail.count);
+        self.rung = end;
+        self.ledger.post(end.count);
         barrier::ring_before_record();
         // Relaxed: ordered by the barriers around it.
         let counter = self.rings.record.counter(RECORD_SEND);
-        counter.store((tail.block as u16).to_be(), Ordering::Relaxed);
-        // A request that is alone begins at `rung`: its WQE is in one piece if it ends before the ring does.
-        let blocks = tail.block.wrapping_sub(rung.block);
-        let is_whole = (rung.block & self.mask) + blocks <= self.layout.blocks;
-        let blocks = (requests == 1 && is_whole).then_some(blocks);
+        counter.store((end.at as u16).to_be(), Ordering::Relaxed);
+        let blocks = end.at.wrapping_sub(start.at);
         // SAFETY: there is at least one request.
         unsafe {
             match self.shares_register {
-                true => self.ring_shared_register(blocks),
-                false => self.ring_register(blocks),
+                true => self.ring_shared_register(requests, blocks),
+                false => self.ring_register(requests, blocks),
             }
         }
         Ok(requests as usize)
     }
 }
 
-/// A program's flags as the control segment has them.
+/// The position in an empty ring.
+fn start(always: u8) -> Position {
+    Position {
+        count: 0,
+        at: 0,
+        flags: always.into(),
+    }
+}
+
+/// The flags of the control segment of a WQE, given those that its position has and the program's.
 #[inline(always)]
-fn control_flags(flags: SendFlags) -> u8 {
+fn control_flags(position: u32, flags: SendFlags) -> u32 {
     let bit = |flag, bit| if flags.contains(flag) { bit } else { 0 };
-    bit(SendFlags::SIGNALED, control::CQ_UPDATE)
-        | bit(SendFlags::SOLICITED, control::SOLICITED)
-        | bit(SendFlags::FENCE, control::FENCE)
+    let bits = bit(SendFlags::SIGNALED, control::CQ_UPDATE)
+        | bit(SendFlags::SOLICITED, control::SOLICITED);
+    match flags.contains(SendFlags::FENCE) {
+        // One field of three bits: a program's fence is larger than the one behind a key change.
+        true => u32::from(bits | control::FENCE) | position & !u32::from(control::SMALL_FENCE),
+        false => u32::from(bits) | position,
+    }
 }
 
 /// What a request changes a memory key of this side for, if it does. Requests after it have to wait.

@@ -162,6 +162,8 @@ pub(super) struct Register {
     /// Bytes of a half: a power of two, the bit in which the addresses of the two halves differ. 0 if the
     /// register takes no copies.
     half: usize,
+    /// Blocks of a half.
+    most_blocks: u32,
     /// The CPU stores a block at once.
     at_once: bool,
     page: Arc<UarPage>,
@@ -184,6 +186,7 @@ impl Register {
         Self {
             next: AtomicPtr::new(at.as_ptr()),
             half: size / 2,
+            most_blocks: (size / 2 / BLOCK) as u32,
             at_once,
             page: Arc::clone(page),
             page_id: page.page_id + uar as u32,
@@ -231,8 +234,13 @@ impl Register {
         self.flush(next);
     }
 
-    /// Rings by copying a whole request, if it fits into a half of the register, or else with its first 8
-    /// bytes.
+    /// The most blocks of a copy; 0 if the register takes no copies.
+    #[inline(always)]
+    pub(super) fn most_blocks(&self) -> u32 {
+        self.most_blocks
+    }
+
+    /// Rings by copying a whole request.
     ///
     /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the
     /// first 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters
@@ -240,19 +248,14 @@ impl Register {
     ///
     /// # Safety
     /// No other thread uses the register meanwhile, or it is uncached. At `request` there are `blocks`
-    /// blocks, at least one, all readable and aligned to a block.
+    /// blocks, at least one and at most [`most_blocks`](Self::most_blocks), all readable and aligned to a
+    /// block.
     #[inline(always)]
     pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u32) {
-        let blocks = blocks as usize;
+        let half = self.next();
         // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
-        unsafe {
-            if blocks * BLOCK > self.half {
-                return self.ring(request.cast::<u64>().read());
-            }
-            let next = self.next();
-            copy_blocks(request, next, blocks, self.at_once);
-            self.flush(next);
-        }
+        unsafe { copy_blocks(request, half, blocks as usize, self.at_once) };
+        self.flush(half);
     }
 
     /// Takes the turn at a register that queue pairs share; `None` if it needs none.

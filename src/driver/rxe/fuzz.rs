@@ -122,20 +122,16 @@ pub fn rxe_post(bytes: &[u8]) {
     let Ok(ring) = ring else { return };
     let mut queue = RecvQueue::new(ring, 0, None);
     for consumer in steps {
-        let mut posted = 0;
         let none: &[LocalSlice<'_>] = &[];
-        loop {
-            if queue.write(posted.into(), none).is_err() {
-                break;
-            }
-            posted += 1;
-            assert!(posted <= queue.capacity(), "more than the ring holds");
+        let mut written = 0;
+        while queue.write(written, 7, none).is_ok() {
+            written += 1;
+            assert!(written <= queue.capacity(), "more than the ring holds");
         }
         assert!(queue.in_flight() <= queue.capacity());
         if consumer % 2 == 0 {
-            queue.ring();
+            queue.ring(written);
         }
-        queue.begin();
         memory.set(offset_of!(QueueBuf, consumer_index), consumer);
     }
 }

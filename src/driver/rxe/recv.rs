@@ -47,21 +47,11 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.ring.abandon();
-    }
-
-    #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.ring.pending()
-    }
-
-    #[inline(always)]
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         if slices.len() > self.max_sge as usize {
             return Err(too_many(slices.len(), self.max_sge));
         }
-        let Some(slot) = self.ring.take_slot() else {
+        let Some(slot) = self.ring.slot(self.ring.published().wrapping_add(nth)) else {
             return Err(full(self.ring.capacity()));
         };
         fill(slot, wr_id, slices);
@@ -69,8 +59,8 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     #[inline(always)]
-    fn ring(&mut self) {
-        self.ring.publish();
+    fn ring(&mut self, count: u32) {
+        self.ring.publish(self.ring.published().wrapping_add(count));
     }
 }
 

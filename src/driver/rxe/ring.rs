@@ -225,15 +225,14 @@ impl Indices {
 
 /// The filling side of a work queue.
 ///
-/// Slots are filled at the tail, ahead of the published index. [`Producer::publish`] gives the kernel all
-/// before the tail; [`Producer::abandon`] takes the tail back.
+/// Slots are counted: the count goes on round the ring and wraps at 2^32, and its low bits are the slot's
+/// index. [`Producer::slot`] gives those ahead of the published count to whoever fills them, and
+/// [`Producer::publish`] gives them to the kernel.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
-    /// The published index.
+    /// The published count.
     published: u32,
-    /// The index of the next slot to fill.
-    tail: u32,
     /// Slots before this index are free: the kernel's index when it was last looked at, less what waits
     /// unread.
     consumed: u32,
@@ -261,7 +260,6 @@ impl Producer {
         Ok(Self {
             ring,
             published,
-            tail: published,
             consumed,
             watch: None,
         })
@@ -282,30 +280,24 @@ impl Producer {
         1 << self.ring.log2_slot
     }
 
-    /// The first slot of the ring.
-    pub(super) fn first_slot(&self) -> NonNull<u8> {
-        self.ring.slots
+    /// How many were published.
+    #[inline(always)]
+    pub(super) fn published(&self) -> u32 {
+        self.published
     }
 
-    /// The slot at the tail, if it is free; the tail moves on.
+    /// The slot of a count at or ahead of the published one, if it is free. Those between must have been.
     #[inline(always)]
-    pub(super) fn take_slot(&mut self) -> Option<NonNull<u8>> {
-        let slot = self.tail;
-        let next = (slot + 1) & self.ring.index_mask;
+    pub(super) fn slot(&mut self, count: u32) -> Option<NonNull<u8>> {
+        let mask = self.ring.index_mask;
+        let next = count.wrapping_add(1) & mask;
         if next == self.consumed {
             self.look();
             if next == self.consumed {
                 return None;
             }
         }
-        self.tail = next;
-        Some(self.ring.slot(slot))
-    }
-
-    /// Gives up the slots that were filled and not published.
-    #[inline(always)]
-    pub(super) fn abandon(&mut self) {
-        self.tail = self.published;
+        Some(self.ring.slot(count & mask))
     }
 
     /// Looks at the kernel's index again.
@@ -346,19 +338,13 @@ impl Producer {
         (consumed, watch.unread())
     }
 
-    /// How many slots are filled and not published.
+    /// Publishes all slots before this count.
     #[inline(always)]
-    pub(super) fn pending(&self) -> u32 {
-        self.tail.wrapping_sub(self.published) & self.ring.index_mask
-    }
-
-    /// Publishes all slots before the tail.
-    #[inline(always)]
-    pub(super) fn publish(&mut self) {
-        self.published = self.tail;
+    pub(super) fn publish(&mut self, count: u32) {
+        self.published = count;
         // Release: pairs with the kernel's acquire of the producer index before it reads the slots.
         let index = self.ring.producer_index();
-        index.store(self.published, Ordering::Release);
+        index.store(count & self.ring.index_mask, Ordering::Release);
     }
 
     /// The indices, for others. They are in memory that the caller keeps.

@@ -12,9 +12,11 @@ use uverbs_uapi::rxe::{self as abi, DmaInfo, SendWqe, Sge, WrAtomic, WrFlush, Wr
 use super::map::Keep;
 use super::ring::Producer;
 use crate::command::Doorbell;
-use crate::driver::contract;
+use crate::driver::contract::{self, Position};
 use crate::error::Errno;
-use crate::work::{Bind, DatagramTo, Destination, Element, Operation, Payload, PostError, Remote};
+use crate::work::{
+    Bind, DatagramTo, Destination, Element, Operation, Payload, PostError, Remote, WorkRequest,
+};
 
 /// Byte offsets in a slot: where the union of the request starts, and where the payload does.
 const UNION: usize = abi::SEND_WR_OFFSET;
@@ -31,17 +33,10 @@ pub(crate) struct SendQueue {
     doorbell: Doorbell,
     max_sge: u32,
     max_inline: u32,
-    /// The slot that was filled last.
-    last: NonNull<u8>,
     /// A request had a memory window of type 2 bound, which may be so still.
     bound_windows: bool,
     _maps: Option<Keep>,
 }
-
-// SAFETY: the last slot lies in the ring's memory, which the maps keep; only this value writes there.
-unsafe impl Send for SendQueue {}
-// SAFETY: shared references read plain fields and atomics only.
-unsafe impl Sync for SendQueue {}
 
 impl SendQueue {
     /// A send queue over a ring; `maps` keep the ring's memory mapped.
@@ -58,7 +53,6 @@ impl SendQueue {
         Self {
             max_sge: max_sge.clamp(1, (room / size_of::<Sge>()) as u32),
             max_inline: max_inline.min(room as u32),
-            last: ring.first_slot(),
             ring,
             doorbell,
             bound_windows: false,
@@ -114,26 +108,28 @@ impl contract::SendQueue for SendQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.ring.abandon();
-    }
-
-    #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.ring.pending()
+    fn position(&self) -> Position {
+        Position {
+            count: self.ring.published(),
+            ..Position::default()
+        }
     }
 
     #[inline(always)]
     fn write(
         &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, u32>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+        at: Position,
+        request: WorkRequest<'_, u32>,
+    ) -> Result<Position, PostError> {
+        let WorkRequest {
+            wr_id,
+            flags,
+            operation,
+            to,
+            payload,
+        } = request;
         self.check(payload)?;
-        let Some(slot) = self.ring.take_slot() else {
+        let Some(slot) = self.ring.slot(at.count) else {
             return Err(full(self.ring.capacity()));
         };
         if let Operation::BindMw(bind) = operation {
@@ -152,30 +148,19 @@ impl contract::SendQueue for SendQueue {
             (&raw mut (*wqe.as_ptr()).wr.wr_id).write(wr_id);
             (&raw mut (*wqe.as_ptr()).wr.send_flags).write(flags.bits());
         }
-        self.last = slot;
-        Ok(())
-    }
-
-    #[inline(always)]
-    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
-        // SAFETY: the slot is aligned to 8 and holds a `SendWqe`; it was filled, and it is this side's alone
-        // until it is published.
-        let wqe = unsafe { self.last.cast::<SendWqe>().as_mut() };
-        if let Some(wr_id) = wr_id {
-            wqe.wr.wr_id = wr_id;
-        }
-        wqe.wr.send_flags |= flags.bits();
+        let count = at.count.wrapping_add(1);
+        Ok(Position { count, ..at })
     }
 
     /// One store of an index, one system call.
     #[inline(always)]
-    fn ring(&mut self) -> Result<usize, Errno> {
-        let count = self.ring.pending();
-        if count == 0 {
+    fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {
+        let requests = end.count.wrapping_sub(start.count);
+        if requests == 0 {
             return Ok(0);
         }
-        self.ring.publish();
-        self.doorbell.ring().map(|()| count as usize)
+        self.ring.publish(end.count);
+        self.doorbell.ring().map(|()| requests as usize)
     }
 }
 

@@ -168,25 +168,15 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     #[inline(always)]
-    fn begin(&mut self) {
-        self.queue.begin();
+    fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+        self.queue.write(nth, wr_id, slices)
     }
 
     #[inline(always)]
-    fn pending(&self) -> u32 {
-        self.queue.pending()
-    }
-
-    #[inline(always)]
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        self.queue.write(wr_id, slices)
-    }
-
-    #[inline(always)]
-    fn ring(&mut self) {
+    fn ring(&mut self, count: u32) {
         // Before the kernel and others see the requests in the ring.
-        self.ring.counts.post(self.queue.pending());
-        self.queue.ring();
+        self.ring.counts.post(count);
+        self.queue.ring(count);
     }
 }
 

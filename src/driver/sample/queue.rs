@@ -1,11 +1,9 @@
 //! A queue that counts requests and checks nothing but their size: what must not happen in a state of its
 //! queue pair is none of a driver's business.
 
-use uverbs_uapi::flags::SendFlags;
-
-use crate::driver::contract;
+use crate::driver::contract::{self, Position};
 use crate::error::Errno;
-use crate::work::{Destination, Element, Operation, Payload, PostError};
+use crate::work::{Element, Payload, PostError, WorkRequest};
 
 const CAPACITY: u32 = 7;
 const MAX_SGE: u32 = 2;
@@ -13,25 +11,21 @@ const MAX_INLINE: u32 = 32;
 
 /// A send queue whose requests never finish.
 #[derive(Debug, Default)]
-pub(crate) struct Sends(Tally);
+pub(crate) struct Sends {
+    rung: u32,
+}
 
 /// As [`Sends`], of receives.
 #[derive(Debug, Default)]
-pub(crate) struct Receives(Tally);
-
-#[derive(Debug, Default)]
-struct Tally {
+pub(crate) struct Receives {
     rung: u32,
-    tail: u32,
 }
 
-impl Tally {
-    fn add(&mut self) -> Result<(), PostError> {
-        if self.tail == CAPACITY {
-            return Err(PostError::QueueFull { capacity: CAPACITY });
-        }
-        self.tail += 1;
-        Ok(())
+/// Refuses a request behind so many others.
+fn has_room(count: u32) -> Result<(), PostError> {
+    match count < CAPACITY {
+        true => Ok(()),
+        false => Err(PostError::QueueFull { capacity: CAPACITY }),
     }
 }
 
@@ -62,25 +56,18 @@ impl contract::SendQueue for Sends {
     }
 
     fn in_flight(&self) -> u32 {
-        self.0.rung
+        self.rung
     }
 
-    fn begin(&mut self) {
-        self.0.tail = self.0.rung;
+    fn position(&self) -> Position {
+        Position {
+            count: self.rung,
+            ..Position::default()
+        }
     }
 
-    fn pending(&self) -> u32 {
-        self.0.tail - self.0.rung
-    }
-
-    fn write(
-        &mut self,
-        _: u64,
-        _: SendFlags,
-        _: Operation,
-        _: Option<Destination<'_, ()>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+    fn write(&mut self, at: Position, request: WorkRequest<'_, ()>) -> Result<Position, PostError> {
+        let payload = request.payload;
         match payload {
             Payload::Gather(slices) => check(slices.len())?,
             Payload::Sges(sges) => check(sges.len())?,
@@ -92,14 +79,14 @@ impl contract::SendQueue for Sends {
             }
             Payload::Inline(_) | Payload::InlineSges(_) => {}
         }
-        self.0.add()
+        has_room(at.count)?;
+        let count = at.count + 1;
+        Ok(Position { count, ..at })
     }
 
-    fn amend(&mut self, _: Option<u64>, _: SendFlags) {}
-
-    fn ring(&mut self) -> Result<usize, Errno> {
-        let count = self.0.tail - self.0.rung;
-        self.0.rung = self.0.tail;
+    fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {
+        let count = end.count - start.count;
+        self.rung = end.count;
         Ok(count as usize)
     }
 }
@@ -114,23 +101,15 @@ impl contract::RecvQueue for Receives {
     }
 
     fn in_flight(&self) -> u32 {
-        self.0.rung
+        self.rung
     }
 
-    fn begin(&mut self) {
-        self.0.tail = self.0.rung;
-    }
-
-    fn pending(&self) -> u32 {
-        self.0.tail - self.0.rung
-    }
-
-    fn write<E: Element>(&mut self, _: u64, slices: &[E]) -> Result<(), PostError> {
+    fn write<E: Element>(&mut self, nth: u32, _: u64, slices: &[E]) -> Result<(), PostError> {
         check(slices.len())?;
-        self.0.add()
+        has_room(self.rung + nth)
     }
 
-    fn ring(&mut self) {
-        self.0.rung = self.0.tail;
+    fn ring(&mut self, count: u32) {
+        self.rung += count;
     }
 }

@@ -9,10 +9,12 @@ use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::types::Sge;
 
 use super::device::{Cqe, Data, Device, Rqe, Wqe};
-use crate::driver::contract;
+use crate::driver::contract::{self, Position};
 use crate::driver::kit::unordered::Unordered;
 use crate::error::Errno;
-use crate::work::{Destination, Element, Operation, Payload, PollError, PostError, Progress};
+use crate::work::{
+    Destination, Element, Operation, Payload, PollError, PostError, Progress, WorkRequest,
+};
 
 /// The most slices of a message.
 pub(super) const MAX_SGE: u32 = 2;
@@ -58,6 +60,8 @@ pub(super) struct SendQueue {
     qpn: u32,
     capacity: u32,
     notes: Notes,
+    /// Requests that were rung, counted from the start, modulo 2^32, and those that were written behind.
+    rung: u32,
     written: Vec<Written>,
 }
 
@@ -103,22 +107,23 @@ impl contract::SendQueue for SendQueue {
         self.notes.lock().in_flight()
     }
 
-    fn begin(&mut self) {
-        self.written.clear();
+    fn position(&self) -> Position {
+        Position {
+            count: self.rung,
+            ..Position::default()
+        }
     }
 
-    fn pending(&self) -> u32 {
-        self.written.len() as u32
-    }
-
-    fn write(
-        &mut self,
-        wr_id: u64,
-        flags: SendFlags,
-        operation: Operation,
-        to: Option<Destination<'_, ()>>,
-        payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+    fn write(&mut self, at: Position, request: WorkRequest<'_, ()>) -> Result<Position, PostError> {
+        let WorkRequest {
+            wr_id,
+            flags,
+            operation,
+            to,
+            payload,
+        } = request;
+        self.written
+            .truncate(at.count.wrapping_sub(self.rung) as usize);
         has_room(&self.notes, self.written.len(), self.capacity)?;
         let Some(Destination::Datagram(to)) = to else {
             return Err(PostError::Destination);
@@ -132,18 +137,14 @@ impl contract::SendQueue for SendQueue {
             operation,
             data: data(operation, payload)?,
         });
-        Ok(())
+        let count = at.count.wrapping_add(1);
+        Ok(Position { count, ..at })
     }
 
-    fn amend(&mut self, wr_id: Option<u64>, flags: SendFlags) {
-        if let Some(Written { note, .. }) = self.written.last_mut() {
-            note.wr_id = wr_id.unwrap_or(note.wr_id);
-            note.is_signaled |= flags.contains(SendFlags::SIGNALED);
-        }
-    }
-
-    fn ring(&mut self) -> Result<usize, Errno> {
-        let count = self.written.len();
+    fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {
+        let count = end.count.wrapping_sub(start.count) as usize;
+        self.written.truncate(count);
+        self.rung = end.count;
         let mut notes = self.notes.lock();
         let numbered = self.written.drain(..).filter_map(|written| {
             Some(Wqe {
@@ -230,16 +231,9 @@ impl contract::RecvQueue for RecvQueue {
         self.notes.lock().in_flight()
     }
 
-    fn begin(&mut self) {
-        self.written.clear();
-    }
-
-    fn pending(&self) -> u32 {
-        self.written.len() as u32
-    }
-
-    fn write<E: Element>(&mut self, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
+    fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         fits(slices.len(), MAX_SGE)?;
+        self.written.truncate(nth as usize);
         has_room(&self.notes, self.written.len(), self.capacity)?;
         let note = Note {
             wr_id,
@@ -249,7 +243,8 @@ impl contract::RecvQueue for RecvQueue {
         Ok(())
     }
 
-    fn ring(&mut self) {
+    fn ring(&mut self, count: u32) {
+        self.written.truncate(count as usize);
         let mut notes = self.notes.lock();
         let numbered = self.written.drain(..).filter_map(|(note, slices)| {
             let number = notes.begin(note)?;
@@ -362,6 +357,7 @@ pub(super) fn create_qp(
         qpn,
         capacity: sends,
         notes: send_notes,
+        rung: 0,
         written: Vec::new(),
     };
     let recv = RecvQueue {

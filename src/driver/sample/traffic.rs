@@ -8,9 +8,9 @@ use uverbs_uapi::types::Sge;
 
 use super::device::Device;
 use super::queues::{Cq, RecvQueue, SendQueue, create_qp};
-use crate::driver::contract::{RecvQueue as _, SendQueue as _};
+use crate::driver::contract::{Position, RecvQueue as _, SendQueue as _};
 use crate::work::{
-    DatagramTo, Destination, Operation, Payload, PdTag, PostError, Remote, RemoteKey,
+    DatagramTo, Destination, Operation, Payload, PdTag, PostError, Remote, RemoteKey, WorkRequest,
 };
 
 const REQUESTS: u64 = 10_000;
@@ -59,21 +59,41 @@ impl World {
         }
     }
 
+    /// Writes a request to the peer at this position.
     fn write(
         &mut self,
-        wr_id: u64,
-        flags: SendFlags,
+        at: Position,
+        (wr_id, flags): (u64, SendFlags),
         operation: Operation,
         payload: Payload<'_>,
-    ) -> Result<(), PostError> {
+    ) -> Result<Position, PostError> {
         let to = DatagramTo {
             ah: &(),
             qpn: self.peer,
             qkey: 0,
             pd: PdTag::new(0, 0),
         };
-        let to = Some(Destination::Datagram(to));
-        self.send.write(wr_id, flags, operation, to, payload)
+        let request = WorkRequest {
+            wr_id,
+            flags,
+            operation,
+            to: Some(Destination::Datagram(to)),
+            payload,
+        };
+        self.send.write(at, request)
+    }
+
+    /// Posts one request to the peer.
+    fn send(&mut self, options: (u64, SendFlags), operation: Operation, payload: Payload<'_>) {
+        let start = self.send.position();
+        let end = self.write(start, options, operation, payload).unwrap();
+        assert_eq!(self.send.ring(start, end), Ok(1));
+    }
+
+    /// Posts one receive.
+    fn receive(&mut self, wr_id: u64, into: Sge) {
+        self.recv.write(0, wr_id, &[into]).unwrap();
+        self.recv.ring(1);
     }
 
     /// Posts a request on the buffers of a free slot, whose bytes are the id; then it has the slot.
@@ -86,8 +106,7 @@ impl World {
         };
         let operation = match wr_id % 4 {
             0 => {
-                self.recv.write(wr_id, &[to]).unwrap();
-                self.recv.ring();
+                self.receive(wr_id, to);
                 Operation::Send
             }
             1 => Operation::Write { remote },
@@ -96,16 +115,12 @@ impl World {
                 Operation::Read { remote }
             }
             _ => {
-                self.recv.write(wr_id, &[to]).unwrap();
-                self.recv.ring();
+                self.receive(wr_id, to);
                 let imm = wr_id as u32;
                 Operation::SendImm { imm }
             }
         };
-        self.send.begin();
-        self.write(wr_id, flags, operation, Payload::Sges(&[from]))
-            .unwrap();
-        assert_eq!(self.send.ring(), Ok(1));
+        self.send((wr_id, flags), operation, Payload::Sges(&[from]));
     }
 }
 
@@ -213,7 +228,8 @@ fn what_is_not_signaled_completes_unseen() {
         for slot in 0..DEPTH as usize {
             world.post(1, slot, SendFlags::empty());
         }
-        let full = world.write(1, SendFlags::empty(), Operation::Send, Payload::Inline(b""));
+        let (at, options) = (world.send.position(), (1, SendFlags::empty()));
+        let full = world.write(at, options, Operation::Send, Payload::Inline(b""));
         assert_eq!(
             full,
             Err(PostError::QueueFull { capacity: DEPTH }),
@@ -226,15 +242,8 @@ fn what_is_not_signaled_completes_unseen() {
         lkey: 0,
         ..world.slice(0)
     };
-    world
-        .write(
-            9,
-            SendFlags::empty(),
-            Operation::Send,
-            Payload::Sges(&[slice]),
-        )
-        .unwrap();
-    world.send.ring().unwrap();
+    let payload = Payload::Sges(&[slice]);
+    world.send((9, SendFlags::empty()), Operation::Send, payload);
     let failed = world.cqs[0].next().unwrap().unwrap();
     assert_eq!((failed.wr_id, failed.status()), (9, WcStatus::LOC_PROT_ERR));
 }
@@ -248,22 +257,19 @@ fn limits_are_those_of_the_operation_and_a_dropped_batch_leaves_nothing() {
     };
     let slices = [world.slice(0), world.slice(1)];
     let (send, write) = (Operation::Send, Operation::Write { remote });
-    let none = SendFlags::empty();
-    world.write(1, none, send, Payload::Sges(&slices)).unwrap();
-    world
-        .write(1, none, send, Payload::Inline(&[0; 32]))
-        .unwrap();
-    let refused = world.write(1, none, write, Payload::Sges(&slices));
+    let options = (1, SendFlags::empty());
+    let start = world.send.position();
+    let at = world.write(start, options, send, Payload::Sges(&slices));
+    let at = world.write(at.unwrap(), options, send, Payload::Inline(&[0; 32]));
+    let at = at.unwrap();
+    let refused = world.write(at, options, write, Payload::Sges(&slices));
     assert_eq!(refused, Err(PostError::TooManySges { given: 2, max: 1 }));
-    let refused = world.write(1, none, write, Payload::Inline(b"a"));
+    let refused = world.write(at, options, write, Payload::Inline(b"a"));
     assert_eq!(refused, Err(PostError::InlineTooLong { given: 1, max: 0 }));
-    assert_eq!(world.send.pending(), 2);
-    world.send.begin();
-    assert_eq!(world.send.ring(), Ok(0));
-    world.recv.write(1, &slices).unwrap();
-    assert_eq!(world.recv.pending(), 1);
-    world.recv.begin();
-    world.recv.ring();
+    assert_eq!((at.count, world.send.position()), (2, start));
+    assert_eq!(world.send.ring(start, start), Ok(0));
+    world.recv.write(0, 1, &slices).unwrap();
+    world.recv.ring(0);
     assert_eq!(world.recv.in_flight(), 0);
     assert!(world.cqs[0].is_empty());
 }

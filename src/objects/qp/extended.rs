@@ -5,52 +5,21 @@
 use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::AccessFlags;
 
-use super::send::{ANY, ATOMIC, Batch, Posted};
-use super::transport::{AtomicWrite, BindWindow, RdmaFlush, RemoteInvalidate};
+use super::destination::{Reaches, sealed::Names};
+use super::request::{ANY, ATOMIC, Request};
+use super::transport::{AtomicWrite, BindWindow, RdmaFlush, Transport};
 use crate::mw::{Mw, MwKind, Type1, Type2, Window};
 use crate::work::{
-    Bind, LocalKey, LocalSlice, Operation, Operations, Payload, Placement, PostError, Remote,
-    RemoteKey, RemoteSlice,
+    Bind, LocalKey, Operation, Operations, Payload, Placement, PostError, Remote, RemoteKey,
+    RemoteSlice,
 };
 
-impl<'q, T: RemoteInvalidate> Batch<'q, T> {
-    /// Adds a SEND that, when it is received, invalidates a key of the peer: of a memory window of type 2.
-    /// The peer finds the key in its completion
-    /// ([`Completion::invalidated_rkey`](crate::Completion::invalidated_rkey)).
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_inv(
-        &mut self,
-        from: impl AsRef<[LocalSlice<'q>]>,
-        rkey: RemoteKey,
-    ) -> Result<Posted<'_>, PostError> {
-        self.push_to_peer(
-            Operation::SendInv { rkey },
-            Payload::Gather(from.as_ref()),
-            ANY,
-        )
-    }
+/// What carries nothing.
+const NOTHING: Payload<'static> = Payload::Gather(&[]);
 
-    /// Adds a SEND as [`Batch::send_inv`], of bytes that are copied into the request.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_inv_inline(
-        &mut self,
-        bytes: &[u8],
-        rkey: RemoteKey,
-    ) -> Result<Posted<'_>, PostError> {
-        self.push_to_peer(Operation::SendInv { rkey }, Payload::Inline(bytes), ANY)
-    }
-}
-
-impl<'q, T: BindWindow> Batch<'q, T> {
-    /// Adds the bind of a memory window of type 1. The window then has the next key, and peers with the
+// These change a key of this side, and name no destination. Bounds are on the methods, as in `request`.
+impl<'q, T: Transport> Request<'_, 'q, T> {
+    /// The bind of a memory window of type 1. The window then has the next key, and peers with the
     /// previous one lose their access.
     ///
     /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] corrects the window's key. Manual page:
@@ -62,37 +31,42 @@ impl<'q, T: BindWindow> Batch<'q, T> {
     /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can grant. Otherwise see
     /// [`PostError`].
     #[doc(alias = "ibv_bind_mw")]
-    pub fn bind_mw(
-        &mut self,
-        mw: &mut Mw<Type1>,
-        window: Window<'q>,
-    ) -> Result<Posted<'_>, PostError> {
+    pub fn bind_mw(self, mw: &mut Mw<Type1>, window: Window<'q>) -> Result<(), PostError>
+    where
+        T: BindWindow,
+    {
         let next = mw.rkey().next();
         self.bind(mw, next, window)
     }
 
-    /// Adds the bind of a memory window of type 2, whose key has the low byte `tag` from then on. The window
+    /// The bind of a memory window of type 2, whose key has the low byte `tag` from then on. The window
     /// must not be bound: invalidate it first.
     ///
     /// # Errors
     ///
-    /// As for [`Batch::bind_mw`].
+    /// As for [`bind_mw`](Self::bind_mw).
     pub fn bind_mw_as(
-        &mut self,
+        self,
         mw: &mut Mw<Type2>,
         tag: u8,
         window: Window<'q>,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<(), PostError>
+    where
+        T: BindWindow,
+    {
         let next = mw.rkey().with_tag(tag);
         self.bind(mw, next, window)
     }
 
-    /// Adds a request that unbinds a memory window of type 1.
+    /// Unbinds a memory window of type 1.
     ///
     /// # Errors
     ///
     /// See [`PostError`].
-    pub fn unbind_mw(&mut self, mw: &mut Mw<Type1>) -> Result<Posted<'_>, PostError> {
+    pub fn unbind_mw(self, mw: &mut Mw<Type1>) -> Result<(), PostError>
+    where
+        T: BindWindow,
+    {
         let next = mw.rkey().next();
         let nothing = Bind {
             mw_rkey: mw.rkey(),
@@ -103,31 +77,29 @@ impl<'q, T: BindWindow> Batch<'q, T> {
             access: AccessFlags::empty(),
             of_queue_pair: false,
         };
-        self.push_bind(mw, nothing)
+        self.put_bind(mw, nothing)
     }
 
-    /// Adds a request that invalidates a key of this side: of a memory window of type 2.
+    /// Invalidates a key of this side: of a memory window of type 2.
     ///
     /// # Errors
     ///
     /// [`PostError::NotInTransport`] if the device does not have it for this transport: soft-RoCE has it for
     /// RC only. Otherwise see [`PostError`].
     #[inline(always)]
-    pub fn local_inv(&mut self, rkey: RemoteKey) -> Result<Posted<'_>, PostError> {
-        self.push(
-            Operation::LocalInv { rkey },
-            None,
-            Payload::Gather(&[]),
-            ANY,
-        )
+    pub fn local_inv(self, rkey: RemoteKey) -> Result<(), PostError>
+    where
+        T: BindWindow,
+    {
+        self.put(Operation::LocalInv { rkey }, NOTHING, ANY)
     }
 
     fn bind<K: MwKind>(
-        &mut self,
+        self,
         mw: &mut Mw<K>,
         rkey: RemoteKey,
         window: Window<'q>,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<(), PostError> {
         if window.pd != self.fixed().pd {
             return Err(PostError::ForeignPd);
         }
@@ -136,14 +108,10 @@ impl<'q, T: BindWindow> Batch<'q, T> {
             .operations
             .contains(Operations::BIND_ZERO_BASED);
         let bind = window.bind(mw.rkey(), rkey, zero_based)?;
-        self.push_bind(mw, bind)
+        self.put_bind(mw, bind)
     }
 
-    fn push_bind<K: MwKind>(
-        &mut self,
-        mw: &mut Mw<K>,
-        bind: Bind,
-    ) -> Result<Posted<'_>, PostError> {
+    fn put_bind<K: MwKind>(self, mw: &mut Mw<K>, bind: Bind) -> Result<(), PostError> {
         if mw.tag() != self.fixed().pd {
             return Err(PostError::ForeignPd);
         }
@@ -152,14 +120,14 @@ impl<'q, T: BindWindow> Batch<'q, T> {
             of_queue_pair,
             ..bind
         };
-        let posted = self.push(Operation::BindMw(bind), None, Payload::Gather(&[]), ANY)?;
+        self.put(Operation::BindMw(bind), NOTHING, ANY)?;
         mw.set_tag(bind.rkey.tag());
-        Ok(posted)
+        Ok(())
     }
 }
 
-impl<'q, T: RdmaFlush> Batch<'q, T> {
-    /// Adds a FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue
+impl<T: Transport, D: Names> Request<'_, '_, T, D> {
+    /// A FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue
     /// pair has reached the placement when the FLUSH completes.
     ///
     /// The peer's queue pair and region need [`FLUSH_GLOBAL`](AccessFlags::FLUSH_GLOBAL) or
@@ -169,38 +137,36 @@ impl<'q, T: RdmaFlush> Batch<'q, T> {
     ///
     /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::MessageTooLong`] for 4
     /// GiB and more. Otherwise see [`PostError`].
-    pub fn flush(
-        &mut self,
-        at: RemoteSlice,
-        placement: Placement,
-    ) -> Result<Posted<'_>, PostError> {
-        self.push_flush(at, placement, FlushLevel::RANGE)
+    pub fn flush(self, at: RemoteSlice, placement: Placement) -> Result<(), PostError>
+    where
+        T: RdmaFlush + Reaches<D>,
+    {
+        self.put_flush(at, placement, FlushLevel::RANGE)
     }
 
-    /// Adds a FLUSH as [`Batch::flush`], of the peer's whole region with this key.
+    /// A FLUSH as [`flush`](Self::flush), of the peer's whole region with this key.
     ///
     /// # Errors
     ///
-    /// As for [`Batch::flush`].
-    pub fn flush_region(
-        &mut self,
-        rkey: RemoteKey,
-        placement: Placement,
-    ) -> Result<Posted<'_>, PostError> {
+    /// As for [`flush`](Self::flush).
+    pub fn flush_region(self, rkey: RemoteKey, placement: Placement) -> Result<(), PostError>
+    where
+        T: RdmaFlush + Reaches<D>,
+    {
         let whole = RemoteSlice {
             address: 0,
             length: 0,
             rkey,
         };
-        self.push_flush(whole, placement, FlushLevel::MR)
+        self.put_flush(whole, placement, FlushLevel::MR)
     }
 
-    fn push_flush(
-        &mut self,
+    fn put_flush(
+        self,
         at: RemoteSlice,
         placement: Placement,
         level: FlushLevel,
-    ) -> Result<Posted<'_>, PostError> {
+    ) -> Result<(), PostError> {
         let RemoteSlice {
             address,
             length,
@@ -216,12 +182,10 @@ impl<'q, T: RdmaFlush> Batch<'q, T> {
             placement: placement.bits(),
             level,
         };
-        self.push_to_peer(operation, Payload::Gather(&[]), ANY)
+        self.put(operation, NOTHING, ANY)
     }
-}
 
-impl<'q, T: AtomicWrite> Batch<'q, T> {
-    /// Adds an atomic write of 8 bytes to the peer's memory. The bytes are copied into the request, so the
+    /// An atomic write of 8 bytes to the peer's memory. The bytes are copied into the request, so the
     /// queue must be created with as many inline bytes. The peer needs
     /// [`REMOTE_WRITE`](AccessFlags::REMOTE_WRITE) only.
     ///
@@ -229,18 +193,17 @@ impl<'q, T: AtomicWrite> Batch<'q, T> {
     ///
     /// [`PostError::MissingCapability`] if the device does not have it. [`PostError::NotAtomic`] if the
     /// address is no multiple of 8. Otherwise see [`PostError`].
-    pub fn atomic_write(
-        &mut self,
-        word: [u8; ATOMIC as usize],
-        at: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError> {
+    pub fn atomic_write(self, word: [u8; ATOMIC as usize], at: RemoteSlice) -> Result<(), PostError>
+    where
+        T: AtomicWrite + Reaches<D>,
+    {
         if !at.address.is_multiple_of(ATOMIC) {
             return Err(PostError::NotAtomic {
                 address: at.address,
                 length: ATOMIC,
             });
         }
-        self.push_remote(
+        self.put_remote(
             |remote| Operation::AtomicWrite { remote },
             at,
             Payload::Inline(&word),

@@ -6,14 +6,16 @@
 pub(crate) mod attr;
 pub(crate) mod connect;
 mod control;
+mod destination;
 mod ece;
 mod entropy;
 mod extended;
 mod kernel;
 mod membership;
 mod multicast;
-mod one;
+mod payload;
 mod recv;
+mod request;
 mod send;
 mod transition;
 pub mod transport;
@@ -33,12 +35,13 @@ pub use connect::{ConnectOptions, Endpoint, LocalEnd, ParseEndpointError};
 pub use control::Control;
 pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};
-pub use one::One;
+pub use payload::{Inline, IntoPayload};
 pub use recv::{RecvBatch, RecvHalf};
-pub use send::{Batch, Posted, SendHalf};
+pub use request::Request;
+pub use send::{Batch, SendHalf};
 pub use transport::{
-    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, NamesSrq, Rc, RdmaFlush, RdmaRead,
-    RdmaWrite, RemoteInvalidate, Srd, StaticTransport, Transport, Uc, Ud, Xrc,
+    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Peer, PeerSrq, Rc, RdmaFlush,
+    RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Srd, StaticTransport, Transport, Uc, Ud, Xrc,
 };
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
@@ -688,11 +691,11 @@ impl Drop for QpShared {
 /// let peer = exchange(qp.endpoint()?);            // over any other connection
 /// qp.connect(&peer)?;
 ///
-/// let mut receives = qp.recv();
+/// let mut receives = qp.recv_batch();
 /// receives.post_empty(1)?;
 /// receives.ring()?;
 /// qp.post(|batch| {
-///     batch.send_inline(b"hello")?.signaled(2);
+///     batch.signaled(2).send(Inline(b"hello"))?;
 ///     Ok(())
 /// })?;
 /// # Ok(()) }
@@ -854,7 +857,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     /// Starts a batch of receive requests.
     #[inline(always)]
-    pub fn recv(&mut self) -> RecvBatch<'_> {
+    pub fn recv_batch(&mut self) -> RecvBatch<'_> {
         self.recv.batch()
     }
 
@@ -940,11 +943,12 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 impl<T: Transport> Qp<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
-    pub fn send(&mut self) -> Batch<'_, T> {
+    pub fn batch(&mut self) -> Batch<'_, T> {
         self.send.batch()
     }
 
-    /// Posts one signaled request, whose completion has this id, in fewer instructions than a batch of one.
+    /// Starts a signaled request that is posted alone, with a doorbell of its own: fewer instructions than a
+    /// batch of one.
     ///
     /// ```no_run
     /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, from: uverbs::LocalSlice<'_>, to: uverbs::RemoteSlice)
@@ -953,7 +957,7 @@ impl<T: Transport> Qp<T> {
     /// # Ok(()) }
     /// ```
     #[inline(always)]
-    pub fn one(&mut self, wr_id: u64) -> One<'_, T> {
+    pub fn one(&mut self, wr_id: u64) -> Request<'_, '_, T> {
         self.send.one(wr_id)
     }
 
@@ -962,11 +966,11 @@ impl<T: Transport> Qp<T> {
     /// If `fill` fails, nothing is posted.
     ///
     /// ```no_run
-    /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>) -> Result<(), uverbs::PostError> {
+    /// # use uverbs::{Inline, Qp, Rc};
+    /// # fn post(qp: &mut Qp<Rc>) -> Result<(), uverbs::PostError> {
     /// qp.post(|batch| {
-    ///     batch.send_inline(b"one")?;
-    ///     batch.send_inline(b"two")?.signaled(2);
-    ///     Ok(())
+    ///     batch.unsignaled(1).send(Inline(b"one"))?;
+    ///     batch.signaled(2).send(Inline(b"two"))
     /// })?;
     /// # Ok(()) }
     /// ```
@@ -990,12 +994,15 @@ impl<T: Transport> Qp<T, InDomain> {
     ///
     /// [`PostError::ForeignDomain`] if the queue pair belongs to another thread domain.
     #[inline(always)]
-    pub fn send<'q>(&'q mut self, domain: &'q mut ThreadDomain) -> Result<Batch<'q, T>, PostError> {
+    pub fn batch<'q>(
+        &'q mut self,
+        domain: &'q mut ThreadDomain,
+    ) -> Result<Batch<'q, T>, PostError> {
         self.send.batch(domain)
     }
 
-    /// Posts one signaled request, whose completion has this id. It never takes a lock, however many queue
-    /// pairs the context has.
+    /// Starts a signaled request that is posted alone. It never takes a lock, however many queue pairs the
+    /// context has.
     ///
     /// ```no_run
     /// # use uverbs::{InDomain, LocalSlice, Qp, Rc, RemoteSlice, ThreadDomain};
@@ -1007,13 +1014,13 @@ impl<T: Transport> Qp<T, InDomain> {
     ///
     /// # Errors
     ///
-    /// As for [`Qp::send`].
+    /// As for [`Qp::batch`].
     #[inline(always)]
     pub fn one<'q>(
         &'q mut self,
         domain: &'q mut ThreadDomain,
         wr_id: u64,
-    ) -> Result<One<'q, T>, PostError> {
+    ) -> Result<Request<'q, 'q, T>, PostError> {
         self.send.one(domain, wr_id)
     }
 }

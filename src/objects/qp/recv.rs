@@ -76,7 +76,11 @@ impl<T: Transport> RecvHalf<T> {
             shared: &self.shared,
             receives: &mut self.receives,
         };
-        RecvBatch::new(self.queue.as_mut().map(Receiving::Own), self.pd, Some(asks))
+        RecvBatch::new(
+            self.queue.as_mut().map(RecvQueue::lend),
+            self.pd,
+            Some(asks),
+        )
     }
 }
 
@@ -97,6 +101,7 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 pub struct RecvBatch<'q> {
     /// None if the queue pair receives from a shared queue.
     queue: Option<Receiving<'q>>,
+    written: u32,
     pd: PdTag,
     /// Of a queue pair's own queue.
     asks: Option<Asks<'q>>,
@@ -131,19 +136,19 @@ impl<'q> RecvBatch<'q> {
     }
 
     #[inline(always)]
-    fn new(mut queue: Option<Receiving<'q>>, pd: PdTag, asks: Option<Asks<'q>>) -> Self {
-        if let Some(queue) = &mut queue {
-            queue.begin();
+    fn new(queue: Option<Receiving<'q>>, pd: PdTag, asks: Option<Asks<'q>>) -> Self {
+        Self {
+            queue,
+            written: 0,
+            pd,
+            asks,
         }
-        Self { queue, pd, asks }
     }
 
     /// The number of requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.queue
-            .as_ref()
-            .map_or(0, |queue| queue.pending() as usize)
+        self.written as usize
     }
 
     /// True if there are none.
@@ -157,7 +162,7 @@ impl<'q> RecvBatch<'q> {
     ///
     /// # Errors
     ///
-    /// See [`PostError`]; the batch stays as it was.
+    /// [`PostError::WrongState`] in the state RESET. Otherwise see [`PostError`]. The batch stays as it was.
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -168,10 +173,15 @@ impl<'q> RecvBatch<'q> {
         let Some(queue) = &mut self.queue else {
             return Err(PostError::SharedReceive);
         };
-        match slices.iter().all(|slice| slice.pd == self.pd) {
-            true => queue.write(wr_id, slices),
-            false => Err(PostError::ForeignPd),
+        if slices.iter().any(|slice| slice.pd != self.pd) {
+            return Err(PostError::ForeignPd);
         }
+        if let Some(asks) = &mut self.asks {
+            asks.check()?;
+        }
+        queue.write(self.written, wr_id, slices)?;
+        self.written += 1;
+        Ok(())
     }
 
     /// Adds a receive without memory: for a WRITE with immediate data, or an empty message.
@@ -185,33 +195,25 @@ impl<'q> RecvBatch<'q> {
     }
 
     /// Hands the batch to the device and returns the number of requests. It makes no system call.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError::WrongState`] in the state RESET, unless the batch is empty: nothing is posted.
     #[doc(alias = "ibv_post_recv")]
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline(always)]
-    pub fn ring(self) -> Result<usize, PostError> {
+    pub fn ring(self) -> usize {
         let mut batch = ManuallyDrop::new(self);
-        let count = batch.len();
-        if count == 0 {
-            return Ok(0);
+        let count = batch.written;
+        if count > 0
+            && let Some(queue) = &mut batch.queue
+        {
+            queue.ring(count);
         }
-        if let Some(asks) = &mut batch.asks {
-            asks.check()?;
-        }
-        if let Some(queue) = &mut batch.queue {
-            queue.ring();
-        }
-        Ok(count)
+        count as usize
     }
 }
 
 #[cfg(debug_assertions)]
 impl Drop for RecvBatch<'_> {
     fn drop(&mut self) {
-        super::send::warn_of_lost(self.len() as u32);
+        super::send::warn_of_lost(self.len());
     }
 }
 
@@ -247,7 +249,7 @@ mod tests {
     fn post(half: &mut RecvHalf<Rc>) -> Result<usize, PostError> {
         let mut batch = half.batch();
         batch.post_empty(1)?;
-        batch.ring()
+        Ok(batch.ring())
     }
 
     /// Would catch receives that are posted in the state RESET, before the first connection or after a reset.
@@ -263,7 +265,7 @@ mod tests {
         half.queue_to_reset();
         half.shared.store(QpState::RESET);
         assert_eq!(post(&mut half), refused);
-        assert_eq!((half.batch().ring(), half.in_flight()), (Ok(0), 1));
+        assert_eq!((half.batch().ring(), half.in_flight()), (0, 1));
     }
 
     /// Catches a batch that is lost in silence, and a warning about one that is posted or empty.

@@ -1,4 +1,4 @@
-//! Posting send requests: written straight into the ring, handed over by one doorbell.
+//! The send half of a queue pair: what every request is checked for, and its batches.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -9,21 +9,12 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
 
 use super::membership::{InDomain, Membership, NoDomain};
-use super::one::One;
-use super::transport::{
-    Addressing, Atomic, Connected, Datagram, NamesSrq, RdmaRead, RdmaWrite, Transport,
-};
+use super::request::Request;
+use super::transport::{Addressing, Transport};
 use super::{Of, QpShared};
-use crate::ah::UdPeer;
 use crate::domain::{DomainKey, ThreadDomain};
-use crate::driver::{self, SendQueue};
-use crate::work::{
-    Bounds, Destination, LocalSlice, Operation, Operations, Payload, PdTag, PostError, Remote,
-    RemoteSlice,
-};
-
-/// Bytes that an atomic operation works on.
-pub(super) const ATOMIC: u64 = 8;
+use crate::driver::{self, Position, Posting, SendQueue};
+use crate::work::{Bounds, Destination, Operation, Operations, PdTag, PostError, WorkRequest};
 
 /// What is fixed when a queue pair is created, and read by posts.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +26,9 @@ pub(super) struct Fixed {
     pub(super) domain: Option<DomainKey>,
 }
 
-/// What posts send requests, whatever the transport: a [`Batch`] and a [`One`] are two callers of it.
-pub(super) struct Sender {
-    queue: SendQueue,
-    fixed: Fixed,
+/// What is asked before a request is written or rung, whatever the transport and the device.
+pub(super) struct Checks {
+    pub(super) fixed: Fixed,
     shared: Arc<QpShared>,
     /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes
     /// the queue.
@@ -47,15 +37,15 @@ pub(super) struct Sender {
 
 /// The send half of a queue pair.
 pub struct SendHalf<T: Transport, M: Membership = NoDomain> {
-    sender: Sender,
+    queue: SendQueue,
+    checks: Checks,
     of: Of<(T, M)>,
 }
 
 impl<T: Transport, M: Membership> SendHalf<T, M> {
     /// With the thread domain if it belongs to one.
     pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>, domain: Option<DomainKey>) -> Self {
-        let sender = Sender {
-            queue,
+        let checks = Checks {
             fixed: Fixed {
                 pd: shared.tag(),
                 transport: shared.transport,
@@ -66,34 +56,34 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
             sends: false,
         };
         let of = PhantomData;
-        Self { sender, of }
+        Self { queue, checks, of }
     }
 
     pub(super) fn domain(&self) -> Option<DomainKey> {
-        self.sender.fixed.domain
+        self.checks.fixed.domain
     }
 
     pub(super) fn queue(&self) -> &SendQueue {
-        &self.sender.queue
+        &self.queue
     }
 
     /// The queue, for a reset of the queue pair: whether it sends is asked anew.
     pub(super) fn queue_to_reset(&mut self) -> &mut SendQueue {
-        self.sender.sends = false;
-        &mut self.sender.queue
+        self.checks.sends = false;
+        &mut self.queue
     }
 
     pub(super) fn into_queue(self) -> SendQueue {
-        self.sender.queue
+        self.queue
     }
 
     pub(super) fn shared(&self) -> &Arc<QpShared> {
-        &self.sender.shared
+        &self.checks.shared
     }
 
     /// The queue pair's number; see [`Qp::qpn`](super::Qp::qpn).
     pub fn qpn(&self) -> u32 {
-        self.sender.shared.qpn()
+        self.checks.shared.qpn()
     }
 
     /// The number of send requests that have been rung and are not known to be finished.
@@ -104,7 +94,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
     /// their slots in the ring. On soft-RoCE a request that is no longer in flight keeps its slot until its
     /// completion has been polled.
     pub fn in_flight(&self) -> u32 {
-        self.sender.queue.in_flight()
+        self.queue.in_flight()
     }
 }
 
@@ -112,15 +102,15 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
-        Batch::new(&mut self.sender)
+        Batch::new(self.queue.lend(), &mut self.checks)
     }
 }
 
 impl<T: Transport> SendHalf<T> {
-    /// Posts one signaled request: see [`Qp::one`](super::Qp::one).
+    /// Starts a signaled request that is posted alone: see [`Qp::one`](super::Qp::one).
     #[inline(always)]
-    pub fn one(&mut self, wr_id: u64) -> One<'_, T> {
-        One::new(&mut self.sender, wr_id)
+    pub fn one(&mut self, wr_id: u64) -> Request<'_, '_, T> {
+        Request::alone(self.queue.lend(), &mut self.checks, wr_id)
     }
 
     /// Posts send requests: see [`Qp::post`](super::Qp::post).
@@ -140,7 +130,7 @@ impl<T: Transport> SendHalf<T> {
 }
 
 impl<T: Transport> SendHalf<T, InDomain> {
-    /// Starts a batch of send requests: see [`Qp::send`](super::Qp::send).
+    /// Starts a batch of send requests: see [`Qp::batch`](super::Qp::batch).
     ///
     /// # Errors
     ///
@@ -150,11 +140,11 @@ impl<T: Transport> SendHalf<T, InDomain> {
         &'q mut self,
         domain: &'q mut ThreadDomain,
     ) -> Result<Batch<'q, T>, PostError> {
-        domain.check(self.sender.fixed.domain)?;
-        Ok(Batch::new(&mut self.sender))
+        domain.check(self.checks.fixed.domain)?;
+        Ok(Batch::new(self.queue.lend(), &mut self.checks))
     }
 
-    /// Posts one signaled request: see [`Qp::one`](super::Qp::one).
+    /// Starts a signaled request that is posted alone: see [`Qp::one`](super::Qp::one).
     ///
     /// # Errors
     ///
@@ -164,9 +154,9 @@ impl<T: Transport> SendHalf<T, InDomain> {
         &'q mut self,
         domain: &'q mut ThreadDomain,
         wr_id: u64,
-    ) -> Result<One<'q, T>, PostError> {
-        domain.check(self.sender.fixed.domain)?;
-        Ok(One::new(&mut self.sender, wr_id))
+    ) -> Result<Request<'q, 'q, T>, PostError> {
+        domain.check(self.checks.fixed.domain)?;
+        Ok(Request::alone(self.queue.lend(), &mut self.checks, wr_id))
     }
 }
 
@@ -174,15 +164,25 @@ impl<T: Transport, M: Membership> fmt::Debug for SendHalf<T, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SendHalf")
             .field("qpn", &self.qpn())
-            .field("queue", &self.sender.queue)
+            .field("queue", &self.queue)
             .finish()
     }
 }
 
 /// A batch of send requests, being written into the ring.
 ///
-/// The device does not see them before [`Batch::ring`]. A batch that is dropped or forgotten posts nothing. A
-/// method that fails leaves the batch as it was; [`Batch::len`] is the number of requests in it.
+/// ```no_run
+/// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, from: uverbs::LocalSlice<'_>, to: uverbs::RemoteSlice)
+/// #     -> Result<(), uverbs::PostError> {
+/// let mut batch = qp.batch();
+/// batch.unsignaled(1).write(from, to)?;
+/// batch.signaled(2).fence().send(from)?;
+/// batch.ring()?;
+/// # Ok(()) }
+/// ```
+///
+/// The device does not see the requests before [`Batch::ring`]. A batch that is dropped or forgotten posts
+/// nothing. A request that fails leaves the batch as it was; [`Batch::len`] is the number of requests in it.
 ///
 /// A batch borrows the regions of its slices until it is rung. From then on, a region that is dropped stays
 /// registered until the requests have completed: see [`Mr`](crate::Mr). Until then the device may read the
@@ -190,54 +190,54 @@ impl<T: Transport, M: Membership> fmt::Debug for SendHalf<T, M> {
 /// the program changes may or may not be sent, and bytes that it reads may be old or new, in any mixture.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
-    sender: &'q mut Sender,
-    /// The peer's shared receive queue for the requests to come, of a transport that has such.
-    srq: T::Srq,
+    queue: Posting<'q>,
+    checks: &'q mut Checks,
+    /// Where its first request is, and where the next one goes.
+    start: Position,
+    end: Position,
     of: Of<T>,
-}
-
-impl<T: NamesSrq> Batch<'_, T> {
-    /// For [`Xrc`](super::Xrc): selects the peer's shared receive queue for the following requests, by its
-    /// number ([`Srq::srqn`](crate::Srq::srqn)). Their receives complete on that queue's completion queue.
-    /// READs, WRITEs and atomic operations name a queue too: the memory must be in its protection domain.
-    ///
-    /// ```no_run
-    /// # use uverbs::{LocalSlice, Qp, RemoteSlice, transport::Xrc};
-    /// # fn post(qp: &mut Qp<Xrc>, slice: LocalSlice<'_>, remote: RemoteSlice, one: u32, other: u32)
-    /// #     -> Result<(), uverbs::PostError> {
-    /// let mut batch = qp.send();
-    /// batch.to_srq(one).send(slice)?;
-    /// batch.write(slice, remote)?.signaled(1);        // to the same
-    /// batch.to_srq(other).send(slice)?.signaled(2);
-    /// batch.ring()?;
-    /// # Ok(()) }
-    /// ```
-    #[inline(always)]
-    pub fn to_srq(&mut self, srqn: u32) -> &mut Self {
-        self.srq = Some(srqn);
-        self
-    }
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
     #[inline(always)]
-    pub(super) fn new(sender: &'q mut Sender) -> Self {
-        sender.queue.begin();
+    fn new(queue: Posting<'q>, checks: &'q mut Checks) -> Self {
+        let start = queue.position();
         Self {
-            sender,
-            srq: T::NO_SRQ,
+            queue,
+            checks,
+            start,
+            end: start,
             of: PhantomData,
         }
     }
 
-    pub(super) fn fixed(&self) -> &Fixed {
-        &self.sender.fixed
+    /// Starts a request with this id that asks for a completion.
+    #[inline(always)]
+    pub fn signaled(&mut self, wr_id: u64) -> Request<'_, 'q, T> {
+        self.request(wr_id, SendFlags::SIGNALED)
+    }
+
+    /// Starts a request with this id that asks for no completion. It has one only if it fails, or if all
+    /// requests of the queue pair are signaled ([`QpBuilder::signal_all`](super::QpBuilder::signal_all)).
+    #[inline(always)]
+    pub fn unsignaled(&mut self, wr_id: u64) -> Request<'_, 'q, T> {
+        self.request(wr_id, SendFlags::empty())
+    }
+
+    #[inline(always)]
+    fn request(&mut self, wr_id: u64, flags: SendFlags) -> Request<'_, 'q, T> {
+        Request::of_batch(
+            (self.queue.again(), self.checks),
+            &mut self.end,
+            wr_id,
+            flags,
+        )
     }
 
     /// The number of requests in the batch.
     #[inline(always)]
     pub fn len(&self) -> usize {
-        self.sender.queue.pending() as usize
+        self.end.count.wrapping_sub(self.start.count) as usize
     }
 
     /// True if there are none.
@@ -251,59 +251,36 @@ impl<'q, T: Transport> Batch<'q, T> {
     ///
     /// # Errors
     ///
-    /// [`PostError::WrongState`] if the queue pair does not send yet: nothing is posted.
     /// [`PostError::Doorbell`] if the kernel refuses the doorbell, for example after the device's removal.
     #[doc(alias = "ibv_post_send")]
     #[inline(always)]
     pub fn ring(self) -> Result<usize, PostError> {
-        let sender = &mut *ManuallyDrop::new(self).sender;
-        sender.check_sends()?;
-        sender.queue.ring().map_err(PostError::Doorbell)
+        let mut batch = ManuallyDrop::new(self);
+        let (start, end) = (batch.start, batch.end);
+        batch.queue.ring(start, end).map_err(PostError::Doorbell)
     }
+}
 
-    /// Checks what can be checked of every request and writes it into the ring. The peer has room for so many
-    /// bytes, as far as is known.
-    #[inline(always)]
-    pub(super) fn push(
-        &mut self,
-        operation: Operation,
-        to: Option<Destination<'_, driver::Ah>>,
-        payload: Payload<'_>,
-        room: u64,
-    ) -> Result<Posted<'_>, PostError> {
-        let sender = &mut *self.sender;
-        sender.check::<T>(operation, to, payload, room)?;
-        let queue = &mut sender.queue;
-        queue.write(0, SendFlags::empty(), operation, to, payload)?;
-        Ok(Posted { queue })
+#[cfg(debug_assertions)]
+impl<T: Transport> Drop for Batch<'_, T> {
+    fn drop(&mut self) {
+        warn_of_lost(self.len());
     }
+}
 
-    /// As `push`, to the peer of the connection.
-    #[inline(always)]
-    pub(super) fn push_to_peer(
-        &mut self,
-        operation: Operation,
-        payload: Payload<'_>,
-        room: u64,
-    ) -> Result<Posted<'_>, PostError> {
-        let to = T::named(self.srq)?.map(Destination::Srq);
-        self.push(operation, to, payload, room)
+/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that
+/// runs when a batch is dropped would cost each post the registers that it needs after a panic.
+#[cfg(debug_assertions)]
+#[cold]
+pub(super) fn warn_of_lost(requests: usize) {
+    if requests > 0 {
+        tracing::warn!(target: "uverbs", requests, "a batch was dropped and not rung: nothing of it is posted");
     }
+}
 
-    /// As `push`, for a payload that goes to or comes from `remote`.
-    #[inline(always)]
-    pub(super) fn push_remote(
-        &mut self,
-        operation: impl FnOnce(Remote) -> Operation,
-        remote: RemoteSlice,
-        payload: Payload<'_>,
-    ) -> Result<Posted<'_>, PostError> {
-        let RemoteSlice {
-            address,
-            rkey,
-            length,
-        } = remote;
-        self.push_to_peer(operation(Remote { address, rkey }), payload, length)
+impl<T: Transport> fmt::Debug for Batch<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch").field("len", &self.len()).finish()
     }
 }
 
@@ -330,36 +307,21 @@ fn is_datagram(operation: Operation, to: Option<Destination<'_, driver::Ah>>) ->
     names_destination && Operations::SENDS.contains(operation.needs())
 }
 
-/// As much room as there may be.
-pub(super) const ANY: u64 = u64::MAX;
-
-#[cfg(debug_assertions)]
-impl<T: Transport> Drop for Batch<'_, T> {
-    fn drop(&mut self) {
-        warn_of_lost(self.sender.queue.pending());
-    }
-}
-
-/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that
-/// runs when a batch is dropped would cost each post the registers that it needs after a panic.
-#[cfg(debug_assertions)]
-#[cold]
-pub(super) fn warn_of_lost(requests: u32) {
-    if requests > 0 {
-        tracing::warn!(target: "uverbs", requests, "a batch was dropped and not rung: nothing of it is posted");
-    }
-}
-
-impl Sender {
+impl Checks {
     /// Checks what can be checked of every request on every device.
     #[inline(always)]
-    fn check<T: Transport>(
-        &self,
-        operation: Operation,
-        to: Option<Destination<'_, driver::Ah>>,
-        payload: Payload<'_>,
+    pub(super) fn check<T: Transport>(
+        &mut self,
+        request: &WorkRequest<'_, driver::Ah>,
         room: u64,
     ) -> Result<(), PostError> {
+        let WorkRequest {
+            operation,
+            to,
+            payload,
+            ..
+        } = *request;
+        self.check_sends()?;
         let pd = self.fixed.pd;
         Bounds { room, pd }.check(payload)?;
         self.fixed.check(operation, to, T::TYPE.is_some())?;
@@ -379,7 +341,7 @@ impl Sender {
         }
     }
 
-    /// Refuses to ring if the queue pair does not send: the one place where that is asked, for every driver.
+    /// Refuses a request if the queue pair does not send: the one place where that is asked, for every driver.
     #[inline(always)]
     fn check_sends(&mut self) -> Result<(), PostError> {
         if !self.sends {
@@ -387,22 +349,6 @@ impl Sender {
             self.sends = true;
         }
         Ok(())
-    }
-
-    /// Posts one signaled request.
-    #[inline(always)]
-    pub(super) fn post<T: Transport>(
-        &mut self,
-        wr_id: u64,
-        operation: Operation,
-        to: Option<Destination<'_, driver::Ah>>,
-        payload: Payload<'_>,
-        room: u64,
-    ) -> Result<(), PostError> {
-        self.check::<T>(operation, to, payload, room)?;
-        self.check_sends()?;
-        let signaled = SendFlags::SIGNALED;
-        self.queue.post(wr_id, signaled, operation, to, payload)
     }
 }
 
@@ -436,396 +382,17 @@ impl Fixed {
     }
 }
 
-// Which requests a transport has is a bound on each method and not on the block around them: only there does
-// the compiler show the trait's own message when the bound does not hold.
-
-impl<'q, T: Transport> Batch<'q, T> {
-    /// Adds a SEND of registered memory to the peer.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send(&mut self, from: impl AsRef<[LocalSlice<'q>]>) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected,
-    {
-        self.push_to_peer(Operation::Send, Payload::Gather(from.as_ref()), ANY)
-    }
-
-    /// Adds a SEND with immediate data: a number that arrives in the peer's completion
-    /// ([`Completion::imm`](crate::Completion::imm)), whatever the byte order of the two hosts.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_imm(
-        &mut self,
-        from: impl AsRef<[LocalSlice<'q>]>,
-        imm: u32,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected,
-    {
-        self.push_to_peer(
-            Operation::SendImm { imm },
-            Payload::Gather(from.as_ref()),
-            ANY,
-        )
-    }
-
-    /// Adds a SEND of bytes that are copied into the request.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_inline(&mut self, bytes: &[u8]) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected,
-    {
-        self.push_to_peer(Operation::Send, Payload::Inline(bytes), ANY)
-    }
-
-    /// Adds a SEND with immediate data of bytes that are copied into the request.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_imm_inline(&mut self, bytes: &[u8], imm: u32) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected,
-    {
-        self.push_to_peer(Operation::SendImm { imm }, Payload::Inline(bytes), ANY)
-    }
-}
-
-impl<'q, T: Transport> Batch<'q, T> {
-    /// Adds a SEND of registered memory, at most the path's MTU, to a destination.
-    ///
-    /// The address handle must live until the request has completed; otherwise the datagram is not sent (on
-    /// soft-RoCE the queue pair even fails, see [`Ah`](crate::Ah)).
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_to(
-        &mut self,
-        to: UdPeer<'_>,
-        from: impl AsRef<[LocalSlice<'q>]>,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Datagram,
-    {
-        self.push(
-            Operation::Send,
-            Some(to.destination()),
-            Payload::Gather(from.as_ref()),
-            ANY,
-        )
-    }
-
-    /// Adds a SEND with immediate data to a destination.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_imm_to(
-        &mut self,
-        to: UdPeer<'_>,
-        from: impl AsRef<[LocalSlice<'q>]>,
-        imm: u32,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Datagram,
-    {
-        self.push(
-            Operation::SendImm { imm },
-            Some(to.destination()),
-            Payload::Gather(from.as_ref()),
-            ANY,
-        )
-    }
-
-    /// Adds a SEND of bytes that are copied into the request, to a destination.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_inline_to(&mut self, to: UdPeer<'_>, bytes: &[u8]) -> Result<Posted<'_>, PostError>
-    where
-        T: Datagram,
-    {
-        self.push(
-            Operation::Send,
-            Some(to.destination()),
-            Payload::Inline(bytes),
-            ANY,
-        )
-    }
-
-    /// Adds a SEND with immediate data of bytes that are copied into the request, to a destination.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn send_imm_inline_to(
-        &mut self,
-        to: UdPeer<'_>,
-        bytes: &[u8],
-        imm: u32,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Datagram,
-    {
-        self.push(
-            Operation::SendImm { imm },
-            Some(to.destination()),
-            Payload::Inline(bytes),
-            ANY,
-        )
-    }
-}
-
-impl<'q, T: Transport> Batch<'q, T> {
-    /// Adds an RDMA WRITE of registered memory to the peer's memory.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn write(
-        &mut self,
-        from: impl AsRef<[LocalSlice<'q>]>,
-        to: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + RdmaWrite,
-    {
-        self.push_remote(
-            |remote| Operation::Write { remote },
-            to,
-            Payload::Gather(from.as_ref()),
-        )
-    }
-
-    /// Adds an RDMA WRITE with immediate data, which consumes a receive of the peer.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn write_imm(
-        &mut self,
-        from: impl AsRef<[LocalSlice<'q>]>,
-        to: RemoteSlice,
-        imm: u32,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + RdmaWrite,
-    {
-        self.push_remote(
-            |remote| Operation::WriteImm { remote, imm },
-            to,
-            Payload::Gather(from.as_ref()),
-        )
-    }
-
-    /// Adds an RDMA WRITE of bytes that are copied into the request.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn write_inline(&mut self, bytes: &[u8], to: RemoteSlice) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + RdmaWrite,
-    {
-        self.push_remote(
-            |remote| Operation::Write { remote },
-            to,
-            Payload::Inline(bytes),
-        )
-    }
-
-    /// Adds an RDMA WRITE with immediate data of bytes that are copied into the request.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn write_imm_inline(
-        &mut self,
-        bytes: &[u8],
-        to: RemoteSlice,
-        imm: u32,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + RdmaWrite,
-    {
-        self.push_remote(
-            |remote| Operation::WriteImm { remote, imm },
-            to,
-            Payload::Inline(bytes),
-        )
-    }
-}
-
-impl<'q, T: Transport> Batch<'q, T> {
-    /// Adds an RDMA READ of the peer's memory into registered memory.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn read(
-        &mut self,
-        into: impl AsRef<[LocalSlice<'q>]>,
-        from: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + RdmaRead,
-    {
-        self.push_remote(
-            |remote| Operation::Read { remote },
-            from,
-            Payload::Gather(into.as_ref()),
-        )
-    }
-}
-
-impl<'q, T: Transport> Batch<'q, T> {
-    /// Adds an atomic compare-and-swap: 8 bytes of the peer's memory become `swap` if they are `compare`;
-    /// what they were is written to `into`. The numbers are in this host's byte order.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn compare_swap(
-        &mut self,
-        into: LocalSlice<'q>,
-        at: RemoteSlice,
-        compare: u64,
-        swap: u64,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + Atomic,
-    {
-        self.push_atomic(
-            |remote| Operation::CompareSwap {
-                remote,
-                compare,
-                swap,
-            },
-            into,
-            at,
-        )
-    }
-
-    /// Adds an atomic fetch-and-add: `add` is added to 8 bytes of the peer's memory; what they were is
-    /// written to `into`. The numbers are in this host's byte order.
-    ///
-    /// # Errors
-    ///
-    /// See [`PostError`].
-    #[inline(always)]
-    pub fn fetch_add(
-        &mut self,
-        into: LocalSlice<'q>,
-        at: RemoteSlice,
-        add: u64,
-    ) -> Result<Posted<'_>, PostError>
-    where
-        T: Connected + Atomic,
-    {
-        self.push_atomic(|remote| Operation::FetchAdd { remote, add }, into, at)
-    }
-
-    #[inline(always)]
-    fn push_atomic(
-        &mut self,
-        operation: impl FnOnce(Remote) -> Operation,
-        into: LocalSlice<'q>,
-        at: RemoteSlice,
-    ) -> Result<Posted<'_>, PostError> {
-        if u64::from(into.length) != ATOMIC || !at.address.is_multiple_of(ATOMIC) {
-            return Err(PostError::NotAtomic {
-                address: at.address,
-                length: into.length.into(),
-            });
-        }
-        self.push_remote(operation, at, Payload::Gather(std::slice::from_ref(&into)))
-    }
-}
-
-impl<T: Transport> fmt::Debug for Batch<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("len", &self.len()).finish()
-    }
-}
-
-/// A request in the batch, for further options. By default it is unsignaled and has the id 0.
-pub struct Posted<'b> {
-    /// Its last request is this one.
-    queue: &'b mut SendQueue,
-}
-
-impl Posted<'_> {
-    /// Requests a completion, with this id.
-    #[inline(always)]
-    pub fn signaled(self, wr_id: u64) -> Self {
-        self.queue.amend(Some(wr_id), SendFlags::SIGNALED);
-        self
-    }
-
-    /// Sets the id of the request without requesting a completion: for the completion of a failure, or if all
-    /// requests are signaled.
-    #[inline(always)]
-    pub fn id(self, wr_id: u64) -> Self {
-        self.queue.amend(Some(wr_id), SendFlags::empty());
-        self
-    }
-
-    /// Holds the request back until all READs and atomics before it have completed.
-    #[inline(always)]
-    pub fn fence(self) -> Self {
-        self.queue.amend(None, SendFlags::FENCE);
-        self
-    }
-
-    /// Marks the message as solicited: it wakes a peer that has armed its queue for solicited messages only.
-    #[inline(always)]
-    pub fn solicited(self) -> Self {
-        self.queue.amend(None, SendFlags::SOLICITED);
-        self
-    }
-}
-
-impl fmt::Debug for Posted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Posted")
-            .field("queue", &self.queue)
-            .finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use uverbs_uapi::enums::QpState;
 
+    use super::super::payload::Inline;
     use super::super::tests::shared;
     use super::super::transport::Rc;
     use super::*;
     use crate::context::Context;
     use crate::driver::samples;
-    use crate::work::{LocalKey, RemoteKey};
+    use crate::work::{LocalKey, LocalSlice, RemoteKey, RemoteSlice};
 
     /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks
     /// nothing.
@@ -842,58 +409,56 @@ mod tests {
 
     /// Posts some in each way.
     fn post(half: &mut SendHalf<Rc>) -> Result<(), PostError> {
-        half.one(1).send_inline(b"one")?;
-        half.one(2).send_inline(b"the usual one")?;
+        half.one(1).send(Inline(b"one"))?;
+        half.one(2).send(Inline(b"another"))?;
         half.batch().ring()?;
-        half.post(|batch| batch.send_inline(b"three").map(drop))?;
+        half.post(|batch| batch.unsignaled(3).send(Inline(b"three")))?;
         half.post(|batch| {
-            batch.send_inline(b"four")?;
-            batch.send_inline(b"five")?.signaled(5);
+            batch.unsignaled(4).send(Inline(b"four"))?;
+            batch.signaled(5).send(Inline(b"five"))?;
             Ok(())
         })
         .map(drop)
     }
 
     /// Would catch requests that go into the ring of a queue pair that does not send, and one that is not
-    /// asked whether it does because requests are usual ones.
+    /// asked whether it does.
     #[test]
     fn a_queue_pair_that_does_not_send_takes_no_request() {
         for mut half in halves(QpState::RESET) {
             for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
-                half.sender.shared.store(state);
+                half.checks.shared.store(state);
                 let refused = Err(PostError::WrongState { state });
                 for _ in 0..2 {
-                    assert_eq!(half.one(1).send_inline(b"early"), refused);
+                    assert_eq!(half.one(1).send(Inline(b"early")), refused);
                     let mut batch = half.batch();
-                    batch.send_inline(b"early").unwrap().signaled(1);
-                    batch.send_inline(b"early").unwrap().signaled(2);
-                    assert_eq!(batch.ring().map(drop), refused);
-                    assert_eq!(half.batch().ring().map(drop), refused);
+                    assert_eq!(batch.signaled(1).send(Inline(b"early")), refused);
+                    assert_eq!(batch.unsignaled(2).send(Inline(b"early")), refused);
+                    assert_eq!((batch.len(), batch.ring()), (0, Ok(0)));
                 }
                 assert_eq!(half.in_flight(), 0);
             }
-            half.sender.shared.store(QpState::RTS);
+            half.checks.shared.store(QpState::RTS);
             post(&mut half).unwrap();
             assert_eq!(half.in_flight(), 5);
             // After a reset the state is asked again.
             half.queue_to_reset();
-            half.sender.shared.store(QpState::RESET);
+            half.checks.shared.store(QpState::RESET);
             let refused = PostError::WrongState {
                 state: QpState::RESET,
             };
-            assert_eq!(half.one(1).send_inline(b"late"), Err(refused));
+            assert_eq!(half.one(1).send(Inline(b"late")), Err(refused));
             let mut batch = half.batch();
-            batch.send_inline(b"late").unwrap();
-            assert_eq!(batch.ring(), Err(refused));
+            assert_eq!(batch.unsignaled(0).send(Inline(b"late")), Err(refused));
+            drop(batch);
         }
     }
 
-    /// Would catch memory of others that is sent, or a peer's that is written beyond its slice, where
-    /// requests are usual ones and where they are not yet.
+    /// Would catch memory of others that is sent, or a peer's that is written beyond its slice.
     #[test]
     fn every_request_is_checked() {
         for mut half in halves(QpState::RTS) {
-            let (pd, lkey) = (half.sender.fixed.pd, LocalKey(1));
+            let (pd, lkey) = (half.checks.fixed.pd, LocalKey(1));
             let of = |length, pd| LocalSlice::new(0x1000, length, lkey, pd);
             let to = |length| RemoteSlice {
                 address: 0x2000,
@@ -925,12 +490,12 @@ mod tests {
                 for (from, to, error) in &cases {
                     assert_eq!(half.one(1).write(from, *to), Err(*error));
                     let mut batch = half.batch();
-                    assert_eq!(batch.write(from, *to).err(), Some(*error));
+                    assert_eq!(batch.unsignaled(0).write(from, *to).err(), Some(*error));
                 }
                 let many = [of(1, pd); 64];
                 let refused = half.one(1).write(many, to(64));
                 assert!(matches!(refused, Err(PostError::TooManySges { .. })));
-                let refused = half.one(1).send_inline(&[0; 4096]);
+                let refused = half.one(1).send(Inline(&[0; 4096]));
                 assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
                 let before = half.in_flight();
                 // Nothing, and as much as there may be, are not as usual but are taken.

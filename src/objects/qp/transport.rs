@@ -4,38 +4,11 @@ use std::fmt::Debug;
 
 use uverbs_uapi::enums::QpType;
 
-use crate::work::PostError;
+pub use super::destination::{Peer, PeerSrq, Reaches};
+use crate::ah::UdPeer;
 
-pub(super) mod sealed {
-    use std::fmt::Debug;
-
-    use crate::work::PostError;
-
-    pub trait Sealed {
-        /// What a batch keeps of the peer's shared receive queue, where requests name one.
-        type Srq: Copy + Debug + Send + Sync + 'static;
-        /// No queue has been named yet.
-        const NO_SRQ: Self::Srq;
-        /// The queue that was named, if requests name one.
-        fn named(srq: Self::Srq) -> Result<Option<u32>, PostError>;
-    }
-}
-
-/// A transport whose requests name no shared receive queue.
-macro_rules! names_no_srq {
-    ($($Transport:ident)*) => {
-        $(
-            impl sealed::Sealed for $Transport {
-                type Srq = ();
-                const NO_SRQ: () = ();
-
-                #[inline(always)]
-                fn named((): ()) -> Result<Option<u32>, PostError> {
-                    Ok(None)
-                }
-            }
-        )*
-    };
+mod sealed {
+    pub trait Sealed {}
 }
 
 /// A transport service.
@@ -56,7 +29,7 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair is not connected to a peer",
     label = "this needs a connected queue pair",
-    note = "datagrams take a destination with each request: use the `_to` methods, such as `send_to`"
+    note = "a `Ud` or `Srd` queue pair names a destination with each request"
 )]
 pub trait Connected: Transport {}
 
@@ -64,16 +37,9 @@ pub trait Connected: Transport {}
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair takes no destination with a request",
     label = "this needs a datagram queue pair",
-    note = "a connected queue pair sends to its peer: use the methods without `_to`, such as `send`"
+    note = "a connected queue pair sends to its peer"
 )]
-pub trait Datagram: Transport {}
-
-/// A transport whose requests name a shared receive queue of the peer.
-#[diagnostic::on_unimplemented(
-    message = "a `{Self}` queue pair names no shared receive queue of its peer",
-    label = "only XRC queue pairs do"
-)]
-pub trait NamesSrq: Transport + sealed::Sealed<Srq = Option<u32>> {}
+pub trait Datagram: for<'a> Reaches<UdPeer<'a>> {}
 
 /// A transport with RDMA WRITE.
 #[diagnostic::on_unimplemented(
@@ -101,28 +67,28 @@ pub trait Atomic: Transport {}
     message = "`{Self}` has no SEND with invalidation",
     label = "only RC and XRC queue pairs can invalidate a key of the peer"
 )]
-pub trait RemoteInvalidate: Connected {}
+pub trait RemoteInvalidate: Transport {}
 
 /// A transport on which memory windows are bound and invalidated.
 #[diagnostic::on_unimplemented(
     message = "memory windows cannot be bound on a `{Self}` queue pair",
     label = "only RC, UC and XRC queue pairs have memory windows"
 )]
-pub trait BindWindow: Connected {}
+pub trait BindWindow: Transport {}
 
 /// A transport with FLUSH.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no FLUSH",
     label = "only RC queue pairs have FLUSH"
 )]
-pub trait RdmaFlush: Connected {}
+pub trait RdmaFlush: Transport {}
 
 /// A transport with ATOMIC WRITE.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no ATOMIC WRITE",
     label = "only RC queue pairs have ATOMIC WRITE"
 )]
-pub trait AtomicWrite: Connected {}
+pub trait AtomicWrite: Transport {}
 
 /// Reliable connection: in order, acknowledged, with every operation.
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +103,7 @@ pub enum Uc {}
 pub enum Ud {}
 
 /// Extended reliable connection, the sending end: like [`Rc`], but each message names a shared receive queue
-/// of the peer ([`Batch::to_srq`](crate::Batch::to_srq)). See [`xrcd`](crate::xrcd).
+/// of the peer ([`PeerSrq`](crate::PeerSrq)). See [`xrcd`](crate::xrcd).
 #[derive(Clone, Copy, Debug)]
 pub enum Xrc {}
 
@@ -148,35 +114,17 @@ pub enum Xrc {}
 pub enum Srd {}
 
 /// A transport chosen at run time. It has all methods; one that the actual transport lacks fails with
-/// [`PostError::NotInTransport`] or [`PostError::Destination`].
+/// [`PostError::NotInTransport`](crate::PostError::NotInTransport) or
+/// [`PostError::Destination`](crate::PostError::Destination).
 #[derive(Clone, Copy, Debug)]
 pub enum Any {}
 
-names_no_srq! { Rc Uc Ud Srd }
-
-impl sealed::Sealed for Xrc {
-    type Srq = Option<u32>;
-    const NO_SRQ: Option<u32> = None;
-
-    #[inline(always)]
-    fn named(srq: Option<u32>) -> Result<Option<u32>, PostError> {
-        match srq {
-            Some(_) => Ok(srq),
-            None => Err(PostError::Destination),
-        }
-    }
-}
-
-/// Whether one has to be named is decided at run time.
-impl sealed::Sealed for Any {
-    type Srq = Option<u32>;
-    const NO_SRQ: Option<u32> = None;
-
-    #[inline(always)]
-    fn named(srq: Option<u32>) -> Result<Option<u32>, PostError> {
-        Ok(srq)
-    }
-}
+impl sealed::Sealed for Rc {}
+impl sealed::Sealed for Uc {}
+impl sealed::Sealed for Ud {}
+impl sealed::Sealed for Xrc {}
+impl sealed::Sealed for Srd {}
+impl sealed::Sealed for Any {}
 
 impl Transport for Rc {
     const TYPE: Option<QpType> = Some(QpType::RC);
@@ -201,9 +149,6 @@ impl Connected for Rc {}
 impl Connected for Uc {}
 impl Connected for Xrc {}
 impl Connected for Any {}
-
-impl NamesSrq for Xrc {}
-impl NamesSrq for Any {}
 
 impl Datagram for Ud {}
 impl Datagram for Srd {}

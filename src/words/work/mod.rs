@@ -25,6 +25,6 @@ pub(crate) use progress::Progress;
 pub(crate) use request::Pieces;
 pub use request::Placement;
 pub(crate) use request::{
-    Bind, Bounds, DatagramTo, Destination, Element, Operation, Payload, Remote,
+    Bind, Bounds, DatagramTo, Destination, Element, Operation, Payload, Remote, WorkRequest,
 };
 pub use wall_clock::WallClock;

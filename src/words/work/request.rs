@@ -7,10 +7,23 @@
 use std::ptr::{NonNull, with_exposed_provenance};
 
 use uverbs_uapi::enums::FlushLevel;
-use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
+use uverbs_uapi::flags::{AccessFlags, FlushPlacement, SendFlags};
 use uverbs_uapi::types::Sge;
 
 use super::{LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
+
+/// A send work request. `A` is an address handle as the driver knows it.
+#[derive(Debug)]
+pub(crate) struct WorkRequest<'a, A> {
+    /// The id that its completion has.
+    pub(crate) wr_id: u64,
+    /// FENCE, SIGNALED and SOLICITED.
+    pub(crate) flags: SendFlags,
+    pub(crate) operation: Operation,
+    /// Where it goes, unless that is the peer of the queue pair.
+    pub(crate) to: Option<Destination<'a, A>>,
+    pub(crate) payload: Payload<'a>,
+}
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,6 +299,15 @@ pub(crate) struct DatagramTo<'a, A> {
 }
 
 // By hand: the handle itself need not be `Copy`.
+impl<A> Copy for WorkRequest<'_, A> {}
+
+impl<A> Clone for WorkRequest<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
 impl<A> Copy for Destination<'_, A> {}
 
 impl<A> Clone for Destination<'_, A> {

@@ -95,10 +95,10 @@ impl Exchange {
     /// If the request fails.
     pub fn write_to(&mut self, target: RemoteSlice) -> Result {
         self.fill_source()?;
-        let mut batch = self.a.send();
+        let mut batch = self.a.batch();
         batch
-            .write(self.source.slice(..)?, target.slice(..LENGTH)?)?
-            .signaled(3);
+            .signaled(3)
+            .write(self.source.slice(..)?, target.slice(..LENGTH)?)?;
         batch.ring()?;
         self.complete(1)
     }
@@ -109,10 +109,10 @@ impl Exchange {
     /// If the request fails or other bytes come.
     pub fn read_from(&mut self, from: RemoteSlice) -> Result {
         self.source.write_at(0, &[0; LENGTH])?;
-        let mut batch = self.a.send();
+        let mut batch = self.a.batch();
         batch
-            .read(self.source.slice(..)?, from.slice(..LENGTH)?)?
-            .signaled(4);
+            .signaled(4)
+            .read(self.source.slice(..)?, from.slice(..LENGTH)?)?;
         batch.ring()?;
         self.complete(1)?;
         same_bytes(&self.source, &self.sent(), "what was read")
@@ -120,11 +120,11 @@ impl Exchange {
 
     fn send(&mut self) -> Result {
         self.fill_source()?;
-        let mut batch = self.b.recv();
+        let mut batch = self.b.recv_batch();
         batch.post(1, self.target.slice(..)?)?;
-        batch.ring()?;
-        let mut batch = self.a.send();
-        batch.send(self.source.slice(..)?)?.signaled(2);
+        batch.ring();
+        let mut batch = self.a.batch();
+        batch.signaled(2).send(self.source.slice(..)?)?;
         batch.ring()?;
         self.complete(2)?;
         same_bytes(&self.target, &self.sent(), "what was received")

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::result::Result as Either;
 
 use uverbs::{
-    Access, Batch, Caps, ConnectOptions, Context, Cq, Mr, Pd, PostError, Qp, QpState, Ud,
-    qp::{Posted, QpBuilder},
+    Access, Caps, ConnectOptions, Context, Cq, Mr, Pd, PostError, Qp, QpState, Request, Ud,
+    qp::QpBuilder,
     transport::{Connected, StaticTransport, Transport},
 };
 
@@ -165,9 +165,9 @@ impl<T: Transport> Side<T> {
     /// If it does not fit.
     pub fn post_recv(&mut self, wr_id: u64, range: Range<usize>) -> Result {
         let slice = self.mr.slice(range)?;
-        let mut batch = self.qp.recv();
+        let mut batch = self.qp.recv_batch();
         batch.post(wr_id, slice)?;
-        batch.ring()?;
+        batch.ring();
         Ok(())
     }
 
@@ -177,9 +177,9 @@ impl<T: Transport> Side<T> {
     /// If it cannot be posted, or does not complete.
     pub fn post<'q>(
         &'q mut self,
-        add: impl for<'b> FnOnce(&'b mut Batch<'q, T>) -> Either<Posted<'b>, PostError>,
+        fill: impl FnOnce(Request<'_, 'q, T>) -> Either<(), PostError>,
     ) -> Result<Wc> {
-        self.post_own(|batch, _| add(batch))
+        self.post_own(|request, _| fill(request))
     }
 
     /// As [`post`](Self::post), for a request that names its memory.
@@ -188,10 +188,10 @@ impl<T: Transport> Side<T> {
     /// As for `post`.
     pub fn post_own<'q>(
         &'q mut self,
-        add: impl for<'b> FnOnce(&'b mut Batch<'q, T>, &'q Mr<Vec<u8>>) -> Either<Posted<'b>, PostError>,
+        fill: impl FnOnce(Request<'_, 'q, T>, &'q Mr<Vec<u8>>) -> Either<(), PostError>,
     ) -> Result<Wc> {
-        let mut batch = self.qp.send();
-        add(&mut batch, &self.mr)?.signaled(7);
+        let mut batch = self.qp.batch();
+        fill(batch.signaled(7), &self.mr)?;
         batch.ring()?;
         completion(&mut self.cq)
     }

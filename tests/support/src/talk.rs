@@ -2,8 +2,8 @@
 //! something else, such as the way to the kernel, and what the tests of the data path start with.
 
 use uverbs::{
-    Mr, WcOpcode,
-    transport::{Atomic, Connected, Datagram, RdmaRead, RdmaWrite, Transport},
+    Inline, Mr, WcOpcode,
+    transport::{Atomic, Datagram, Peer, RdmaRead, RdmaWrite, Reaches, Transport},
 };
 
 use crate::{Pair, QKEY, Result, Side, Wc, completion, device, nothing, pattern, same, until};
@@ -18,16 +18,16 @@ pub const GRH: usize = 40;
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn sends<T: Connected>(pair: &mut Pair<T>) -> Result {
+pub fn sends<T: Reaches<Peer>>(pair: &mut Pair<T>) -> Result {
     for (seed, imm) in [(1, None), (2, Some(0xcafe_f00d))] {
         let bytes = pattern(seed, LENGTH);
         pair.a.mr.write_at(0, &bytes)?;
         pair.b.post_recv(seed, 0..LENGTH + 10)?;
         let from = pair.a.mr.slice(..LENGTH)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         match imm {
-            None => batch.send(from)?.signaled(seed),
-            Some(imm) => batch.send_imm(from, imm)?.signaled(seed),
+            None => batch.signaled(seed).send(from)?,
+            Some(imm) => batch.signaled(seed).send_imm(from, imm)?,
         };
         batch.ring()?;
         sent(pair, seed, WcOpcode::SEND)?;
@@ -36,10 +36,10 @@ pub fn sends<T: Connected>(pair: &mut Pair<T>) -> Result {
     for (seed, imm) in [(3, None), (4, Some(7))] {
         let bytes = pattern(seed, 60);
         pair.b.post_recv(seed, 0..64)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         match imm {
-            None => batch.send_inline(&bytes)?.signaled(seed),
-            Some(imm) => batch.send_imm_inline(&bytes, imm)?.signaled(seed),
+            None => batch.signaled(seed).send(Inline(&bytes))?,
+            Some(imm) => batch.signaled(seed).send_imm(Inline(&bytes), imm)?,
         };
         batch.ring()?;
         sent(pair, seed, WcOpcode::SEND)?;
@@ -52,7 +52,7 @@ pub fn sends<T: Connected>(pair: &mut Pair<T>) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn writes<T: Connected + RdmaWrite>(pair: &mut Pair<T>) -> Result {
+pub fn writes<T: Reaches<Peer> + RdmaWrite>(pair: &mut Pair<T>) -> Result {
     for (seed, imm, inline) in [
         (11, Some(0x0102_0304), false),
         (12, None, false),
@@ -67,12 +67,12 @@ pub fn writes<T: Connected + RdmaWrite>(pair: &mut Pair<T>) -> Result {
         }
         let from = pair.a.mr.slice(100..100 + length)?;
         let to = pair.b.mr.remote().slice(1000..)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         match (imm, inline) {
-            (None, false) => batch.write(from, to)?.signaled(seed),
-            (Some(imm), false) => batch.write_imm(from, to, imm)?.signaled(seed),
-            (None, true) => batch.write_inline(&bytes, to)?.signaled(seed),
-            (Some(imm), true) => batch.write_imm_inline(&bytes, to, imm)?.signaled(seed),
+            (None, false) => batch.signaled(seed).write(from, to)?,
+            (Some(imm), false) => batch.signaled(seed).write_imm(from, to, imm)?,
+            (None, true) => batch.signaled(seed).write(Inline(&bytes), to)?,
+            (Some(imm), true) => batch.signaled(seed).write_imm(Inline(&bytes), to, imm)?,
         };
         batch.ring()?;
         sent(pair, seed, WcOpcode::RDMA_WRITE)?;
@@ -91,14 +91,14 @@ pub fn writes<T: Connected + RdmaWrite>(pair: &mut Pair<T>) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn reads<T: Connected + RdmaRead>(pair: &mut Pair<T>) -> Result {
+pub fn reads<T: Reaches<Peer> + RdmaRead>(pair: &mut Pair<T>) -> Result {
     let bytes = pattern(21, LENGTH);
     pair.b.mr.write_at(5, &bytes)?;
     let into = pair.a.mr.slice(..LENGTH)?;
-    let mut batch = pair.a.qp.send();
+    let mut batch = pair.a.qp.batch();
     batch
-        .read(into, pair.b.mr.remote().slice(5..)?)?
-        .signaled(21);
+        .signaled(21)
+        .read(into, pair.b.mr.remote().slice(5..)?)?;
     batch.ring()?;
     let wc = sent(pair, 21, WcOpcode::RDMA_READ)?;
     same(wc.byte_len, LENGTH as u32, "bytes read")?;
@@ -109,7 +109,7 @@ pub fn reads<T: Connected + RdmaRead>(pair: &mut Pair<T>) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn atomics<T: Connected + Atomic>(pair: &mut Pair<T>) -> Result {
+pub fn atomics<T: Reaches<Peer> + Atomic>(pair: &mut Pair<T>) -> Result {
     let at = pair.b.mr.remote().slice(8..16)?;
     let start = 0x0102_0304_0506_0708_u64;
     pair.b.mr.write_at(8, &start.to_ne_bytes())?;
@@ -123,10 +123,10 @@ pub fn atomics<T: Connected + Atomic>(pair: &mut Pair<T>) -> Result {
     let mut before = start;
     for (id, (compare, value, after)) in (31..).zip(steps) {
         let into = pair.a.mr.slice(16..24)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         match compare {
-            Some(compare) => batch.compare_swap(into, at, compare, value)?.signaled(id),
-            None => batch.fetch_add(into, at, value)?.signaled(id),
+            Some(compare) => batch.signaled(id).compare_swap(into, at, compare, value)?,
+            None => batch.signaled(id).fetch_add(into, at, value)?,
         };
         batch.ring()?;
         let opcode = compare.map_or(WcOpcode::FETCH_ADD, |_| WcOpcode::COMP_SWAP);
@@ -167,12 +167,12 @@ pub fn datagrams<T: Datagram>(pair: &mut Pair<T>) -> Result {
         pair.a.mr.write_at(0, &bytes)?;
         pair.b.post_recv(seed, 0..GRH + length)?;
         let from = pair.a.mr.slice(..length)?;
-        let mut batch = pair.a.qp.send();
+        let mut batch = pair.a.qp.batch();
         match (imm, inline) {
-            (None, false) => batch.send_to(to, from)?.signaled(seed),
-            (Some(imm), false) => batch.send_imm_to(to, from, imm)?.signaled(seed),
-            (None, true) => batch.send_inline_to(to, &bytes)?.signaled(seed),
-            (Some(imm), true) => batch.send_imm_inline_to(to, &bytes, imm)?.signaled(seed),
+            (None, false) => batch.signaled(seed).to(to).send(from)?,
+            (Some(imm), false) => batch.signaled(seed).to(to).send_imm(from, imm)?,
+            (None, true) => batch.signaled(seed).to(to).send(Inline(&bytes))?,
+            (Some(imm), true) => batch.signaled(seed).to(to).send_imm(Inline(&bytes), imm)?,
         };
         batch.ring()?;
         sent(pair, seed, WcOpcode::SEND)?;
@@ -237,10 +237,10 @@ pub fn arrived(mr: &Mr<Vec<u8>>, offset: usize, bytes: &[u8]) -> Result {
 ///
 /// # Errors
 /// If it fails, or something else comes than was sent.
-pub fn writes_inline<T: Connected + RdmaWrite>(pair: &mut Pair<T>) -> Result {
+pub fn writes_inline<T: Reaches<Peer> + RdmaWrite>(pair: &mut Pair<T>) -> Result {
     let to = pair.b.mr.remote();
-    let mut batch = pair.a.qp.send();
-    batch.write_inline(b"child", to)?.signaled(61);
+    let mut batch = pair.a.qp.batch();
+    batch.signaled(61).write(Inline(b"child"), to)?;
     batch.ring()?;
     sent(pair, 61, WcOpcode::RDMA_WRITE).map(drop)
 }

@@ -14,7 +14,7 @@ use support::{
 };
 use uverbs::dm::{Dm, ExportedDm};
 use uverbs::mr::{DmabufMr, RegisterError};
-use uverbs::{Access, Cause, Context, Pd, Rc, WcOpcode, WcStatus, error::Errno};
+use uverbs::{Access, Cause, Context, Inline, Pd, Rc, WcOpcode, WcStatus, error::Errno};
 
 use super::{is_dmabuf, open_dmabufs};
 
@@ -102,7 +102,7 @@ fn fill(pair: &mut Pair<Rc>, mr: &DmabufMr, seed: u64) -> Result<Vec<u8>> {
     let content = pattern(seed, LENGTH);
     pair.a.mr.write_at(0, &content)?;
     pair.a
-        .post_own(|batch, own| batch.write(own.slice(..)?, mr.remote()))?
+        .post_own(|request, own| request.write(own.slice(..)?, mr.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
     Ok(content)
 }
@@ -116,17 +116,17 @@ fn is_dead(pair: &mut Pair<Rc>, mr: &DmabufMr) -> Result {
     };
     let wc = pair
         .a
-        .post(|batch| batch.write_inline(b"too late", mr.remote().slice(..8)?))?;
+        .post(|request| request.write(Inline(b"too late"), mr.remote().slice(..8)?))?;
     same(wc.status, WcStatus::REM_ACCESS_ERR, "a WRITE")?;
     again(pair)?;
     let wc = pair
         .a
-        .post_own(|batch, own| batch.read(own.slice(..)?, mr.remote()))?;
+        .post_own(|request, own| request.read(own.slice(..)?, mr.remote()))?;
     same(wc.status, WcStatus::REM_ACCESS_ERR, "a READ")?;
     again(pair)?;
     let target = pair.a.mr.remote().slice(..LENGTH)?;
-    let mut batch = pair.b.qp.send();
-    batch.write(mr.slice(..)?, target)?.signaled(3);
+    let mut batch = pair.b.qp.batch();
+    batch.signaled(3).write(mr.slice(..)?, target)?;
     batch.ring()?;
     let wc = completion(&mut pair.b.cq)?;
     same(wc.status, WcStatus::LOC_PROT_ERR, "a WRITE from there")?;
@@ -162,7 +162,7 @@ fn of_device_memory() -> Result {
     let content = pattern(2, LENGTH);
     dm.write_at(0, &content)?;
     pair.a
-        .post_own(|batch, own| batch.read(own.slice(..)?, mr.remote()))?
+        .post_own(|request, own| request.read(own.slice(..)?, mr.remote()))?
         .is(WcOpcode::RDMA_READ)?;
     same(pair.a.bytes(0, LENGTH)? == content, true, "what was read")?;
     // A region in a part of it, by the dma-buf under another number.
@@ -171,7 +171,7 @@ fn of_device_memory() -> Result {
         Err(refused) => return Err(refused.error.into()),
     };
     pair.a
-        .post(|batch| batch.write_inline(&[b'p'; 100], part.remote()))?
+        .post(|request| request.write(Inline(&[b'p'; 100]), part.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
     let mut expected = content;
     expected[4096..4196].fill(b'p');
@@ -180,7 +180,7 @@ fn of_device_memory() -> Result {
     beyond.address += 96;
     let wc = pair
         .a
-        .post(|batch| batch.write_inline(b"too far!", beyond))?;
+        .post(|request| request.write(Inline(b"too far!"), beyond))?;
     same(wc.status, WcStatus::REM_ACCESS_ERR, "beyond the part")?;
     same(bytes(&dm)? == expected, true, "after that")?;
     mr.deregister()?;
@@ -211,7 +211,7 @@ fn revoked_by_the_end() -> Result {
     drop(dm.disown()?);
     // The memory is there as long as the file: the region still leads to it.
     pair.a
-        .post_own(|batch, own| batch.read(own.slice(..)?, mr.remote()))?
+        .post_own(|request, own| request.read(own.slice(..)?, mr.remote()))?
         .is(WcOpcode::RDMA_READ)?;
     drop(exporter);
     is_dead(&mut pair, &mr)?;
@@ -226,9 +226,9 @@ fn revoked_in_flight() -> Result {
     let mut control = Control::open()?;
     control.ask("stall", json!({"function": 0, "on": true}))?;
     let posted = || -> Result {
-        let mut batch = pair.a.qp.send();
-        batch.write(pair.a.mr.slice(..)?, mr.remote())?.signaled(1);
-        batch.write(pair.a.mr.slice(..)?, mr.remote())?.signaled(2);
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(1).write(pair.a.mr.slice(..)?, mr.remote())?;
+        batch.signaled(2).write(pair.a.mr.slice(..)?, mr.remote())?;
         batch.ring()?;
         Ok(dm.free()?)
     }();
@@ -248,9 +248,9 @@ fn revoked_under_receives() -> Result {
     let mut pair = pair()?;
     let (dm, exported) = export(&pair.context)?;
     let mr = region(&pair.pd, exported)?;
-    let mut batch = pair.b.qp.recv();
+    let mut batch = pair.b.qp.recv_batch();
     batch.post(1, mr.slice(..100)?)?;
-    batch.ring()?;
+    batch.ring();
     dm.free()?;
     let Err(refused) = mr.deregister() else {
         return fail("a region was deregistered under a receive");
@@ -258,7 +258,7 @@ fn revoked_under_receives() -> Result {
     if !matches!(refused.error.cause(), Cause::Busy(_)) {
         return fail(format!("another error: {}", refused.error));
     }
-    let wc = pair.a.post(|batch| batch.send_inline(b"nowhere"))?;
+    let wc = pair.a.post(|request| request.send(Inline(b"nowhere")))?;
     same(wc.status, WcStatus::REM_OP_ERR, "the SEND")?;
     let wc = completion(&mut pair.b.cq)?;
     same(

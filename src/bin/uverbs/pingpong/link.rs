@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use uverbs::{
-    Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Device, Endpoint, Mr,
+    Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Device, Endpoint, Inline, Mr,
     OpenOptions, Pd, Qp,
     device::PortState,
     qp::{Mtu, QpType},
@@ -305,16 +305,14 @@ impl End {
         }
         let to = self.peer.as_ref();
         let to = to.map(|peer| peer.path.to(peer.qpn, peer.qkey));
-        let mut batch = self.qp.send();
+        let request = self.qp.one(SEND);
         let posted = match (to, self.inline) {
-            (None, true) => batch.send_inline(&self.scratch),
-            (Some(to), true) => batch.send_inline_to(to, &self.scratch),
-            (None, false) => batch.send(slice),
-            (Some(to), false) => batch.send_to(to, slice),
+            (None, true) => request.send(Inline(&self.scratch)),
+            (Some(to), true) => request.to(to).send(Inline(&self.scratch)),
+            (None, false) => request.send(slice),
+            (Some(to), false) => request.to(to).send(slice),
         };
-        posted.map_err(uverbs::Error::from)?.signaled(SEND);
-        batch.ring().map_err(uverbs::Error::from)?;
-        Ok(())
+        Ok(posted.map_err(uverbs::Error::from)?)
     }
 
     /// The message of receive `number`, counted from 0, which must be the last one or the one before.
@@ -343,12 +341,12 @@ impl End {
 impl Memory {
     /// Posts so many receives from that number on.
     fn post_receives<T: Transport>(&self, qp: &mut Qp<T>, first: u64, count: u32) -> Result<()> {
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         for number in (first..).take(count as usize) {
             let into = self.slice(self.place(number))?;
             batch.post(RECV, into).map_err(uverbs::Error::from)?;
         }
-        batch.ring().map_err(uverbs::Error::from)?;
+        batch.ring();
         Ok(())
     }
 

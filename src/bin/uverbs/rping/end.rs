@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use uverbs::cm::{Connection, Event, Failed, Params, Pending, Request, Resolved};
-use uverbs::{Access, Caps, Context, Cq, Mr, Pd, Qp, Rc, RemoteSlice, WcOpcode};
+use uverbs::{Access, Caps, Context, Cq, Inline, Mr, Pd, Qp, Rc, RemoteSlice, WcOpcode};
 
 use super::wire::{MESSAGE, Text, decode, encode};
 use crate::failure::{Failure, Kind, Result};
@@ -76,9 +76,9 @@ impl Ground {
 
     fn receive(&self, qp: &mut Qp<Rc>) -> Result<()> {
         let slice = self.inbox.slice(..).map_err(failed)?;
-        let mut batch = qp.recv();
+        let mut batch = qp.recv_batch();
         batch.post(RECV, slice).map_err(uverbs::Error::from)?;
-        batch.ring().map_err(uverbs::Error::from)?;
+        batch.ring();
         Ok(())
     }
 }
@@ -184,12 +184,8 @@ impl End {
         };
         let length = usize::try_from(from.length).map_err(|_| too_long())?;
         let slice = self.ground.source.slice(..length).map_err(|_| too_long())?;
-        let mut batch = self.connection.send();
-        batch
-            .read(slice, from)
-            .map_err(uverbs::Error::from)?
-            .signaled(RDMA);
-        batch.ring().map_err(uverbs::Error::from)?;
+        let read = self.connection.one(RDMA).read(slice, from);
+        read.map_err(uverbs::Error::from)?;
         self.rdma_done()?;
         let mut bytes = vec![0; length];
         self.ground.source.read_at(0, &mut bytes).map_err(failed)?;
@@ -204,12 +200,8 @@ impl End {
             Failure::new(Kind::Peer, text)
         })?;
         let slice = self.ground.source.slice(..length).map_err(failed)?;
-        let mut batch = self.connection.send();
-        batch
-            .write(slice, to)
-            .map_err(uverbs::Error::from)?
-            .signaled(RDMA);
-        batch.ring().map_err(uverbs::Error::from)?;
+        let written = self.connection.one(RDMA).write(slice, to);
+        written.map_err(uverbs::Error::from)?;
         self.rdma_done()
     }
 
@@ -225,7 +217,7 @@ impl End {
             .ok_or_else(gone)?;
         let message = encode(memory);
         let posted = self.connection.post(|batch| {
-            batch.send_inline(&message)?.signaled(SEND);
+            batch.signaled(SEND).send(Inline(&message))?;
             Ok(())
         });
         posted.map_err(uverbs::Error::from)?;

@@ -253,25 +253,23 @@ impl Pair {
         }
     }
 
-    /// Posts a request alone.
+    /// Posts a request alone, with this id and these flags.
     pub(super) fn post(
         &mut self,
         operation: Operation,
         payload: Payload<'_>,
-        dress: impl FnOnce(&mut SendQueue),
+        (id, flags): (u64, SendFlags),
     ) -> Result<(), PostError> {
-        let batch = sending(&mut self.send);
-        batch.write(0, SendFlags::empty(), operation, None, payload)?;
-        dress(batch);
+        let mut batch = sending(&mut self.send);
+        batch.write(id, flags, operation, None, payload)?;
         batch.ring().unwrap();
         Ok(())
     }
 
     /// Posts a SEND of nothing with this id.
     pub(super) fn send_nothing(&mut self, id: u64) -> Result<(), PostError> {
-        self.post(Operation::Send, Payload::Gather(&[]), |slot| {
-            slot.amend(Some(id), SendFlags::empty())
-        })
+        let options = (id, SendFlags::empty());
+        self.post(Operation::Send, Payload::Gather(&[]), options)
     }
 
     /// The bytes of a send request: so many from the start of a block, going round the ring.

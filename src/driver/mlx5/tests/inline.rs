@@ -255,10 +255,8 @@ fn a_ring_that_starts_anew_is_not_looked_at() {
     let mut buffer = Buffer::new();
     let slices = [buffer.slice(0, 8)];
     let read = Operation::Read { remote: REMOTE };
-    pair.post(read, Payload::Gather(&slices), |slot| {
-        slot.amend(Some(3), SendFlags::empty())
-    })
-    .unwrap();
+    pair.post(read, Payload::Gather(&slices), (3, SendFlags::empty()))
+        .unwrap();
     let mut entry = completion(cqe::REQ, pair.number, 0);
     entry.sop_drop_qpn = Be32::new(u32::from(opcode::RDMA_READ) << 24);
     write(&mut producer, entry, &[7; 8], 8, Format::Bytes32);
@@ -307,9 +305,11 @@ fn what_comes_back_goes_where_the_request_wants_it() {
             true => (0..5).map(|at| buffer.slice(at * 40, 6)).collect(),
             false => vec![buffer.slice(3, 8)],
         };
-        pair.post(operation, Payload::Gather(&slices), |queue| {
-            queue.amend(Some(turn), SendFlags::empty())
-        })
+        pair.post(
+            operation,
+            Payload::Gather(&slices),
+            (turn, SendFlags::empty()),
+        )
         .unwrap();
         let (_, posted) = pair.record();
         let mut entry = completion(cqe::REQ, pair.number, block);
@@ -373,7 +373,7 @@ proptest! {
         }
         let slice = buffer.slice(90, 20);
         let read = Operation::Read { remote: REMOTE };
-        pair.post(read, Payload::Gather(&[slice]), |_| {}).unwrap();
+        pair.post(read, Payload::Gather(&[slice]), (0, SendFlags::empty())).unwrap();
         for (data, op_own, claimed, counter) in entries {
             let mut entry = completion(0, pair.number, counter);
             entry.op_own = op_own;

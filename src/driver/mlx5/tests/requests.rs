@@ -5,7 +5,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{AccessFlags, SendFlags};
 use uverbs_uapi::types::Sge;
 
-use super::super::format::{FM_CE_SE, SEND_DOORBELL};
+use super::super::format::SEND_DOORBELL;
 use super::super::qp::{recv_layout, send_layout};
 use super::super::{Limits, entries, srq};
 use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
@@ -15,6 +15,9 @@ use crate::work::{
     Bind, Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote,
     RemoteKey,
 };
+
+/// Where the flags of a control segment lie.
+const FM_CE_SE: usize = 11;
 
 const REMOTE: Remote = Remote {
     address: 0x1122_3344_5566_7788,
@@ -131,8 +134,7 @@ fn each_operation_has_its_segments() {
     let mut index = 0;
     for (operation, payload, opcode, imm, rest) in cases {
         let both = SendFlags::SIGNALED | SendFlags::SOLICITED;
-        pair.post(operation, payload, |slot| slot.amend(None, both))
-            .unwrap();
+        pair.post(operation, payload, (0, both)).unwrap();
         let units = 1 + rest.len().div_ceil(16);
         let expected = [control(index, opcode, units as u8, 0x0a, imm), rest].concat();
         assert_eq!(
@@ -150,7 +152,8 @@ fn each_operation_has_its_segments() {
     }
     let mut pair = rc();
     let full = Payload::Gather(&[slices[0], slices[2]]);
-    pair.post(Operation::Send, full, |_| {}).unwrap();
+    pair.post(Operation::Send, full, (0, SendFlags::empty()))
+        .unwrap();
     assert_eq!(pair.sent(0, 48), [control(0, 0x0a, 3, 0, 0), two].concat());
 }
 
@@ -160,12 +163,17 @@ fn inline_bytes_follow_their_length() {
     let mut pair = rc();
     let bytes: Vec<u8> = (1..=33).collect();
     let write = Operation::Write { remote: REMOTE };
-    pair.post(write, Payload::Inline(&bytes), |_| {}).unwrap();
+    pair.post(write, Payload::Inline(&bytes), (0, SendFlags::empty()))
+        .unwrap();
     let head = (33_u32 | 1 << 31).to_be_bytes();
     let expected = [control(0, 0x08, 5, 0, 0), remote(), head.to_vec(), bytes].concat();
     assert_eq!(pair.sent(0, expected.len()), expected);
-    pair.post(Operation::Send, Payload::Inline(&[]), |_| {})
-        .unwrap();
+    pair.post(
+        Operation::Send,
+        Payload::Inline(&[]),
+        (0, SendFlags::empty()),
+    )
+    .unwrap();
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
 }
 
@@ -178,14 +186,16 @@ fn an_abandoned_change_takes_no_fence() {
         let rkey = RemoteKey(0x1202);
         let invalidate = Operation::LocalInv { rkey };
         let nothing = Payload::Gather(&[]);
-        pair.post(invalidate, nothing, |_| {}).unwrap();
+        pair.post(invalidate, nothing, (0, SendFlags::empty()))
+            .unwrap();
         sending(&mut pair.send)
             .write(0, SendFlags::empty(), invalidate, None, nothing)
             .unwrap();
         if is_empty_batch_rung {
             sending(&mut pair.send).ring().unwrap();
         }
-        pair.post(Operation::Send, nothing, |_| {}).unwrap();
+        pair.post(Operation::Send, nothing, (0, SendFlags::empty()))
+            .unwrap();
         let bytes = pair.sent(2, 16);
         assert_eq!(
             bytes[11] & 0x20,
@@ -225,7 +235,7 @@ fn operands_of_atomics_take_room() {
                 Payload::Sges(&sges[..given]),
                 Payload::Inline(&inline[..16 * given]),
             ] {
-                let batch = sending(&mut pair.send);
+                let mut batch = sending(&mut pair.send);
                 if batch
                     .write(0, SendFlags::empty(), add, None, payload)
                     .is_ok()
@@ -234,7 +244,7 @@ fn operands_of_atomics_take_room() {
                 }
             }
         }
-        let batch = sending(&mut pair.send);
+        let mut batch = sending(&mut pair.send);
         batch
             .write(0, SendFlags::empty(), add, None, Payload::Sges(&sges[..1]))
             .unwrap();
@@ -255,8 +265,12 @@ fn key_changes_say_what_changes() {
         access: AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE,
         of_queue_pair: true,
     };
-    pair.post(Operation::BindMw(bind), Payload::Gather(&[]), |_| {})
-        .unwrap();
+    pair.post(
+        Operation::BindMw(bind),
+        Payload::Gather(&[]),
+        (0, SendFlags::empty()),
+    )
+    .unwrap();
     let bytes = pair.sent(0, 192);
     assert_eq!(bytes[..16], control(0, 0x25, 12, 0, 0x1201));
     // Inline, offset, must be free; the block of units; length, start, key, QP, rights, free.
@@ -278,7 +292,8 @@ fn key_changes_say_what_changes() {
 
     let rkey = RemoteKey(0x1202);
     let invalidate = Operation::LocalInv { rkey };
-    pair.post(invalidate, Payload::Gather(&[]), |_| {}).unwrap();
+    pair.post(invalidate, Payload::Gather(&[]), (0, SendFlags::empty()))
+        .unwrap();
     let bytes = pair.sent(3, 128);
     // The fence is there because the request before changed a key.
     assert_eq!(bytes[..16], control(3, 0x25, 8, 0x20, 0x1202));
@@ -293,7 +308,11 @@ fn key_changes_say_what_changes() {
         length: (1 << 31) + 1,
         ..bind
     };
-    let refused = pair.post(Operation::BindMw(long), Payload::Gather(&[]), |_| {});
+    let refused = pair.post(
+        Operation::BindMw(long),
+        Payload::Gather(&[]),
+        (0, SendFlags::empty()),
+    );
     assert!(matches!(refused, Err(PostError::Window(_))));
 }
 
@@ -302,7 +321,7 @@ fn key_changes_say_what_changes() {
 fn requests_of_xrc_name_a_shared_queue_first() {
     let (cq, _) = cq(63, 64);
     let mut pair = Pair::new(QpType::XRC_SEND, cap(8, 2, 64), &cq, &cq);
-    let batch = sending(&mut pair.send);
+    let mut batch = sending(&mut pair.send);
     let slices = [slice(0xa000, 100)];
     let to = Some(Destination::Srq(0x0003_0201));
     let write = Operation::Write { remote: REMOTE };
@@ -345,15 +364,19 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
         .enumerate()
     {
         let bytes = [turn as u8 + 1; 20];
-        pair.post(Operation::Send, Payload::Inline(&bytes), |_| {})
-            .unwrap();
+        pair.post(
+            Operation::Send,
+            Payload::Inline(&bytes),
+            (0, SendFlags::empty()),
+        )
+        .unwrap();
         assert_eq!(
             pair.page.stored::<64>(at),
             *pair.sent(turn as u32, 64),
             "turn {turn}"
         );
     }
-    let batch = sending(&mut pair.send);
+    let mut batch = sending(&mut pair.send);
     for _ in 0..2 {
         batch
             .write(
@@ -392,13 +415,11 @@ fn where_a_block_is_stored_at_once_requests_are_the_same() {
     let of = [slice(0x5000, 64)];
     let seen = pairs.map(|mut pair| {
         // Of one block, and of several; then a batch.
-        pair.post(write, Payload::Gather(&of), |queue| {
-            queue.amend(Some(1), SendFlags::empty())
-        })
-        .unwrap();
-        pair.post(write, Payload::Inline(&[7; 150]), |_| {})
+        pair.post(write, Payload::Gather(&of), (1, SendFlags::empty()))
             .unwrap();
-        let batch = sending(&mut pair.send);
+        pair.post(write, Payload::Inline(&[7; 150]), (0, SendFlags::empty()))
+            .unwrap();
+        let mut batch = sending(&mut pair.send);
         for _ in 0..2 {
             batch
                 .write(0, SendFlags::empty(), write, None, Payload::Gather(&of))
@@ -421,7 +442,7 @@ fn where_a_block_is_stored_at_once_requests_are_the_same() {
 #[test]
 fn flags_are_those_of_the_request() {
     let mut pair = rc();
-    let batch = sending(&mut pair.send);
+    let mut batch = sending(&mut pair.send);
     let rkey = RemoteKey(1);
     batch
         .write(
@@ -434,9 +455,8 @@ fn flags_are_those_of_the_request() {
         .unwrap();
     let nothing = Payload::Gather(&[]);
     batch
-        .write(0, SendFlags::empty(), Operation::Send, None, nothing)
+        .write(0, SendFlags::FENCE, Operation::Send, None, nothing)
         .unwrap();
-    batch.amend(None, SendFlags::FENCE);
     batch
         .write(0, SendFlags::empty(), Operation::Send, None, nothing)
         .unwrap();
@@ -459,7 +479,7 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     let slices = vec![slice(1, 1); max_sge as usize + 1];
     let bytes = vec![0; max_inline as usize + 1];
     let nothing = Payload::Gather(&[]);
-    let batch = sending(&mut pair.send);
+    let mut batch = sending(&mut pair.send);
     let refused = batch.write(
         0,
         SendFlags::empty(),
@@ -502,7 +522,7 @@ fn a_batch_that_is_given_up_leaves_nothing() {
     let long: Vec<LocalSlice> = (0..12).map(|at| slice(at, 1)).collect();
     // Every distance from the ring's end, several times round it.
     for _ in 0..4 * blocks {
-        let batch = sending(&mut pair.send);
+        let mut batch = sending(&mut pair.send);
         for _ in 0..3 {
             let rkey = RemoteKey(0x77);
             batch
@@ -527,8 +547,12 @@ fn a_batch_that_is_given_up_leaves_nothing() {
         // It is given up here.
         number = number.wrapping_add(1);
         let bytes = [number; 20];
-        pair.post(Operation::Send, Payload::Inline(&bytes), |_| {})
-            .unwrap();
+        pair.post(
+            Operation::Send,
+            Payload::Inline(&bytes),
+            (0, SendFlags::empty()),
+        )
+        .unwrap();
         let head = (20_u32 | 1 << 31).to_be_bytes().to_vec();
         let start = control(block as u16, 0x0a, 3, 0, 0);
         let expected = [start, head, bytes.to_vec()].concat();
@@ -558,12 +582,12 @@ fn requests_of_all_sizes_go_round_the_ring() {
     // The block and slices of each request that is in flight, and the next block.
     let (mut flying, mut next, mut refused) = (std::collections::VecDeque::new(), 0_u32, 0);
     for round in 0..3000_u64 {
-        let batch = sending(&mut pair.send);
+        let mut batch = sending(&mut pair.send);
         let (mut written, mut at) = (Vec::new(), next);
         for _ in 0..below(6) {
             let slices = vec![slice(round, 1); 1 + below(12)];
             let pushed = batch.write(
-                0,
+                at.into(),
                 SendFlags::empty(),
                 Operation::Send,
                 None,
@@ -573,7 +597,6 @@ fn requests_of_all_sizes_go_round_the_ring() {
             assert_eq!(pushed.is_err(), full);
             refused += usize::from(full);
             if pushed.is_ok() {
-                batch.amend(Some(at.into()), SendFlags::empty());
                 written.push((at, slices.len(), round));
                 at += (1 + slices.len() as u32).div_ceil(4);
             }
@@ -636,7 +659,13 @@ fn a_send_of_more_than_31_bits_is_refused() {
         lkey: 7,
     };
     let (fits, too_long) = (sge(1 << 31), sge((1 << 31) + 16));
-    let mut post = |sges: &[Sge]| pair.post(Operation::Send, Payload::Sges(sges), |_| {});
+    let mut post = |sges: &[Sge]| {
+        pair.post(
+            Operation::Send,
+            Payload::Sges(sges),
+            (0, SendFlags::empty()),
+        )
+    };
     assert!(post(&[fits]).is_ok());
     for sges in [&[too_long][..], &[fits, too_long]] {
         let refused = post(sges);
@@ -660,7 +689,7 @@ proptest! {
             let count = length.min(max);
             let slices: Vec<LocalSlice> =
                 (0..count).map(|at| slice((turn * 100 + at) as u64, 1)).collect();
-            pair.post(Operation::Send, Payload::Gather(&slices), |_| {}).unwrap();
+            pair.post(Operation::Send, Payload::Gather(&slices), (0, SendFlags::empty())).unwrap();
             let rest: Vec<u8> = (0..count).flat_map(|at| data((turn * 100 + at) as u64, 1)).collect();
             let units = 1 + count;
             let expected = [control(block as u16, 0x0a, units as u8, 0, 0), rest].concat();
@@ -747,7 +776,11 @@ fn a_datagram_without_payload_takes_a_slice() {
     let (cq, _) = cq(63, 64);
     let mut pair = Pair::new(QpType::UD, cap(8, 0, 0), &cq, &cq);
     assert_eq!((pair.send.max_sge(), pair.send.max_inline()), (4, 60));
-    let refused = pair.post(Operation::Send, Payload::Inline(&[0xee; 1000]), |_| {});
+    let refused = pair.post(
+        Operation::Send,
+        Payload::Inline(&[0xee; 1000]),
+        (0, SendFlags::empty()),
+    );
     assert_eq!(
         refused,
         Err(PostError::InlineTooLong {

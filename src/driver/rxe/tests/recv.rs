@@ -6,7 +6,7 @@ use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 use zerocopy::IntoBytes;
 
 use super::memory::*;
-use super::ring::producer;
+use super::ring::raw_producer;
 use crate::driver::contract::methods::*;
 use crate::driver::contract::receiving;
 use crate::driver::rxe::recv::RecvQueue;
@@ -16,7 +16,7 @@ use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 const LOG2: u32 = 7;
 
 fn queue(memory: &Arc<Memory>, max_sge: u32) -> RecvQueue {
-    let ring = producer(memory, size_of::<RecvWqe>()).unwrap();
+    let ring = raw_producer(memory, size_of::<RecvWqe>()).unwrap();
     RecvQueue::new(ring, max_sge, None)
 }
 

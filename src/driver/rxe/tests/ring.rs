@@ -1,11 +1,13 @@
 //! What a ring's head must be, and how a ring fills, empties and wraps around.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::rxe::QueueBuf;
 
 use super::memory::*;
 use crate::driver::rxe::ring::{BadIndex, BadRing, Consumer, Producer, Waiting};
+use crate::driver::rxe::watch::Watch;
 
 /// All ring sizes up to 1024 slots.
 fn sizes() -> impl Iterator<Item = u32> {
@@ -13,7 +15,11 @@ fn sizes() -> impl Iterator<Item = u32> {
     (1..=largest).map(|log2| 1 << log2)
 }
 
-pub(super) fn producer(memory: &Arc<Memory>, element: usize) -> Result<Producer, BadRing> {
+pub(super) fn producer(memory: &Arc<Memory>, element: usize) -> Result<Filling, BadRing> {
+    raw_producer(memory, element).map(Filling::new)
+}
+
+pub(super) fn raw_producer(memory: &Arc<Memory>, element: usize) -> Result<Producer, BadRing> {
     // SAFETY: the tests keep the memory as long as the producer and have one for each memory.
     unsafe { Producer::new(memory.base(), memory.length(), element) }
 }
@@ -137,8 +143,56 @@ fn elements_come_in_order_over_several_rounds() {
     }
 }
 
+/// A producer that keeps where the next slot is, as a batch does.
+#[derive(Debug)]
+pub(super) struct Filling {
+    producer: Producer,
+    tail: u32,
+}
+
+impl Filling {
+    pub(super) fn new(producer: Producer) -> Self {
+        let tail = producer.published();
+        Self { producer, tail }
+    }
+
+    pub(super) fn take_slot(&mut self) -> Option<NonNull<u8>> {
+        let slot = self.producer.slot(self.tail)?;
+        self.tail = self.tail.wrapping_add(1);
+        Some(slot)
+    }
+
+    pub(super) fn pending(&self) -> u32 {
+        self.tail.wrapping_sub(self.producer.published())
+    }
+
+    pub(super) fn abandon(&mut self) {
+        self.tail = self.producer.published();
+    }
+
+    pub(super) fn publish(&mut self) {
+        self.producer.publish(self.tail);
+    }
+
+    pub(super) fn in_flight(&self) -> u32 {
+        self.producer.in_flight()
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.producer.capacity()
+    }
+
+    pub(super) fn slot_size(&self) -> usize {
+        self.producer.slot_size()
+    }
+
+    pub(super) fn heed(&mut self, watch: Watch) {
+        self.producer.heed(watch);
+    }
+}
+
 /// Fills the next slot, which must be free, with a number.
-pub(super) fn fill(producer: &mut Producer, number: u64) {
+pub(super) fn fill(producer: &mut Filling, number: u64) {
     let slot = producer.take_slot().unwrap();
     // SAFETY: a free slot is the producer's, and has at least 8 bytes.
     unsafe { slot.cast::<u64>().write(number) };

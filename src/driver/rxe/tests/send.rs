@@ -19,7 +19,7 @@ use uverbs_uapi::write::{CmdHdr, PostSend};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::memory::*;
-use super::ring::producer;
+use super::ring::raw_producer;
 use crate::command::{CommandFd, Doorbell, Route, Unread};
 use crate::driver::contract::methods::*;
 use crate::driver::contract::sending;
@@ -52,7 +52,7 @@ fn doorbell(fd: Arc<CommandFd>) -> Doorbell {
 fn queue_over(memory: &Arc<Memory>, max_sge: u32, max_inline: u32, fd: OwnedFd) -> SendQueue {
     let fd = Arc::new(CommandFd::new(fd, 14, Route::Best));
     let doorbell = doorbell(fd);
-    let ring = producer(memory, SLOT).unwrap();
+    let ring = raw_producer(memory, SLOT).unwrap();
     SendQueue::new(ring, doorbell, max_sge, max_inline, None)
 }
 
@@ -253,12 +253,16 @@ fn check(
     let memory = Memory::ring(SLOTS, LOG2);
     dirty(&memory, 0);
     let mut queue = queue(&memory);
-    let batch = sending(&mut queue);
+    let mut batch = sending(&mut queue);
     batch
-        .write(0, SendFlags::empty(), operation, to, payload)
+        .write(
+            0xfeed_0000_0000_0001,
+            SendFlags::SIGNALED,
+            operation,
+            to,
+            payload,
+        )
         .unwrap();
-    batch.amend(Some(0xfeed_0000_0000_0001), SendFlags::empty());
-    batch.amend(None, SendFlags::SIGNALED);
     batch.ring().unwrap();
     assert_eq!(memory.read::<SendWqe>(0, 0), wqe);
     let mut expected = wqe.as_bytes().to_vec();
@@ -357,7 +361,7 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
     let memory = Memory::ring(SLOTS, LOG2);
     (0..SLOTS).for_each(|slot| dirty(&memory, slot));
     let mut queue = queue(&memory);
-    let batch = sending(&mut queue);
+    let mut batch = sending(&mut queue);
     let read = |slot| memory.read::<SendWr>(slot, 0);
     batch
         .write(
@@ -372,14 +376,12 @@ fn without_more_a_request_has_no_id_and_no_flags_and_flags_add_up() {
     batch
         .write(
             0,
-            SendFlags::empty(),
+            SendFlags::FENCE | SendFlags::SOLICITED,
             Operation::Send,
             None,
             Payload::Inline(&[]),
         )
         .unwrap();
-    batch.amend(None, SendFlags::FENCE);
-    batch.amend(None, SendFlags::SOLICITED);
     let flags = SendFlags::INLINE | SendFlags::FENCE | SendFlags::SOLICITED;
     assert_eq!((read(1).wr_id, read(1).send_flags), (0, flags.bits()));
 }
@@ -389,7 +391,7 @@ fn what_does_not_fit_is_refused_and_takes_no_slot() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
     let capacity = queue.capacity();
-    let batch = sending(&mut queue);
+    let mut batch = sending(&mut queue);
     let slices = [slice(0, 1, 1); 5];
     let refused = batch.write(
         0,
@@ -445,7 +447,7 @@ fn what_is_granted_beyond_the_slots_does_not_count() {
 fn an_abandoned_batch_is_not_seen() {
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue(&memory);
-    let batch = sending(&mut queue);
+    let mut batch = sending(&mut queue);
     batch
         .write(
             0,
@@ -464,7 +466,7 @@ fn a_doorbell_is_one_write_of_a_post_send_without_requests() {
     let (read, write) = rustix::pipe::pipe().unwrap();
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    let batch = sending(&mut queue);
+    let mut batch = sending(&mut queue);
     for _ in 0..3 {
         batch
             .write(
@@ -506,7 +508,7 @@ fn a_doorbell_that_fails_is_told_and_the_requests_are_in_the_ring() {
     drop(read);
     let memory = Memory::ring(SLOTS, LOG2);
     let mut queue = queue_over(&memory, 1, 8, write);
-    let batch = sending(&mut queue);
+    let mut batch = sending(&mut queue);
     batch
         .write(
             0,
@@ -552,9 +554,9 @@ proptest! {
                 true => Payload::Inline(&bytes),
                 false => Payload::Gather(&slices),
             };
-            let batch = sending(&mut queue);
-            batch.write( 0, SendFlags::empty(), operation, None, payload).unwrap();
-            batch.amend(Some(0xfeed_0000_0000_0001), SendFlags::empty());
+            let mut batch = sending(&mut queue);
+            let id = 0xfeed_0000_0000_0001;
+            batch.write(id, SendFlags::empty(), operation, None, payload).unwrap();
             batch.ring().unwrap();
             let (flags, dma) = match inline {
                 true => (SendFlags::INLINE, dma(length as u32, 0)),
@@ -599,7 +601,7 @@ proptest! {
         let (granted_sge, granted_inline) = granted_send(&cap);
         prop_assert!(granted_inline >= inline);
         let memory = Memory::ring(SLOTS, log2);
-        if let Ok(ring) = producer(&memory, size_of::<SendWqe>()) {
+        if let Ok(ring) = raw_producer(&memory, size_of::<SendWqe>()) {
             let fd = Arc::new(CommandFd::new(null(), 14, Route::Best));
             let doorbell = doorbell(fd);
             let queue = SendQueue::new(ring, doorbell, granted_sge, granted_inline, None);
@@ -609,7 +611,7 @@ proptest! {
         } else {
             prop_assert!(1 << log2 < size_of::<SendWqe>());
         }
-        if let Ok(ring) = producer(&memory, size_of::<RecvWqe>()) {
+        if let Ok(ring) = raw_producer(&memory, size_of::<RecvWqe>()) {
             let queue = RecvQueue::new(ring, recv_sge, None);
             let room = (1_usize << log2) - size_of::<RecvWqe>();
             prop_assert!(queue.max_sge() as usize * size_of::<Sge>() <= room);

@@ -9,7 +9,7 @@ use uverbs_uapi::rxe::RecvWqe;
 use uverbs_uapi::types::Wc;
 
 use super::memory::*;
-use super::ring::{consumer, producer};
+use super::ring::{consumer, raw_producer};
 use crate::driver::contract::methods::*;
 use crate::driver::contract::{SrqBacking, receiving};
 use crate::driver::rxe::cq::Cq;
@@ -96,7 +96,7 @@ struct Model {
 
 /// The rings of a shared queue in this memory.
 fn rings(memory: &Arc<Memory>) -> (RecvQueue, RingView) {
-    let ring = producer(memory, size_of::<RecvWqe>()).unwrap();
+    let ring = raw_producer(memory, size_of::<RecvWqe>()).unwrap();
     let view = RingView::new(&ring, None);
     (RecvQueue::new(ring, 1, None), view)
 }

@@ -6,10 +6,9 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::memory::*;
-use super::ring::{consumer, producer};
+use super::ring::{Filling, consumer, producer};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
-use crate::driver::rxe::ring::Producer;
 use crate::driver::rxe::watch::Watch;
 
 /// x86's size of a completion slot.
@@ -36,7 +35,7 @@ fn send() -> Wc {
 }
 
 /// Fills all slots that are given out, and has the kernel be done with them.
-fn run(queue: &mut Producer, kernel: &mut KernelConsumer) -> u32 {
+fn run(queue: &mut Filling, kernel: &mut KernelConsumer) -> u32 {
     let mut count = 0;
     while queue.take_slot().is_some() {
         count += 1;

@@ -299,8 +299,8 @@ impl QueuePair {
             let id = WRID::new(kind, number).raw();
             half.post(|batch| {
                 let mut posted = match imm {
-                    Some(imm) => batch.send_imm(&pieces, imm)?,
-                    None => batch.send(&pieces)?,
+                    Some(imm) => batch.unsignaled(0).send_imm(&pieces, imm)?,
+                    None => batch.unsignaled(0).send(&pieces)?,
                 };
                 if flags.contains(ibv_send_flags::IBV_SEND_FENCE) {
                     posted = posted.fence();
@@ -328,7 +328,7 @@ impl QueuePair {
         let posted = self.post_send(sent, |half, number| {
             let id = WRID::new(WRType::Read, number).raw();
             half.post(|batch| {
-                batch.read(into, from)?.signaled(id);
+                batch.signaled(id).read(into, from)?;
                 Ok(())
             })
         });

@@ -15,30 +15,38 @@ const TABLE: &str = "symbols.txt";
 pub(crate) struct Symbol<'a> {
     pub(crate) node: &'a str,
     pub(crate) name: &'a str,
-    /// None for data, which has its lines in `lib.rs`.
+    /// None for data.
     pub(crate) function: Option<&'a str>,
 }
 
-/// A line that is not indented names a node, and an indented one a symbol of it, with `= function` if the
-/// function has another name.
+/// A line that is not indented names a node, or several that have the same symbols; an indented one is a
+/// symbol, with `= function` if the function has another name.
 pub(crate) fn parse(table: &str) -> Vec<Symbol<'_>> {
-    let mut node = "";
+    let lines = table
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default());
+    let lines: Vec<&str> = lines.filter(|line| !line.trim().is_empty()).collect();
     let mut symbols = Vec::new();
-    for line in table.lines() {
-        let line = line.split('#').next().unwrap_or_default();
-        let (name, function) = line.split_once('=').unwrap_or((line, line));
-        let (indented, name, function) = (line.starts_with(' '), name.trim(), function.trim());
-        match (indented, name) {
-            (_, "") => {}
-            (false, _) => node = name,
-            (true, _) => symbols.push(Symbol {
-                node,
-                name,
-                function: (function != "data").then_some(function),
-            }),
+    // Each heading with the lines below it.
+    for of_heading in lines.chunk_by(|_, next| next.starts_with(' ')) {
+        let [heading, names @ ..] = of_heading else {
+            continue;
+        };
+        for node in heading.split_whitespace() {
+            symbols.extend(names.iter().map(|line| symbol(node, line)));
         }
     }
     symbols
+}
+
+fn symbol<'a>(node: &'a str, line: &'a str) -> Symbol<'a> {
+    let (name, function) = line.split_once('=').unwrap_or((line, line));
+    let function = function.trim();
+    Symbol {
+        node,
+        name: name.trim(),
+        function: (function != "data").then_some(function),
+    }
 }
 
 /// Exports the functions of a module under the names in the table `symbols.txt` beside the build script, from
@@ -86,17 +94,15 @@ fn script(symbols: &[Symbol<'_>]) -> String {
     script
 }
 
-/// The lines that export the functions of a module.
+/// The lines that export the functions of a module, and data.
 fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
     let mut lines = String::new();
     for (number, (symbol, versioned)) in symbols.iter().zip(versioned(symbols)).enumerate() {
-        let Some(function) = symbol.function else {
-            continue;
-        };
-        writeln!(
-            lines,
-            "versioned!(\"__uverbs_{number}\", \"{versioned}\", {module}::{function});"
-        )
+        let of = format!("\"__uverbs_{number}\", \"{versioned}\"");
+        match symbol.function {
+            Some(function) => writeln!(lines, "versioned!({of}, {module}::{function});"),
+            None => writeln!(lines, "byte!({of});"),
+        }
         .unwrap();
     }
     lines

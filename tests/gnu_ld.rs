@@ -14,8 +14,12 @@ use object::{Endianness, SymbolIndex};
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// The libraries, with the packages that are cdylibs of them.
-const LIBRARIES: [(&str, &str, &str); 2] = [
+const LIBRARIES: [(&str, &str, &str); 6] = [
     ("uverbs-c", "libibverbs.so", "libibverbs.so.1"),
+    ("uverbs-efa", "libefa.so", "libefa.so.1"),
+    ("uverbs-hns", "libhns.so", "libhns.so.1"),
+    ("uverbs-mana", "libmana.so", "libmana.so.1"),
+    ("uverbs-mlx5", "libmlx5.so", "libmlx5.so.1"),
     ("uverbs-rdmacm", "librdmacm.so", "librdmacm.so.1"),
 ];
 
@@ -160,6 +164,10 @@ fn interface(library: &Path) -> Result<BTreeSet<String>> {
                 false => continue,
             };
             let name = entry.string(endian, symbols.strings())?;
+            // GNU ld also names a library that only code needs which it then leaves out.
+            if name == b"libc.so.6" {
+                continue;
+            }
             all.insert(format!("{what} {}", String::from_utf8_lossy(name)));
         }
     }

@@ -20,6 +20,7 @@ mod channel;
 mod context;
 mod cq;
 mod device;
+pub mod direct;
 mod dm;
 mod domain;
 mod ece;

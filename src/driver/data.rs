@@ -282,6 +282,7 @@ impl SrqBacking {
     #[cfg(feature = "c-abi")]
     forward! {
         forget_received() -> ();
+        number() -> Option<u32>;
     }
 }
 

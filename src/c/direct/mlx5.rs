@@ -39,16 +39,6 @@ pub struct mlx5dv_clock_info {
     mask: u64,
 }
 
-/// `enum mlx5dv_context_flags`: completions name queues by this side's numbers.
-const CQE_V1: u64 = 1 << 0;
-/// There are registers to which requests are copied.
-const BLUE_FLAME: u64 = 1 << 8;
-
-/// `enum mlx5dv_context_comp_mask`.
-const CLOCK_INFO_UPDATE: u64 = 1 << 5;
-const HCA_CORE_CLOCK: u64 = 1 << 8;
-const NUM_LAG_PORTS: u64 = 1 << 9;
-
 /// `mlx5dv_query_device(3)`: what this library can do with the device. Of what it cannot, the bits in
 /// `comp_mask` are taken away, and the fields stay as they were.
 pub unsafe extern "C" fn mlx5dv_query_device(
@@ -69,6 +59,16 @@ pub unsafe extern "C" fn mlx5dv_query_device(
 #[cfg(feature = "mlx5")]
 fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     use crate::driver::OneOf;
+
+    // `enum mlx5dv_context_flags`: completions name queues by this side's numbers.
+    const CQE_V1: u64 = 1 << 0;
+    // There are registers to which requests are copied.
+    const BLUE_FLAME: u64 = 1 << 8;
+
+    // `enum mlx5dv_context_comp_mask`.
+    const CLOCK_INFO_UPDATE: u64 = 1 << 5;
+    const HCA_CORE_CLOCK: u64 = 1 << 8;
+    const NUM_LAG_PORTS: u64 = 1 << 9;
 
     let context = context.context();
     let device = match context.driver() {

@@ -115,6 +115,9 @@ pub(super) fn build(store: &Store) -> Result<Vec<PathBuf>> {
     LIBRARIES.iter().map(build).collect()
 }
 
+/// How the names of its tests begin that run programs of newer suites.
+pub(super) const NEWER_TESTS: &str = "newer::";
+
 /// The test that runs it.
 pub(super) const SANITIZED_TEST: &str = "programs::sanitized";
 

@@ -12,9 +12,10 @@ use support::sources::files;
 /// The drivers, by what their names contain in small letters.
 const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
 
-/// What may name them: their folders, the list, and answers of real drivers that the tests of commands
-/// decode.
-const ALLOWED: [&str; 4] = [
+/// What may name them: their folders, the list, answers of real drivers that the tests of commands decode,
+/// and the verbs of one kind of device for C programs.
+const ALLOWED: [&str; 5] = [
+    "c/direct/",
     "driver/rxe/",
     "driver/mlx5/",
     "driver/mod.rs",

@@ -1,4 +1,5 @@
-//! The libraries of the C ABI, linked by GNU ld: they export what those have that lld links.
+//! The libraries of the C ABI, as they are built: they export all that rdma-core's do, and GNU ld gives them
+//! the interface that lld does.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -13,12 +14,17 @@ use object::{Endianness, SymbolIndex};
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// The libraries, with the packages that are cdylibs of them.
-const LIBRARIES: [(&str, &str, &str); 2] = [
+const LIBRARIES: [(&str, &str, &str); 6] = [
     ("uverbs-c", "libibverbs.so", "libibverbs.so.1"),
+    ("uverbs-efa", "libefa.so", "libefa.so.1"),
+    ("uverbs-hns", "libhns.so", "libhns.so.1"),
+    ("uverbs-mana", "libmana.so", "libmana.so.1"),
+    ("uverbs-mlx5", "libmlx5.so", "libmlx5.so.1"),
     ("uverbs-rdmacm", "librdmacm.so", "librdmacm.so.1"),
 ];
 
 fn main() -> ExitCode {
+    let names = Trial::test("every_name_of_rdma_core_is_exported", || Ok(everything()?));
     let test = Trial::ignorable_test("gnu_ld_exports_what_lld_does", || {
         let needed = [compiler(), "ld.bfd".to_owned()];
         let lacking = needed.iter().find(|name| !is_there(name));
@@ -27,7 +33,7 @@ fn main() -> ExitCode {
             None => Ok(exports().map(|()| Completion::Completed)?),
         }
     });
-    libtest_mimic::run(&Arguments::from_args(), vec![test]).exit_code()
+    libtest_mimic::run(&Arguments::from_args(), vec![names, test]).exit_code()
 }
 
 fn compiler() -> String {
@@ -37,6 +43,57 @@ fn compiler() -> String {
 fn is_there(program: &str) -> bool {
     let asked = Command::new(program).arg("--version").output();
     asked.is_ok_and(|output| output.status.success())
+}
+
+/// What rdma-core's libraries export; `tests/checks` compares the tables of symbols with it.
+const EXPORTS: &str = include_str!("checks/exports.txt");
+
+/// Catches a name that is in the table of symbols, but not in the library.
+fn everything() -> Result {
+    for (package, built, soname) in LIBRARIES {
+        let ours: BTreeSet<String> = interface(&by_lld(package, built)?)?
+            .iter()
+            .filter_map(|line| Some(line.split_once(", type ")?.0.replace("@@", "@")))
+            .collect();
+        let lines = EXPORTS.lines().skip_while(|line| *line != soname).skip(1);
+        let of_library = lines.take_while(|line| line.is_empty() || line.starts_with(' '));
+        let (mut node, mut missing) = ("", Vec::new());
+        for line in of_library.filter(|line| !line.is_empty()) {
+            match line.strip_prefix("        ") {
+                None => node = line.trim(),
+                Some(name) => {
+                    let name = name.split(' ').next().unwrap_or_default();
+                    missing.push(format!("{name}@{node}"));
+                }
+            }
+        }
+        let listed = missing.len();
+        missing.retain(|name| !ours.contains(name));
+        if listed == 0 || !missing.is_empty() {
+            return Err(
+                format!("{soname}: of {listed} names these are missing: {missing:?}").into(),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Builds a library with lld, and gives its file.
+fn by_lld(package: &str, built: &str) -> Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            "c-abi",
+            "--package",
+            package,
+        ])
+        .current_dir(workspace);
+    run(&mut cargo)?;
+    Ok(target(workspace).join("c-abi").join(built))
 }
 
 /// Catches a recipe for GNU ld that forgets a name, gives it another version, or shows one that is no one's.
@@ -49,19 +106,7 @@ fn exports() -> Result {
         .arg(directory.path());
     run(&mut recipe)?;
     for (package, built, soname) in LIBRARIES {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args([
-                "build",
-                "--quiet",
-                "--profile",
-                "c-abi",
-                "--package",
-                package,
-            ])
-            .current_dir(workspace);
-        run(&mut cargo)?;
-        let by_lld = interface(&target(workspace).join("c-abi").join(built))?;
+        let by_lld = interface(&by_lld(package, built)?)?;
         let by_gnu_ld = interface(&directory.path().join(soname))?;
         let differing: Vec<&String> = by_lld.symmetric_difference(&by_gnu_ld).collect();
         if !differing.is_empty() || !by_lld.contains(&format!("named {soname}")) {
@@ -119,6 +164,10 @@ fn interface(library: &Path) -> Result<BTreeSet<String>> {
                 false => continue,
             };
             let name = entry.string(endian, symbols.strings())?;
+            // GNU ld also names a library that only code needs which it then leaves out.
+            if name == b"libc.so.6" {
+                continue;
+            }
             all.insert(format!("{what} {}", String::from_utf8_lossy(name)));
         }
     }

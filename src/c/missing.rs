@@ -25,8 +25,14 @@ pub extern "C" fn missing_number() -> c_int {
     -1
 }
 
-/// Stands for functions by which providers register themselves: this library does not use providers.
+/// Stands for functions by which providers register themselves, as this library does not use providers, and
+/// for those that take back what nobody has been given.
 pub extern "C" fn ignored() {}
+
+/// Stands for functions that say whether a device is of a kind which this library does not have.
+pub extern "C" fn no() -> bool {
+    false
+}
 
 /// Stands for functions that return a number that is -1 if they fail, and that may be as long as a pointer.
 pub extern "C" fn missing_size() -> isize {

@@ -16,10 +16,12 @@
 
 pub mod abi;
 mod ah;
+mod buf;
 mod channel;
 mod context;
 mod cq;
 mod device;
+pub mod direct;
 mod dm;
 mod domain;
 mod ece;
@@ -54,6 +56,9 @@ mod wr;
 mod xrcd;
 
 pub use ah::{ibv_create_ah, ibv_create_ah_from_wc, ibv_destroy_ah, ibv_init_ah_from_wc};
+pub use buf::{
+    ibv_alloc_buf, ibv_export_buf_dmabuf_fd, ibv_free_buf, ibv_reg_buf_mr, ibv_reg_mr_ex,
+};
 pub use channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
 pub use context::{ibv_close_device, ibv_open_device};
 pub use cq::{ibv_create_cq, ibv_destroy_cq, ibv_resize_cq};
@@ -82,6 +87,8 @@ pub use names::{
 pub use pd::{ibv_alloc_pd, ibv_dealloc_pd, ibv_unimport_pd};
 pub use qp::{ibv_create_qp, ibv_destroy_qp, ibv_qp_to_qp_ex};
 pub use qp_state::{ibv_modify_qp, ibv_query_qp, ibv_query_qp_data_in_order};
-pub use query::{ibv_get_pkey_index, ibv_query_device, ibv_query_pkey, ibv_query_port};
+pub use query::{
+    ibv_get_pkey_index, ibv_query_device, ibv_query_pkey, ibv_query_port, ibv_query_port_speed,
+};
 pub use rate::{ibv_rate_to_mbps, ibv_rate_to_mult, mbps_to_ibv_rate, mult_to_ibv_rate};
 pub use srq::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};

@@ -14,7 +14,7 @@ use super::abi::port::{COMPAT_PORT_ATTR, ibv_port_attr};
 use super::context::{ContextObject, context};
 use super::device::put;
 use super::failure::{Failure, Result, minus_one, number, status};
-use crate::command::{QueryDevice, QueryPort};
+use crate::command::{QueryDevice, QueryPort, QueryPortSpeed};
 
 /// `ibv_query_device(3)`.
 pub unsafe extern "C" fn ibv_query_device(
@@ -48,6 +48,22 @@ pub(super) unsafe extern "C" fn query_device_ex(
             }
             let found = device_attr(context)?;
             fill(attr.cast(), room, &found);
+            Ok(())
+        })
+    })
+}
+
+/// `ibv_query_port_speed(3)`.
+pub unsafe extern "C" fn ibv_query_port_speed(
+    c: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room for the answer.
+    status(unsafe {
+        context(c).and_then(|context| {
+            let found = context.context().fd().execute(&QueryPortSpeed { port })?;
+            speed.write(found);
             Ok(())
         })
     })

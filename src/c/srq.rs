@@ -188,12 +188,13 @@ unsafe fn create_extended(init: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
     }
 }
 
-/// `ibv_get_srq_num(3)`: only queues of XRC have a number that peers use.
+/// `ibv_get_srq_num(3)`: soft-RoCE's queues have none.
 pub(super) unsafe extern "C" fn get_srq_num(c: *mut ibv_srq, number: *mut u32) -> c_int {
     // SAFETY: the caller passes a shared receive queue, and room for a number.
     status(unsafe {
         srq(c).and_then(|srq| {
-            number.write(srq.srqn.ok_or(Failure::UNSUPPORTED)?);
+            let found = srq.srqn.or_else(|| srq.backing.number());
+            number.write(found.ok_or(Failure::UNSUPPORTED)?);
             Ok(())
         })
     })

@@ -167,6 +167,32 @@ impl Command for QueryPort {
     }
 }
 
+/// Queries the speed of a port, in 100 Mbit/s. Since Linux 7.0.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueryPortSpeed {
+    pub(crate) port: u32,
+}
+
+#[cfg(feature = "c-abi")]
+impl Command for QueryPortSpeed {
+    type Reply = u64;
+    const VERB: Verb = Verb::QueryPortSpeed;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("port", self.port.into())
+    }
+
+    #[inline]
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .method(object::DEVICE, method::device::QUERY_PORT_SPEED)
+            .constant(attr::query_port_speed::PORT_NUM, self.port.into())
+            .output(attr::query_port_speed::RESP, size_of::<u64>());
+        Some(|_, answer| answer.answer(attr::query_port_speed::RESP))
+    }
+}
+
 /// Queries the valid entries of the GID tables of all ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryGidTable {

@@ -42,6 +42,8 @@ pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNot
 #[cfg(feature = "c-abi")]
 pub(crate) use destroy::DestroyCounting;
 pub(crate) use destroy::{Destroy, Object};
+#[cfg(feature = "c-abi")]
+pub(crate) use device::QueryPortSpeed;
 pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };

@@ -553,6 +553,12 @@ pub(crate) trait SrqBacking: Debug + Clone {
     /// As [`QpBacking::forget_unread`], of what the queue reports itself.
     #[cfg(feature = "c-abi")]
     fn forget_received(&self) {}
+
+    /// Its number on the wire, if the driver is told it.
+    #[cfg(feature = "c-abi")]
+    fn number(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// Nothing to keep or to select.

@@ -315,6 +315,7 @@ impl SrqBacking {
     #[cfg(feature = "c-abi")]
     forward! {
         forget_received() -> ();
+        number() -> Option<u32>;
     }
 }
 

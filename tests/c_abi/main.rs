@@ -11,6 +11,7 @@ mod exec;
 mod library;
 mod migration;
 mod mpi;
+mod newer;
 mod programs;
 mod pyverbs;
 mod runs;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         exec::tests(),
         runs::tests(),
         mpi::tests(),
+        newer::tests(),
         crates::tests(),
         migration::tests(),
         pyverbs::tests(),

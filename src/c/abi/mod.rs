@@ -8,6 +8,7 @@
 #![allow(missing_docs, reason = "the manual pages describe the fields")]
 
 pub mod attr;
+pub mod buf;
 pub mod context;
 pub mod device;
 pub mod dm;

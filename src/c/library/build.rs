@@ -1,6 +1,6 @@
 //! Exports what `symbols.txt` lists: the linker's script, the lines of `symbols.rs`, and the library's name.
 
-// `rdmacm/library` uses all of it.
+// The other libraries use all of it.
 #[allow(dead_code)]
 mod versions;
 

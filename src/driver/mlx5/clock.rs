@@ -64,6 +64,13 @@ impl Clock {
         Ok(Self { base, offset })
     }
 
+    /// Where the counter is mapped, for reading.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn address(&self) -> NonNull<u8> {
+        // SAFETY: the counter lies in the page.
+        unsafe { self.base.add(self.offset) }
+    }
+
     /// The counter now.
     pub(super) fn read(&self) -> u64 {
         let half = |at: usize| {

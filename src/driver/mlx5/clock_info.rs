@@ -27,6 +27,7 @@ struct Shared {
     mult: AtomicU32,
     shift: AtomicU32,
     mask: AtomicU64,
+    overflow_period: AtomicU64,
 }
 
 /// Looks at a page that is being written, before it counts as broken: the kernel writes some words.
@@ -97,6 +98,17 @@ impl ClockInfo {
     }
 }
 
+#[cfg(feature = "c-abi")]
+impl ClockInfo {
+    /// Nanoseconds within which the page must be read again, before the clock wraps around.
+    pub(super) fn period(&self) -> u64 {
+        // SAFETY: the page is mapped as long as `self` is, and holds this struct at its start.
+        let shared = unsafe { self.0.as_ref() };
+        // Nothing is ordered by it: the kernel sets it once, before the page can be mapped.
+        shared.overflow_period.load(Ordering::Relaxed)
+    }
+}
+
 impl Drop for ClockInfo {
     fn drop(&mut self) {
         // SAFETY: the mapping is owned. An error would mean that it was not mapped; there is nobody to tell.
@@ -119,6 +131,7 @@ mod tests {
         assert_eq!(offset_of!(Shared, nsec), offset_of!(abi::ClockInfo, nsec));
         assert_eq!(offset_of!(Shared, mult), offset_of!(abi::ClockInfo, mult));
         assert_eq!(offset_of!(Shared, mask), offset_of!(abi::ClockInfo, mask));
+        assert_eq!(size_of::<Shared>(), size_of::<abi::ClockInfo>());
     }
 
     #[test]

@@ -41,7 +41,11 @@ mod uar;
 mod umr;
 mod ways;
 
+#[cfg(feature = "c-abi")]
+use std::num::NonZeroU8;
 use std::ops::RangeInclusive;
+#[cfg(feature = "c-abi")]
+use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use uverbs_uapi::enums::{self, QpType};
@@ -300,19 +304,11 @@ impl contract::Driver for Device {
 
     fn raw_clock(&self, fd: &CommandFd) -> Result<u64> {
         let lacks = || Self::lacks(Verb::QueryRtValues, contract::NO_CLOCK);
-        self.clock(fd)?.ok_or_else(lacks)
+        Ok(self.clock(fd)?.ok_or_else(lacks)?.read())
     }
 
     fn wall_clock(&self, fd: &CommandFd) -> Result<WallClock> {
-        if !self.has_clock_info {
-            return Err(Self::lacks(Verb::GetClockInfo, contract::NO_WALL_CLOCK));
-        }
-        if let Some(page) = self.clock_info.get() {
-            return page.read();
-        }
-        let mapped = ClockInfo::map(fd)?;
-        // Two threads may come here at once: the first mapping stays.
-        self.clock_info.get_or_init(|| mapped).read()
+        self.clock_info(fd)?.read()
     }
 }
 
@@ -476,17 +472,31 @@ impl Device {
         })
     }
 
-    /// The device's clock now; None if it has none.
-    pub(crate) fn clock(&self, fd: &CommandFd) -> Result<Option<u64>> {
+    /// The device's clock; None if it has none.
+    fn clock(&self, fd: &CommandFd) -> Result<Option<&Clock>> {
         let Some(offset) = self.clock_offset else {
             return Ok(None);
         };
         if let Some(clock) = self.clock.get() {
-            return Ok(Some(clock.read()));
+            return Ok(Some(clock));
         }
         let mapped = Clock::map(fd, offset)?;
         // Two threads may come here at once: the first mapping stays.
-        Ok(Some(self.clock.get_or_init(|| mapped).read()))
+        Ok(Some(self.clock.get_or_init(|| mapped)))
+    }
+
+    /// The page that says what the clock means in time of day.
+    fn clock_info(&self, fd: &CommandFd) -> Result<&ClockInfo> {
+        if !self.has_clock_info {
+            let what = contract::NO_WALL_CLOCK;
+            return Err(<Self as contract::Driver>::lacks(Verb::GetClockInfo, what));
+        }
+        if let Some(page) = self.clock_info.get() {
+            return Ok(page);
+        }
+        let mapped = ClockInfo::map(fd)?;
+        // Two threads may come here at once: the first mapping stays.
+        Ok(self.clock_info.get_or_init(|| mapped))
     }
 
     /// The common register, and with it the page where completion queues are armed.
@@ -521,6 +531,30 @@ impl Device {
             Some(lease) => Arc::new(lease),
             None => Arc::clone(self.common(fd)?),
         })
+    }
+}
+
+/// What direct verbs of C programs tell of the device.
+#[cfg(feature = "c-abi")]
+impl Device {
+    /// Where the clock's counter is mapped, as long as the context is open; None if it has none.
+    pub(crate) fn clock_address(&self, fd: &CommandFd) -> Result<Option<NonNull<u8>>> {
+        Ok(self.clock(fd)?.map(Clock::address))
+    }
+
+    /// Nanoseconds within which a program must ask again what the clock means.
+    pub(crate) fn clock_info_period(&self, fd: &CommandFd) -> Result<u64> {
+        Ok(self.clock_info(fd)?.period())
+    }
+
+    /// The ports that may be bonded; None if there are none, or the device cannot be asked.
+    pub(crate) fn lag_ports(&self, fd: &CommandFd) -> Option<NonZeroU8> {
+        NonZeroU8::new(self.ways(fd)?.lag_ports)
+    }
+
+    /// Whether there are registers to which requests are copied.
+    pub(crate) fn copies_requests(&self) -> bool {
+        self.registers.copy()
     }
 }
 

@@ -18,6 +18,8 @@ use super::recv::{Drawn, SharedRecvQueue};
 use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData, SrqKind};
+#[cfg(feature = "c-abi")]
+use crate::driver::answer;
 use crate::driver::contract::{self, Driver as _};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::memory::has_word;
@@ -123,6 +125,9 @@ pub(crate) struct SrqCore {
         expect(dead_code, reason = "held until the queue goes")
     )]
     registration: Option<Arc<Registration>>,
+    /// As the device and peers name it.
+    #[cfg(feature = "c-abi")]
+    number: u32,
 }
 
 impl SrqCore {
@@ -155,6 +160,11 @@ impl contract::SrqBacking for SrqCore {
         if let Some(registration) = &self.registration {
             registration.forget();
         }
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn number(&self) -> Option<u32> {
+        Some(self.number)
     }
 }
 
@@ -229,10 +239,16 @@ fn create(
     };
     command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
     let reply = fd.execute(&command)?;
+    #[cfg(feature = "c-abi")]
+    let number = answer(Verb::CreateSrq, || command.subject(), &reply.driver)
+        .inspect_err(|_| fd.abandon(reply.handle))
+        .map(|abi::CreateSrqResp { srqn, .. }| srqn)?;
     let core = SrqCore {
         ring,
         ledger,
         registration: registration.map(Arc::new),
+        #[cfg(feature = "c-abi")]
+        number,
     };
     Ok((reply, queue, core))
 }

@@ -384,6 +384,12 @@ impl Registers {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether requests are copied to them: otherwise there are none.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn copy(&self) -> bool {
+        self.size > 0
+    }
+
     /// A register for a queue pair; `None` if there is none at all.
     pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<Arc<Lease>> {
         self.for_queue_pair_by(|| UarPage::new(fd, UarAllocType::BF))

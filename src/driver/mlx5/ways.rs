@@ -24,7 +24,7 @@ fn lacks(verb: Verb, qp: QpName, what: &str) -> Error {
 
 impl Device {
     /// What the device can do; `None` if it cannot be asked.
-    fn ways(&self, fd: &CommandFd) -> Option<Ways> {
+    pub(super) fn ways(&self, fd: &CommandFd) -> Option<Ways> {
         if let Some(ways) = self.ways.get() {
             return Some(*ways);
         }

@@ -150,7 +150,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         }
         (Verb::DestroySrq, Errno::BUSY) => "QPs still receive from the SRQ",
         (Verb::QueryPort, Errno::NODEV) => "the device has been removed or renamed",
-        (Verb::QueryPort, Errno::INVAL) => "the device has no such port",
+        (Verb::QueryPort | Verb::QueryPortSpeed, Errno::INVAL) => "the device has no such port",
         (Verb::QueryGid, Errno::INVAL) => {
             "the GID entry is empty, or the device has no such port or GID index"
         }

@@ -48,6 +48,8 @@ verbs! {
     QueryDevice = "query_device",
     /// Queries a port's attributes.
     QueryPort = "query_port",
+    /// Queries a port's speed.
+    QueryPortSpeed = "query_port_speed",
     /// Queries the whole GID table.
     QueryGidTable = "query_gid_table",
     /// Queries one entry of the GID table.

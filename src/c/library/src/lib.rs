@@ -6,15 +6,19 @@
 #[macro_use]
 mod versioned;
 
-// `verbs_allow_disassociate_destroy`, a `bool` that providers import.
-core::arch::global_asm!(
-    ".section .bss.abi,\"aw\",@nobits",
-    ".globl __uverbs_allow_disassociate_destroy",
-    ".type __uverbs_allow_disassociate_destroy,@object",
-    "__uverbs_allow_disassociate_destroy: .zero 1",
-    ".size __uverbs_allow_disassociate_destroy, 1",
-    ".symver __uverbs_allow_disassociate_destroy, verbs_allow_disassociate_destroy@@IBVERBS_PRIVATE_34",
-    ".text",
-);
+/// Exports a `bool` that is false, which providers import: `verbs_allow_disassociate_destroy`.
+macro_rules! byte {
+    ($label:literal, $name:literal) => {
+        core::arch::global_asm!(
+            ".section .bss.abi,\"aw\",@nobits",
+            concat!(".globl ", $label),
+            concat!(".type ", $label, ",@object"),
+            concat!($label, ": .zero 1"),
+            concat!(".size ", $label, ", 1"),
+            concat!(".symver ", $label, ", ", $name),
+            ".text",
+        );
+    };
+}
 
 include!(concat!(env!("OUT_DIR"), "/symbols.rs"));

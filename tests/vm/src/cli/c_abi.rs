@@ -26,12 +26,36 @@ struct Library {
 }
 
 /// librdmacm has a directory of its own: a program can have the distribution's on this libibverbs.
-const LIBRARIES: [Library; 2] = [
+const LIBRARIES: [Library; 6] = [
     Library {
         package: "uverbs-c",
         directory: "lib",
         soname: "libibverbs.so.1",
         link: "libibverbs.so",
+    },
+    Library {
+        package: "uverbs-efa",
+        directory: "lib",
+        soname: "libefa.so.1",
+        link: "libefa.so",
+    },
+    Library {
+        package: "uverbs-hns",
+        directory: "lib",
+        soname: "libhns.so.1",
+        link: "libhns.so",
+    },
+    Library {
+        package: "uverbs-mana",
+        directory: "lib",
+        soname: "libmana.so.1",
+        link: "libmana.so",
+    },
+    Library {
+        package: "uverbs-mlx5",
+        directory: "lib",
+        soname: "libmlx5.so.1",
+        link: "libmlx5.so",
     },
     Library {
         package: "uverbs-rdmacm",
@@ -44,7 +68,8 @@ const LIBRARIES: [Library; 2] = [
 /// The test program that runs others on it.
 pub(super) const TESTS: &str = "c_abi";
 
-/// Build libibverbs.so.1 and librdmacm.so.1 for C programs, into target/c-abi/lib and target/c-abi/rdmacm
+/// Build libibverbs.so.1, libmlx5.so.1, libefa.so.1, libmana.so.1 and libhns.so.1 for C programs into
+/// target/c-abi/lib, and librdmacm.so.1 into target/c-abi/rdmacm
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm c-abi\n  LD_LIBRARY_PATH=target/c-abi/lib ibv_devices\n  \
@@ -90,6 +115,9 @@ pub(super) fn build(store: &Store) -> Result<Vec<PathBuf>> {
     LIBRARIES.iter().map(build).collect()
 }
 
+/// How the names of its tests begin that run programs of newer suites.
+pub(super) const NEWER_TESTS: &str = "newer::";
+
 /// The test that runs it.
 pub(super) const SANITIZED_TEST: &str = "programs::sanitized";
 
@@ -102,7 +130,7 @@ const SANITIZED: &str = "target/c-abi/thread";
 /// # Errors
 /// If they do not build, or there is no runtime or no source of the standard library.
 pub(super) fn build_sanitized(store: &Store) -> Result<()> {
-    let ([library, _], place) = (&LIBRARIES, store.workspace().join(SANITIZED));
+    let ([library, ..], place) = (&LIBRARIES, store.workspace().join(SANITIZED));
     // An earlier one is of no use to the test.
     match fs::remove_dir_all(&place) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

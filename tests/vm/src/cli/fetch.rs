@@ -49,8 +49,9 @@ impl Fetch {
         if self.full {
             fetch::full_tools(&store)?;
         }
-        if arch == Arch::Arm64 {
-            fetch::cross(&store)?;
+        match arch {
+            Arch::X86_64 => fetch::newer_programs(&store)?,
+            Arch::Arm64 => fetch::cross(&store).map(drop)?,
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -473,6 +473,13 @@ impl Test {
             // Its tests say so.
             eprintln!("vm: no C library: {error:#}");
         }
+        let of_newer = |job: &Job| of_library(job) && job.name().contains(c_abi::NEWER_TESTS);
+        if rounds.iter().any(|round| round.jobs.iter().any(of_newer))
+            && let Err(error) = fetch::newer_programs(store)
+        {
+            // The tests say so.
+            eprintln!("vm: no programs of newer suites: {error:#}");
+        }
         let of_watched = |job: &Job| of_library(job) && job.name().contains(c_abi::SANITIZED_TEST);
         if (self.full || !self.names.is_empty())
             && rounds.iter().any(|round| round.jobs.iter().any(of_watched))

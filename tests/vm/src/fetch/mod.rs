@@ -78,6 +78,18 @@ pub(crate) fn full_tools(store: &Store) -> Result<()> {
     tools::ensure_full(store, &Progress::new())
 }
 
+/// Gets programs of suites that are newer than this machine's, which run on the libraries for C programs.
+///
+/// # Errors
+/// If they are neither there nor can be fetched.
+pub(crate) fn newer_programs(store: &Store) -> Result<()> {
+    let _lock = store.lock()?;
+    let progress = Progress::new();
+    tools::NEWER_SUITES
+        .iter()
+        .try_for_each(|suite| tools::ensure_newer(store, suite, &progress))
+}
+
 /// Gets what builds crates that are linked to libibverbs, and gives the root of what this machine lacks.
 ///
 /// # Errors

@@ -44,6 +44,13 @@ const PACKAGES: [&str; 20] = [
 /// Those that only a run of everything has: they bring much with them.
 const FULL_PACKAGES: [&str; 1] = ["fio"];
 
+/// The suites whose programs run on the libraries for C programs as well: of rdma-core that is newer than
+/// this machine's. Each has a tree of its own, with everything down to its C library.
+pub(crate) const NEWER_SUITES: [&str; 2] = ["trixie", "sid"];
+
+/// Those programs.
+const NEWER_PACKAGES: [&str; 4] = ["ibverbs-utils", "libfabric-bin", "perftest", "rdmacm-utils"];
+
 /// What builds crates that are linked to libibverbs, on this machine.
 const BUILD_PACKAGES: [&str; 2] = ["cmake", "libclang-dev"];
 
@@ -163,6 +170,28 @@ pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
     Ok(())
 }
 
+/// Fetches the programs of a suite that is newer than this machine's; returns at once if they are there.
+///
+/// # Errors
+/// If they cannot be fetched.
+pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> Result<()> {
+    let name = format!("tools-{suite}");
+    let wanted = Wanted {
+        packages: NEWER_PACKAGES.map(str::to_owned).to_vec(),
+        installed: Installed::Nothing,
+        prefer: None,
+    };
+    if let Some(tools) = store.stamp::<Tools>(&name)
+        && tools.wanted == wanted.packages
+    {
+        return Ok(());
+    }
+    let tools = unpacked_of(suite, store, Arch::X86_64, &name, wanted, progress)?;
+    store.write_stamp(&name, &tools)?;
+    progress.note(&format!("rdma-core's programs of {suite} are there"));
+    Ok(())
+}
+
 /// The root of what only a run of everything has, if it has been fetched.
 pub(crate) fn of_full_run(store: &Store, arch: Arch) -> Option<PathBuf> {
     let tools = store.stamp::<Tools>(FULL)?;
@@ -170,7 +199,7 @@ pub(crate) fn of_full_run(store: &Store, arch: Arch) -> Option<PathBuf> {
     (fits && tools.wanted == wanted_in_full().packages).then_some(tools.root)
 }
 
-/// Makes a tree of packages, without a stamp.
+/// Makes a tree of packages of this machine's suite, without a stamp.
 fn unpacked(
     store: &Store,
     arch: Arch,
@@ -178,9 +207,20 @@ fn unpacked(
     wanted: Wanted,
     progress: &Progress,
 ) -> Result<Tools> {
+    unpacked_of(&apt::codename()?, store, arch, name, wanted, progress)
+}
+
+/// Makes a tree of packages of a suite, without a stamp.
+fn unpacked_of(
+    suite: &str,
+    store: &Store,
+    arch: Arch,
+    name: &str,
+    wanted: Wanted,
+    progress: &Progress,
+) -> Result<Tools> {
     let downloads = store.path(format!("{name}-packages"));
-    let codename = apt::codename()?;
-    let apt = Apt::open(store, arch, &[&codename], progress)?;
+    let apt = Apt::open(store, arch, &[suite], progress)?;
     let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path(name);
     unpack::all(&files, &root, progress)?;

@@ -1,0 +1,220 @@
+//! Direct verbs of ConnectX adapters that need no more than the crate has. They fail with `EOPNOTSUPP` on
+//! other devices.
+
+use std::ffi::{c_int, c_void};
+
+use uverbs_uapi::enums::{QpState, QpType};
+
+use crate::c::abi::context::ibv_context;
+use crate::c::abi::queue::ibv_qp;
+use crate::c::context::{ContextObject, context};
+use crate::c::failure::{Failure, Result, status};
+use crate::c::qp::{QpObject, qp};
+use crate::driver::QpName;
+
+/// `struct mlx5dv_context`, up to the last field that is written here.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct mlx5dv_context {
+    version: u8,
+    flags: u64,
+    /// `enum mlx5dv_context_comp_mask`: what is asked for, then what was told.
+    comp_mask: u64,
+    _of_offloads: [u32; 12],
+    max_clock_info_update_nsec: u64,
+    _of_flows_and_dc: [u32; 2],
+    hca_core_clock: *mut c_void,
+    num_lag_ports: u8,
+}
+
+/// `struct mlx5dv_clock_info`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct mlx5dv_clock_info {
+    nsec: u64,
+    last_cycles: u64,
+    frac: u64,
+    mult: u32,
+    shift: u32,
+    mask: u64,
+}
+
+/// `mlx5dv_query_device(3)`: what this library can do with the device. Of what it cannot, the bits in
+/// `comp_mask` are taken away, and the fields stay as they were.
+pub unsafe extern "C" fn mlx5dv_query_device(
+    c: *mut ibv_context,
+    attr: *mut mlx5dv_context,
+) -> c_int {
+    // SAFETY: the caller passes an open context and attributes.
+    status(unsafe {
+        context(c).and_then(|context| {
+            if attr.is_null() {
+                return Err(Failure::INVALID);
+            }
+            tell(context, &mut *attr)
+        })
+    })
+}
+
+#[cfg(feature = "mlx5")]
+fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
+    use crate::driver::OneOf;
+
+    // `enum mlx5dv_context_flags`: completions name queues by this side's numbers.
+    const CQE_V1: u64 = 1 << 0;
+    // There are registers to which requests are copied.
+    const BLUE_FLAME: u64 = 1 << 8;
+
+    // `enum mlx5dv_context_comp_mask`.
+    const CLOCK_INFO_UPDATE: u64 = 1 << 5;
+    const HCA_CORE_CLOCK: u64 = 1 << 8;
+    const NUM_LAG_PORTS: u64 = 1 << 9;
+
+    let context = context.context();
+    let device = match context.driver() {
+        OneOf::Mlx5(device) => device,
+        #[allow(unreachable_patterns, reason = "there may be no other driver")]
+        _ => return Err(Failure::UNSUPPORTED),
+    };
+    let asked = attr.comp_mask;
+    let mut told = 0;
+    if asked & CLOCK_INFO_UPDATE != 0
+        && let Ok(period) = device.clock_info_period(context.fd())
+    {
+        attr.max_clock_info_update_nsec = period;
+        told |= CLOCK_INFO_UPDATE;
+    }
+    if asked & HCA_CORE_CLOCK != 0
+        && let Ok(Some(clock)) = device.clock_address(context.fd())
+    {
+        attr.hca_core_clock = clock.as_ptr().cast();
+        told |= HCA_CORE_CLOCK;
+    }
+    if asked & NUM_LAG_PORTS != 0
+        && let Some(ports) = device.lag_ports(context.fd())
+    {
+        attr.num_lag_ports = ports.get();
+        told |= NUM_LAG_PORTS;
+    }
+    attr.version = 0;
+    attr.flags = CQE_V1
+        | if device.copies_requests() {
+            BLUE_FLAME
+        } else {
+            0
+        };
+    attr.comp_mask = told;
+    Ok(())
+}
+
+#[cfg(not(feature = "mlx5"))]
+fn tell(_: &ContextObject, _: &mut mlx5dv_context) -> Result<()> {
+    Err(Failure::UNSUPPORTED)
+}
+
+/// `mlx5dv_get_clock_info(3)`.
+pub unsafe extern "C" fn mlx5dv_get_clock_info(
+    c: *mut ibv_context,
+    info: *mut mlx5dv_clock_info,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room for the answer.
+    status(unsafe {
+        context(c).and_then(|context| {
+            let clock = context.context().wall_clock()?;
+            info.write(mlx5dv_clock_info {
+                nsec: clock.nsec,
+                last_cycles: clock.cycles,
+                frac: clock.frac,
+                mult: clock.mult,
+                shift: clock.shift,
+                mask: clock.mask,
+            });
+            Ok(())
+        })
+    })
+}
+
+/// `mlx5dv_query_qp_lag_port(3)`.
+pub unsafe extern "C" fn mlx5dv_query_qp_lag_port(
+    c: *mut ibv_qp,
+    port: *mut u8,
+    active: *mut u8,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair and room for two ports.
+    status(unsafe {
+        qp(c).and_then(|qp| {
+            let context = &qp.context;
+            let found = context.driver().lag_port(context.fd(), name(qp))?;
+            port.write(found.configured.unwrap_or(0));
+            active.write(found.active.unwrap_or(0));
+            Ok(())
+        })
+    })
+}
+
+/// `mlx5dv_modify_qp_lag_port(3)`.
+pub unsafe extern "C" fn mlx5dv_modify_qp_lag_port(c: *mut ibv_qp, port: u8) -> c_int {
+    // SAFETY: the caller passes a queue pair.
+    status(unsafe { qp(c) }.and_then(|qp| {
+        must_send(qp)?;
+        let context = &qp.context;
+        Ok(context
+            .driver()
+            .set_lag_port(context.fd(), name(qp), port)?)
+    }))
+}
+
+/// `mlx5dv_modify_qp_udp_sport(3)`.
+pub unsafe extern "C" fn mlx5dv_modify_qp_udp_sport(c: *mut ibv_qp, port: u16) -> c_int {
+    // SAFETY: the caller passes a queue pair.
+    status(unsafe { qp(c) }.and_then(|qp| {
+        must_send(qp)?;
+        if ![QpType::RC, QpType::UC].contains(&qp.transport) {
+            return Err(Failure::UNSUPPORTED);
+        }
+        let context = &qp.context;
+        Ok(context
+            .driver()
+            .set_udp_source_port(context.fd(), name(qp), port)?)
+    }))
+}
+
+fn name(qp: &QpObject) -> QpName {
+    QpName {
+        handle: qp.handle,
+        // SAFETY: the C struct lies in the object.
+        qpn: unsafe { (*qp.c()).qp_num },
+    }
+}
+
+/// libmlx5 refuses other states so.
+fn must_send(qp: &QpObject) -> Result<()> {
+    // SAFETY: the C struct lies in the object.
+    match unsafe { (*qp.c()).state } == QpState::RTS.0 {
+        true => Ok(()),
+        false => Err(Failure::UNSUPPORTED),
+    }
+}
+
+/// `_mlx5dv_get_export_sizes`, which no manual page describes: nothing can be exported.
+pub unsafe extern "C" fn mlx5dv_get_export_sizes(sizes: *mut c_void, length: usize) {
+    // SAFETY: the caller passes room for that many bytes.
+    unsafe { sizes.cast::<u8>().write_bytes(0, length) };
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_the_header_has_them() {
+        assert_eq!(offset_of!(mlx5dv_context, flags), 8);
+        assert_eq!(offset_of!(mlx5dv_context, comp_mask), 16);
+        assert_eq!(offset_of!(mlx5dv_context, max_clock_info_update_nsec), 72);
+        assert_eq!(offset_of!(mlx5dv_context, hca_core_clock), 88);
+        assert_eq!(offset_of!(mlx5dv_context, num_lag_ports), 96);
+        assert_eq!(size_of::<mlx5dv_clock_info>(), 40);
+    }
+}

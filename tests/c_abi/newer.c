@@ -1,0 +1,119 @@
+/*
+ * What libibverbs has since rdma-core 57: buffers that it allocates, regions by attributes, the speed of a port; and the
+ * numbers of shared receive queues. The headers here are older, so the functions are looked up.
+ */
+
+#include "check.h"
+
+#include <dlfcn.h>
+
+/* As in rdma-core 64 and later. */
+struct region {
+	size_t length;
+	int access;
+	uint64_t comp_mask, iova;
+	void *addr;
+	int fd;
+	uint64_t fd_offset;
+	void *dmah, *buf;
+};
+
+enum { IOVA = 1, ADDR = 2, FD = 4, FD_OFFSET = 8, DMAH = 16, BUF = 32 };
+
+#define FUNCTION(result, name, ...) ((result (*)(__VA_ARGS__))dlsym(RTLD_DEFAULT, name))
+#define alloc_buf FUNCTION(void *, "ibv_alloc_buf", struct ibv_pd *, size_t, void **)
+#define free_buf FUNCTION(void, "ibv_free_buf", void *)
+#define export_buf FUNCTION(int, "ibv_export_buf_dmabuf_fd", void *)
+#define reg_buf FUNCTION(struct ibv_mr *, "ibv_reg_buf_mr", struct ibv_pd *, void *, void *, size_t, int)
+#define reg_ex FUNCTION(struct ibv_mr *, "ibv_reg_mr_ex", struct ibv_pd *, struct region *)
+#define query_speed FUNCTION(int, "ibv_query_port_speed", struct ibv_context *, uint32_t, uint64_t *)
+
+/* Registers, tells what the region has, and deregisters. */
+static void try(const char *what, struct ibv_pd *pd, struct region region)
+{
+	struct ibv_mr *mr;
+
+	region.length = region.length ? region.length : 4096;
+	region.access = IBV_ACCESS_LOCAL_WRITE;
+	errno = 0;
+	mr = reg_ex(pd, &region);
+	if (!mr) {
+		say(what, "%s", error_name(errno));
+		return;
+	}
+	say(what, "address %d, length %zu, domain %d", mr->addr == region.addr, mr->length, mr->pd == pd);
+	say_status(what, ibv_dereg_mr(mr));
+}
+
+/* Whole pages: libmlx5 rounds up. */
+#define BYTES 12288
+
+static void buffers(void)
+{
+	struct ibv_pd *pd = ibv_alloc_pd(context), *other = ibv_alloc_pd(context);
+	void *buf, *address;
+	struct ibv_mr *mr;
+
+	NEED(pd && other);
+	NEED(address = alloc_buf(pd, BYTES, &buf));
+	say("aligned", "%d", (uintptr_t)address % 4096 == 0);
+	memset(address, 1, BYTES);
+	NEED(mr = reg_buf(pd, buf, address, BYTES, IBV_ACCESS_LOCAL_WRITE));
+	say("region", "%d %zu", mr->addr == address, mr->length);
+	say_status("deregister", ibv_dereg_mr(mr));
+	say_object("in the middle", mr = reg_buf(pd, buf, (char *)address + 100, BYTES - 100, 0));
+	if (mr)
+		say_status("deregister", ibv_dereg_mr(mr));
+	say_object("beyond", reg_buf(pd, buf, (char *)address + 100, BYTES - 99, 0));
+	say_object("before", reg_buf(pd, buf, (char *)address - 1, 100, 0));
+	say_object("of another domain", reg_buf(other, buf, address, 100, 0));
+	say_or_errno("export", export_buf(buf));
+	try("by attributes", pd, (struct region) { .comp_mask = BUF | ADDR, .addr = address, .buf = buf });
+	try("at another address", pd, (struct region) { .comp_mask = BUF | ADDR | IOVA, .addr = address, .buf = buf,
+							.iova = 0x10000000 });
+	try("without address", pd, (struct region) { .comp_mask = BUF, .buf = buf });
+	try("with descriptor", pd, (struct region) { .comp_mask = BUF | ADDR | FD, .addr = address, .buf = buf, .fd = -1 });
+	free_buf(buf);
+	say_status("domain", ibv_dealloc_pd(other));
+	say_status("domain", ibv_dealloc_pd(pd));
+}
+
+static void regions(void)
+{
+	static char memory[8192] __attribute__((aligned(4096)));
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+
+	NEED(pd);
+	try("plain", pd, (struct region) { .comp_mask = ADDR, .addr = memory });
+	try("at another address", pd, (struct region) { .comp_mask = ADDR | IOVA, .addr = memory, .iova = 0x10000000 });
+	try("nothing", pd, (struct region) { .comp_mask = 0 });
+	try("with offset", pd, (struct region) { .comp_mask = ADDR | FD_OFFSET, .addr = memory });
+	try("descriptor alone", pd, (struct region) { .comp_mask = FD, .fd = -1 });
+	try("descriptor and address", pd, (struct region) { .comp_mask = FD | FD_OFFSET | IOVA | ADDR, .addr = memory, .fd = -1 });
+	say_status("domain", ibv_dealloc_pd(pd));
+}
+
+static void speed(void)
+{
+	uint64_t found = 0;
+	int status = query_speed(context, 1, &found);
+
+	say("port 1", "%s %llu", error_name(status), (unsigned long long)found);
+	say("port 9", "%d", query_speed(context, 9, &found) != 0);
+}
+
+static void numbers(void)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 16, .max_sge = 1 } };
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_srq *srq;
+	uint32_t number = 0;
+
+	NEED(pd);
+	NEED(srq = ibv_create_srq(pd, &attr));
+	say_status("number", ibv_get_srq_num(srq, &number));
+	say("there is one", "%d", number != 0);
+	say_status("destroy", ibv_destroy_srq(srq));
+}
+
+MAIN({ "buffers", buffers }, { "regions", regions }, { "speed", speed }, { "numbers", numbers })

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-use crate::format::{Be32, place};
-
 /// How many entries there are.
 const COUNT: usize = 4;
 
@@ -27,24 +25,17 @@ impl Entries {
         self.0[index as usize].store(number, Ordering::Release);
     }
 
-    fn load(&self, index: u32) -> u32 {
-        match self.0.get(index as usize) {
-            Some(entry) => entry.load(Ordering::Acquire),
-            None => NONE,
+    /// The number in an entry, if the device has written it.
+    pub(crate) fn number(&self, index: u32) -> Option<u32> {
+        let entry = self.0.get(index as usize)?;
+        match entry.load(Ordering::Acquire) {
+            NONE => None,
+            number => Some(number),
         }
-    }
-
-    pub(crate) fn is_valid(&self, index: u32) -> bool {
-        self.load(index) != NONE
     }
 
     /// The entries of the models are of sends.
     pub(crate) fn received(&self, _: u32) -> Option<u16> {
         None
-    }
-
-    /// The place of whom it is of.
-    pub(crate) fn place(&self, index: u32) -> u32 {
-        place(Be32::new(self.load(index)))
     }
 }

@@ -93,6 +93,12 @@ mod memory;
 mod progress;
 mod recv;
 mod regions;
+#[path = "../../src/driver/mlx5/reporter.rs"]
+#[allow(dead_code, reason = "the models do not need all of it")]
+mod reporter;
+#[path = "../../src/driver/mlx5/reporters.rs"]
+#[allow(dead_code, reason = "the models do not need all of it")]
+mod reporters;
 #[path = "../../src/aio/slot.rs"]
 #[allow(
     dead_code,

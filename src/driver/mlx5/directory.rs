@@ -1,75 +1,25 @@
-//! Which queue pair a completion belongs to: the numbers by which a completion queue's entries name the
-//! queues that report to it, and what the poller must know about each.
+//! Which queue a completion belongs to: the numbers by which a completion queue's entries name the queues
+//! that report to it, and what has changed among them.
 //!
-//! A completion carries a number that this side chose when it created the queue pair (`uidx`). It stands for
-//! a place in the poller's table. Places are dense, so the table is an array, which nobody else touches.
-//! Creating, resetting or destroying a queue pair adds a *change*, increments `version` and takes away the
-//! mask with which the poller looks into its table, once for each completion. It then applies the changes
-//! before it interprets the completion. So polling takes no lock while nothing changes.
+//! A completion carries a number that this side chose when it created the queue pair (`uidx`). It is an index
+//! into the poller's table ([`super::reporters`]), which nobody else touches. Creating, resetting or
+//! destroying a queue pair adds a *change* here and counts `version` up. The poller compares the version
+//! before it interprets a completion, and takes the changes over. So polling takes no lock while nothing
+//! changes.
 //!
 //! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
 //! its last queue pair reported. What a queue pair reported before a reset is skipped, and so is what one
 //! reported that is to be forgotten with it.
 
 use std::collections::HashMap;
-use std::ops::Range;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, PoisonError};
 
 use super::entries::Entries;
-use super::format::{INDEX_MASK, RECORD_CONSUMER};
-use super::inline::Landing;
-use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use super::format::{INDEX_MASK, NUMBER, RECORD_CONSUMER};
+use super::ledger::SrqLedger;
 use super::memory::Record;
-use super::srq::SrqRing;
+use super::reporter::Reporter;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
-use crate::work::Progress;
-
-/// What a queue pair reports to a completion queue.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reporter {
-    pub(super) send: Option<Arc<SendLedger>>,
-    pub(super) recv: Receiver,
-    /// Where data in completions go; `None` unless it has asked for them.
-    pub(super) landing: Option<Arc<Landing>>,
-    /// The ring of the shared queue that it receives from, as long as there is one.
-    pub(super) shared_ring: Weak<SrqRing>,
-}
-
-/// What it receives from.
-#[derive(Clone, Debug, Default)]
-pub(super) enum Receiver {
-    /// Nothing that reports here.
-    #[default]
-    None,
-    /// Its own queue.
-    Own(Arc<RecvLedger>),
-    /// Its own queue, whose requests finish in any order.
-    Loose(Arc<LooseLedger>),
-    /// A shared one.
-    Shared(Arc<SrqLedger>),
-}
-
-impl Receiver {
-    /// What the poster of its own queue knows.
-    pub(super) fn notes(&self) -> Option<&Arc<RecvLedger>> {
-        match self {
-            Self::Own(ledger) => Some(ledger),
-            Self::Loose(ledger) => Some(ledger.notes()),
-            Self::Shared(_) | Self::None => None,
-        }
-    }
-
-    /// How far its own queue is. The low halves of two counts are compared: how many requests the device was
-    /// told of, which `told` looks up with acquire, and how many are finished.
-    pub(super) fn progress(&self, told: impl Fn() -> u32) -> Option<Progress> {
-        let mask = u16::MAX.into();
-        match self {
-            Self::Own(ledger) => Some(Progress::look(mask, told, || ledger.done())),
-            Self::Loose(ledger) => Some(Progress::look(mask, told, || ledger.before())),
-            Self::Shared(_) | Self::None => None,
-        }
-    }
-}
 
 /// A change for the poller. `until` is an index of the ring: entries before it precede the change.
 #[derive(Debug)]
@@ -87,34 +37,36 @@ pub(super) enum Change {
         until: u32,
         forgotten: bool,
     },
+    /// The device had no room for a completion.
+    Overrun,
 }
 
 impl Change {
-    fn number(&self) -> u32 {
+    fn is_of(&self, of: u32) -> bool {
         match self {
-            Self::Set { number, .. } | Self::Remove { number, .. } => *number,
+            Self::Set { number, .. } | Self::Remove { number, .. } => *number == of,
+            Self::Overrun => false,
         }
     }
 
-    /// The place that the poller's table must have for it, if it must.
-    fn needs(&self) -> Option<u32> {
-        match self {
-            Self::Set { number, .. } => Some(*number),
-            Self::Remove { .. } => None,
-        }
+    /// Whether a new queue pair has this number.
+    fn is_new(&self, of: u32) -> bool {
+        matches!(self, Self::Set { number, forget_until: None, .. } if *number == of)
+    }
+
+    /// Whether the queue pair with this number starts again.
+    fn is_restart(&self, of: u32) -> bool {
+        matches!(self, Self::Set { number, forget_until: Some(_), .. } if *number == of)
     }
 }
 
 /// The side of a completion queue that its queue pairs share with its poller.
 #[derive(Debug)]
 pub(super) struct Directory {
+    /// Counts changes.
     version: AtomicU64,
     /// It tells the device, and everyone here, the first entry that the poller has not given back.
     record: Record,
-    /// The last place of the poller's table; 0 if there are changes, or the poller has something else to
-    /// attend to before it takes more. Nobody has the place 0. It is stored under the lock, or it is 0 and
-    /// the poller's.
-    last_place: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -123,63 +75,11 @@ pub(super) struct Directory {
 pub(super) struct Inner {
     /// The ring's entries, to see what lies in it.
     pub(super) entries: Entries,
-    /// The device had no room for a completion, and the poller has not heard of it.
-    overrun: bool,
     changes: Vec<Change>,
     /// Numbers that are in use.
     taken: Vec<bool>,
     /// Once nobody polls any more: the shared receive queues that are reported of, by the numbers.
     closed: Option<HashMap<u32, Arc<SrqLedger>>>,
-}
-
-/// What a poller hears of.
-#[derive(Debug)]
-pub(super) struct Heard {
-    pub(super) changes: Vec<Change>,
-    /// The version that they make.
-    pub(super) version: u64,
-    /// The last place that its table has now.
-    pub(super) last_place: u32,
-    /// The device had no room for a completion.
-    pub(super) overrun: bool,
-}
-
-/// The device has 24 bits for the number. The first place is nobody's: see `last_place`.
-const NUMBERS: Range<usize> = 1..1 << 24;
-
-/// The number, in the device's terms, of a queue pair at this place of the pollers' tables: its bytes the
-/// other way round, so that an entry has the place in this host's order, on most hosts.
-pub(super) fn number_of(place: u32) -> u32 {
-    place.swap_bytes() >> 8
-}
-
-/// The first entry that has not been given back, by that word of the record. Indices go round modulo 2^24.
-#[inline(always)]
-pub(super) fn index_of(word: &AtomicU32) -> u32 {
-    // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries say
-    // whether they are valid.
-    u32::from_be(word.load(Ordering::Relaxed))
-}
-
-/// Gives the entries before this index back to the device, by that word of the record. What is in them has
-/// been copied; what their completions free is given out behind this.
-#[inline(always)]
-pub(super) fn give_back(word: &AtomicU32, index: u32) {
-    // Release: the entries have been read before the device may write them again; its counterpart is the
-    // device's look at the record before it writes. That this look finds the index at the latest when a
-    // completion comes for which one of these entries made room is the ledgers' release, which comes behind
-    // this store, with the poster's acquire and the barrier before its doorbell.
-    word.store((index & INDEX_MASK).to_be(), Ordering::Release);
-}
-
-/// As [`give_back`], of one more entry, behind which the index's last byte is not 0.
-#[inline(always)]
-pub(super) fn give_one_back(word: &AtomicU32) {
-    /// In the word's order.
-    const ONE: u32 = 1_u32.to_be();
-    // Relaxed: as in `index_of`. Release: as in `give_back`.
-    let next = word.load(Ordering::Relaxed).wrapping_add(ONE);
-    word.store(next, Ordering::Release);
 }
 
 /// Whether an index of the ring comes before another; both go round modulo 2^24 and are less than 2^23 apart.
@@ -194,10 +94,8 @@ impl Directory {
         Self {
             version: AtomicU64::new(0),
             record,
-            last_place: AtomicU32::new(1),
             inner: Mutex::new(Inner {
                 entries,
-                overrun: false,
                 changes: Vec::new(),
                 taken: Vec::new(),
                 closed: None,
@@ -210,37 +108,18 @@ impl Directory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes when there are changes.
+    /// How many changes there have been.
+    #[inline(always)]
     pub(super) fn version(&self) -> u64 {
-        // Relaxed: as in `last_place`.
+        // Relaxed: whoever made a change did so before the device could report anything of it, and the
+        // barrier behind the owner bit keeps this load behind the look at the completion.
         self.version.load(Ordering::Relaxed)
     }
 
-    /// The last place of the poller's table, or 0 if it has something to attend to: a place that is looked up
-    /// with this as the mask is then one that nobody has.
-    #[inline(always)]
-    pub(super) fn last_place(&self) -> u32 {
-        // Relaxed: whoever made a change did so before the device could report anything of it, and the
-        // barrier behind the owner bit keeps this load behind the look at the completion. Of what is attended
-        // to at the beginning of a poll there is nothing to order: that is under the lock.
-        self.last_place.load(Ordering::Relaxed)
-    }
-
-    /// Takes over what there is to attend to, for a poller whose table has that last place. What comes behind
-    /// this is heard of next time.
-    pub(super) fn hear(&self, last_place: u32) -> Heard {
+    /// Takes the changes over, for the poller, with the version that they make.
+    pub(super) fn hear(&self) -> (Vec<Change>, u64) {
         let mut inner = self.lock();
-        let changes = std::mem::take(&mut inner.changes);
-        let most = changes.iter().filter_map(Change::needs).max().unwrap_or(0);
-        let last_place = last_place.max((most + 1).next_power_of_two() - 1);
-        // Relaxed, as is all that is stored under the lock.
-        self.last_place.store(last_place, Ordering::Relaxed);
-        Heard {
-            changes,
-            version: self.version(),
-            last_place,
-            overrun: std::mem::take(&mut inner.overrun),
-        }
+        (std::mem::take(&mut inner.changes), self.version())
     }
 
     /// The record, whose other word arms the queue.
@@ -254,34 +133,34 @@ impl Directory {
         self.record.word(RECORD_CONSUMER)
     }
 
-    /// The first entry that has not been given back.
+    /// The first entry that has not been given back. Indices go round modulo 2^24.
     pub(super) fn consumer(&self) -> u32 {
-        index_of(self.consumer_word())
+        // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
+        // say whether they are valid.
+        u32::from_be(self.consumer_word().load(Ordering::Relaxed))
     }
 
-    /// Gives the entries before this index back to the device; as for [`give_back`].
+    /// Gives the entries before this index back to the device. What is in them has been copied; what their
+    /// completions free is given out behind this.
+    #[inline(always)]
     pub(super) fn consumed(&self, index: u32) {
-        give_back(self.consumer_word(), index);
-    }
-
-    /// Has the poller attend to something that it knows of.
-    pub(super) fn attend(&self) {
-        // Relaxed: for the poller itself.
-        self.last_place.store(0, Ordering::Relaxed);
+        // Release: the entries have been read before the device may write them again; its counterpart is the
+        // device's look at the record before it writes. That this look finds the index at the latest when a
+        // completion comes for which one of these entries made room is the ledgers' release, which comes
+        // behind this store, with the poster's acquire and the barrier before its doorbell.
+        let word = (index & INDEX_MASK).to_be();
+        self.consumer_word().store(word, Ordering::Release);
     }
 
     /// Tells the poller that the device had no room for a completion.
     pub(super) fn overran(&self) {
-        let mut inner = self.lock();
-        inner.overrun = true;
-        self.last_place.store(0, Ordering::Relaxed);
+        self.push(&mut self.lock(), Change::Overrun);
     }
 
     fn push(&self, inner: &mut Inner, change: Change) {
         inner.changes.push(change);
-        // Relaxed: under the lock; see `last_place` for the looks at them.
+        // Relaxed: under the lock; see `version` for the looks at it.
         self.version.fetch_add(1, Ordering::Relaxed);
-        self.last_place.store(0, Ordering::Relaxed);
     }
 
     /// Where the present entries end, and whether one of them has this number.
@@ -289,8 +168,8 @@ impl Directory {
         let mut index = self.consumer();
         let mut found = false;
         loop {
-            while inner.entries.is_valid(index) {
-                found |= inner.entries.place(index) == number;
+            while let Some(of) = inner.entries.number(index) {
+                found |= of == number;
                 index = index.wrapping_add(1);
             }
             // While this looked, the poller may have gone past the place and the device round the ring.
@@ -303,14 +182,11 @@ impl Directory {
     }
 
     fn add(&self, inner: &mut Inner, number: u32, reporter: Reporter) {
-        if let Some(taken) = inner.taken.get_mut(number as usize) {
-            *taken = true;
-        } else {
-            inner.taken.resize(number as usize + 1, false);
-            inner.taken[number as usize] = true;
-        }
-        match (&mut inner.closed, &reporter.recv) {
-            (None, _) => {
+        let least = inner.taken.len().max(number as usize + 1);
+        inner.taken.resize(least, false);
+        inner.taken[number as usize] = true;
+        match &mut inner.closed {
+            None => {
                 let change = Change::Set {
                     number,
                     reporter,
@@ -318,10 +194,11 @@ impl Directory {
                 };
                 self.push(inner, change);
             }
-            (Some(shared), Receiver::Shared(ledger)) => {
-                shared.insert(number, Arc::clone(ledger));
+            Some(shared) => {
+                if let Some(ledger) = reporter.recv.shared() {
+                    shared.insert(number, Arc::clone(ledger));
+                }
             }
-            (Some(_), _) => {}
         }
     }
 
@@ -331,9 +208,9 @@ impl Directory {
             return;
         };
         let mut index = self.consumer();
-        while inner.entries.is_valid(index) {
+        while let Some(number) = inner.entries.number(index) {
             if let Some(element) = inner.entries.received(index)
-                && let Some(ledger) = shared.get(&inner.entries.place(index))
+                && let Some(ledger) = shared.get(&number)
             {
                 ledger.finish(element);
             }
@@ -349,17 +226,8 @@ impl Directory {
         self.sweep(&mut inner);
         if inner.closed.is_none() {
             let (until, _) = self.look(&inner, number);
-            // An earlier start that the poller has not seen: what it was to skip is skipped with this one.
-            let earlier = |change: &mut Change| {
-                change.number() == number
-                    && matches!(
-                        change,
-                        Change::Set {
-                            forget_until: Some(_),
-                            ..
-                        }
-                    )
-            };
+            // What an earlier start, which the poller has not seen, was to skip is skipped with this one.
+            let earlier = |change: &mut Change| change.is_restart(number);
             superseded.extend(inner.changes.extract_if(.., earlier));
             let change = Change::Set {
                 number,
@@ -378,24 +246,12 @@ impl Directory {
         self.sweep(&mut inner);
         let ledger = inner.closed.as_mut().map(|shared| shared.remove(&number));
         let (until, reported) = self.look(&inner, number);
-        // Made since the poller looked last; one that started again it may know from before.
-        let unseen = inner.changes.iter().any(|change| {
-            change.number() == number
-                && matches!(
-                    change,
-                    Change::Set {
-                        forget_until: None,
-                        ..
-                    }
-                )
-        });
+        // One that started again the poller may know from before.
+        let unseen = inner.changes.iter().any(|change| change.is_new(number));
         if inner.closed.is_some() || (unseen && !reported) {
             // The poller does not know of it and never needs to.
-            gone.extend(
-                inner
-                    .changes
-                    .extract_if(.., |change| change.number() == number),
-            );
+            let its = |change: &mut Change| change.is_of(number);
+            gone.extend(inner.changes.extract_if(.., its));
             inner.free(number);
         } else {
             let change = Change::Remove {
@@ -429,22 +285,20 @@ impl Inner {
         }
     }
 
-    fn is_free(&self, number: usize) -> bool {
-        !self.taken.get(number).is_some_and(|taken| *taken)
+    fn is_free(&self, number: u32) -> bool {
+        !self.taken.get(number as usize).is_some_and(|taken| *taken)
     }
 
     /// Entries that the poller has not seen have moved on by one place.
     pub(super) fn shift(&mut self) {
         for change in &mut self.changes {
-            match change {
-                Change::Set {
-                    forget_until: None, ..
-                } => {}
-                Change::Set {
-                    forget_until: Some(until),
-                    ..
-                }
-                | Change::Remove { until, .. } => *until = until.wrapping_add(1),
+            if let Change::Set {
+                forget_until: Some(until),
+                ..
+            }
+            | Change::Remove { until, .. } = change
+            {
+                *until = until.wrapping_add(1);
             }
         }
     }
@@ -469,7 +323,7 @@ impl Registration {
     ) -> Option<Self> {
         let number = if Arc::ptr_eq(send, recv) {
             let mut inner = send.lock();
-            let number = { NUMBERS }.find(|number| inner.is_free(*number))? as u32;
+            let number = (0..=NUMBER).find(|number| inner.is_free(*number))?;
             send.add(&mut inner, number, reporter);
             number
         } else {
@@ -482,9 +336,9 @@ impl Registration {
                 recvs = recv.lock();
                 sends = send.lock();
             }
-            let free = |number: &usize| sends.is_free(*number) && recvs.is_free(*number);
-            let number = { NUMBERS }.find(free)? as u32;
-            let (of_send, of_recv) = halves(reporter);
+            let free = |number: &u32| sends.is_free(*number) && recvs.is_free(*number);
+            let number = (0..=NUMBER).find(free)?;
+            let (of_send, of_recv) = reporter.halves();
             send.add(&mut sends, number, of_send);
             recv.add(&mut recvs, number, of_recv);
             number
@@ -497,9 +351,9 @@ impl Registration {
         })
     }
 
-    /// The number, in the device's terms.
+    /// The number.
     pub(super) fn number(&self) -> u32 {
-        number_of(self.number)
+        self.number
     }
 
     /// Has what was reported go with the queue pair.
@@ -514,33 +368,11 @@ impl Registration {
         if Arc::ptr_eq(&self.send, &self.recv) {
             self.send.replace(self.number, reporter);
         } else {
-            let (of_send, of_recv) = halves(reporter);
+            let (of_send, of_recv) = reporter.halves();
             self.send.replace(self.number, of_send);
             self.recv.replace(self.number, of_recv);
         }
     }
-}
-
-fn halves(reporter: Reporter) -> (Reporter, Reporter) {
-    let Reporter {
-        send,
-        recv,
-        landing,
-        shared_ring,
-    } = reporter;
-    let of_send = Reporter {
-        send,
-        recv: Receiver::None,
-        landing: landing.clone(),
-        shared_ring: Weak::new(),
-    };
-    let of_recv = Reporter {
-        send: None,
-        recv,
-        landing,
-        shared_ring,
-    };
-    (of_send, of_recv)
 }
 
 impl Drop for Registration {

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::barrier;
-use super::directory::Receiver;
 use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
 use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
 use super::qp::Rings;
+use super::reporter::Receiver;
 use super::send::{data, put};
 use super::srq::SrqRing;
 use crate::driver::contract;

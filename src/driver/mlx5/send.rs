@@ -17,7 +17,7 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::ah::Ah;
 use super::barrier;
-use super::cq::{BIND, INVALIDATE};
+use super::completion::{BIND, INVALIDATE};
 use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, FM_CE_SE, INLINE, INLINE_HEAD,
     LONGEST_SLICE, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,

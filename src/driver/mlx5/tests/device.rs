@@ -10,7 +10,8 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::types::QpCap;
 use zerocopy::FromZeros;
 
-use super::super::cq::{Completion, Cq, CqCore};
+use super::super::completion::Completion;
+use super::super::cq::{Cq, CqCore};
 use super::super::entries::{Entries, View};
 use super::super::format::{Be16, Be32, Cqe, INDEX_MASK, OP_OWN, RECORD_RECEIVE, RECORD_SEND};
 use super::super::ledger::SrqLedger;
@@ -65,7 +66,7 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
 
 /// The next completion.
 pub(super) fn take(cq: &mut Cq) -> Option<Completion> {
-    cq.begin().take()
+    cq.begin().next()
 }
 
 /// The device's end of a completion queue.

@@ -132,7 +132,7 @@ fn a_completion_queue_of_exactly_full_size_never_overruns() {
             // Now one, now more than a step, now all.
             let mut polled = cq.begin();
             for _ in 0..[1, 2, usize::MAX, 7][round % 4] {
-                let Some(completion) = polled.take() else {
+                let Some(completion) = polled.next() else {
                     break;
                 };
                 assert_eq!(completion.wr_id(), next);

@@ -88,13 +88,19 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     to: *mut ibv_wc,
 ) -> c_int {
     // SAFETY: the caller passes a completion queue, of a device of that driver's, and room.
-    let taken = unsafe {
+    unsafe {
         let cq = object::<CqObject>(c).unwrap_unchecked();
         let mut poller = cq.poller.lock();
-        take(poller.ring::<D>(), count, to)
-    };
-    match taken {
-        Ok(taken) => taken,
-        Err(error) => number(Err(Error::from(error).into())),
+        match take(poller.ring::<D>(), count, to) {
+            Ok(taken) => taken,
+            Err(error) => failed(error),
+        }
     }
+}
+
+/// What `ibv_poll_cq` returns if something is wrong with the queue.
+#[cold]
+#[inline(never)]
+fn failed(error: PollError) -> c_int {
+    number(Err(Error::from(error).into()))
 }

@@ -17,6 +17,7 @@ use crate::driver::contract::{self, methods::*};
 use crate::driver::typed::ForDriver;
 use crate::error::{Errno, Error};
 use crate::pd::User;
+use crate::work::PollError;
 
 /// What a program can ask to read of completions: `enum ibv_create_cq_wc_flags`.
 mod wc_flags {
@@ -174,9 +175,16 @@ unsafe fn show_next<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
                 0
             }
             Ok(None) => NONE,
-            Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
+            Err(error) => failed(error),
         }
     }
+}
+
+/// What a function returns if something is wrong with the queue.
+#[cold]
+#[inline(never)]
+fn failed(error: PollError) -> c_int {
+    Failure::from(Error::from(error)).0.raw_os_error()
 }
 
 /// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:

@@ -71,7 +71,11 @@ macro_rules! forward {
 mod absent;
 pub(crate) mod contract;
 mod data;
-#[cfg(test)]
+#[cfg(any(test, feature = "mlx5"))]
+#[allow(
+    dead_code,
+    reason = "not every driver that is built in needs all of it"
+)]
 mod kit;
 #[cfg(feature = "mlx5")]
 mod mlx5;

@@ -5,13 +5,13 @@ use std::sync::{Arc, Weak};
 use libtest_mimic::Trial;
 use loom::thread;
 
-use crate::directory::{Directory, Registration};
+use crate::directory::{Registration, Ring as _};
 use crate::entries::Entries;
 use crate::format::cqe;
 use crate::ledger::SendLedger;
 use crate::memory::Record;
 use crate::reporter::{Receiver, Reporter};
-use crate::reporters::Reporters;
+use crate::reporters;
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -23,13 +23,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
+type Directory = crate::directory::Directory<Entries, Reporter>;
+
 /// A poller that does with the table what the driver's does (`src/driver/mlx5/cq.rs`).
 struct Poller {
     directory: Arc<Directory>,
     entries: Entries,
     next: u32,
     overrun: bool,
-    reporters: Reporters,
+    reporters: reporters::Reporters<Reporter>,
 }
 
 /// What became of an entry.
@@ -48,7 +50,7 @@ impl Poller {
             entries: entries.clone(),
             next: 0,
             overrun: false,
-            reporters: Reporters::default(),
+            reporters: reporters::Reporters::new(),
         }
     }
 
@@ -80,7 +82,7 @@ impl Poller {
         let known = self.reporters.get(number);
         let known = known.unwrap_or_else(|| panic!("entry {index}: nobody has number {number}"));
         self.next += 1;
-        self.directory.consumed(self.next);
+        self.directory.pass(self.next);
         if known.has_forgotten(index) {
             return Taken::Forgotten;
         }
@@ -102,13 +104,15 @@ fn reporter(id: u64) -> Reporter {
     }
 }
 
-fn register(directory: &Arc<Directory>, id: u64) -> Registration {
+fn register(directory: &Arc<Directory>, id: u64) -> Registration<Entries, Reporter> {
     Registration::new(directory, directory, reporter(id)).unwrap()
 }
 
 /// Two queue pairs, one created after the other, have one completion each; `between` gets the first one in
 /// between.
-fn two_report(between: impl FnOnce(Registration) -> Option<Registration>) {
+fn two_report(
+    between: impl FnOnce(Registration<Entries, Reporter>) -> Option<Registration<Entries, Reporter>>,
+) {
     let entries = Entries::new();
     let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
     let mut poller = Poller::new(&directory, &entries);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
+use crate::directory::Ring;
+
 /// How many entries there are.
 const COUNT: usize = 4;
 
@@ -24,9 +26,13 @@ impl Entries {
     pub(crate) fn write(&self, index: u32, number: u32) {
         self.0[index as usize].store(number, Ordering::Release);
     }
+}
 
-    /// The number in an entry, if the device has written it.
-    pub(crate) fn number(&self, index: u32) -> Option<u32> {
+impl Ring for Entries {
+    const MOST: u32 = u32::MAX - 1;
+    const CONSUMER: (usize, u32) = (0, u32::MAX);
+
+    fn number(&self, index: u32) -> Option<u32> {
         let entry = self.0.get(index as usize)?;
         match entry.load(Ordering::Acquire) {
             NONE => None,
@@ -35,7 +41,7 @@ impl Entries {
     }
 
     /// The entries of the models are of sends.
-    pub(crate) fn received(&self, _: u32) -> Option<u16> {
+    fn received(&self, _: u32) -> Option<u16> {
         None
     }
 }

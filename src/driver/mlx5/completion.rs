@@ -8,7 +8,7 @@ use uverbs_uapi::types::Wc;
 use super::format::{Cqe, NUMBER, cqe, opcode, syndrome};
 use crate::driver::contract;
 
-/// What [`super::ledger::SendNote`] says that a change to a memory key was for.
+/// What [`SendNote`](super::ledger::SendNote) says that a change to a memory key was for.
 pub(super) const BIND: u32 = 1;
 pub(super) const INVALIDATE: u32 = 2;
 

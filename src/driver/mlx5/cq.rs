@@ -10,13 +10,12 @@ use uverbs_uapi::handle::CqHandle;
 
 use super::again::is_page_fault;
 use super::completion::{Completion, status};
-use super::directory::Directory;
+use super::directory::{Directory, Known, Reporters};
 use super::entries::{Entries, View};
-use super::format::{ARM_SOLICITED, Cqe, NUMBER, RECORD_ARM, cqe};
+use super::format::{ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, cqe};
 use super::inline::Landed;
 use super::memory::Record;
 use super::reporter::Reporter;
-use super::reporters::{Known, Reporters};
 use super::uar::UarPage;
 use crate::command::CommandFd;
 use crate::driver::contract;
@@ -51,7 +50,7 @@ impl CqCore {
         // thread or by whatever handed the queue to it.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         let command = if solicited_only { ARM_SOLICITED } else { 0 };
-        let word = sequence << 28 | command | self.directory.consumer();
+        let word = sequence << 28 | command | self.directory.passed() & INDEX_MASK;
         // Relaxed: the barrier in `UarPage::arm` orders it before the register.
         let record = self.directory.record();
         record
@@ -70,6 +69,8 @@ pub(crate) struct Cq {
     reporters: Reporters,
     /// What the next poll has to tell.
     wrong: Option<PollError>,
+    /// The completion that was taken last.
+    taken: Option<Completion>,
     core: Arc<CqCore>,
 }
 
@@ -84,8 +85,9 @@ impl Cq {
         Self {
             view,
             next: 0,
-            reporters: Reporters::default(),
+            reporters: Reporters::new(),
             wrong: None,
+            taken: None,
             core,
         }
     }
@@ -95,28 +97,45 @@ impl Cq {
         &self.core
     }
 
+    /// What the next poll tells.
+    #[cfg(test)]
+    pub(super) fn told(&mut self) -> Result<(), PollError> {
+        self.up_to_date().check()
+    }
+
     #[cfg(test)]
     pub(super) fn uar(&self) -> &UarPage {
         &self.core.uar
     }
 
-    /// Sees to what has come up since the last poll; fails if something is wrong, which is told once.
+    /// The queue, once it has seen to what has come up since the last poll.
     #[inline(always)]
-    pub(super) fn check(&mut self) -> Result<(), PollError> {
+    fn up_to_date(&mut self) -> &mut Self {
         let reporters = &self.reporters;
-        let unsettled = reporters.are_stale(&self.core.directory) || reporters.are_waiting();
-        if unsettled || self.wrong.is_some() {
-            return self.attend();
+        match reporters.are_stale(&self.core.directory) || reporters.are_waiting() {
+            true => self.attend(),
+            false => self,
         }
-        Ok(())
     }
 
     #[cold]
     #[inline(never)]
-    fn attend(&mut self) -> Result<(), PollError> {
+    fn attend(&mut self) -> &mut Self {
         self.catch_up();
         self.reporters.settle(&self.core.directory, self.next);
-        self.wrong.take().map_or(Ok(()), Err)
+        self
+    }
+
+    /// Fails if something is wrong, which is told once.
+    #[inline(always)]
+    fn check(&mut self) -> Result<(), PollError> {
+        match self.wrong {
+            None => Ok(()),
+            Some(error) => {
+                self.wrong = None;
+                Err(error)
+            }
+        }
     }
 
     /// Takes over what has changed among the queues that report here.
@@ -128,15 +147,68 @@ impl Cq {
         }
     }
 
+    /// Takes the completion of the next entry, which has arrived, or of one behind it if that is of none.
+    fn take(&mut self, mut entry: NonNull<Cqe>) -> Option<&Completion> {
+        loop {
+            if self.reporters.are_stale(&self.core.directory) {
+                self.catch_up();
+            }
+            // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
+            // below; every bit pattern is a `Cqe`.
+            let cqe = unsafe { entry.as_ref() };
+            let (op_own, counter) = (cqe.op_own, cqe.wqe_counter.get());
+            let number = cqe.srqn_uidx.get() & NUMBER;
+            let known = self.reporters.get(number);
+            let finding = match known {
+                Some(known) if is_plain(op_own) && !known.forgets() => Finding::SUCCESS,
+                Some(known) => look_closer(known, self.view, entry, self.next),
+                None => Finding::Senseless,
+            };
+            // SAFETY: as above. Data in it have been brought to their place, so it is read only now.
+            let fields = unsafe { entry.read() };
+            // Before its request is finished: room in a queue means room for one more completion.
+            self.next = self.next.wrapping_add(1);
+            self.core.directory.pass(self.next);
+            let reporter = known.map(|known| &known.reporter);
+            let status = match (finding, reporter) {
+                (Finding::Completed(status), _) => Some(status),
+                (Finding::PageMissing, Some(reporter)) if reporter.post_again(counter) => None,
+                (Finding::PageMissing, _) => Some(status(&fields)),
+                (Finding::Forgotten, Some(reporter)) => {
+                    reporter.reclaim(op_own, counter);
+                    None
+                }
+                (Finding::Forgotten, None) | (Finding::Senseless, _) => {
+                    self.refuse(number, op_own);
+                    return None;
+                }
+            };
+            let Some(status) = status else {
+                entry = self.view.arrived(self.next)?;
+                continue;
+            };
+            let finished = reporter.and_then(|reporter| reporter.finish(op_own, counter));
+            let Some((wr_id, change)) = finished else {
+                self.refuse(number, op_own);
+                return None;
+            };
+            return Some(self.taken.insert(Completion {
+                fields,
+                wr_id,
+                status,
+                change,
+            }));
+        }
+    }
+
     /// Notes that an entry makes no sense; the next poll tells.
     #[cold]
-    fn refuse(&mut self, number: u32, op_own: u8) -> Option<Completion> {
+    fn refuse(&mut self, number: u32, op_own: u8) {
         let code = op_own >> 4;
         self.wrong = Some(match self.reporters.get(number) {
             Some(known) if known.reporter.is_known() => PollError::Unknown { code },
             _ => PollError::Stray { number },
         });
-        None
     }
 
     /// The completions that have arrived.
@@ -194,7 +266,7 @@ impl Cq {
         // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
         drop(old);
         (self.view, self.next) = (view, next);
-        directory.consumed(next);
+        directory.pass(next);
         Ok(())
     }
 }
@@ -221,8 +293,9 @@ impl contract::Cq for Cq {
     }
 
     fn is_empty(&mut self) -> Result<bool, PollError> {
-        self.check()?;
-        Ok(self.view.arrived(self.next).is_none())
+        let cq = self.up_to_date();
+        cq.check()?;
+        Ok(cq.view.arrived(cq.next).is_none())
     }
 
     fn arm(
@@ -237,8 +310,9 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        self.check()?;
-        Ok(self.begin())
+        let cq = self.up_to_date();
+        cq.check()?;
+        Ok(cq.begin())
     }
 }
 
@@ -264,51 +338,11 @@ impl Iterator for Polled<'_> {
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
         let cq = &mut *self.cq;
-        while self.left > 0 {
-            let entry = cq.view.arrived(cq.next)?;
-            self.left -= 1;
-            if cq.reporters.are_stale(&cq.core.directory) {
-                cq.catch_up();
-            }
-            // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
-            // below; every bit pattern is a `Cqe`.
-            let cqe = unsafe { entry.as_ref() };
-            let (op_own, counter) = (cqe.op_own, cqe.wqe_counter.get());
-            let number = cqe.srqn_uidx.get() & NUMBER;
-            let known = cq.reporters.get(number);
-            let finding = match known {
-                Some(known) if is_plain(op_own) && !known.forgets() => Finding::SUCCESS,
-                Some(known) => look_closer(known, cq.view, entry, cq.next),
-                None => Finding::Senseless,
-            };
-            // SAFETY: as above. Data in it have been brought to their place, so it is read only now.
-            let fields = unsafe { entry.read() };
-            // Before its request is finished: room in a queue means room for one more completion.
-            cq.next = cq.next.wrapping_add(1);
-            cq.core.directory.consumed(cq.next);
-            let reporter = known.map(|known| &known.reporter);
-            let status = match (finding, reporter) {
-                (Finding::Completed(status), _) => status,
-                (Finding::Forgotten, Some(reporter)) => {
-                    reporter.reclaim(op_own, counter);
-                    continue;
-                }
-                (Finding::PageMissing, Some(reporter)) if reporter.post_again(counter) => continue,
-                (Finding::PageMissing, _) => status(&fields),
-                _ => return cq.refuse(number, op_own),
-            };
-            let finished = reporter.and_then(|reporter| reporter.finish(op_own, counter));
-            let Some((wr_id, change)) = finished else {
-                return cq.refuse(number, op_own);
-            };
-            return Some(Completion {
-                fields,
-                wr_id,
-                status,
-                change,
-            });
+        if self.left == 0 {
+            return None;
         }
-        None
+        self.left -= 1;
+        cq.take(cq.view.arrived(cq.next)?).copied()
     }
 }
 

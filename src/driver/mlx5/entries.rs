@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::barrier;
-use super::format::{BLOCK, Cqe, NUMBER, OP_OWN, cqe};
+use super::format::{BLOCK, Cqe, INDEX_MASK, NUMBER, OP_OWN, RECORD_CONSUMER, cqe};
 use super::memory::Memory;
+use crate::driver::kit::directory::Ring;
 
 /// The entries, with their memory.
 #[derive(Debug)]
@@ -69,9 +70,13 @@ impl Entries {
     pub(super) fn address(&self) -> u64 {
         self.memory.address()
     }
+}
 
-    /// The number of the queue that the entry at this index is of, if the device has written one.
-    pub(super) fn number(&self, index: u32) -> Option<u32> {
+impl Ring for Entries {
+    const MOST: u32 = NUMBER;
+    const CONSUMER: (usize, u32) = (RECORD_CONSUMER, INDEX_MASK);
+
+    fn number(&self, index: u32) -> Option<u32> {
         let entry = self.view.arrived(index)?.as_ptr();
         // SAFETY: the entry lies in the memory that this value keeps. It has arrived; if the poller has given
         // it back since and the device has come round, what is read is some number, and every bit pattern is
@@ -80,8 +85,7 @@ impl Entries {
         Some(number.get() & NUMBER)
     }
 
-    /// The index of the request that the entry at this index is of, if it reports a receive.
-    pub(super) fn received(&self, index: u32) -> Option<u16> {
+    fn received(&self, index: u32) -> Option<u16> {
         let entry = self.view.arrived(index)?;
         // SAFETY: as in `number`.
         let counter = unsafe { (&raw const (*entry.as_ptr()).wqe_counter).read_volatile() };

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use super::again::post_again;
+use super::directory::Report;
 use super::format::cqe;
 use super::inline::Landing;
 use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
@@ -47,7 +48,7 @@ impl Receiver {
     }
 
     /// The ledger of the shared queue that it receives from.
-    pub(super) fn shared(&self) -> Option<&Arc<SrqLedger>> {
+    fn shared(&self) -> Option<&Arc<SrqLedger>> {
         match self {
             Self::Shared(ledger) => Some(ledger),
             Self::Own(_) | Self::Loose(_) | Self::None => None,
@@ -107,9 +108,10 @@ impl Reporter {
     pub(super) fn is_known(&self) -> bool {
         self.send.is_some() || !matches!(self.recv, Receiver::None)
     }
+}
 
-    /// What it reports of sends, and what of receives, to two completion queues.
-    pub(super) fn halves(self) -> (Self, Self) {
+impl Report for Reporter {
+    fn halves(self) -> (Self, Self) {
         let Self {
             send,
             recv,
@@ -129,5 +131,9 @@ impl Reporter {
             shared_ring,
         };
         (of_send, of_recv)
+    }
+
+    fn shared(&self) -> Option<&Arc<SrqLedger>> {
+        self.recv.shared()
     }
 }

@@ -8,7 +8,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer, Waiting};
-use super::watch::Shared;
+use super::watch::{Overrun, Shared};
 use crate::driver::contract;
 use crate::work::PollError;
 
@@ -24,6 +24,8 @@ pub(crate) struct Cq {
     ring: Consumer,
     capacity: u32,
     shared: Arc<Shared>,
+    /// Up to which index messages of shared queues are counted, if any come in.
+    counted: Option<u32>,
 }
 
 impl Cq {
@@ -36,6 +38,7 @@ impl Cq {
             ring,
             capacity,
             shared: Arc::new(Shared::new(observer, map)),
+            counted: None,
         }
     }
 
@@ -63,23 +66,21 @@ impl Cq {
     /// The completions before this index.
     #[inline(always)]
     fn waiting(&mut self, filled: u32) -> Result<Waiting<'_>, PollError> {
+        let broken = |BadIndex { index, index_mask }| PollError::Index {
+            index,
+            highest: index_mask,
+        };
         self.ring.waiting(filled).map_err(broken)
     }
 
-    /// Looks closer ([`Shared::closer`]).
+    /// Sees to what has come up, and counts messages of shared queues before they are taken. Gives the index
+    /// behind the last completion, and the queue back.
     #[cold]
     #[inline(never)]
-    fn look_closer(&self) -> Result<u32, PollError> {
-        self.shared.closer(&self.ring)
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn broken(BadIndex { index, index_mask }: BadIndex) -> PollError {
-    PollError::Index {
-        index,
-        highest: index_mask,
+    fn look_closer(&mut self) -> Result<(&mut Self, u32), Overrun> {
+        let (filled, counts) = self.shared.closer(&self.ring)?;
+        self.counted = counts.then_some(filled);
+        Ok((self, filled))
     }
 }
 
@@ -106,12 +107,14 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        // In this order: see `Shared::look_closer`.
-        let mut filled = self.ring.filled();
-        if self.shared.is_to_look_closer() {
-            filled = self.look_closer()?;
-        }
-        Ok(Polled(self.waiting(filled)?))
+        // In this order: see `Shared::draw_attention`.
+        let filled = self.ring.filled();
+        let is_uncounted = self.counted.is_some_and(|counted| counted != filled);
+        let (cq, filled) = match self.shared.needs_attention() || is_uncounted {
+            true => self.look_closer().map_err(|Overrun| PollError::Overrun)?,
+            false => (self, filled),
+        };
+        Ok(Polled(cq.waiting(filled)?))
     }
 }
 
@@ -213,5 +216,14 @@ impl contract::Completion for Completion {
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
         self.0.dlid_path_bits
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn to_wc(self) -> Wc {
+        Wc {
+            wc_flags: self.flags().bits(),
+            ..self.0
+        }
     }
 }

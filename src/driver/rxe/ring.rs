@@ -11,7 +11,6 @@
 //! some wait unread, which keeps slots from being filled again, a [`Watch`] tells.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -421,11 +420,14 @@ impl Consumer {
     /// The elements that have not been taken, up to an index that was found as the one behind the last.
     #[inline(always)]
     pub(super) fn waiting(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
+        let filled = self.ring.checked(filled)?;
         Ok(Waiting {
-            ring: self.ring,
-            next: self.next(),
-            filled: self.ring.checked(filled)?,
-            _consumer: PhantomData,
+            slots: self.ring.slots,
+            log2_slot: self.ring.log2_slot as usize,
+            mask: self.ring.index_mask as usize,
+            next: self.next() as usize,
+            filled: filled as usize,
+            consumer_index: self.ring.consumer_index(),
         })
     }
 }
@@ -509,17 +511,19 @@ impl Observer {
 /// Elements that wait to be taken.
 #[derive(Debug)]
 pub(super) struct Waiting<'r> {
-    ring: Ring,
+    slots: NonNull<u8>,
+    log2_slot: usize,
+    mask: usize,
     /// The next slot to read, and the one behind the last.
-    next: u32,
-    filled: u32,
-    _consumer: PhantomData<&'r mut Consumer>,
+    next: usize,
+    filled: usize,
+    consumer_index: &'r AtomicU32,
 }
 
 impl Waiting<'_> {
     /// How many are left.
     pub(super) fn count(&self) -> u32 {
-        self.filled.wrapping_sub(self.next) & self.ring.index_mask
+        (self.filled.wrapping_sub(self.next) & self.mask) as u32
     }
 
     /// True if nothing is left.
@@ -541,13 +545,17 @@ impl Waiting<'_> {
         // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
         // borrowed has. It holds an element, by this function's contract, which the kernel has filled and
         // leaves alone until the index below is behind it.
-        let element = unsafe { self.ring.slot(self.next).cast::<T>().read() };
-        self.next = (self.next + 1) & self.ring.index_mask;
+        let element = unsafe {
+            self.slots
+                .add(self.next << self.log2_slot)
+                .cast::<T>()
+                .read()
+        };
+        self.next = (self.next + 1) & self.mask;
         // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
         // element having been read before, and with that of `Observer::indices`.
-        self.ring
-            .consumer_index()
-            .store(self.next, Ordering::Release);
+        self.consumer_index
+            .store(self.next as u32, Ordering::Release);
         Some(element)
     }
 }

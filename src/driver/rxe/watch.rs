@@ -26,16 +26,19 @@ use uverbs_uapi::types::Wc;
 use super::map::RingMap;
 use super::ring::{Consumer, Observer};
 use super::srq::{Receivers, SrqRing};
-use crate::work::PollError;
+
+/// The kernel had no room for a completion.
+#[derive(Debug)]
+pub(super) struct Overrun;
 
 /// What a completion queue's poller shares with those who post.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
-    /// Whoever polls is to look under the lock: an overrun is to be told, completions are to be forgotten, or
-    /// messages of shared queues come in. It is stored under the lock.
-    closer: AtomicBool,
+    /// Whoever polls has something to see to: an overrun, completions to be forgotten, or that messages of
+    /// shared queues come in from now on. It is stored under the lock.
+    attention: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -152,7 +155,7 @@ impl Shared {
     pub(super) fn new(observer: Observer, map: Option<RingMap>) -> Self {
         Self {
             ring: Mutex::new(Some(Ring::new(observer, map))),
-            closer: AtomicBool::new(false),
+            attention: AtomicBool::new(false),
         }
     }
 
@@ -181,6 +184,8 @@ impl Shared {
             }
         }
         let old = place.replace(ring);
+        // What it knew was of the ring before.
+        self.draw_attention();
         drop(place);
         // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
         drop(old);
@@ -201,29 +206,44 @@ impl Shared {
         ring.forgotten.retain(|forgotten| forgotten.qpn != qpn);
         ring.forgotten.push(Forgotten { qpn, left, at });
         // From its next poll on the poller tells where it is.
-        self.look_closer();
+        self.draw_attention();
     }
 
     /// Tells the poller that the kernel had no room for a completion.
     pub(super) fn overran(&self) {
         if let Some(ring) = &mut *self.lock() {
             ring.overrun = true;
-            self.look_closer();
+            self.draw_attention();
         }
     }
 
-    /// Has the poller look closer. For who has the lock.
-    fn look_closer(&self) {
+    /// Has the poller see to something. For who has the lock.
+    fn draw_attention(&self) {
         // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this
         // too: it loads the ring's index first, with acquire.
-        self.closer.store(true, Ordering::Relaxed);
+        self.attention.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the poller is to look [closer](Self::closer).
+    /// Whether the poller has something to see to.
     #[inline(always)]
-    pub(super) fn is_to_look_closer(&self) -> bool {
-        // Relaxed: as in `look_closer`.
-        self.closer.load(Ordering::Relaxed)
+    pub(super) fn needs_attention(&self) -> bool {
+        // Relaxed: as in `draw_attention`.
+        self.attention.load(Ordering::Relaxed)
+    }
+
+    /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and
+    /// an overrun is told, once.
+    #[cold]
+    fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), Overrun> {
+        ring.pass(polled.next(), polled.capacity());
+        if mem::take(&mut ring.overrun) {
+            // What else there is waits for the next poll.
+            return Err(Overrun);
+        }
+        // Relaxed: for the poller, which is the caller.
+        let is_left = !ring.forgotten.is_empty();
+        self.attention.store(is_left, Ordering::Relaxed);
+        Ok(())
     }
 
     /// A new queue pair that receives from a shared queue. Nothing of it has come yet.
@@ -240,7 +260,7 @@ impl Shared {
             }
             ring.receivers.insert(qpn, srq)
         });
-        self.look_closer();
+        self.draw_attention();
         drop(place);
         // Not under the lock, as in `set`.
         drop(known);
@@ -258,26 +278,20 @@ impl Shared {
         drop(known);
     }
 
-    /// Looks closer, for the poller. What has been taken need not be forgotten any more, and an overrun is
-    /// told, once. Messages that came into shared queues are counted before they are taken: the result is the
-    /// index behind the last completion that is.
-    pub(super) fn closer(&self, polled: &Consumer) -> Result<u32, PollError> {
+    /// Looks closer, for the poller: sees to what has come up, and counts the messages that came into shared
+    /// queues before they are taken. Gives the index behind the last completion that is counted, and whether
+    /// messages are to be counted from now on.
+    #[inline(always)]
+    pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), Overrun> {
         let mut ring = self.lock();
         // There is one as long as somebody polls.
         let Some(ring) = &mut *ring else {
-            return Ok(polled.next());
+            return Ok((polled.next(), false));
         };
-        if !ring.forgotten.is_empty() {
-            ring.pass(polled.next(), polled.capacity());
+        if self.needs_attention() {
+            self.attend(ring, polled)?;
         }
-        if mem::take(&mut ring.overrun) {
-            return Err(PollError::Overrun);
-        }
-        if !ring.has_receivers && ring.forgotten.is_empty() {
-            // Relaxed: for the poller, which is the caller.
-            self.closer.store(false, Ordering::Relaxed);
-        }
-        Ok(ring.count_received())
+        Ok((ring.count_received(), ring.has_receivers))
     }
 
     /// Lets the ring go.

@@ -149,11 +149,11 @@ fn a_poll_is_as_usual_once_all_is_forgotten() {
     let mut cq = cq(&completions);
     assert!(reports.put(send()));
     cq.shared().forget(QPN);
-    assert!(cq.shared().is_to_look_closer());
+    assert!(cq.shared().needs_attention());
     assert!(cq.poll().unwrap().next().is_some());
     assert!(cq.poll().unwrap().next().is_none());
-    assert!(!cq.shared().is_to_look_closer());
+    assert!(!cq.shared().needs_attention());
     // Nothing waits.
     cq.shared().forget(QPN);
-    assert!(!cq.shared().is_to_look_closer());
+    assert!(!cq.shared().needs_attention());
 }

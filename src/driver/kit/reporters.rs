@@ -5,15 +5,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::directory::{Change, Directory, is_before};
+use super::directory::{Change, Directory, Report, Ring, is_before};
 use super::ledger::SrqLedger;
-use super::reporter::Reporter;
 
 /// The table.
-#[derive(Debug, Default)]
-pub(super) struct Reporters {
+#[derive(Debug)]
+pub(crate) struct Reporters<R> {
     /// By their numbers; with nothing that reports where nobody has the number.
-    known: Vec<Known>,
+    known: Vec<Known<R>>,
     /// The version of the directory that this is of.
     version: u64,
     /// Some wait for the poller to pass entries of theirs.
@@ -22,49 +21,57 @@ pub(super) struct Reporters {
 
 /// A queue that reports.
 #[derive(Debug, Default)]
-pub(super) struct Known {
-    pub(super) reporter: Reporter,
+pub(crate) struct Known<R> {
+    pub(crate) reporter: R,
     /// Entries before this index are passed over.
     forget_until: Option<u32>,
     /// The number is free once entries before this index have been taken.
     leave_at: Option<u32>,
 }
 
-impl Known {
+impl<R> Known<R> {
     /// Whether it has started again, or is to be forgotten, and entries of before may still be in the ring.
     #[inline(always)]
-    pub(super) fn forgets(&self) -> bool {
+    pub(crate) fn forgets(&self) -> bool {
         self.forget_until.is_some()
     }
 
     /// Whether the entry at this index is to be passed over.
-    pub(super) fn has_forgotten(&self, index: u32) -> bool {
+    pub(crate) fn has_forgotten(&self, index: u32) -> bool {
         self.forget_until
             .is_some_and(|until| is_before(index, until))
     }
 }
 
-impl Reporters {
+impl<R: Report> Reporters<R> {
+    pub(crate) fn new() -> Self {
+        Self {
+            known: Vec::new(),
+            version: 0,
+            waiting: false,
+        }
+    }
+
     /// Who has this number, or had it last.
     #[inline(always)]
-    pub(super) fn get(&self, number: u32) -> Option<&Known> {
+    pub(crate) fn get(&self, number: u32) -> Option<&Known<R>> {
         self.known.get(number as usize)
     }
 
     /// Whether there are changes to take over.
     #[inline(always)]
-    pub(super) fn are_stale(&self, directory: &Directory) -> bool {
+    pub(crate) fn are_stale(&self, directory: &Directory<impl Ring, R>) -> bool {
         self.version != directory.version()
     }
 
     /// Whether some wait for the poller to pass entries of theirs ([`Self::settle`]).
     #[inline(always)]
-    pub(super) fn are_waiting(&self) -> bool {
+    pub(crate) fn are_waiting(&self) -> bool {
         self.waiting
     }
 
     /// Takes over what has changed; tells whether the device had no room for a completion.
-    pub(super) fn catch_up(&mut self, directory: &Directory) -> bool {
+    pub(crate) fn catch_up(&mut self, directory: &Directory<impl Ring, R>) -> bool {
         let (changes, version) = directory.hear();
         self.version = version;
         let mut overrun = false;
@@ -101,7 +108,7 @@ impl Reporters {
         overrun
     }
 
-    fn place(&mut self, number: u32) -> &mut Known {
+    fn place(&mut self, number: u32) -> &mut Known<R> {
         let place = number as usize;
         if place >= self.known.len() {
             self.known.resize_with(place + 1, Known::default);
@@ -110,7 +117,7 @@ impl Reporters {
     }
 
     /// Lets those go whose entries the poller has passed, which has come to this index.
-    pub(super) fn settle(&mut self, directory: &Directory, next: u32) {
+    pub(crate) fn settle(&mut self, directory: &Directory<impl Ring, R>, next: u32) {
         // Dropped when the lock is no longer held: with them rings may go, whose memory an allocator gets
         // back.
         let mut gone = Vec::new();
@@ -131,7 +138,7 @@ impl Reporters {
     }
 
     /// All entries that have not been taken have moved on by one place.
-    pub(super) fn shift(&mut self) {
+    pub(crate) fn shift(&mut self) {
         for known in &mut self.known {
             for until in [&mut known.forget_until, &mut known.leave_at] {
                 *until = until.map(|until| until.wrapping_add(1));
@@ -140,10 +147,10 @@ impl Reporters {
     }
 
     /// The shared receive queues that are reported of.
-    pub(super) fn shared(&self) -> HashMap<u32, Arc<SrqLedger>> {
+    pub(crate) fn shared(&self) -> HashMap<u32, Arc<SrqLedger>> {
         let known = self.known.iter().zip(0..);
         known
-            .filter_map(|(known, number)| Some((number, Arc::clone(known.reporter.recv.shared()?))))
+            .filter_map(|(known, number)| Some((number, Arc::clone(known.reporter.shared()?))))
             .collect()
     }
 }

@@ -6,7 +6,7 @@ use std::task::Waker;
 use super::slot::Success;
 use super::steps::{Step, Steps};
 use super::table::{MOST_TABLES, Slot, Table, index, number, succeed, succeed_closer};
-use crate::cq::{Cq, Each, Notify, Outline};
+use crate::cq::{Cq, Notify};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::wc::Completion;
@@ -71,15 +71,21 @@ impl Pump {
     #[inline(always)]
     pub(super) fn take(&mut self, steps: &mut Steps) -> Result<Taken> {
         let Self { cq, tables, .. } = self;
-        let mut bring = Bring {
-            tables,
-            steps,
-            first: None,
+        let mut taken = Taken {
             any: false,
+            first: None,
         };
-        cq.take_each(&mut bring)?;
-        let Bring { any, first, .. } = bring;
-        Ok(Taken { any, first })
+        for completion in &mut cq.poll()? {
+            taken.any = true;
+            match send_that_succeeded(tables, &completion) {
+                Some(slot) => succeeded(tables, (slot, completion.wr_id()), &mut taken, steps),
+                None => complete(tables, &completion, steps),
+            }
+            if steps.are_many() {
+                break;
+            }
+        }
+        Ok(taken)
     }
 
     /// Asks for an event; false if there are completions.
@@ -172,52 +178,32 @@ pub(super) struct Taken {
     pub(super) first: Option<Waker>,
 }
 
-/// Brings completions to the operations that wait for them.
-struct Bring<'p> {
-    tables: &'p [Option<Arc<Table>>],
-    /// As in [`Taken`].
-    first: Option<Waker>,
-    /// What else is to be done.
-    steps: &'p mut Steps,
-    any: bool,
+/// The slot of the send that a completion tells the success of, if it is one.
+#[inline(always)]
+fn send_that_succeeded<'t>(
+    tables: &'t [Option<Arc<Table>>],
+    completion: &Completion,
+) -> Option<&'t Slot> {
+    let id = completion.wr_id();
+    // There is none of a queue pair that is gone.
+    let table = tables.get(number(id))?.as_ref()?;
+    let slot = table.send_of(id, completion.qp_num())?;
+    completion.is_ok().then_some(slot)
 }
 
-impl<'p> Each<Completion> for Bring<'p> {
-    type Found = (&'p Slot, u64);
-
-    #[inline(always)]
-    fn find(&self, outline: Outline) -> Option<(&'p Slot, u64)> {
-        let Outline {
-            wr_id,
-            qp_num,
-            is_ok,
-        } = outline;
-        // There is none of a queue pair that is gone.
-        let table = self.tables.get(number(wr_id))?.as_ref()?;
-        let slot = table.send_of(wr_id, qp_num)?;
-        is_ok.then_some((slot, wr_id))
-    }
-
-    #[inline(always)]
-    fn found(&mut self, (slot, wr_id): (&'p Slot, u64)) -> bool {
-        self.any = true;
-        match succeed(slot, wr_id) {
-            Success::Nobody => return true,
-            Success::Wake(waker) if self.first.is_none() => {
-                self.first = Some(waker);
-                return true;
-            }
-            Success::Wake(waker) => self.steps.wake(waker),
-            Success::Closer => closer(self.tables, (slot, wr_id), self.steps),
-        }
-        !self.steps.are_many()
-    }
-
-    #[inline(always)]
-    fn other(&mut self, completion: Completion) -> bool {
-        self.any = true;
-        complete(self.tables, &completion, self.steps);
-        !self.steps.are_many()
+/// Brings a success to its operation.
+#[inline(always)]
+fn succeeded(
+    tables: &[Option<Arc<Table>>],
+    (slot, wr_id): (&Slot, u64),
+    taken: &mut Taken,
+    steps: &mut Steps,
+) {
+    match succeed(slot, wr_id) {
+        Success::Nobody => {}
+        Success::Wake(waker) if taken.first.is_none() => taken.first = Some(waker),
+        Success::Wake(waker) => steps.wake(waker),
+        Success::Closer => closer(tables, (slot, wr_id), steps),
     }
 }
 

@@ -159,10 +159,7 @@ pub(super) unsafe fn create(
         async_events_completed: AtomicU32::new(0),
     };
     let object = CqObject {
-        c: CStruct::new(driver.with(Extended {
-            cq: plain,
-            single_threaded: wanted.single_threaded,
-        })),
+        c: CStruct::new(driver.with(Extended { cq: plain })),
         backing: ring.backing(),
         poller: Locked::new(Poller::new(ring), wanted.single_threaded),
         handle,
@@ -220,10 +217,7 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
         let (ring, context) = (&mut poller.ring, &cq.context);
         let driver = context.driver();
         let parts = parts(cq.domain.as_ref());
-        let resized = driver.resize_cq(context.fd(), command, ring, &parts);
-        // A completion that was looked at may have lain in the ring that is gone.
-        poller.shown = poller.ring.show_nothing();
-        resized?;
+        driver.resize_cq(context.fd(), command, ring, &parts)?;
         let ring = &poller.ring;
         // SAFETY: the field is the object's, and only written here, under the lock.
         unsafe { (*c).cqe = ring.capacity() as c_int };

@@ -5,8 +5,7 @@
 //! rules of libibverbs have one thread for a queue, in a thread domain for one, the lock does nothing.
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
-use std::hint::{black_box, spin_loop};
+use std::hint::spin_loop;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 
@@ -72,35 +71,22 @@ impl<T> Locked<T> {
     /// Takes the lock, which [`Self::release`] gives back.
     #[inline(always)]
     pub(super) fn acquire(&self) {
-        if !self.try_acquire() {
+        if self.skipped {
+            return;
+        }
+        // Acquire: pairs with the release in `release`. A single bit is set, which is one instruction on x86.
+        if self.word.fetch_or(HELD, Ordering::Acquire) & HELD != 0 {
             self.acquire_slowly();
         }
-    }
-
-    /// Takes the lock if it is free. Where it is not, a function that has much to keep goes on in another,
-    /// which calls [`Self::acquire_slowly`]: so the usual way keeps nothing for the sake of that call.
-    #[inline(always)]
-    pub(super) fn try_acquire(&self) -> bool {
-        if self.skipped {
-            return true;
-        }
-        self.try_acquire_surely()
-    }
-
-    /// As [`Self::try_acquire`], of a lock that is known not to be skipped.
-    #[inline(always)]
-    pub(super) fn try_acquire_surely(&self) -> bool {
-        // Acquire: pairs with the release in `release`. A single bit is set, which is one instruction on x86.
-        self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
     /// Takes the lock, which another thread has.
     #[cold]
     #[inline(never)]
-    pub(super) fn acquire_slowly(&self) {
+    fn acquire_slowly(&self) {
         for _ in 0..SPINS {
             spin_loop();
-            // Acquire: as in `try_acquire`.
+            // Acquire: as in `acquire`.
             if self.word.load(Ordering::Relaxed) & HELD == 0
                 && self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
             {
@@ -108,7 +94,7 @@ impl<T> Locked<T> {
             }
         }
         let awaited = HELD | AWAITED;
-        // Acquire: as in `try_acquire`. A thread that has slept sets the word to this value, so that the next
+        // Acquire: as in `acquire`. A thread that has slept sets the word to this value, so that the next
         // sleeper is woken as well.
         while self.word.fetch_or(awaited, Ordering::Acquire) & HELD != 0 {
             // It returns early if the word has changed or a signal came, and is asked again.
@@ -138,59 +124,11 @@ impl<T> Locked<T> {
         if self.skipped {
             return;
         }
-        // SAFETY: by this function's contract.
-        unsafe { self.release_surely() };
-    }
-
-    /// As [`Self::release`], of a lock that is known not to be skipped.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::release`].
-    #[inline(always)]
-    pub(super) unsafe fn release_surely(&self) {
         // Release: pairs with the acquire of the thread that takes the lock next. That thread may end the
         // object, so the word is not touched again.
         if self.word.swap(FREE, Ordering::Release) != HELD {
             self.wake();
         }
-    }
-
-    /// As [`Self::release`], for who returns this number then: waking somebody is the last that it does, for
-    /// which it keeps nothing.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::release`].
-    #[inline(always)]
-    pub(super) unsafe fn release_with(&self, number: c_int) -> c_int {
-        if self.skipped {
-            return number;
-        }
-        // SAFETY: by this function's contract.
-        unsafe { self.release_surely_with(number) }
-    }
-
-    /// As [`Self::release_with`], of a lock that is known not to be skipped.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::release`].
-    #[inline(always)]
-    pub(super) unsafe fn release_surely_with(&self, number: c_int) -> c_int {
-        // Release: as in `release`.
-        if self.word.swap(FREE, Ordering::Release) == HELD {
-            return number;
-        }
-        self.wake_with(number)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn wake_with(&self, number: c_int) -> c_int {
-        self.wake();
-        // Unknown to the compiler, or who knows the number would come back from here to return it.
-        black_box(number)
     }
 
     /// Wakes one of those who may sleep. Who is woken notes again that there may be more.

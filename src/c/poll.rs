@@ -10,39 +10,32 @@ use super::abi::work::ibv_wc;
 use super::cq::CqObject;
 use super::failure::number;
 use super::object::object;
-use crate::driver::contract::First;
-use crate::driver::contract::methods::*;
-use crate::driver::typed::{PolledOf, Shown, ShownOf};
-use crate::driver::{self, Listed};
+use crate::driver::contract::{self, methods::*};
+use crate::driver::{self, Completion, Listed};
 use crate::error::Error;
+use crate::work::PollError;
 
 /// What polls a completion queue.
 pub(super) struct Poller {
-    /// What is looked at between `ibv_start_poll` and `ibv_end_poll`.
-    pub(super) shown: Shown,
+    /// The completion that the program looks at between `ibv_start_poll` and `ibv_end_poll`.
+    pub(super) shown: Option<Completion>,
     pub(super) ring: driver::Cq,
 }
 
 impl Poller {
     pub(super) fn new(ring: driver::Cq) -> Self {
-        Self {
-            shown: ring.show_nothing(),
-            ring,
-        }
+        Self { shown: None, ring }
     }
 
-    /// The ring, and what is looked at.
+    /// The queue of a driver that is known.
     ///
     /// # Safety
     ///
-    /// The queue is of a device of that driver's, and so is what it shows.
+    /// It is of a device of that driver's.
     #[inline(always)]
-    pub(super) unsafe fn parts<D: Listed>(&mut self) -> (&mut D::Cq, &mut ShownOf<D>) {
+    pub(super) unsafe fn ring<D: Listed>(&mut self) -> &mut D::Cq {
         // SAFETY: by this function's contract.
-        unsafe {
-            let ring = D::get_mut(&mut self.ring).unwrap_unchecked();
-            (ring, D::lent(&mut self.shown).unwrap_unchecked())
-        }
+        unsafe { D::get_mut(&mut self.ring).unwrap_unchecked() }
     }
 }
 
@@ -63,80 +56,28 @@ const _: () = {
     assert!(offset_of!(ibv_wc, dlid_path_bits) == offset_of!(Wc, dlid_path_bits));
 };
 
-/// Takes completions, at most so many, and gives the lock back. Several are out of line, so that none and one
-/// keep nothing for them.
+/// Takes at most `count` completions; tells how many there were.
 ///
 /// # Safety
 ///
-/// The queue is of a device of that driver's, its lock was taken, and there is room for so many.
+/// There is room for so many.
 #[inline(always)]
-unsafe fn take<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
-    unsafe {
-        let ring = cq.poller.held().parts::<D>().0;
-        match ring.take_first(count.max(0) as usize, to.cast()) {
-            First::One => cq.poller.release_with(1),
-            First::None => cq.poller.release_with(0),
-            First::Several => take_several::<D>(cq, count, to),
-            First::Raw => finish_one::<D>(cq, to),
-            First::Otherwise => take_otherwise::<D>(cq, count, to),
-        }
-    }
-}
-
-/// The end of [`take`] for one that is not in its form yet.
-///
-/// # Safety
-///
-/// As of [`take`], and one was taken.
-#[cold]
-#[inline(never)]
-unsafe fn finish_one<D: Listed>(cq: &CqObject, to: *mut ibv_wc) -> c_int {
-    // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
-    unsafe {
-        PolledOf::<D>::finish(to.cast());
-        cq.poller.release_with(1)
-    }
-}
-
-/// As [`take`], where there may be several.
-///
-/// # Safety
-///
-/// As of [`take`].
-#[inline(never)]
-unsafe fn take_several<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
-    unsafe {
-        let Some(mut polled) = cq.poller.held().parts::<D>().0.poll_plainly() else {
-            return take_otherwise::<D>(cq, count, to);
+unsafe fn take<Q: contract::Cq>(
+    ring: &mut Q,
+    count: c_int,
+    to: *mut ibv_wc,
+) -> Result<c_int, PollError> {
+    let mut taken = 0;
+    for completion in ring.poll()?.take(count.max(0) as usize) {
+        // SAFETY: by this function's contract; the two structs are the same.
+        unsafe {
+            to.cast::<Wc>()
+                .add(taken as usize)
+                .write(completion.to_wc())
         };
-        let taken = match count > 0 {
-            true => polled.take_into(count as usize, to.cast()),
-            false => 0,
-        };
-        cq.poller.release_with(taken as c_int)
+        taken += 1;
     }
-}
-
-/// As [`take`], where there is more to do.
-///
-/// # Safety
-///
-/// As of [`take`].
-#[cold]
-#[inline(never)]
-unsafe fn take_otherwise<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
-    // SAFETY: by this function's contract; nothing refers to the ring when the lock is given back.
-    unsafe {
-        let polled = cq.poller.held().parts::<D>().0.poll();
-        let taken = polled.map(|mut polled| polled.take_into(count.max(0) as usize, to.cast()));
-        cq.poller.release();
-        number(match taken {
-            Ok(taken) => Ok(taken as c_int),
-            Err(error) => Err(Error::from(error).into()),
-        })
-    }
+    Ok(taken)
 }
 
 /// `ibv_poll_cq(3)`, of queues of a driver's devices. Programs call it by the queue's context, so there is a
@@ -146,25 +87,20 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     count: c_int,
     to: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: the caller passes a completion queue and room. `take` gives the lock back.
+    // SAFETY: the caller passes a completion queue, of a device of that driver's, and room.
     unsafe {
         let cq = object::<CqObject>(c).unwrap_unchecked();
-        if !cq.poller.try_acquire() {
-            return poll_after::<D>(cq, count, to);
+        let mut poller = cq.poller.lock();
+        match take(poller.ring::<D>(), count, to) {
+            Ok(taken) => taken,
+            Err(error) => failed(error),
         }
-        take::<D>(cq, count, to)
     }
 }
 
-/// As [`poll_cq`], when the lock is free.
-///
-/// # Safety
-///
-/// As there.
+/// What `ibv_poll_cq` returns if something is wrong with the queue.
 #[cold]
 #[inline(never)]
-unsafe fn poll_after<D: Listed>(cq: &CqObject, count: c_int, to: *mut ibv_wc) -> c_int {
-    cq.poller.acquire_slowly();
-    // SAFETY: by this function's contract.
-    unsafe { take::<D>(cq, count, to) }
+fn failed(error: PollError) -> c_int {
+    number(Err(Error::from(error).into()))
 }

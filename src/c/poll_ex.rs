@@ -109,31 +109,20 @@ unsafe fn create_extended(
 /// driver's.
 pub(super) struct Extended {
     pub(super) cq: ibv_cq,
-    /// One thread at a time uses the queue.
-    pub(super) single_threaded: bool,
 }
 
 impl ForDriver for Extended {
     type Output = ibv_cq_ex;
 
     fn run<D: Listed>(self) -> ibv_cq_ex {
-        match self.single_threaded {
-            true => self.with::<D, false>(),
-            false => self.with::<D, true>(),
-        }
-    }
-}
-
-impl Extended {
-    fn with<D: Listed, const LOCKS: bool>(self) -> ibv_cq_ex {
         ibv_cq_ex {
             cq: self.cq,
             comp_mask: 0,
             status: 0,
             wr_id: 0,
-            start_poll: Some(start_poll::<D, LOCKS>),
+            start_poll: Some(start_poll::<D>),
             next_poll: Some(next_poll::<D>),
-            end_poll: Some(end_poll::<D, LOCKS>),
+            end_poll: Some(end_poll),
             read_opcode: Some(read_opcode::<D>),
             read_vendor_err: Some(read_vendor_err::<D>),
             read_byte_len: Some(read_byte_len::<D>),
@@ -165,188 +154,88 @@ unsafe fn queue<'a>(c: *mut ibv_cq_ex) -> &'a CqObject {
     unsafe { object::<CqObject>(c.cast()).unwrap_unchecked() }
 }
 
-/// Tells the program of the completion that is shown: its id and status, and the rest as it is asked for.
-///
-/// # Safety
-///
-/// The pointer is to a completion queue whose lock is held, and the completion is shown by it.
-#[inline(always)]
-unsafe fn tell<S: contract::Shown>(c: *mut ibv_cq_ex, shown: &S) -> c_int {
-    // SAFETY: by this function's contract. Nobody else writes to the struct.
-    unsafe {
-        let completion = shown.completion();
-        (*c).wr_id = completion.wr_id();
-        (*c).status = completion.status().0;
-    }
-    0
-}
-
-/// Starts with the first completion, or gives the lock back if there is none.
-///
-/// # Safety
-///
-/// The queue is of a device of that driver's, its lock was taken if it `LOCKS`, and it is that of the struct.
-#[inline(always)]
-unsafe fn start<D: Listed, const LOCKS: bool>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by this function's contract. A queue that `LOCKS` is one whose lock is not skipped.
-    unsafe {
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        match ring.show_plainly(shown) {
-            None => start_otherwise::<D>(cq, c),
-            Some(true) => tell(c, shown),
-            Some(false) if LOCKS => cq.poller.release_surely_with(NONE),
-            Some(false) => NONE,
-        }
-    }
-}
-
 /// There is no completion.
 const NONE: c_int = Errno::NOENT.raw_os_error();
 
-/// As [`start`], where there is more to do.
+/// Takes the next completion and shows it to the program: its id and status, and the rest as it is asked for.
 ///
 /// # Safety
 ///
-/// As of [`start`].
-#[cold]
-#[inline(never)]
-unsafe fn start_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by this function's contract.
+/// The pointer is to a completion queue of a device of that driver's, whose lock the caller holds.
+#[inline(always)]
+unsafe fn show_next<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: by this function's contract. Nobody else writes to the struct.
     unsafe {
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        let found = ring.show_first(shown);
-        match told(c, shown, found) {
-            0 => 0,
-            result => cq.poller.release_with(result),
+        let poller = queue(c).poller.held();
+        match poller.ring::<D>().poll().map(|mut polled| polled.next()) {
+            Ok(Some(completion)) => {
+                (*c).wr_id = completion.wr_id();
+                (*c).status = completion.status().0;
+                poller.shown = Some(D::wrap(completion));
+                0
+            }
+            Ok(None) => NONE,
+            Err(error) => failed(error),
         }
     }
 }
 
-/// What a function returns that has found a completion, or not.
-///
-/// # Safety
-///
-/// As of [`tell`], if it has.
-unsafe fn told<S: contract::Shown>(
-    c: *mut ibv_cq_ex,
-    shown: &S,
-    found: core::result::Result<bool, PollError>,
-) -> c_int {
-    match found {
-        Err(error) => Failure::from(Error::from(error)).0.raw_os_error(),
-        Ok(false) => NONE,
-        // SAFETY: by this function's contract.
-        Ok(true) => unsafe { tell(c, shown) },
-    }
+/// What a function returns if something is wrong with the queue.
+#[cold]
+#[inline(never)]
+fn failed(error: PollError) -> c_int {
+    Failure::from(Error::from(error)).0.raw_os_error()
 }
 
 /// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:
 /// `errno` stays.
-unsafe extern "C" fn start_poll<D: Listed, const LOCKS: bool>(
+unsafe extern "C" fn start_poll<D: Listed>(
     c: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
     // SAFETY: the caller passes a completion queue and attributes.
     unsafe {
-        let cq = queue(c);
         if D::REFUSALS.poll_attributes && attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Errno::INVAL.raw_os_error();
         }
-        if LOCKS && !cq.poller.try_acquire_surely() {
-            return start_after::<D>(cq, c);
+        queue(c).poller.acquire();
+        let result = show_next::<D>(c);
+        if result != 0 {
+            queue(c).poller.release();
         }
-        start::<D, LOCKS>(cq, c)
+        result
     }
-}
-
-/// As [`start_poll`], when the lock is free.
-///
-/// # Safety
-///
-/// As there.
-#[cold]
-#[inline(never)]
-unsafe fn start_after<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    cq.poller.acquire_slowly();
-    // SAFETY: by this function's contract.
-    unsafe { start::<D, true>(cq, c) }
 }
 
 /// `ibv_next_poll(3)`.
 unsafe extern "C" fn next_poll<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the caller passes a completion queue, which it polls.
-    unsafe {
-        let cq = queue(c);
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        if ring.show_next(shown) {
-            return tell(c, shown);
-        }
-        next_found::<D>(cq, c)
-    }
-}
-
-/// As [`next_poll`], where one may have come meanwhile, or lie elsewhere.
-///
-/// # Safety
-///
-/// As of [`start`].
-#[inline(never)]
-unsafe fn next_found<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        match ring.show_more_plainly(shown) {
-            None => next_otherwise::<D>(cq, c),
-            Some(true) => tell(c, shown),
-            Some(false) => NONE,
-        }
-    }
-}
-
-/// As [`next_found`], where there is more to do.
-///
-/// # Safety
-///
-/// As of [`start`].
-#[cold]
-#[inline(never)]
-unsafe fn next_otherwise<D: Listed>(cq: &CqObject, c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by this function's contract.
-    unsafe {
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        let found = ring.show_more(shown);
-        told(c, shown, found)
-    }
+    unsafe { show_next::<D>(c) }
 }
 
 /// `ibv_end_poll(3)`.
-unsafe extern "C" fn end_poll<D: Listed, const LOCKS: bool>(c: *mut ibv_cq_ex) {
-    // SAFETY: the caller passes a completion queue, which it polls. One that `LOCKS` does not skip the lock.
-    unsafe {
-        let cq = queue(c);
-        let (ring, shown) = cq.poller.held().parts::<D>();
-        ring.go_on(shown);
-        if LOCKS {
-            cq.poller.release_surely();
-        }
-    }
+unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
+    // SAFETY: the caller passes a completion queue, which it polls.
+    unsafe { queue(c).poller.release() };
 }
 
-/// Reads something of the completion that is polled.
+/// Reads something of the completion that is shown; zeros if none is.
 ///
 /// # Safety
 ///
 /// The pointer is to a completion queue that the caller polls, of a device of that driver's.
 #[inline(always)]
-unsafe fn read<D: Listed, T>(
+unsafe fn read<D: Listed, T: Default>(
     c: *mut ibv_cq_ex,
     what: impl FnOnce(&<D::Cq as contract::Cq>::Completion) -> T,
 ) -> T {
-    // SAFETY: by this function's contract. A queue that changes its size shows nothing.
-    unsafe {
-        let (_, shown) = queue(c).poller.held().parts::<D>();
-        what(&shown.completion())
-    }
+    // SAFETY: by this function's contract.
+    let shown = unsafe { &queue(c).poller.held().shown };
+    shown
+        .as_ref()
+        .and_then(D::get)
+        .map(what)
+        .unwrap_or_default()
 }
 
 /// `ibv_wc_read_opcode(3)`.

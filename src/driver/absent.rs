@@ -3,9 +3,7 @@
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 
-#[cfg(feature = "c-abi")]
-use super::contract::Shown;
-use super::contract::{Completion, Cq, Nothing, Polled, Position, RecvQueue, SendQueue};
+use super::contract::{Completion, Cq, Nothing, Position, RecvQueue, SendQueue};
 use crate::error::{Errno, Result};
 use crate::work::{Element, PollError, PostError, WorkRequest};
 
@@ -79,8 +77,6 @@ impl Cq for NoCq {
     type Backing = Nothing;
     type Completion = Self;
     type Polled<'q> = Self;
-    #[cfg(feature = "c-abi")]
-    type Shown = Self;
 
     fn backing(&self) -> Nothing {
         match *self {}
@@ -97,36 +93,12 @@ impl Cq for NoCq {
     fn poll(&mut self) -> Result<Self, PollError> {
         match *self {}
     }
-
-    #[cfg(feature = "c-abi")]
-    fn show_nothing(&self) -> Self {
-        match *self {}
-    }
-
-    #[cfg(feature = "c-abi")]
-    fn show_first(&mut self, _: &mut Self) -> Result<bool, PollError> {
-        match *self {}
-    }
-
-    #[cfg(feature = "c-abi")]
-    fn show_plainly(&mut self, _: &mut Self) -> Option<bool> {
-        match *self {}
-    }
 }
 
-#[cfg(feature = "c-abi")]
-impl Shown for NoCq {
-    type Completion = Self;
+impl Iterator for NoCq {
+    type Item = Self;
 
-    unsafe fn completion(&self) -> Self {
-        match *self {}
-    }
-}
-
-impl Polled for NoCq {
-    type Completion = Self;
-
-    fn take(&mut self) -> Option<Self> {
+    fn next(&mut self) -> Option<Self> {
         match *self {}
     }
 }

@@ -657,11 +657,12 @@ pub(crate) trait Cq: Debug {
     /// What must stay until the kernel has released it. A forgotten clone keeps it forever.
     type Backing: Debug + Clone;
     type Completion: Completion;
-    type Polled<'q>: Polled<Completion = Self::Completion>
+    /// The completions that have arrived, at most as many as the queue holds. The entry of each goes back to
+    /// the device when it is taken, and before anything that it frees in a queue may be used again: so no
+    /// more completions come than there is room for. What is not taken stays.
+    type Polled<'q>: Iterator<Item = Self::Completion> + Debug
     where
         Self: 'q;
-    #[cfg(feature = "c-abi")]
-    type Shown: Shown<Completion = Self::Completion>;
 
     /// What must outlive it.
     fn backing(&self) -> Self::Backing;
@@ -690,209 +691,8 @@ pub(crate) trait Cq: Debug {
     /// True if no completion is there.
     fn is_empty(&mut self) -> Result<bool, PollError>;
 
-    /// The completions that have arrived.
+    /// Takes completions. It fails if something is wrong with the queue, which is told once.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
-
-    /// As [`Self::poll`] if there is nothing to do besides. None if there is, or may be, and then nothing is
-    /// done.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn poll_plainly(&mut self) -> Option<Self::Polled<'_>> {
-        None
-    }
-
-    /// Takes the first completion in the kernel's form, if it is known that one is to be taken, of at most so
-    /// many that are wanted, and that there is nothing to do besides.
-    ///
-    /// # Safety
-    ///
-    /// There is room for it, unless none is wanted.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    unsafe fn take_first(&mut self, most: usize, to: *mut Wc) -> First {
-        let Some(mut polled) = self.poll_plainly() else {
-            return First::Otherwise;
-        };
-        if polled.has_none() {
-            return First::None;
-        }
-        if most != 1 {
-            return First::Several;
-        }
-        let Some(completion) = polled.take() else {
-            return First::None;
-        };
-        // SAFETY: by this function's contract.
-        unsafe { to.write(completion.to_wc()) };
-        First::One
-    }
-
-    /// Nothing that is shown.
-    #[cfg(feature = "c-abi")]
-    fn show_nothing(&self) -> Self::Shown;
-
-    /// Shows the next completion, where nothing is shown, to a C program that goes from one to the next.
-    /// False if there is none; then nothing is shown. Its entry may be kept from the device as long as it is
-    /// shown, and with it those before it that were.
-    #[cfg(feature = "c-abi")]
-    fn show_first(&mut self, shown: &mut Self::Shown) -> Result<bool, PollError>;
-
-    /// As [`Self::show_first`] if there is nothing to do besides. None if there is, or may be.
-    #[cfg(feature = "c-abi")]
-    fn show_plainly(&mut self, shown: &mut Self::Shown) -> Option<bool>;
-
-    /// Goes on behind what is shown if the next completion is known to be there. False if not, and then
-    /// nothing is done.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn show_next(&mut self, shown: &mut Self::Shown) -> bool {
-        self.show_plainly(shown) == Some(true)
-    }
-
-    /// Goes on behind what is shown, where [`Self::show_next`] has not, as [`Self::show_first`] begins.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn show_more(&mut self, shown: &mut Self::Shown) -> Result<bool, PollError> {
-        self.show_first(shown)
-    }
-
-    /// As [`Self::show_more`] if there is nothing to do besides. None if there is, or may be.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn show_more_plainly(&mut self, _shown: &mut Self::Shown) -> Option<bool> {
-        None
-    }
-
-    /// Goes on behind what is shown, if anything is. Then nothing is.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn go_on(&mut self, _shown: &mut Self::Shown) {}
-}
-
-/// A completion that a C program looks at: a copy, or where it lies.
-#[cfg(feature = "c-abi")]
-pub(crate) trait Shown: Debug {
-    type Completion: Completion;
-
-    /// What is shown, of which the compiler reads as much as is looked at; something if nothing is.
-    ///
-    /// # Safety
-    ///
-    /// The queue that has shown it is still there, and has not changed its size since.
-    unsafe fn completion(&self) -> Self::Completion;
-}
-
-/// What [`Cq::take_first`] has taken.
-#[cfg(feature = "c-abi")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum First {
-    /// There was none.
-    None,
-    One,
-    /// One that [`Polled::finish`] has to see to.
-    #[allow(dead_code, reason = "not every driver's has another form")]
-    Raw,
-    /// Nothing: more than one may be wanted and there.
-    Several,
-    /// Nothing: there is, or may be, more to do.
-    Otherwise,
-}
-
-/// What is looked at of most completions.
-pub(crate) struct Outline {
-    pub(crate) wr_id: u64,
-    pub(crate) qp_num: u32,
-    pub(crate) is_ok: bool,
-}
-
-/// What is done with each completion, `C`. Of most an [`Outline`] is enough, and no copy need be made.
-pub(crate) trait Each<C> {
-    /// What was found by an outline.
-    type Found;
-
-    /// Looks whether the outline is enough. The entry is not the device's yet, so this changes nothing that
-    /// would let a request come into the place of the one that is done.
-    fn find(&self, outline: Outline) -> Option<Self::Found>;
-
-    /// Does it with one that was found, whose entry is the device's again; false if it is the last that is
-    /// wanted.
-    fn found(&mut self, found: Self::Found) -> bool;
-
-    /// Does it with another one; false if it is the last that is wanted.
-    fn other(&mut self, completion: C) -> bool;
-}
-
-/// The same for completions in another form.
-pub(crate) struct Formed<'e, E, F>(pub(crate) &'e mut E, pub(crate) F);
-
-impl<C, B, E: Each<B>, F: Fn(C) -> B> Each<C> for Formed<'_, E, F> {
-    type Found = E::Found;
-
-    #[inline(always)]
-    fn find(&self, outline: Outline) -> Option<E::Found> {
-        self.0.find(outline)
-    }
-
-    #[inline(always)]
-    fn found(&mut self, found: E::Found) -> bool {
-        self.0.found(found)
-    }
-
-    #[inline(always)]
-    fn other(&mut self, completion: C) -> bool {
-        self.0.other((self.1)(completion))
-    }
-}
-
-/// Completions that are being taken.
-pub(crate) trait Polled: Debug {
-    type Completion: Completion;
-
-    /// The next completion. Its entry goes back to the device at once, and before anything that it frees in a
-    /// queue may be used again: so no more completions come than there is room for.
-    fn take(&mut self) -> Option<Self::Completion>;
-
-    /// Takes the next completion and does something with it, as with one that [`take`](Self::take) gives;
-    /// tells whether more are wanted. None if there is none.
-    #[inline(always)]
-    fn take_by(&mut self, each: &mut impl Each<Self::Completion>) -> Option<bool> {
-        Some(each.other(self.take()?))
-    }
-
-    /// Whether there is surely none. It costs less than to look for one.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn has_none(&self) -> bool {
-        false
-    }
-
-    /// Takes completions, at most so many, in the kernel's form; tells how many there were.
-    ///
-    /// # Safety
-    ///
-    /// There is room for so many.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    unsafe fn take_into(&mut self, most: usize, to: *mut Wc) -> usize {
-        let mut count = 0;
-        while count < most {
-            let Some(completion) = self.take() else {
-                break;
-            };
-            // SAFETY: by this function's contract.
-            unsafe { to.add(count).write(completion.to_wc()) };
-            count += 1;
-        }
-        count
-    }
-
-    /// Brings a completion that was taken [raw](First::Raw) into the kernel's form.
-    ///
-    /// # Safety
-    ///
-    /// It is there.
-    #[cfg(feature = "c-abi")]
-    unsafe fn finish(_to: *mut Wc) {}
 }
 
 /// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is
@@ -939,11 +739,9 @@ pub(crate) trait Completion: Debug + Copy {
 
 /// All of it, for whoever calls the methods.
 pub(crate) mod methods {
-    #[cfg(feature = "c-abi")]
-    pub(crate) use super::Shown as _;
     pub(crate) use super::{
-        Completion as _, Cq as _, DeviceMemory as _, Driver as _, Polled as _, QpBacking as _,
-        RecvQueue as _, SendQueue as _, SrqBacking as _,
+        Completion as _, Cq as _, DeviceMemory as _, Driver as _, QpBacking as _, RecvQueue as _,
+        SendQueue as _, SrqBacking as _,
     };
 }
 

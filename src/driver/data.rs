@@ -1,7 +1,6 @@
 //! The data path, and what objects ask of their driver's part once they are created.
 //!
-//! Each function selects the driver and calls its function. Polled completions are made once for many
-//! operations, and held by value: the compiler then keeps the variant in a register, or knows it.
+//! Each function selects the driver and calls its function.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -11,9 +10,9 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 
-use super::contract::{self, Each, Formed, Position, methods::*};
+use super::contract::{self, Position, methods::*};
 use super::{
-    Ah, Cq, CqBacking, Kind, Lent, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
+    Ah, Cq, CqBacking, Kind, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
     SrqBacking,
 };
 use crate::command::{CommandFd, DriverData, DriverReply};
@@ -23,7 +22,7 @@ use crate::work::{
 };
 
 /// A completion, as its driver has it.
-pub(crate) type Completion = Lent<CompletionKinds>;
+pub(crate) type Completion = OneOf<CompletionKinds>;
 
 #[derive(Debug)]
 pub(crate) enum CompletionKinds {}
@@ -31,6 +30,9 @@ pub(crate) enum CompletionKinds {}
 impl Kind for CompletionKinds {
     type Of<D: contract::Driver> = <D::Cq as contract::Cq>::Completion;
 }
+
+/// Completions that are being taken.
+pub(crate) type Polled<'q> = OneOf<Polls<'q>>;
 
 #[derive(Debug)]
 pub(crate) struct Polls<'q>(PhantomData<&'q ()>);
@@ -210,61 +212,43 @@ impl Cq {
     }
 
     #[inline(always)]
-    pub(crate) fn poll(&mut self) -> Result<Completions<'_>, PollError> {
-        Ok(Completions {
-            queue: dispatch!(self, D(cq) => D::lend(cq.poll()?)),
-        })
-    }
-
-    /// As [`poll`](Self::poll), and does something with each completion.
-    #[inline(always)]
-    pub(crate) fn take_each(&mut self, each: &mut impl Each<Completion>) -> Result<(), PollError> {
-        dispatch!(self, D(cq) => {
-            let mut polled = cq.poll()?;
-            let mut each = Formed(each, D::lend);
-            while polled.take_by(&mut each) == Some(true) {}
-        });
-        Ok(())
+    pub(crate) fn poll(&mut self) -> Result<Polled<'_>, PollError> {
+        dispatch!(self, D(cq) => Ok(D::wrap(cq.poll()?)))
     }
 }
 
-/// Completions that are being taken.
-#[derive(Debug)]
-pub(crate) struct Completions<'q> {
-    pub(super) queue: Lent<Polls<'q>>,
-}
+impl Iterator for Polled<'_> {
+    type Item = Completion;
 
-impl Completions<'_> {
-    /// The next completion.
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> Option<Completion> {
-        dispatch!(lent &mut self.queue, D(queue) => queue.take().map(D::lend))
+    fn next(&mut self) -> Option<Completion> {
+        dispatch!(self, D(polled) => polled.next().map(D::wrap))
     }
 }
 
 impl Clone for Completion {
     #[inline(always)]
     fn clone(&self) -> Self {
-        dispatch!(lent self, D(it) => D::lend(*it))
+        dispatch!(self, D(it) => D::wrap(*it))
     }
 }
 
 impl Completion {
-    forward! { lent
-        wr_id -> u64;
-        status -> WcStatus;
-        opcode -> WcOpcode;
-        vendor_err -> u32;
-        byte_len -> u32;
-        qp_num -> u32;
-        src_qp -> u32;
-        ex -> u32;
-        flags -> WcFlags;
-        timestamp -> Option<u64>;
-        pkey_index -> u16;
-        slid -> u16;
-        sl -> u8;
-        dlid_path_bits -> u8;
+    forward! {
+        wr_id() -> u64;
+        status() -> WcStatus;
+        opcode() -> WcOpcode;
+        vendor_err() -> u32;
+        byte_len() -> u32;
+        qp_num() -> u32;
+        src_qp() -> u32;
+        ex() -> u32;
+        flags() -> WcFlags;
+        timestamp() -> Option<u64>;
+        pkey_index() -> u16;
+        slid() -> u16;
+        sl() -> u8;
+        dlid_path_bits() -> u8;
     }
 }
 

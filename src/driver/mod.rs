@@ -29,27 +29,23 @@ macro_rules! drivers {
     };
 }
 
-/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`. Of a
-/// [`Lent`] with `lent` before it.
+/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`.
 macro_rules! dispatch {
-    (lent $one_of:expr, $driver:ident($it:pat) => $then:expr) => {
-        drivers!(arms Lent $one_of, $driver($it) => $then)
-    };
     ($one_of:expr, $driver:ident($it:pat) => $then:expr) => {
-        drivers!(arms OneOf $one_of, $driver($it) => $then)
+        drivers!(arms $one_of, $driver($it) => $then)
     };
 }
 
 macro_rules! arms {
     (
         { $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }
-        $Enum:ident $one_of:expr, $driver:ident($it:pat) => $then:expr
+        $one_of:expr, $driver:ident($it:pat) => $then:expr
     ) => {
         match $one_of {
             $(
                 #[cfg($($built_in)*)]
                 #[allow(unreachable_code, reason = "a driver may not have the queue")]
-                $crate::driver::$Enum::$Variant($it) => {
+                $crate::driver::OneOf::$Variant($it) => {
                     #[allow(dead_code, reason = "not every expression names the driver")]
                     type $driver = $Driver;
                     $then
@@ -61,14 +57,6 @@ macro_rules! arms {
 
 /// Methods that do what those of the driver's part do.
 macro_rules! forward {
-    (lent $($name:ident -> $result:ty;)*) => {
-        $(
-            #[inline(always)]
-            pub(crate) fn $name(&self) -> $result {
-                dispatch!(lent self, D(it) => it.$name())
-            }
-        )*
-    };
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
             #[inline(always)]
@@ -83,7 +71,11 @@ macro_rules! forward {
 mod absent;
 pub(crate) mod contract;
 mod data;
-#[cfg(test)]
+#[cfg(any(test, feature = "mlx5"))]
+#[allow(
+    dead_code,
+    reason = "not every driver that is built in needs all of it"
+)]
 mod kit;
 #[cfg(feature = "mlx5")]
 mod mlx5;
@@ -117,8 +109,8 @@ use zerocopy::FromBytes;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{ContextOptions, CqParts, Each, Formed, Outline, Position, QpName};
-pub(crate) use self::data::{Completion, Completions, Posting, Receiving};
+pub(crate) use self::contract::{ContextOptions, CqParts, Position, QpName};
+pub(crate) use self::data::{Completion, Polled, Posting, Receiving};
 use self::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
@@ -138,30 +130,9 @@ macro_rules! one_of {
             $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
         }
 
-        /// As [`OneOf`], of what is made for a moment and held by value. It has no tag in a place of its own:
-        /// where a pointer in it can tell, that is one value less to keep in a register.
-        pub(crate) enum Lent<K: Kind> {
-            $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
-        }
-
         $(
             #[cfg($($built_in)*)]
             impl Listed for $Driver {
-                #[inline(always)]
-                fn lend<K: Kind>(it: K::Of<Self>) -> Lent<K> {
-                    Lent::$Variant(it)
-                }
-
-                #[cfg(feature = "c-abi")]
-                #[inline(always)]
-                fn lent<K: Kind>(lent: &mut Lent<K>) -> Option<&mut K::Of<Self>> {
-                    match lent {
-                        Lent::$Variant(it) => Some(it),
-                        #[allow(unreachable_patterns, reason = "there may be no other driver")]
-                        _ => None,
-                    }
-                }
-
                 #[inline(always)]
                 fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K> {
                     OneOf::$Variant(it)
@@ -206,9 +177,6 @@ pub(crate) trait Kind {
 
 /// A driver in the list.
 pub(crate) trait Listed: contract::Driver {
-    fn lend<K: Kind>(it: K::Of<Self>) -> Lent<K>;
-    #[cfg(feature = "c-abi")]
-    fn lent<K: Kind>(lent: &mut Lent<K>) -> Option<&mut K::Of<Self>>;
     fn wrap<K: Kind>(it: K::Of<Self>) -> OneOf<K>;
     fn get<K: Kind>(one_of: &OneOf<K>) -> Option<&K::Of<Self>>;
     fn get_mut<K: Kind>(one_of: &mut OneOf<K>) -> Option<&mut K::Of<Self>>;
@@ -217,12 +185,6 @@ pub(crate) trait Listed: contract::Driver {
 impl<K: Kind> fmt::Debug for OneOf<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         dispatch!(self, D(it) => it.fmt(f))
-    }
-}
-
-impl<K: Kind> fmt::Debug for Lent<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        dispatch!(lent self, D(it) => it.fmt(f))
     }
 }
 

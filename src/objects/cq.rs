@@ -15,8 +15,7 @@ use crate::channel::CompletionChannel;
 use crate::command::{CreateCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
-use crate::driver::{self, CqParts, Formed};
-pub(crate) use crate::driver::{Each, Outline};
+use crate::driver::{self, CqParts};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{PdUse, User};
@@ -343,13 +342,6 @@ impl Cq {
         Ok(unsafe { std::slice::from_raw_parts_mut(into.as_mut_ptr().cast(), count) })
     }
 
-    /// As [`poll`](Self::poll), for each completion until one is the last that is wanted. What is done with
-    /// one is compiled for each driver by itself: so it is copied no further than it is looked at.
-    #[inline(always)]
-    pub(crate) fn take_each(&mut self, each: &mut impl Each<Completion>) -> Result<(), PollError> {
-        self.ring.take_each(&mut Formed(each, Completion::new))
-    }
-
     /// Takes the completions that have arrived; if there are none, arms the queue and polls once more.
     ///
     /// `None` means that the queue is empty *and* armed: the next completion causes an event on its channel.
@@ -517,7 +509,7 @@ pub enum Notify {
 ///
 /// Iterate over a mutable reference. What the loop does not take stays in the queue.
 pub struct Completions<'cq> {
-    raw: driver::Completions<'cq>,
+    raw: driver::Polled<'cq>,
 }
 
 impl<'i, 'cq> IntoIterator for &'i mut Completions<'cq> {
@@ -548,7 +540,7 @@ impl fmt::Debug for Completions<'_> {
 
 /// The iterator over [`Completions`].
 pub struct CompletionIter<'i, 'cq> {
-    raw: &'i mut driver::Completions<'cq>,
+    raw: &'i mut driver::Polled<'cq>,
 }
 
 impl Iterator for CompletionIter<'_, '_> {
@@ -556,7 +548,7 @@ impl Iterator for CompletionIter<'_, '_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.raw.take().map(Completion::new)
+        self.raw.next().map(Completion::new)
     }
 }
 

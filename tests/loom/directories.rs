@@ -5,10 +5,13 @@ use std::sync::{Arc, Weak};
 use libtest_mimic::Trial;
 use loom::thread;
 
-use crate::directory::{Change, Directory, Receiver, Registration, Reporter};
+use crate::directory::{Registration, Ring as _};
 use crate::entries::Entries;
+use crate::format::cqe;
 use crate::ledger::SendLedger;
 use crate::memory::Record;
+use crate::reporter::{Receiver, Reporter};
+use crate::reporters;
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -20,20 +23,15 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A poller that does with the directory what the driver's does (`src/driver/mlx5/cq.rs`).
+type Directory = crate::directory::Directory<Entries, Reporter>;
+
+/// A poller that does with the table what the driver's does (`src/driver/mlx5/cq.rs`).
 struct Poller {
     directory: Arc<Directory>,
     entries: Entries,
     next: u32,
     overrun: bool,
-    /// By their places, as many as a power of two.
-    reporters: Vec<Option<Known>>,
-}
-
-struct Known {
-    ledger: Arc<SendLedger>,
-    forget_until: u32,
-    leave_at: Option<u32>,
+    reporters: reporters::Reporters<Reporter>,
 }
 
 /// What became of an entry.
@@ -52,89 +50,45 @@ impl Poller {
             entries: entries.clone(),
             next: 0,
             overrun: false,
-            reporters: vec![None, None],
+            reporters: reporters::Reporters::new(),
         }
+    }
+
+    /// What each poll begins with.
+    fn check(&mut self) {
+        if self.reporters.are_stale(&self.directory) || self.reporters.are_waiting() {
+            self.catch_up();
+            self.reporters.settle(&self.directory, self.next);
+        }
+    }
+
+    fn catch_up(&mut self) {
+        self.overrun |= self.reporters.catch_up(&self.directory);
     }
 
     /// Waits for the next entry and takes it.
     fn take(&mut self) -> Taken {
         let index = self.next;
-        loop {
-            // As each poll begins.
-            if self.directory.last_place() == 0 {
-                self.catch_up();
-            }
-            if self.entries.is_valid(index) {
-                break;
+        let number = loop {
+            self.check();
+            if let Some(number) = self.entries.number(index) {
+                break number;
             }
             thread::yield_now();
-        }
-        self.next += 1;
-        let place = self.entries.place(index);
-        // Whatever has to be attended to, the place that is looked up is nobody's.
-        if self.reporters[(place & self.directory.last_place()) as usize].is_none() {
+        };
+        if self.reporters.are_stale(&self.directory) {
             self.catch_up();
         }
-        let known = &self.reporters[place as usize];
-        let known = known.as_ref();
-        let known = known.unwrap_or_else(|| panic!("entry {index}: nobody has place {place}"));
-        let taken = if index < known.forget_until {
-            Taken::Forgotten
-        } else {
-            Taken::Completion(known.ledger.finish(0).0)
-        };
-        self.directory.consumed(self.next);
-        self.settle();
-        taken
-    }
-
-    fn last_place(&self) -> u32 {
-        self.reporters.len() as u32 - 1
-    }
-
-    fn catch_up(&mut self) {
-        let heard = self.directory.hear(self.last_place());
-        self.overrun |= heard.overrun;
-        self.reporters
-            .resize_with(heard.last_place as usize + 1, || None);
-        for change in heard.changes {
-            match change {
-                Change::Set {
-                    number,
-                    reporter,
-                    forget_until,
-                } => {
-                    self.reporters[number as usize] = reporter.send.map(|ledger| Known {
-                        ledger,
-                        forget_until: forget_until.unwrap_or(0),
-                        leave_at: None,
-                    });
-                }
-                Change::Remove {
-                    number,
-                    until,
-                    forgotten,
-                } => {
-                    if let Some(Some(known)) = self.reporters.get_mut(number as usize) {
-                        if forgotten {
-                            known.forget_until = until;
-                        }
-                        known.leave_at = Some(until);
-                    }
-                }
-            }
+        let known = self.reporters.get(number);
+        let known = known.unwrap_or_else(|| panic!("entry {index}: nobody has number {number}"));
+        self.next += 1;
+        self.directory.pass(self.next);
+        if known.has_forgotten(index) {
+            return Taken::Forgotten;
         }
-    }
-
-    /// Gives the numbers back that nothing in the ring is of any more.
-    fn settle(&mut self) {
-        let next = self.next;
-        for (number, known) in self.reporters.iter_mut().enumerate() {
-            let leaves = |known: &mut Known| known.leave_at.is_some_and(|at| at <= next);
-            if known.take_if(leaves).is_some() {
-                self.directory.lock().free(number as u32);
-            }
-        }
+        let finished = known.reporter.finish(cqe::REQ << 4, 0);
+        let (id, _) = finished.unwrap_or_else(|| panic!("entry {index}: number {number} is free"));
+        Taken::Completion(id)
     }
 }
 
@@ -150,13 +104,15 @@ fn reporter(id: u64) -> Reporter {
     }
 }
 
-fn register(directory: &Arc<Directory>, id: u64) -> Registration {
+fn register(directory: &Arc<Directory>, id: u64) -> Registration<Entries, Reporter> {
     Registration::new(directory, directory, reporter(id)).unwrap()
 }
 
 /// Two queue pairs, one created after the other, have one completion each; `between` gets the first one in
 /// between.
-fn two_report(between: impl FnOnce(Registration) -> Option<Registration>) {
+fn two_report(
+    between: impl FnOnce(Registration<Entries, Reporter>) -> Option<Registration<Entries, Reporter>>,
+) {
     let entries = Entries::new();
     let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
     let mut poller = Poller::new(&directory, &entries);
@@ -213,17 +169,12 @@ fn overran() {
     let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
     let mut poller = Poller::new(&directory, &entries);
     let poller = thread::spawn(move || {
-        let look = |poller: &mut Poller| {
-            if poller.directory.last_place() == 0 {
-                poller.catch_up();
-            }
-        };
-        while !poller.entries.is_valid(0) {
-            look(&mut poller);
+        while poller.entries.number(0).is_none() {
+            poller.check();
             thread::yield_now();
         }
         // The entry was written behind it.
-        look(&mut poller);
+        poller.check();
         assert!(poller.overrun);
     });
     let queue_pair = register(&directory, 7);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 
-use crate::format::{Be32, place};
+use crate::directory::Ring;
 
 /// How many entries there are.
 const COUNT: usize = 4;
@@ -26,25 +26,22 @@ impl Entries {
     pub(crate) fn write(&self, index: u32, number: u32) {
         self.0[index as usize].store(number, Ordering::Release);
     }
+}
 
-    fn load(&self, index: u32) -> u32 {
-        match self.0.get(index as usize) {
-            Some(entry) => entry.load(Ordering::Acquire),
-            None => NONE,
+impl Ring for Entries {
+    const MOST: u32 = u32::MAX - 1;
+    const CONSUMER: (usize, u32) = (0, u32::MAX);
+
+    fn number(&self, index: u32) -> Option<u32> {
+        let entry = self.0.get(index as usize)?;
+        match entry.load(Ordering::Acquire) {
+            NONE => None,
+            number => Some(number),
         }
     }
 
-    pub(crate) fn is_valid(&self, index: u32) -> bool {
-        self.load(index) != NONE
-    }
-
     /// The entries of the models are of sends.
-    pub(crate) fn received(&self, _: u32) -> Option<u16> {
+    fn received(&self, _: u32) -> Option<u16> {
         None
-    }
-
-    /// The place of whom it is of.
-    pub(crate) fn place(&self, index: u32) -> u32 {
-        place(Be32::new(self.load(index)))
     }
 }

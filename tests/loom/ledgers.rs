@@ -106,7 +106,7 @@ fn receives() {
         ledger: RecvLedger::new(RING),
         done: RecvLedger::done,
         note: |ledger, index| {
-            ledger.note(index).1.store(id(index), Ordering::Relaxed);
+            ledger.note(index, id(index));
         },
         finish: |ledger, _| ledger.finish(),
         signaled: 1,
@@ -130,11 +130,7 @@ fn out_of_order() {
             thread::yield_now();
         }
         places.write(index, id(index));
-        ledger
-            .notes()
-            .note(index)
-            .1
-            .store(id(index), Ordering::Relaxed);
+        ledger.notes().note(index, id(index));
         device.ring(index + 1);
     };
     (0..PROMISED).for_each(post);

@@ -1,8 +1,8 @@
 //! Posters against pollers, in every order in which threads can see each other's stores.
 //!
-//! What the two share is in files of the mlx5 driver: the ledgers of the queues, the directory of a
-//! completion queue, and the gate that pollers close who post again. What posters share among them is the
-//! turn at a register. A region that goes meets queues that start, are reset or end
+//! What the two share is in files of the mlx5 driver and of the kit below it: the ledgers of the queues, the
+//! directory of a completion queue, and the gate that pollers close who post again. What posters share among
+//! them is the turn at a register. A region that goes meets queues that start, are reset or end
 //! (`src/objects/flight.rs`). It asks the ledgers how far its requests have come
 //! (`src/words/work/progress.rs`), and so it asks the counts of rxe's shared receive queues
 //! (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it
@@ -12,7 +12,7 @@
 //!
 //! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads
 //! with acquire from the completion. That is what the barriers of the driver make of a real one
-//! (`src/driver/mlx5/barrier.rs`).
+//! (`src/driver/kit/barrier.rs`).
 
 #[path = "../../src/driver/mlx5/again.rs"]
 #[allow(dead_code, reason = "no completion of the models has fields")]
@@ -28,7 +28,7 @@ mod backings;
 mod counts;
 mod device;
 mod directories;
-#[path = "../../src/driver/mlx5/directory.rs"]
+#[path = "../../src/driver/kit/directory.rs"]
 #[allow(
     dead_code,
     unused_imports,
@@ -62,11 +62,11 @@ mod format;
 )]
 mod free;
 mod frees;
-#[path = "../../src/driver/mlx5/gate.rs"]
+#[path = "../../src/driver/kit/gate.rs"]
 mod gate;
 mod gates;
 mod inline;
-#[path = "../../src/driver/mlx5/ledger.rs"]
+#[path = "../../src/driver/kit/ledger/mod.rs"]
 #[allow(
     dead_code,
     unused_imports,
@@ -93,6 +93,12 @@ mod memory;
 mod progress;
 mod recv;
 mod regions;
+#[path = "../../src/driver/mlx5/reporter.rs"]
+#[allow(dead_code, reason = "the models do not need all of it")]
+mod reporter;
+#[path = "../../src/driver/kit/reporters.rs"]
+#[allow(dead_code, reason = "the models do not need all of it")]
+mod reporters;
 #[path = "../../src/aio/slot.rs"]
 #[allow(
     dead_code,
@@ -104,7 +110,7 @@ mod slot;
 mod slots;
 mod srq;
 mod sync;
-#[path = "../../src/driver/mlx5/turn.rs"]
+#[path = "../../src/driver/kit/turn.rs"]
 mod turn;
 mod turns;
 mod work;

@@ -9,12 +9,12 @@ use loom::thread;
 use crate::backings::{Keys, Line, QpBacking, SrqBacking};
 use crate::counts::Counts;
 use crate::device::{Device, Places};
-use crate::directory::Receiver;
 use crate::error::Subject;
 use crate::flight::{Flights, Queues};
 use crate::flights::{Fate, KEY, NO_KEY, let_go};
 use crate::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
 use crate::progress::Progress;
+use crate::reporter::Receiver;
 use crate::test;
 use crate::work::LocalKey;
 

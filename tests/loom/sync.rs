@@ -1,4 +1,4 @@
-//! What `src/words/sync.rs` is in the library, and `src/driver/mlx5/sync.rs` in the driver.
+//! What `src/words/sync.rs` is in the library, and `src/driver/kit/sync.rs` for drivers.
 
 pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,

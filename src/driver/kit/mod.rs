@@ -1,5 +1,24 @@
 //! Parts that drivers of hardware share. No part knows a device.
 //!
-//! - [`unordered`]: which request a completion means, where requests finish in any order.
+//! - [`memory`]: rings and doorbell records.
+//! - [`barrier`]: memory order towards a device.
+//! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock, where a ring's
+//!   places name them: in order, out of order, of shared queues.
+//! - [`directory`], [`reporters`]: which queue a completion belongs to, where it names it by a number.
+//! - [`unordered`]: which request a completion means, where numbers of its own name them.
+//! - [`copy`]: copies into write-combining memory.
+//! - [`turn`]: the lock of a register that several queues share.
+//! - [`gate`]: for what a poller rarely does in the poster's place.
+//! - [`sync`]: atomics and locks, which are loom's in the models.
 
+pub(crate) mod barrier;
+pub(crate) mod copy;
+pub(crate) mod directory;
+pub(crate) mod gate;
+pub(crate) mod ledger;
+pub(crate) mod memory;
+pub(crate) mod reporters;
+pub(crate) mod sync;
+pub(crate) mod turn;
+#[cfg(test)]
 pub(crate) mod unordered;

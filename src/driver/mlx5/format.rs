@@ -220,20 +220,6 @@ pub(super) struct Cqe {
     pub(super) op_own: u8,
 }
 
-impl Cqe {
-    /// The place of whom it is of in the poller's table.
-    #[inline(always)]
-    pub(super) fn place(&self) -> u32 {
-        place(self.srqn_uidx)
-    }
-}
-
-/// The place of the queue that has this number ([`super::directory::number_of`]).
-#[inline(always)]
-pub(super) fn place(number: Be32) -> u32 {
-    u32::from_le_bytes(number.to_bytes()) >> 8
-}
-
 /// Where [`Cqe::op_own`] lies.
 pub(super) const OP_OWN: usize = 63;
 
@@ -249,8 +235,6 @@ pub(super) mod cqe {
     pub(in super::super) const RESP_ERR: u8 = 0xe;
     /// Never written by the device.
     pub(in super::super) const INVALID: u8 = 0xf;
-    /// The bit of `op_own` of a message whose sender has it cause an event.
-    pub(in super::super) const SOLICITED: u8 = 0x02;
     /// Bits of the format in `op_own`: the data lies in the completion.
     pub(in super::super) const SCATTERED: u8 = 0x0c;
     /// Of these the one for up to 32 bytes, at the start of the half with the fields

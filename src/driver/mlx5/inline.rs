@@ -11,7 +11,6 @@
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::directory::{Receiver, Reporter};
 use super::entries::View;
 use super::format::{
     BLOCK, Control, Cqe, Data, LONGEST_SLICE, MOST_UNITS, SrqNext, TERMINATOR, UNIT,
@@ -20,6 +19,7 @@ use super::format::{RECORD_RECEIVE, RECORD_SEND, cqe, opcode};
 use super::ledger::{RecvLedger, SendLedger};
 use super::qp::Rings;
 use super::recv::RecvLayout;
+use super::reporter::{Receiver, Reporter};
 use super::srq::SrqRing;
 
 /// The most bytes in a completion.

@@ -13,11 +13,10 @@
 
 mod again;
 mod ah;
-mod barrier;
 mod clock;
 mod clock_info;
 mod command;
-mod copy;
+mod completion;
 mod cq;
 mod device_command;
 mod directory;
@@ -25,18 +24,14 @@ mod dm;
 mod ece;
 mod entries;
 mod format;
-mod gate;
 mod inline;
-mod ledger;
-mod memory;
 mod qp;
 mod recv;
+mod reporter;
 mod send;
 mod srq;
-mod sync;
 #[cfg(test)]
 mod tests;
-mod turn;
 mod uar;
 mod umr;
 mod ways;
@@ -63,7 +58,6 @@ use self::device_command::Ways;
 use self::dm::Dm;
 use self::entries::Entries;
 use self::format::BLOCK;
-use self::memory::{Memory, Record, Records};
 use self::qp::{QpCore, create_qp, create_xrc_target};
 use self::recv::{Drawn, RecvQueue, SharedRecvQueue};
 use self::send::SendQueue;
@@ -71,6 +65,8 @@ use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
 use super::contract::{self, ContextOptions, CqParts, QpName, QpParts, Replacement, ResetQp};
+use super::kit::memory::{Memory, Record, Records};
+use super::kit::{barrier, copy, ledger, memory, turn};
 use super::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
@@ -449,7 +445,7 @@ impl Device {
             },
             common: OnceLock::new(),
             registers: Arc::new(Registers::new(bytes, answer.num_uars_per_page)),
-            records: Records::default(),
+            records: Records::new(ResourceType::MLX5_DBR),
             clock_offset: has
                 .contains(AllocUcontextRespMask::CORE_CLOCK_OFFSET)
                 .then_some(answer.hca_core_clock_offset),

@@ -12,7 +12,7 @@ use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::mlx5::{self as abi, ModifyQpMask, QpFlags};
 use uverbs_uapi::types::QpCap;
 
-use super::directory::{Receiver, Registration, Reporter};
+use super::directory::Registration;
 use super::ece::{self, Ece};
 use super::format::{
     AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, MOST_UNITS, NUMBER,
@@ -22,6 +22,7 @@ use super::inline::Landing;
 use super::ledger::SendLedger;
 use super::memory::{Memory, Record, Records};
 use super::recv::{Drawn, RecvLayout, RecvQueue, recv_bytes};
+use super::reporter::{Receiver, Reporter};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
 use super::{Device, Limits, NewQp, Parts, answer, umr};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 
 use super::barrier;
-use super::directory::Receiver;
 use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
 use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
 use super::qp::Rings;
+use super::reporter::Receiver;
 use super::send::{data, put};
 use super::srq::SrqRing;
 use crate::driver::contract;
@@ -171,7 +171,7 @@ impl contract::RecvQueue for RecvQueue {
             let capacity = self.layout.capacity;
             return Err(PostError::QueueFull { capacity });
         }
-        let (index, note) = self.ledger.note(at);
+        let index = self.ledger.note(at, wr_id);
         // SAFETY: the masked index is below the count of elements, of which there are some, for there is
         // room. Each has room for `max_sge` slices; the device has finished with this one.
         unsafe {
@@ -181,8 +181,6 @@ impl contract::RecvQueue for RecvQueue {
                 max_sge,
             )
         };
-        // Relaxed: see the ledger on who reads it when.
-        note.store(wr_id, Ordering::Relaxed);
         Ok(())
     }
 

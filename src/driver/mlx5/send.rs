@@ -16,7 +16,7 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::ah::Ah;
 use super::barrier;
-use super::cq::{BIND, INVALIDATE};
+use super::completion::{BIND, INVALIDATE};
 use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, LONGEST_SLICE,
     RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
@@ -50,8 +50,6 @@ pub(crate) struct SendQueue {
     /// The ring's first byte, and the address of its end.
     ring: NonNull<u8>,
     end: usize,
-    /// Basic blocks of the ring, less one; 0 if there are none.
-    mask: u32,
     /// A WQE that begins in a block after this one may wrap round the ring.
     last_whole: u32,
     layout: SendLayout,
@@ -98,7 +96,6 @@ impl SendQueue {
         Self {
             ring,
             end: ring.addr().get() + layout.blocks as usize * BLOCK,
-            mask: layout.blocks.saturating_sub(1),
             last_whole: layout.blocks.saturating_sub(layout.request_blocks),
             layout,
             rung: start(always),
@@ -179,15 +176,15 @@ impl SendQueue {
         self.room_until != count
     }
 
-    /// The address of a block.
+    /// The address of the block at this index.
     ///
     /// # Safety
     ///
-    /// The ring has blocks.
+    /// The ring has so many blocks.
     #[inline(always)]
-    unsafe fn block(&self, block: u32) -> NonNull<u8> {
-        // SAFETY: the masked index is below the count of blocks, so the block lies in the ring.
-        unsafe { self.ring.add((block & self.mask) as usize * BLOCK) }
+    unsafe fn block(&self, index: u32) -> NonNull<u8> {
+        // SAFETY: by this function's contract the block lies in the ring.
+        unsafe { self.ring.add(index as usize * BLOCK) }
     }
 
     /// Writes the WQE of a position to `wqe`; returns how many blocks it takes.
@@ -230,31 +227,11 @@ impl SendQueue {
     /// Copies a WQE of so many blocks from the scratch space to the ring's end and start.
     #[cold]
     #[inline(never)]
-    fn wrap_round(&mut self, first: u32, blocks: u32) {
+    fn wrap_round(&self, first: u32, blocks: u32) {
         for (block, from) in (0..blocks).zip(&self.scratch) {
-            // SAFETY: there was room for the WQE, so there are blocks; each of the ring has room for one.
-            unsafe {
-                let to = self.block(first.wrapping_add(block));
-                to.cast().write(*from);
-            }
-        }
-    }
-
-    /// Notes a request that was written and returns the position behind it.
-    #[inline(always)]
-    fn note(&self, at: Position, blocks: u32, wr_id: u64, operation: Operation) -> Position {
-        let count = at.count.wrapping_add(1);
-        let change = key_change(operation);
-        let note = self.ledger.note(at.at);
-        note.write(wr_id, count, change.unwrap_or(0));
-        let fence = match change {
-            Some(_) => control::SMALL_FENCE,
-            None => 0,
-        };
-        Position {
-            count,
-            at: at.at.wrapping_add(blocks),
-            flags: u32::from(self.always | fence),
+            let (index, _) = self.ledger.place(first.wrapping_add(block));
+            // SAFETY: there was room for the WQE, so there are blocks, as many as the ledger has places.
+            unsafe { self.block(index).cast().write(*from) };
         }
     }
 
@@ -333,11 +310,12 @@ impl contract::SendQueue for SendQueue {
             let capacity = self.layout.capacity;
             return Err(PostError::QueueFull { capacity });
         }
-        let may_wrap = at.at & self.mask > self.last_whole;
-        // SAFETY: there is room for a request, so the ring has blocks; the payload fits, and the scratch
-        // space has room for the largest request.
+        let (index, note) = self.ledger.place(at.at);
+        let may_wrap = index > self.last_whole;
+        // SAFETY: there is room for a request, so the ring has blocks, as many as the ledger has places; the
+        // payload fits, and the scratch space has room for the largest request.
         let blocks = unsafe {
-            self.last = self.block(at.at);
+            self.last = self.block(index);
             let to = match may_wrap {
                 true => NonNull::from(&mut *self.scratch).cast(),
                 false => self.last,
@@ -347,7 +325,18 @@ impl contract::SendQueue for SendQueue {
         if may_wrap {
             self.wrap_round(at.at, blocks);
         }
-        Ok(self.note(at, blocks, wr_id, operation))
+        let count = at.count.wrapping_add(1);
+        let change = key_change(operation);
+        note.write(wr_id, count, change.unwrap_or(0));
+        let fence = match change {
+            Some(_) => control::SMALL_FENCE,
+            None => 0,
+        };
+        Ok(Position {
+            count,
+            at: at.at.wrapping_add(blocks),
+            flags: u32::from(self.always | fence),
+        })
     }
 
     /// The record says how far the ring is filled, the register notifies the device.

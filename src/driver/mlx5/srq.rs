@@ -10,11 +10,12 @@ use uverbs_uapi::handle::SrqHandle;
 use uverbs_uapi::mlx5 as abi;
 
 use super::cq::CqCore;
-use super::directory::{Directory, Receiver, Registration, Reporter};
+use super::directory::{Directory, Registration};
 use super::format::{Be16, Data, NUMBER, SrqNext};
 use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
 use super::recv::{Drawn, SharedRecvQueue};
+use super::reporter::{Receiver, Reporter};
 use super::{Device, Limits};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData, SrqKind};

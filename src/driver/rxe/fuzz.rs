@@ -87,9 +87,9 @@ pub fn rxe_poll(bytes: &[u8]) {
     let capacity = ring.capacity();
     let mut cq = Cq::new(ring, capacity, None);
     for producer in steps {
-        if let Ok(mut polled) = cq.poll() {
+        if let Ok(polled) = cq.poll() {
             let mut taken = 0;
-            while let Some(completion) = polled.take() {
+            for completion in polled {
                 look(&completion);
                 taken += 1;
             }

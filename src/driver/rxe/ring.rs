@@ -139,10 +139,12 @@ impl Ring {
         })
     }
 
+    #[inline(always)]
     fn producer_index(&self) -> &AtomicU32 {
         self.index_at(offset_of!(QueueBuf, producer_index))
     }
 
+    #[inline(always)]
     fn consumer_index(&self) -> &AtomicU32 {
         self.index_at(offset_of!(QueueBuf, consumer_index))
     }
@@ -173,22 +175,6 @@ impl Ring {
             });
         }
         Ok(index)
-    }
-}
-
-/// Where the indices of a ring are.
-#[derive(Clone, Copy)]
-pub(super) struct Head(NonNull<QueueBuf>);
-
-impl Head {
-    /// # Safety
-    ///
-    /// The ring's memory is there as long as the result is used.
-    #[inline(always)]
-    unsafe fn consumer_index<'r>(self) -> &'r AtomicU32 {
-        let offset = offset_of!(QueueBuf, consumer_index);
-        // SAFETY: by this function's contract, and as in `Ring::index_at`.
-        unsafe { AtomicU32::from_ptr(self.0.as_ptr().cast::<u8>().add(offset).cast()) }
     }
 }
 
@@ -365,9 +351,6 @@ impl Producer {
 #[derive(Debug)]
 pub(super) struct Consumer {
     ring: Ring,
-    /// Bytes of a slot.
-    #[cfg(feature = "c-abi")]
-    stride: usize,
 }
 
 impl Consumer {
@@ -385,13 +368,9 @@ impl Consumer {
         let ring = unsafe { Ring::new(base, length, element)? };
         // Relaxed: this index is ours, nobody else stores to it.
         ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
-        let consumer = Self {
-            #[cfg(feature = "c-abi")]
-            stride: 1 << ring.log2_slot,
-            ring,
-        };
+        let consumer = Self { ring };
         // A ring that is broken from the start is refused, not found so at the first poll.
-        consumer.ring.checked(consumer.filled())?;
+        ring.checked(consumer.filled())?;
         Ok(consumer)
     }
 
@@ -400,105 +379,12 @@ impl Consumer {
         self.ring.index_mask
     }
 
-    /// The number of slots.
-    pub(super) fn slots(&self) -> u32 {
-        self.ring.index_mask + 1
-    }
-
     /// The next slot to read.
     #[inline(always)]
     pub(super) fn next(&self) -> u32 {
         // Relaxed: this index is ours, nobody else stores to it. Masked, so that a slot comes of whatever is
         // there.
         self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
-    }
-
-    /// As [`Self::next`], where the head has been looked up before.
-    ///
-    /// # Safety
-    ///
-    /// The head is this ring's.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) unsafe fn next_at(&self, head: Head) -> u32 {
-        // SAFETY: the ring's memory is there as long as this is borrowed.
-        let consumer_index = unsafe { head.consumer_index() };
-        // Relaxed, and masked: as in `next`.
-        consumer_index.load(Ordering::Relaxed) & self.ring.index_mask
-    }
-
-    /// The slot of an index that is masked, if that is not the other one, behind the last element.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) fn filled_slot(&self, next: u32, filled: u32) -> Option<NonNull<u8>> {
-        (next != filled).then(|| self.ring.slot(next))
-    }
-
-    /// The index behind this one.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) fn index_behind(&self, index: u32) -> u32 {
-        index.wrapping_add(1) & self.ring.index_mask
-    }
-
-    /// Takes the element at this index, which is the next, and copies it. The other index is the one behind.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Waiting::take`]; there is an element, and room for it.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) unsafe fn take_to<T>(&mut self, next: u32, behind: u32, to: *mut T) {
-        let slot = self.ring.slot(next).cast::<T>().as_ptr();
-        // SAFETY: by this function's contract.
-        unsafe { slot.copy_to_nonoverlapping(to, 1) };
-        // Release: as in `Waiting::take`.
-        self.ring.consumer_index().store(behind, Ordering::Release);
-    }
-
-    /// The last slot of those from this index on that lie one behind the other, if there are elements up to
-    /// the other index, and at least one.
-    #[cfg(feature = "c-abi")]
-    pub(super) fn last_before(&self, next: u32, filled: u32) -> NonNull<u8> {
-        self.ring.slot(match filled > next {
-            true => filled - 1,
-            false => self.ring.index_mask,
-        })
-    }
-
-    /// The slot that lies behind this one.
-    ///
-    /// # Safety
-    ///
-    /// Both are slots of this ring.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) unsafe fn behind(&self, slot: NonNull<u8>) -> NonNull<u8> {
-        // SAFETY: by this function's contract.
-        unsafe { slot.add(self.stride) }
-    }
-
-    /// The slot that lies before this index, round the ring.
-    #[cfg(feature = "c-abi")]
-    pub(super) fn slot_before(&self, index: u32) -> NonNull<u8> {
-        self.ring.slot(index.wrapping_sub(1) & self.ring.index_mask)
-    }
-
-    /// Gives the elements up to that in this slot back, which have been looked at, and tells the index behind
-    /// it.
-    ///
-    /// # Safety
-    ///
-    /// It is a slot of this ring.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) unsafe fn pass(&mut self, slot: NonNull<u8>) -> u32 {
-        // SAFETY: by this function's contract both are in the ring's memory.
-        let at = unsafe { slot.offset_from(self.ring.slots) } as usize >> self.ring.log2_slot;
-        let next = (at as u32).wrapping_add(1) & self.ring.index_mask;
-        // Release: as in `Waiting::take`.
-        self.ring.consumer_index().store(next, Ordering::Release);
-        next
     }
 
     /// Lets others look at what waits.
@@ -510,12 +396,6 @@ impl Consumer {
         Observer { ring: self.ring }
     }
 
-    /// Where the indices are.
-    #[inline(always)]
-    pub(super) fn head(&self) -> Head {
-        Head(self.ring.head)
-    }
-
     /// The index after the last element that the kernel has added, if it is an index of the ring.
     #[inline(always)]
     pub(super) fn filled(&self) -> u32 {
@@ -523,43 +403,18 @@ impl Consumer {
         self.ring.producer_index().load(Ordering::Acquire)
     }
 
-    /// The elements that the kernel has put in and that have not been taken.
+    /// The elements that have not been taken, up to an index that was found as the one behind the last.
     #[inline(always)]
-    pub(super) fn waiting(&mut self) -> Result<Waiting<'_>, BadIndex> {
-        self.waiting_before(self.filled())
-    }
-
-    /// As [`Self::waiting`], up to an index that was found as the one behind the last.
-    #[inline(always)]
-    pub(super) fn waiting_before(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
-        let filled = self.checked(filled)?;
-        let consumer_index = self.ring.consumer_index();
-        Ok(Waiting::new(
-            &self.ring,
-            consumer_index,
-            self.next(),
-            filled,
-        ))
-    }
-
-    /// Checks an index that was found as the one behind the last.
-    #[inline(always)]
-    pub(super) fn checked(&self, filled: u32) -> Result<u32, BadIndex> {
-        self.ring.checked(filled)
-    }
-
-    /// As [`Self::waiting`], up to an index that [`Self::filled`] has given.
-    ///
-    /// # Safety
-    ///
-    /// It is an index of the ring, and the head is this ring's.
-    #[inline(always)]
-    pub(super) unsafe fn waiting_until(&mut self, head: Head, filled: u32) -> Waiting<'_> {
-        // SAFETY: the ring's memory is there as long as this is borrowed.
-        let consumer_index = unsafe { head.consumer_index() };
-        // Relaxed, and masked: as in `next`.
-        let next = consumer_index.load(Ordering::Relaxed) & self.ring.index_mask;
-        Waiting::new(&self.ring, consumer_index, next, filled)
+    pub(super) fn waiting(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
+        let filled = self.ring.checked(filled)?;
+        Ok(Waiting {
+            slots: self.ring.slots,
+            log2_slot: self.ring.log2_slot as usize,
+            mask: self.ring.index_mask as usize,
+            next: self.next() as usize,
+            filled: filled as usize,
+            consumer_index: self.ring.consumer_index(),
+        })
     }
 }
 
@@ -639,52 +494,22 @@ impl Observer {
     }
 }
 
-/// What a look at the next element finds.
-pub(super) enum Found<R> {
-    /// There is none.
-    Nothing,
-    /// This. The element has been taken.
-    It(R),
-    /// What a look is not enough for. It has not been taken.
-    Another,
-}
-
-/// Elements that wait to be taken. It counts for itself, so that the compiler keeps that in registers. (All
-/// is of 64 bits, since two that share a word are taken out of it and put back.)
+/// Elements that wait to be taken.
 #[derive(Debug)]
 pub(super) struct Waiting<'r> {
-    consumer_index: &'r AtomicU32,
     slots: NonNull<u8>,
-    log2_slot: u64,
-    index_mask: u64,
+    log2_slot: usize,
+    mask: usize,
     /// The next slot to read, and the one behind the last.
-    next: u64,
-    filled: u64,
+    next: usize,
+    filled: usize,
+    consumer_index: &'r AtomicU32,
 }
 
-impl<'r> Waiting<'r> {
-    /// The elements of a ring from one index to another.
-    #[inline(always)]
-    fn new(ring: &'r Ring, consumer_index: &'r AtomicU32, next: u32, filled: u32) -> Self {
-        Self {
-            consumer_index,
-            slots: ring.slots,
-            log2_slot: ring.log2_slot.into(),
-            index_mask: ring.index_mask.into(),
-            next: next.into(),
-            filled: filled.into(),
-        }
-    }
-
+impl Waiting<'_> {
     /// How many are left.
     pub(super) fn count(&self) -> u32 {
-        (self.filled.wrapping_sub(self.next) & self.index_mask) as u32
-    }
-
-    /// The index behind the last.
-    #[cfg(feature = "c-abi")]
-    pub(super) fn filled(&self) -> u32 {
-        self.filled as u32
+        (self.filled.wrapping_sub(self.next) & self.mask) as u32
     }
 
     /// True if nothing is left.
@@ -703,103 +528,20 @@ impl<'r> Waiting<'r> {
         if self.is_empty() {
             return None;
         }
-        let at = self.next;
-        // Before the shift, which then needs no copy of the index.
-        self.next = (at + 1) & self.index_mask;
         // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
         // borrowed has. It holds an element, by this function's contract, which the kernel has filled and
         // leaves alone until the index below is behind it.
         let element = unsafe {
-            let slot = self.slots.add((at << self.log2_slot) as usize);
-            slot.cast::<T>().read()
+            self.slots
+                .add(self.next << self.log2_slot)
+                .cast::<T>()
+                .read()
         };
-        // Release: as in `pass`.
+        self.next = (self.next + 1) & self.mask;
+        // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
+        // element having been read before, and with that of `Observer::indices`.
         self.consumer_index
             .store(self.next as u32, Ordering::Release);
         Some(element)
     }
-
-    /// Takes the next element if a look at it is enough, of which no copy is made.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::take`].
-    #[inline(always)]
-    pub(super) unsafe fn take_found<T, R>(
-        &mut self,
-        find: impl FnOnce(&T) -> Option<R>,
-    ) -> Found<R> {
-        if self.is_empty() {
-            return Found::Nothing;
-        }
-        // SAFETY: as in `take`. The reference goes before the slot is the kernel's again.
-        let element = unsafe {
-            let slot = self.slots.add((self.next << self.log2_slot) as usize);
-            slot.cast::<T>().as_ref()
-        };
-        let Some(found) = find(element) else {
-            return Found::Another;
-        };
-        self.pass();
-        Found::It(found)
-    }
-
-    /// Gives the slot of the next element back.
-    #[inline(always)]
-    fn pass(&mut self) {
-        self.next = (self.next + 1) & self.index_mask;
-        // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
-        // element having been read before, and with that of `Observer::each`.
-        self.consumer_index
-            .store(self.next as u32, Ordering::Release);
-    }
-
-    /// Takes elements, at most so many, which are copied to where there is room for them, and shows each
-    /// copy; tells how many there were.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Self::take`], and there is room for so many.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    pub(super) unsafe fn take_into<T>(
-        &mut self,
-        most: usize,
-        mut to: *mut T,
-        mut show: impl FnMut(*mut T),
-    ) -> usize {
-        let waiting = self.filled.wrapping_sub(self.next) & self.index_mask;
-        let count = waiting.min(most as u64);
-        let step = 1usize << self.log2_slot;
-        let end = (self.index_mask as usize + 1) << self.log2_slot;
-        let mut at = (self.next << self.log2_slot) as usize;
-        for _ in 0..count {
-            // SAFETY: as in `take`; `at` goes from slot to slot, and round at the end of the last. By this
-            // function's contract there is room.
-            unsafe {
-                self.slots
-                    .add(at)
-                    .cast::<T>()
-                    .as_ptr()
-                    .copy_to_nonoverlapping(to, 1);
-                show(to);
-                to = to.add(1);
-            }
-            at += step;
-            if at == end {
-                at = 0;
-            }
-        }
-        self.next = (self.next + count) & self.index_mask;
-        // Release: as in `take`.
-        self.consumer_index
-            .store(self.next as u32, Ordering::Release);
-        count as usize
-    }
 }
-
-/// Keeps the compiler from making one of both ways of a branch, which costs the one that is not called this.
-#[cfg(feature = "c-abi")]
-#[cold]
-#[inline]
-pub(super) fn seldom() {}

@@ -17,7 +17,7 @@
 
 use std::mem;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -26,19 +26,18 @@ use uverbs_uapi::types::Wc;
 use super::map::RingMap;
 use super::ring::{Consumer, Observer};
 use super::srq::{Receivers, SrqRing};
-use crate::work::PollError;
+
+/// The kernel had no room for a completion.
+#[derive(Debug)]
+pub(super) struct Overrun;
 
 /// What a completion queue's poller shares with those who post.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
-    /// The number of the ring's slots: the kernel's indices are below it. 0 once whoever polls is to look
-    /// closer, since something is to be told, or messages of shared queues come in. So one comparison asks
-    /// for all. It is stored under the lock, under which the poller finds why.
-    usual_below: AtomicU32,
-    /// The next poll has something to see to: an overrun, or completions to be forgotten. It is stored under
-    /// the lock.
+    /// Whoever polls has something to see to: an overrun, completions to be forgotten, or that messages of
+    /// shared queues come in from now on. It is stored under the lock.
     attention: AtomicBool,
 }
 
@@ -74,6 +73,17 @@ impl Forgotten {
 }
 
 impl Ring {
+    fn new(observer: Observer, map: Option<RingMap>) -> Self {
+        Self {
+            observer,
+            _map: map,
+            overrun: false,
+            forgotten: Vec::new(),
+            receivers: Receivers::default(),
+            has_receivers: false,
+        }
+    }
+
     /// Notes where the poller is. Those that have been taken need not be remembered.
     fn pass(&mut self, next: u32, mask: u32) {
         self.forgotten.retain_mut(|forgotten| {
@@ -81,9 +91,7 @@ impl Ring {
             forgotten.left > 0
         });
     }
-}
 
-impl Ring {
     /// Counts the messages that have come into shared queues since the last time, and tells up to where in
     /// the ring.
     #[inline(always)]
@@ -144,17 +152,9 @@ unsafe fn message(slot: NonNull<u8>) -> (u32, bool) {
 
 impl Shared {
     /// For a completion ring; as for [`Shared::set`].
-    pub(super) fn new(ring: &Consumer, observer: Observer, map: Option<RingMap>) -> Self {
+    pub(super) fn new(observer: Observer, map: Option<RingMap>) -> Self {
         Self {
-            ring: Mutex::new(Some(Ring {
-                observer,
-                _map: map,
-                overrun: false,
-                forgotten: Vec::new(),
-                receivers: Receivers::default(),
-                has_receivers: false,
-            })),
-            usual_below: AtomicU32::new(ring.slots()),
+            ring: Mutex::new(Some(Ring::new(observer, map))),
             attention: AtomicBool::new(false),
         }
     }
@@ -166,19 +166,7 @@ impl Shared {
 
     /// Takes over the ring that is polled from now on; `map` keeps its memory mapped. The one before goes.
     pub(super) fn set(&self, polled: &Consumer, observer: Observer, map: Option<RingMap>) {
-        // Relaxed: for the poller, which is the caller. What is 0 stays so.
-        let usual = |below| (below != 0).then_some(polled.slots());
-        let _ = self
-            .usual_below
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, usual);
-        let mut ring = Ring {
-            observer,
-            _map: map,
-            overrun: false,
-            forgotten: Vec::new(),
-            receivers: Receivers::default(),
-            has_receivers: false,
-        };
+        let mut ring = Ring::new(observer, map);
         let mut place = self.lock();
         if let Some(old) = &mut *place {
             // The kernel has moved what waits.
@@ -196,6 +184,8 @@ impl Shared {
             }
         }
         let old = place.replace(ring);
+        // What it knew was of the ring before.
+        self.draw_attention();
         drop(place);
         // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
         drop(old);
@@ -227,42 +217,32 @@ impl Shared {
         }
     }
 
-    /// Has the poller look closer. For who has the lock.
-    fn look_closer(&self) {
-        // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this
-        // too: it loads the ring's index first, with acquire.
-        self.usual_below.store(0, Ordering::Relaxed);
-    }
-
     /// Has the poller see to something. For who has the lock.
     fn draw_attention(&self) {
-        // Relaxed: as in `look_closer`.
+        // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this
+        // too: it loads the ring's index first, with acquire.
         self.attention.store(true, Ordering::Relaxed);
-        self.look_closer();
     }
 
-    /// Whether there is something to see to, for the poller that looks closer.
+    /// Whether the poller has something to see to.
     #[inline(always)]
     pub(super) fn needs_attention(&self) -> bool {
-        // Relaxed: as in `look_closer`.
+        // Relaxed: as in `draw_attention`.
         self.attention.load(Ordering::Relaxed)
     }
 
     /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and
-    /// an overrun is told, once. If that was all, the next poll is a usual one.
+    /// an overrun is told, once.
     #[cold]
-    #[inline(never)]
-    fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), PollError> {
+    fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), Overrun> {
         ring.pass(polled.next(), polled.capacity());
-        let attention = !ring.forgotten.is_empty();
-        // Relaxed, here and below: for the poller, which is the caller.
-        self.attention.store(attention, Ordering::Relaxed);
-        if !attention && !ring.has_receivers {
-            self.usual_below.store(polled.slots(), Ordering::Relaxed);
-        }
         if mem::take(&mut ring.overrun) {
-            return Err(PollError::Overrun);
+            // What else there is waits for the next poll.
+            return Err(Overrun);
         }
+        // Relaxed: for the poller, which is the caller.
+        let is_left = !ring.forgotten.is_empty();
+        self.attention.store(is_left, Ordering::Relaxed);
         Ok(())
     }
 
@@ -280,7 +260,7 @@ impl Shared {
             }
             ring.receivers.insert(qpn, srq)
         });
-        self.look_closer();
+        self.draw_attention();
         drop(place);
         // Not under the lock, as in `set`.
         drop(known);
@@ -298,26 +278,20 @@ impl Shared {
         drop(known);
     }
 
-    /// Looks closer: sees to what has come up, counts the messages that came into shared queues before they
-    /// are taken, and tells the index behind the last completion that is counted, and whether later polls
-    /// will look closer too and find it counted. It is for the poller: without one there is no such index.
+    /// Looks closer, for the poller: sees to what has come up, and counts the messages that came into shared
+    /// queues before they are taken. Gives the index behind the last completion that is counted, and whether
+    /// messages are to be counted from now on.
     #[inline(always)]
-    pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), PollError> {
+    pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), Overrun> {
         let mut ring = self.lock();
+        // There is one as long as somebody polls.
         let Some(ring) = &mut *ring else {
-            return Ok((u32::MAX, false));
+            return Ok((polled.next(), false));
         };
         if self.needs_attention() {
             self.attend(ring, polled)?;
         }
         Ok((ring.count_received(), ring.has_receivers))
-    }
-
-    /// The number of slots of the ring that is polled, or 0 if the poller is to look closer.
-    #[inline(always)]
-    pub(super) fn usual_below(&self) -> u32 {
-        // Relaxed: as in `look_closer`.
-        self.usual_below.load(Ordering::Relaxed)
     }
 
     /// Lets the ring go.

@@ -228,7 +228,7 @@ fn only_what_the_device_has_is_posted_again() {
         let error = PollError::Unknown {
             code: cqe::RESP_ERR,
         };
-        assert_eq!(world.cq.check(), Err(error));
+        assert_eq!(world.cq.told(), Err(error));
     }
     batch.ring();
     assert_eq!(world.message(false), Some(1));
@@ -295,7 +295,7 @@ fn poster_and_poller_post_at_once() {
         let mut left = REQUESTS;
         while left > 0 {
             let Some(taken) = take(&mut cq) else {
-                assert_eq!(cq.check(), Ok(()));
+                assert_eq!(cq.told(), Ok(()));
                 thread::yield_now();
                 continue;
             };

@@ -10,9 +10,12 @@ use uverbs_uapi::handle::{CqHandle, PdHandle};
 use uverbs_uapi::types::QpCap;
 use zerocopy::FromZeros;
 
-use super::super::cq::{Completion, Cq, CqCore};
+use super::super::completion::Completion;
+use super::super::cq::{Cq, CqCore};
 use super::super::entries::{Entries, View};
-use super::super::format::{Be16, Be32, Cqe, INDEX_MASK, OP_OWN, RECORD_RECEIVE, RECORD_SEND};
+use super::super::format::{
+    Be16, Be32, Cqe, INDEX_MASK, OP_OWN, RECORD_CONSUMER, RECORD_RECEIVE, RECORD_SEND,
+};
 use super::super::ledger::SrqLedger;
 use super::super::memory::{Memory, Record, Records};
 use super::super::qp::{Draft, QpCore};
@@ -23,7 +26,6 @@ use super::super::uar::{Lease, UarPage};
 use super::super::{Limits, Parts, entries};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::QpSpec;
-use crate::driver::contract::methods::*;
 use crate::driver::contract::sending;
 use crate::work::{Operation, Payload, PostError};
 
@@ -49,7 +51,7 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
     let ring = Entries::new(memory, count, size);
     ring.invalidate(0);
     let view = ring.view();
-    let record = Record::new(&Records::default(), None).unwrap();
+    let record = Record::new(&Records::new(ResourceType::MLX5_DBR), None).unwrap();
     let page = Arc::new(UarPage::of_memory());
     let core = Arc::new(CqCore::new(ring, record, 0x77, page));
     let cq = Cq::new(Arc::clone(&core));
@@ -65,7 +67,7 @@ pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
 
 /// The next completion.
 pub(super) fn take(cq: &mut Cq) -> Option<Completion> {
-    cq.begin().take()
+    cq.begin().next()
 }
 
 /// The device's end of a completion queue.
@@ -82,7 +84,8 @@ impl Producer {
     /// How many entries have been written and not given back, as the device sees it.
     pub(super) fn waiting(&self) -> u32 {
         // Acquire: pairs with the release with which the poller gives entries back.
-        let word = self.core.directory.consumer_word().load(Ordering::Acquire);
+        let word = self.core.directory.record().word(RECORD_CONSUMER);
+        let word = word.load(Ordering::Acquire);
         self.next.wrapping_sub(u32::from_be(word)) & INDEX_MASK
     }
 
@@ -128,7 +131,7 @@ pub(super) fn completion(kind: u8, number: u32, counter: u16) -> Cqe {
 pub(super) fn shared(elements: u32) -> SharedRecvQueue {
     let bytes = elements as usize * 32;
     let memory = Memory::new(bytes, 4096, ResourceType::MLX5_SRQ, None).unwrap();
-    let record = Record::new(&Records::default(), None).unwrap();
+    let record = Record::new(&Records::new(ResourceType::MLX5_DBR), None).unwrap();
     let ring = Arc::new(SrqRing::new(memory, record, elements, 32));
     SharedRecvQueue::new(ring, Arc::new(SrqLedger::new(elements)))
 }
@@ -234,7 +237,13 @@ impl Pair {
         };
         let page = Arc::new(UarPage::of_memory());
         let lease = Arc::new(Lease::alone(&page, REGISTER, at_once));
-        let draft = Draft::new(&spec, &LIMITS, &Records::default(), lease, &parts);
+        let draft = Draft::new(
+            &spec,
+            &LIMITS,
+            &Records::new(ResourceType::MLX5_DBR),
+            lease,
+            &parts,
+        );
         let draft = draft.unwrap();
         let told = draft.driver_data();
         let (send, recv, core) = draft.finish(QPN, false, None);

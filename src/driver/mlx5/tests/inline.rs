@@ -190,7 +190,7 @@ fn what_makes_no_sense_is_told_and_not_copied() {
         let code = entry.op_own >> 4;
         producer.write(entry);
         assert!(take(&mut cq).is_none(), "{name}");
-        assert_eq!(cq.check(), Err(PollError::Unknown { code }), "{name}");
+        assert_eq!(cq.told(), Err(PollError::Unknown { code }), "{name}");
         assert!(buffer.is_untouched(), "{name}");
     }
     for asked in [false, true] {
@@ -208,7 +208,7 @@ fn what_makes_no_sense_is_told_and_not_copied() {
         let entry = completion(cqe::RESP_SEND, pair.number, 0);
         write(&mut producer, entry, &[7; 8], 8, Format::Bytes32);
         assert!(take(&mut cq).is_none(), "not asked for, or not handed over");
-        assert!(cq.check().is_err() && buffer.is_untouched());
+        assert!(cq.told().is_err() && buffer.is_untouched());
     }
 }
 
@@ -334,7 +334,7 @@ fn what_comes_back_goes_where_the_request_wants_it() {
         let mut entry = completion(cqe::REQ, pair.number, block.wrapping_sub(1));
         entry.op_own |= cqe::SCATTERED_32;
         producer.write(entry);
-        assert!(take(&mut cq).is_none() && cq.check().is_err());
+        assert!(take(&mut cq).is_none() && cq.told().is_err());
     }
 }
 
@@ -381,7 +381,7 @@ proptest! {
             entry.reserved0.copy_from_slice(&data[..17]);
             entry.byte_cnt = Be32::new(claimed);
             producer.write(entry);
-            let _ = cq.check();
+            let _ = cq.told();
             let _ = take(&mut cq);
         }
         for (start, length) in [(20, 7), (40, 30), (90, 20)] {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::memory::*;
-use super::ring::{consumer, fill, producer};
+use super::ring::{consumer, fill, producer, waiting};
 
 #[derive(Clone, Copy, Debug)]
 enum Produce {
@@ -117,7 +117,7 @@ proptest! {
                     }
                 },
                 Consume::Take(count) => {
-                    let mut waiting = ring.waiting().unwrap();
+                    let mut waiting = waiting(&mut ring).unwrap();
                     for _ in 0..count {
                         // SAFETY: the elements of the ring have 8 bytes.
                         prop_assert_eq!(unsafe { waiting.take() }, queue.pop_front());
@@ -163,7 +163,7 @@ proptest! {
         }
         if let Ok(mut ring) = consumer(&memory, element) {
             let capacity = ring.capacity();
-            let mut waiting = ring.waiting().unwrap();
+            let mut waiting = waiting(&mut ring).unwrap();
             let mut taken = 0;
             // SAFETY: the elements of the ring have at least a byte.
             while unsafe { waiting.take::<u8>() }.is_some() {

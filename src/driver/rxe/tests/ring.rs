@@ -289,6 +289,12 @@ fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     }
 }
 
+/// All elements that have been put in.
+pub(super) fn waiting(consumer: &mut Consumer) -> Result<Waiting<'_>, BadIndex> {
+    let filled = consumer.filled();
+    consumer.waiting(filled)
+}
+
 /// The next element.
 ///
 /// # Safety
@@ -305,14 +311,14 @@ fn a_consumer_gives_each_slot_back_as_it_takes_it() {
         let memory = Memory::ring_at(slots, 7, slots / 2);
         let mut consumer = consumer(&memory, 48).unwrap();
         let mut kernel = KernelProducer::new(&memory);
-        assert!(consumer.waiting().unwrap().is_empty());
+        assert!(waiting(&mut consumer).unwrap().is_empty());
         for round in 0..3u64 {
             let numbers = (0..u64::from(slots - 1)).map(|number| round << 32 | number);
             numbers
                 .clone()
                 .for_each(|number| assert!(kernel.put(number)));
             assert!(kernel.tail().is_none(), "the ring is full");
-            let mut waiting = consumer.waiting().unwrap();
+            let mut waiting = waiting(&mut consumer).unwrap();
             for number in numbers {
                 let before = memory.get(CONSUMER_INDEX);
                 // SAFETY: a slot has 128 bytes.
@@ -332,7 +338,7 @@ fn a_consumer_takes_nothing_that_came_after_it_looked() {
     let mut consumer = consumer(&memory, 48).unwrap();
     let mut kernel = KernelProducer::new(&memory);
     kernel.put(1u64);
-    let mut waiting = consumer.waiting().unwrap();
+    let mut waiting = waiting(&mut consumer).unwrap();
     kernel.put(2u64);
     // SAFETY: a slot has 128 bytes.
     unsafe {
@@ -349,13 +355,13 @@ fn a_producer_index_gone_mad_is_an_error_and_the_ring_stays_usable() {
     let mut kernel = KernelProducer::new(&memory);
     for index in [8, 1 << 31, u32::MAX] {
         memory.set(PRODUCER_INDEX, index);
-        let bad = consumer.waiting().map(|_| ()).unwrap_err();
+        let bad = waiting(&mut consumer).map(|_| ()).unwrap_err();
         let index_mask = 7;
         assert_eq!(bad, BadIndex { index, index_mask });
     }
     memory.set(PRODUCER_INDEX, 0);
     kernel.put(5u64);
-    let mut waiting = consumer.waiting().unwrap();
+    let mut waiting = waiting(&mut consumer).unwrap();
     // SAFETY: a slot has 128 bytes.
     assert_eq!(unsafe { take(&mut waiting) }, Some(5));
 }

@@ -288,7 +288,7 @@ impl Model {
     fn poll_all(&mut self) {
         for completions in &mut self.cqs {
             let mut polled = completions.cq.poll().unwrap();
-            while polled.take().is_some() {}
+            while polled.next().is_some() {}
         }
     }
 }
@@ -350,7 +350,7 @@ fn a_ring_that_is_lost_tells_nothing() {
         ..Wc::default()
     };
     assert!(cq.kernel.put(wc));
-    assert!(cq.cq.poll().unwrap().take().is_some());
+    assert!(cq.cq.poll().unwrap().next().is_some());
     let ring = srq.queue.ring();
     let now = ring.progress();
     assert_eq!(now.in_flight(), 3);
@@ -382,7 +382,7 @@ fn run(start: u32, steps: &[Step]) {
             (15, _) => {
                 let mut polled = model.cqs[two].cq.poll().unwrap();
                 for _ in 0..number % 4 {
-                    polled.take();
+                    polled.next();
                 }
             }
             (16, _) => model.cqs[two].resize(4 << (number % 3), *number),
@@ -426,11 +426,11 @@ fn what_was_counted_a_round_ago_is_counted_anew() {
     };
     let finish = |completions: &mut Completions, wc| {
         assert!(completions.kernel.put(wc));
-        assert!(completions.cq.poll().unwrap().take().is_some());
+        assert!(completions.cq.poll().unwrap().next().is_some());
     };
     assert!(completions.kernel.put(wc(30, WcOpcode::SEND)));
     completions.cq.shared().forget(30);
-    assert!(completions.cq.poll().unwrap().take().is_some());
+    assert!(completions.cq.poll().unwrap().next().is_some());
     for _ in 0..3 {
         finish(&mut completions, wc(30, WcOpcode::SEND));
     }

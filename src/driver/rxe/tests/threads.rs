@@ -11,7 +11,7 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::memory::*;
-use super::ring::{consumer, producer};
+use super::ring::{consumer, producer, waiting};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
 use crate::driver::rxe::watch::Watch;
@@ -91,8 +91,8 @@ fn what_is_produced_there_is_seen_whole_here() {
             });
             let mut number = 0;
             while number < count {
-                wait(|| (!consumer.waiting().unwrap().is_empty()).then_some(()));
-                let mut waiting = consumer.waiting().unwrap();
+                wait(|| (!waiting(&mut consumer).unwrap().is_empty()).then_some(()));
+                let mut waiting = waiting(&mut consumer).unwrap();
                 // SAFETY: the kernel's side fills the ring with such elements, which are numbers.
                 while let Some(taken) = unsafe { waiting.take::<Element>() } {
                     assert_eq!(taken, element(number));
@@ -158,7 +158,7 @@ fn no_more_completions_wait_than_the_queue_holds_requests() {
             round += 1;
             let mut polled = cq.poll().unwrap();
             for _ in 0..most {
-                let Some(completion) = polled.take() else {
+                let Some(completion) = polled.next() else {
                     break;
                 };
                 assert_eq!(completion.wr_id(), next);

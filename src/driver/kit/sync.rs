@@ -1,8 +1,8 @@
 //! The atomics and locks that posters and pollers share. `tests/loom` compiles the modules that use them with
 //! loom's types instead, which try every order in which two threads can see each other's stores.
 
-pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::{Mutex, MutexGuard};
 
 use std::sync::atomic::compiler_fence;
 
@@ -10,13 +10,13 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 /// Has a store come before a load behind it, as whoever calls [`order_everywhere`] in between sees them.
 #[inline(always)]
-pub(super) fn order_here() {
+pub(crate) fn order_here() {
     compiler_fence(Ordering::SeqCst);
 }
 
 /// Orders the stores and loads of each thread of this process, and of this one, as if each made a barrier
 /// now. False if the kernel does not.
-pub(super) fn order_everywhere() -> bool {
+pub(crate) fn order_everywhere() -> bool {
     let order = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
     // A process says once that it wants this; it costs the kernel milliseconds, so it is left until needed.
@@ -25,7 +25,7 @@ pub(super) fn order_everywhere() -> bool {
 
 /// Yields to a thread that is expected to need only a few instructions: first to the other thread of the
 /// core, then to any thread, since the awaited one may have been interrupted.
-pub(super) fn wait_a_little(round: u32) {
+pub(crate) fn wait_a_little(round: u32) {
     match round {
         0..100 => std::hint::spin_loop(),
         _ => std::thread::yield_now(),

@@ -15,7 +15,8 @@
 
 use std::ptr::NonNull;
 
-use super::format::BLOCK;
+/// Bytes of a block, which a CPU sends as one write.
+pub(crate) const BLOCK: usize = 64;
 
 /// Copies blocks to a register, each by one store if `at_once` says so.
 ///
@@ -23,7 +24,7 @@ use super::format::BLOCK;
 /// `blocks` blocks, at least one, can be read and written; both ranges are aligned to a block. `at_once` is
 /// what [`stores_at_once`] says, or false.
 #[inline(always)]
-pub(super) unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize, at_once: bool) {
+pub(crate) unsafe fn copy_blocks(from: NonNull<u8>, to: NonNull<u8>, blocks: usize, at_once: bool) {
     for at in (0..blocks).map(|block| block * BLOCK) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -113,7 +114,7 @@ unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
 }
 
 /// Whether this CPU stores a block at once, by [`store_block`].
-pub(super) fn stores_at_once() -> bool {
+pub(crate) fn stores_at_once() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{__cpuid, __cpuid_count};

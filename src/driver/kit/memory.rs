@@ -21,7 +21,7 @@ const HUGE: usize = 2 << 20;
 
 /// Memory of a ring: zeroed, and at one address until it is dropped.
 #[derive(Debug)]
-pub(super) enum Memory {
+pub(crate) enum Memory {
     /// The allocator's.
     Granted(Grant),
     /// Pages of its own.
@@ -30,7 +30,7 @@ pub(super) enum Memory {
 
 impl Memory {
     /// Finds memory for a ring.
-    pub(super) fn new(
+    pub(crate) fn new(
         size: usize,
         alignment: usize,
         resource: ResourceType,
@@ -49,7 +49,7 @@ impl Memory {
     }
 
     /// The first byte.
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         match self {
             Self::Granted(grant) => grant.address(),
             Self::Pages(pages) => pages.base,
@@ -57,14 +57,14 @@ impl Memory {
     }
 
     /// The address for the kernel.
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.base().as_ptr().expose_provenance() as u64
     }
 }
 
 /// Private pages of this process that fork(2) does not hand on.
 #[derive(Debug)]
-pub(super) struct Pages {
+pub(crate) struct Pages {
     base: NonNull<u8>,
     length: usize,
 }
@@ -75,7 +75,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    pub(super) fn new(size: usize) -> std::result::Result<Self, Errno> {
+    pub(crate) fn new(size: usize) -> std::result::Result<Self, Errno> {
         let page = page_size();
         let length = size
             .max(1)
@@ -120,8 +120,21 @@ const STRIDE: usize = 64;
 const RECORD: usize = 8;
 
 /// The pages of a context's doorbell records.
-#[derive(Debug, Default)]
-pub(super) struct Records(Mutex<Vec<Arc<RecordPage>>>);
+#[derive(Debug)]
+pub(crate) struct Records {
+    /// What an allocator is asked for.
+    resource: ResourceType,
+    pages: Mutex<Vec<Arc<RecordPage>>>,
+}
+
+impl Records {
+    pub(crate) fn new(resource: ResourceType) -> Self {
+        Self {
+            resource,
+            pages: Mutex::new(Vec::new()),
+        }
+    }
+}
 
 #[derive(Debug)]
 struct RecordPage {
@@ -153,7 +166,7 @@ impl RecordPage {
 
 /// A place in a page of records.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(crate) struct Packed {
     page: Arc<RecordPage>,
     place: usize,
 }
@@ -171,7 +184,7 @@ impl Drop for Packed {
 
 /// A doorbell record: two words by which the device learns how far a queue is filled.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(crate) struct Record {
     words: NonNull<AtomicU32>,
     _place: Place,
 }
@@ -190,10 +203,9 @@ unsafe impl Sync for Record {}
 
 impl Record {
     /// Finds a place for a record and zeroes it.
-    pub(super) fn new(records: &Records, buffers: Option<&Buffers>) -> Result<Self> {
-        let resource = ResourceType::MLX5_DBR;
+    pub(crate) fn new(records: &Records, buffers: Option<&Buffers>) -> Result<Self> {
         let granted = match buffers {
-            Some(buffers) => buffers.allocate(RECORD, RECORD, resource, Purpose::Memory)?,
+            Some(buffers) => buffers.allocate(RECORD, RECORD, records.resource, Purpose::Memory)?,
             None => None,
         };
         let record = match granted {
@@ -210,7 +222,7 @@ impl Record {
     }
 
     fn packed(records: &Records) -> std::result::Result<Self, Errno> {
-        let mut pages = records.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pages = records.pages.lock().unwrap_or_else(PoisonError::into_inner);
         let packed = match pages.iter().find_map(RecordPage::take) {
             Some(packed) => packed,
             None => {
@@ -230,7 +242,7 @@ impl Record {
 
     /// One of the two words. It holds big-endian numbers.
     #[inline(always)]
-    pub(super) fn word(&self, index: usize) -> &AtomicU32 {
+    pub(crate) fn word(&self, index: usize) -> &AtomicU32 {
         debug_assert!(index < 2);
         // SAFETY: a record has two words, aligned to 8, which this value keeps and which only atomics touch.
         unsafe { self.words.add(index).as_ref() }
@@ -239,14 +251,14 @@ impl Record {
     /// The lower half of a word that counts, which is all that the device takes of it; the upper one stays 0.
     /// Whoever uses this does not use the word as a whole.
     #[inline(always)]
-    pub(super) fn counter(&self, index: usize) -> &AtomicU16 {
+    pub(crate) fn counter(&self, index: usize) -> &AtomicU16 {
         let word = NonNull::from(self.word(index)).cast::<AtomicU16>();
         // SAFETY: the word has two halves, of which the lower one comes second. It is kept as the word is.
         unsafe { word.add(1).as_ref() }
     }
 
     /// Zeroes both words.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         for index in 0..2 {
             // Relaxed: no device looks at the record yet, or it is at rest.
             self.word(index)
@@ -255,7 +267,7 @@ impl Record {
     }
 
     /// The address for the kernel.
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.words.as_ptr().expose_provenance() as u64
     }
 }
@@ -264,9 +276,11 @@ impl Record {
 mod tests {
     use super::*;
 
+    const RESOURCE: ResourceType = ResourceType::RXE_CQ;
+
     #[test]
     fn records_are_a_cache_line_apart_and_their_places_are_used_again() {
-        let records = Records::default();
+        let records = Records::new(RESOURCE);
         let per_page = page_size() / STRIDE;
         let mut taken: Vec<Record> = (0..per_page + 1)
             .map(|_| Record::new(&records, None).unwrap())
@@ -276,16 +290,16 @@ mod tests {
         for pair in addresses.windows(2) {
             assert!(pair[1] - pair[0] >= STRIDE as u64);
         }
-        assert_eq!(records.0.lock().unwrap().len(), 2);
+        assert_eq!(records.pages.lock().unwrap().len(), 2);
         let gone = taken.swap_remove(3).address();
         assert_eq!(Record::new(&records, None).unwrap().address(), gone);
-        assert_eq!(records.0.lock().unwrap().len(), 2);
+        assert_eq!(records.pages.lock().unwrap().len(), 2);
     }
 
     #[test]
     fn a_record_is_zero_when_it_is_handed_out_again() {
         use std::sync::atomic::Ordering;
-        let records = Records::default();
+        let records = Records::new(RESOURCE);
         let record = Record::new(&records, None).unwrap();
         record.word(1).store(7, Ordering::Relaxed);
         let address = record.address();
@@ -297,6 +311,6 @@ mod tests {
 
     #[test]
     fn a_size_that_no_memory_has_is_refused() {
-        assert!(Memory::new(usize::MAX, 1, ResourceType::MLX5_CQ, None).is_err());
+        assert!(Memory::new(usize::MAX, 1, RESOURCE, None).is_err());
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 /// Orders writes to a ring before the next write, to a doorbell record: a device that reads the record then
 /// finds the ring's contents.
 #[inline(always)]
-pub(super) fn ring_before_record() {
+pub(crate) fn ring_before_record() {
     store_store();
     compiler_fence(Ordering::Release);
 }
@@ -19,14 +19,14 @@ pub(super) fn ring_before_record() {
 /// Orders writes to a doorbell record before the next store, to a register: a device that sees the register
 /// then finds the record. It also orders earlier write-combining stores.
 #[inline(always)]
-pub(super) fn record_before_register() {
+pub(crate) fn record_before_register() {
     store_register();
     compiler_fence(Ordering::SeqCst);
 }
 
 /// Orders the read of an entry's owner bit before the reads of the rest: the device wrote the owner bit last.
 #[inline(always)]
-pub(super) fn owner_before_entry() {
+pub(crate) fn owner_before_entry() {
     load_load();
     compiler_fence(Ordering::Acquire);
 }
@@ -35,7 +35,7 @@ pub(super) fn owner_before_entry() {
 /// evicts them. It also keeps them before all later stores, such as those of the next request to the same
 /// register.
 #[inline(always)]
-pub(super) fn flush_write_combining() {
+pub(crate) fn flush_write_combining() {
     flush();
     compiler_fence(Ordering::SeqCst);
 }
@@ -43,7 +43,7 @@ pub(super) fn flush_write_combining() {
 /// Orders all that came before, such as looking at a completion, before loads from device memory: the CPU may
 /// make those early, since the mapping combines writes.
 #[inline(always)]
-pub(super) fn memory_before_device_loads() {
+pub(crate) fn memory_before_device_loads() {
     device_load();
     compiler_fence(Ordering::SeqCst);
 }

@@ -13,7 +13,7 @@ use super::sync::{
 
 /// A gate with one thread at a time that passes it.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     inside: AtomicBool,
     closed: AtomicBool,
     others: Mutex<()>,
@@ -21,17 +21,17 @@ pub(super) struct Gate {
 
 /// A thread is inside, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Inside<'a>(&'a Gate);
+pub(crate) struct Inside<'a>(&'a Gate);
 
 /// The gate is closed and no thread is inside, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Closed<'a> {
+pub(crate) struct Closed<'a> {
     gate: &'a Gate,
     _others: MutexGuard<'a, ()>,
 }
 
 impl Gate {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             inside: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -42,7 +42,7 @@ impl Gate {
     /// Goes inside, once the gate is not closed. Only one thread at a time may call this; what it does inside
     /// is a few stores.
     #[inline(always)]
-    pub(super) fn pass(&self) -> Inside<'_> {
+    pub(crate) fn pass(&self) -> Inside<'_> {
         // Relaxed: `order_here` orders it before the load.
         self.inside.store(true, Ordering::Relaxed);
         order_here();
@@ -75,13 +75,13 @@ impl Gate {
     }
 
     /// Keeps other threads from closing the gate. It may still be passed.
-    pub(super) fn keep(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn keep(&self) -> MutexGuard<'_, ()> {
         // It guards nothing of its own.
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Closes the gate and waits until no thread is inside. `None` if the kernel has no membarrier(2).
-    pub(super) fn close(&self) -> Option<Closed<'_>> {
+    pub(crate) fn close(&self) -> Option<Closed<'_>> {
         let closed = Closed {
             _others: self.keep(),
             gate: self,

@@ -4,20 +4,20 @@ use super::sync::{AtomicBool, Ordering, wait_a_little};
 
 /// A lock that is held for a few stores.
 #[derive(Debug)]
-pub(super) struct Turn(AtomicBool);
+pub(crate) struct Turn(AtomicBool);
 
 /// The turn, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Mine<'a>(&'a Turn);
+pub(crate) struct Mine<'a>(&'a Turn);
 
 impl Turn {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
     /// Waits until no other thread has it.
     #[inline(always)]
-    pub(super) fn take(&self) -> Mine<'_> {
+    pub(crate) fn take(&self) -> Mine<'_> {
         if !self.has_taken() {
             self.wait();
         }

@@ -1,0 +1,408 @@
+//! Which queue a completion belongs to: the numbers by which a completion queue's entries name the queues
+//! that report to it, and what has changed among them.
+//!
+//! A completion carries a number that this side chose when it created the queue pair. It is an index into the
+//! poller's table ([`super::reporters`]), which nobody else touches. Creating, resetting or
+//! destroying a queue pair adds a *change* here and counts `version` up. The poller compares the version
+//! before it interprets a completion, and takes the changes over. So polling takes no lock while nothing
+//! changes.
+//!
+//! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
+//! its last queue pair reported. What a queue pair reported before a reset is skipped, and so is what one
+//! reported that is to be forgotten with it.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+use std::sync::{Arc, PoisonError};
+
+use super::ledger::SrqLedger;
+use super::memory::Record;
+use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+
+/// The ring of a completion queue, as those see it who do not poll.
+pub(crate) trait Ring: Debug {
+    /// The highest number that an entry can name a queue by.
+    const MOST: u32;
+    /// The word of the doorbell record, and its bits, in which the device finds how far entries are given
+    /// back.
+    const CONSUMER: (usize, u32);
+
+    /// The number of the queue that the entry at this index is of, if the device has written one.
+    fn number(&self, index: u32) -> Option<u32>;
+
+    /// The index of the request that the entry at this index is of, if it reports a receive.
+    fn received(&self, index: u32) -> Option<u16>;
+}
+
+/// What a queue reports to a completion queue; by default nothing.
+pub(crate) trait Report: Debug + Default {
+    /// What it reports of sends, and what of receives, to two completion queues.
+    fn halves(self) -> (Self, Self);
+
+    /// The ledger of the shared queue that it receives from.
+    fn shared(&self) -> Option<&Arc<SrqLedger>>;
+}
+
+/// A change for the poller. `until` is an index of the ring: entries before it precede the change.
+#[derive(Debug)]
+pub(crate) enum Change<R> {
+    /// The number means this from now on: a new queue pair, or one that starts again, whose entries before
+    /// `forget_until` are skipped.
+    Set {
+        number: u32,
+        reporter: R,
+        forget_until: Option<u32>,
+    },
+    /// The queue pair is gone; what it reported before still counts, unless it is forgotten.
+    Remove {
+        number: u32,
+        until: u32,
+        forgotten: bool,
+    },
+    /// The device had no room for a completion.
+    Overrun,
+}
+
+impl<R> Change<R> {
+    fn is_of(&self, of: u32) -> bool {
+        match self {
+            Self::Set { number, .. } | Self::Remove { number, .. } => *number == of,
+            Self::Overrun => false,
+        }
+    }
+
+    /// Whether a new queue pair has this number.
+    fn is_new(&self, of: u32) -> bool {
+        matches!(self, Self::Set { number, forget_until: None, .. } if *number == of)
+    }
+
+    /// Whether the queue pair with this number starts again.
+    fn is_restart(&self, of: u32) -> bool {
+        matches!(self, Self::Set { number, forget_until: Some(_), .. } if *number == of)
+    }
+}
+
+/// The side of a completion queue that its queue pairs share with its poller.
+#[derive(Debug)]
+pub(crate) struct Directory<E, R> {
+    /// Counts changes.
+    version: AtomicU64,
+    /// The first entry that the poller has not given back. Indices count on round the ring and wrap at 2^32.
+    passed: AtomicU32,
+    /// It tells the device the same.
+    record: Record,
+    inner: Mutex<Inner<E, R>>,
+}
+
+/// What is behind the lock, which only creating, resetting, destroying and resizing take.
+#[derive(Debug)]
+pub(crate) struct Inner<E, R> {
+    /// The ring's entries, to see what lies in it.
+    pub(crate) entries: E,
+    changes: Vec<Change<R>>,
+    /// Numbers that are in use.
+    taken: Vec<bool>,
+    /// Once nobody polls any more: the shared receive queues that are reported of, by the numbers.
+    closed: Option<HashMap<u32, Arc<SrqLedger>>>,
+}
+
+/// Whether an index of the ring comes before another.
+#[inline(always)]
+pub(crate) fn is_before(index: u32, other: u32) -> bool {
+    index.wrapping_sub(other).cast_signed() < 0
+}
+
+impl<E: Ring, R: Report> Directory<E, R> {
+    /// For a ring that begins at its first entry.
+    pub(crate) fn new(entries: E, record: Record) -> Self {
+        Self {
+            version: AtomicU64::new(0),
+            passed: AtomicU32::new(0),
+            record,
+            inner: Mutex::new(Inner {
+                entries,
+                changes: Vec::new(),
+                taken: Vec::new(),
+                closed: None,
+            }),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner<E, R>> {
+        // Its contents are consistent after every statement, so a panic elsewhere did no harm.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many changes there have been.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        // Relaxed: whoever made a change did so before the device could report anything of it, and the
+        // barrier behind the owner bit keeps this load behind the look at the completion.
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Takes the changes over, for the poller, with the version that they make.
+    pub(crate) fn hear(&self) -> (Vec<Change<R>>, u64) {
+        let mut inner = self.lock();
+        (std::mem::take(&mut inner.changes), self.version())
+    }
+
+    /// The first entry that has not been given back.
+    pub(crate) fn passed(&self) -> u32 {
+        // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
+        // say whether they are valid.
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// The record, whose other word arms the queue.
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Gives the entries before this index back to the device. What is in them has been copied; what their
+    /// completions free is given out behind this.
+    #[inline(always)]
+    pub(crate) fn pass(&self, index: u32) {
+        // Relaxed: as in `passed`.
+        self.passed.store(index, Ordering::Relaxed);
+        // Release: the entries have been read before the device may write them again; its counterpart is the
+        // device's look at the record before it writes. That this look finds the index at the latest when a
+        // completion comes for which one of these entries made room is the ledgers' release, which comes
+        // behind this store, with the poster's acquire and the barrier before its doorbell.
+        let (word, bits) = E::CONSUMER;
+        let index = (index & bits).to_be();
+        self.record.word(word).store(index, Ordering::Release);
+    }
+
+    /// Tells the poller that the device had no room for a completion.
+    pub(crate) fn overran(&self) {
+        self.push(&mut self.lock(), Change::Overrun);
+    }
+
+    fn push(&self, inner: &mut Inner<E, R>, change: Change<R>) {
+        inner.changes.push(change);
+        // Relaxed: under the lock; see `version` for the looks at it.
+        self.version.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Where the present entries end, and whether one of them has this number.
+    fn look(&self, inner: &Inner<E, R>, number: u32) -> (u32, bool) {
+        let mut index = self.passed();
+        let mut found = false;
+        loop {
+            while let Some(of) = inner.entries.number(index) {
+                found |= of == number;
+                index = index.wrapping_add(1);
+            }
+            // While this looked, the poller may have gone past the place and the device round the ring.
+            let passed = self.passed();
+            if !is_before(index, passed) {
+                return (index, found);
+            }
+            index = passed;
+        }
+    }
+
+    fn add(&self, inner: &mut Inner<E, R>, number: u32, reporter: R) {
+        let least = inner.taken.len().max(number as usize + 1);
+        inner.taken.resize(least, false);
+        inner.taken[number as usize] = true;
+        match &mut inner.closed {
+            None => {
+                let change = Change::Set {
+                    number,
+                    reporter,
+                    forget_until: None,
+                };
+                self.push(inner, change);
+            }
+            Some(shared) => {
+                if let Some(ledger) = reporter.shared() {
+                    shared.insert(number, Arc::clone(ledger));
+                }
+            }
+        }
+    }
+
+    /// Frees the elements of shared receive queues that were reported of since nobody polls any more.
+    fn sweep(&self, inner: &mut Inner<E, R>) {
+        let Some(shared) = &inner.closed else {
+            return;
+        };
+        let mut index = self.passed();
+        while let Some(number) = inner.entries.number(index) {
+            if let Some(element) = inner.entries.received(index)
+                && let Some(ledger) = shared.get(&number)
+            {
+                ledger.finish(element);
+            }
+            index = index.wrapping_add(1);
+        }
+        self.pass(index);
+    }
+
+    fn replace(&self, number: u32, reporter: R) {
+        // Dropped when the lock is no longer held, as in `remove`.
+        let mut superseded = Vec::new();
+        let mut inner = self.lock();
+        self.sweep(&mut inner);
+        if inner.closed.is_none() {
+            let (until, _) = self.look(&inner, number);
+            // What an earlier start, which the poller has not seen, was to skip is skipped with this one.
+            let earlier = |change: &mut Change<R>| change.is_restart(number);
+            superseded.extend(inner.changes.extract_if(.., earlier));
+            let change = Change::Set {
+                number,
+                reporter,
+                forget_until: Some(until),
+            };
+            self.push(&mut inner, change);
+        }
+    }
+
+    fn remove(&self, number: u32, forgotten: bool) {
+        // Dropped when the lock is no longer held, as are all changes: with a landing rings may go, whose
+        // memory an allocator gets back, and which may do with other queues as it likes.
+        let mut gone = Vec::new();
+        let mut inner = self.lock();
+        self.sweep(&mut inner);
+        let ledger = inner.closed.as_mut().map(|shared| shared.remove(&number));
+        let (until, reported) = self.look(&inner, number);
+        // One that started again the poller may know from before.
+        let unseen = inner.changes.iter().any(|change| change.is_new(number));
+        if inner.closed.is_some() || (unseen && !reported) {
+            // The poller does not know of it and never needs to.
+            let its = |change: &mut Change<R>| change.is_of(number);
+            gone.extend(inner.changes.extract_if(.., its));
+            inner.free(number);
+        } else {
+            let change = Change::Remove {
+                number,
+                until,
+                forgotten,
+            };
+            self.push(&mut inner, change);
+        }
+        drop(inner);
+        drop(ledger);
+    }
+
+    /// Notes that nobody polls any more, and which shared receive queues are reported of. What has been
+    /// reported and not taken frees its element.
+    pub(crate) fn close(&self, shared: HashMap<u32, Arc<SrqLedger>>) {
+        let mut inner = self.lock();
+        inner.closed = Some(shared);
+        self.sweep(&mut inner);
+        let changes = std::mem::take(&mut inner.changes);
+        drop(inner);
+        drop(changes);
+    }
+}
+
+impl<E, R> Inner<E, R> {
+    /// Lets a number be used again.
+    pub(crate) fn free(&mut self, number: u32) {
+        if let Some(taken) = self.taken.get_mut(number as usize) {
+            *taken = false;
+        }
+    }
+
+    fn is_free(&self, number: u32) -> bool {
+        !self.taken.get(number as usize).is_some_and(|taken| *taken)
+    }
+
+    /// Entries that the poller has not seen have moved on by one place.
+    pub(crate) fn shift(&mut self) {
+        for change in &mut self.changes {
+            if let Change::Set {
+                forget_until: Some(until),
+                ..
+            }
+            | Change::Remove { until, .. } = change
+            {
+                *until = until.wrapping_add(1);
+            }
+        }
+    }
+}
+
+/// A queue pair's number in the completion queues that it reports to, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Registration<E: Ring, R: Report> {
+    send: Arc<Directory<E, R>>,
+    recv: Arc<Directory<E, R>>,
+    number: u32,
+    /// What was reported goes with it.
+    forgets: AtomicBool,
+}
+
+impl<E: Ring, R: Report> Registration<E, R> {
+    /// Finds a number that is free in both completion queues, which may be one; `None` if there is none.
+    pub(crate) fn new(
+        send: &Arc<Directory<E, R>>,
+        recv: &Arc<Directory<E, R>>,
+        reporter: R,
+    ) -> Option<Self> {
+        let number = if Arc::ptr_eq(send, recv) {
+            let mut inner = send.lock();
+            let number = (0..=E::MOST).find(|number| inner.is_free(*number))?;
+            send.add(&mut inner, number, reporter);
+            number
+        } else {
+            // Two threads that create queue pairs on the same two queues lock them in the same order.
+            let (mut sends, mut recvs);
+            if Arc::as_ptr(send) < Arc::as_ptr(recv) {
+                sends = send.lock();
+                recvs = recv.lock();
+            } else {
+                recvs = recv.lock();
+                sends = send.lock();
+            }
+            let free = |number: &u32| sends.is_free(*number) && recvs.is_free(*number);
+            let number = (0..=E::MOST).find(free)?;
+            let (of_send, of_recv) = reporter.halves();
+            send.add(&mut sends, number, of_send);
+            recv.add(&mut recvs, number, of_recv);
+            number
+        };
+        Some(Self {
+            send: Arc::clone(send),
+            recv: Arc::clone(recv),
+            number,
+            forgets: AtomicBool::new(false),
+        })
+    }
+
+    /// The number.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Has what was reported go with the queue pair.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn forget(&self) {
+        // Relaxed: whoever drops it has it to itself.
+        self.forgets.store(true, Ordering::Relaxed);
+    }
+
+    /// Starts again with other ledgers: whatever was reported before now is passed over.
+    pub(crate) fn replace(&self, reporter: R) {
+        if Arc::ptr_eq(&self.send, &self.recv) {
+            self.send.replace(self.number, reporter);
+        } else {
+            let (of_send, of_recv) = reporter.halves();
+            self.send.replace(self.number, of_send);
+            self.recv.replace(self.number, of_recv);
+        }
+    }
+}
+
+impl<E: Ring, R: Report> Drop for Registration<E, R> {
+    fn drop(&mut self) {
+        let forgotten = self.forgets.load(Ordering::Relaxed);
+        self.send.remove(self.number, forgotten);
+        if !Arc::ptr_eq(&self.send, &self.recv) {
+            self.recv.remove(self.number, forgotten);
+        }
+    }
+}

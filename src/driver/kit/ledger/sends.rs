@@ -1,0 +1,127 @@
+//! Sends, which finish in order: a completion tells of its request and of all before it.
+
+use super::super::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
+#[derive(Debug, Default)]
+pub(crate) struct SendNote {
+    id: AtomicU64,
+    /// Requests posted, this one included, counted from the start, modulo 2^32.
+    count: AtomicU32,
+    /// What the request changes a memory key for; 0 if it changes none.
+    change: AtomicU32,
+}
+
+impl SendNote {
+    /// Notes a request.
+    #[inline(always)]
+    pub(crate) fn write(&self, id: u64, count: u32, change: u32) {
+        self.id.store(id, Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
+        self.change.store(change, Ordering::Relaxed);
+    }
+}
+
+/// The notes of a send queue, one for each block of its ring.
+#[derive(Debug)]
+pub(crate) struct SendLedger {
+    /// As many as a power of two, and one less than that.
+    notes: Box<[SendNote]>,
+    mask: u32,
+    /// Requests that the device knows of, and those that are finished, counted from the start, modulo 2^32.
+    posted: AtomicU32,
+    done: AtomicU32,
+}
+
+impl SendLedger {
+    /// A ledger for a ring of `blocks` blocks, a power of two or 0.
+    pub(crate) fn new(blocks: u32) -> Self {
+        assert!(blocks == 0 || blocks.is_power_of_two());
+        Self {
+            notes: (0..blocks.max(1)).map(|_| SendNote::default()).collect(),
+            mask: blocks.max(1) - 1,
+            posted: AtomicU32::new(0),
+            done: AtomicU32::new(0),
+        }
+    }
+
+    /// The note of the request that begins in this block; the index is taken modulo the ring.
+    #[inline(always)]
+    pub(crate) fn note(&self, block: u32) -> &SendNote {
+        self.place(block).1
+    }
+
+    /// As [`note`](Self::note), with the index in the ring.
+    #[inline(always)]
+    pub(crate) fn place(&self, block: u32) -> (u32, &SendNote) {
+        let index = block & self.mask;
+        // SAFETY: there are as many as a power of two, which `new` sees to, so the masked index is below
+        // that.
+        (index, unsafe { self.notes.get_unchecked(index as usize) })
+    }
+
+    /// Notes how many requests the device knows of.
+    #[inline(always)]
+    pub(crate) fn post(&self, count: u32) {
+        // Relaxed: who asks about requests is ordered after the poster (`progress`).
+        self.posted.store(count, Ordering::Relaxed);
+    }
+
+    /// How many requests the device knows of, and how many of them are finished.
+    pub(crate) fn progress(&self) -> (u32, u32) {
+        // In this order: what is finished was posted before. Relaxed: who asks about requests is ordered
+        // after the poster.
+        let finished = self.done();
+        (self.posted.load(Ordering::Relaxed), finished)
+    }
+
+    /// Requests that are finished.
+    #[inline(always)]
+    pub(crate) fn done(&self) -> u32 {
+        // Acquire: pairs with the release in `finish`.
+        self.done.load(Ordering::Acquire)
+    }
+
+    /// Whether a request that is not finished begins in this block, for the poller.
+    pub(crate) fn is_in_flight(&self, block: u16) -> bool {
+        // Relaxed: see the module on the note, and only the one poller stores `done`.
+        let count = self.note(block.into()).count.load(Ordering::Relaxed);
+        let done = self.done.load(Ordering::Relaxed);
+        count.wrapping_sub(done).cast_signed() > 0
+    }
+
+    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what
+    /// it changed a memory key for.
+    #[inline(always)]
+    pub(crate) fn finish(&self, block: u16) -> (u64, u32) {
+        let note = self.note(block.into());
+        let id = note.id.load(Ordering::Relaxed);
+        let change = note.change.load(Ordering::Relaxed);
+        let count = note.count.load(Ordering::Relaxed);
+        // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
+        self.done.store(count, Ordering::Release);
+        (id, change)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_completion_finishes_all_requests_before_it() {
+        let ledger = SendLedger::new(8);
+        ledger.note(0).write(10, 1, 0);
+        ledger.note(2).write(11, 2, 0);
+        ledger.note(3).write(12, 3, 7);
+        assert_eq!(ledger.done(), 0);
+        assert_eq!(ledger.finish(3), (12, 7));
+        assert_eq!(ledger.done(), 3);
+        ledger.note(8).write(13, 4, 0);
+        assert_eq!(
+            ledger.finish(0x8000),
+            (13, 0),
+            "indices are modulo the ring"
+        );
+    }
+}

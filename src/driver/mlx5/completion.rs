@@ -1,0 +1,193 @@
+//! A completion: what a CQE says, with the id of its request.
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::WcFlags;
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::types::Wc;
+
+use super::format::{Cqe, NUMBER, cqe, opcode, syndrome};
+use crate::driver::contract;
+
+/// What [`SendNote`](super::ledger::SendNote) says that a change to a memory key was for.
+pub(super) const BIND: u32 = 1;
+pub(super) const INVALIDATE: u32 = 2;
+
+/// A completion: a copy of its entry, of which the compiler makes as much as is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    pub(super) fields: Cqe,
+    pub(super) wr_id: u64,
+    pub(super) status: WcStatus,
+    /// What the request changed a memory key for; 0 if it changed none.
+    pub(super) change: u32,
+}
+
+/// How the request went that a completion is of.
+pub(super) fn status(fields: &Cqe) -> WcStatus {
+    if fields.op_own & cqe::FAILED == 0 {
+        return WcStatus::SUCCESS;
+    }
+    match fields.syndrome {
+        syndrome::LOCAL_LENGTH => WcStatus::LOC_LEN_ERR,
+        syndrome::LOCAL_QP_OP => WcStatus::LOC_QP_OP_ERR,
+        syndrome::LOCAL_PROT => WcStatus::LOC_PROT_ERR,
+        syndrome::WR_FLUSH => WcStatus::WR_FLUSH_ERR,
+        syndrome::MW_BIND => WcStatus::MW_BIND_ERR,
+        syndrome::BAD_RESP => WcStatus::BAD_RESP_ERR,
+        syndrome::LOCAL_ACCESS => WcStatus::LOC_ACCESS_ERR,
+        syndrome::REMOTE_INVAL_REQ => WcStatus::REM_INV_REQ_ERR,
+        syndrome::REMOTE_ACCESS => WcStatus::REM_ACCESS_ERR,
+        syndrome::REMOTE_OP => WcStatus::REM_OP_ERR,
+        syndrome::TRANSPORT_RETRY => WcStatus::RETRY_EXC_ERR,
+        syndrome::RNR_RETRY => WcStatus::RNR_RETRY_EXC_ERR,
+        syndrome::REMOTE_ABORTED => WcStatus::REM_ABORT_ERR,
+        _ => WcStatus::GENERAL_ERR,
+    }
+}
+
+impl Completion {
+    #[inline(always)]
+    fn code(&self) -> u8 {
+        self.fields.op_own >> 4
+    }
+
+    #[inline(always)]
+    fn sent(&self) -> WcOpcode {
+        match (self.fields.sop_drop_qpn.get() >> 24) as u8 {
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
+            opcode::RDMA_READ => WcOpcode::RDMA_READ,
+            opcode::ATOMIC_CS => WcOpcode::COMP_SWAP,
+            opcode::ATOMIC_FA => WcOpcode::FETCH_ADD,
+            opcode::UMR if self.change == BIND => WcOpcode::BIND_MW,
+            opcode::UMR => WcOpcode::LOCAL_INV,
+            _ => WcOpcode::SEND,
+        }
+    }
+}
+
+impl contract::Completion for Completion {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.wr_id
+    }
+
+    #[inline(always)]
+    fn status(&self) -> WcStatus {
+        self.status
+    }
+
+    #[inline(always)]
+    fn opcode(&self) -> WcOpcode {
+        match self.code() {
+            cqe::RESP_WR_IMM => WcOpcode::RECV_RDMA_WITH_IMM,
+            cqe::REQ | cqe::REQ_ERR => self.sent(),
+            _ => WcOpcode::RECV,
+        }
+    }
+
+    #[inline(always)]
+    fn vendor_err(&self) -> u32 {
+        self.fields.vendor_err_synd.into()
+    }
+
+    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the
+    /// entry either.
+    #[inline(always)]
+    fn byte_len(&self) -> u32 {
+        match self.opcode() {
+            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => size_of::<u64>() as u32,
+            _ => self.fields.byte_cnt.get(),
+        }
+    }
+
+    #[inline(always)]
+    fn qp_num(&self) -> u32 {
+        self.fields.sop_drop_qpn.get() & NUMBER
+    }
+
+    #[inline(always)]
+    fn src_qp(&self) -> u32 {
+        self.fields.flags_rqpn.get() & NUMBER
+    }
+
+    /// The immediate data in network byte order, or the rkey in the host's.
+    #[inline(always)]
+    fn ex(&self) -> u32 {
+        let bytes = self.fields.imm_inval_pkey;
+        if self.code() == cqe::RESP_SEND_INV {
+            u32::from_be_bytes(bytes)
+        } else {
+            u32::from_ne_bytes(bytes)
+        }
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> WcFlags {
+        let mut flags = match self.code() {
+            cqe::RESP_WR_IMM | cqe::RESP_SEND_IMM => WcFlags::WITH_IMM,
+            cqe::RESP_SEND_INV => WcFlags::WITH_INV,
+            _ => WcFlags::empty(),
+        };
+        flags.set(WcFlags::GRH, self.fields.flags_rqpn.get() >> 28 & 3 != 0);
+        flags
+    }
+
+    /// The device writes it whether it was asked for or not; an error stands in its place.
+    #[inline(always)]
+    fn timestamp(&self) -> Option<u64> {
+        let fields = self.fields;
+        let [a, b, c, d, e, f] = fields.timestamp;
+        let ticks = u64::from_be_bytes([a, b, c, d, e, f, fields.vendor_err_synd, fields.syndrome]);
+        (self.status() == WcStatus::SUCCESS).then_some(ticks)
+    }
+
+    #[inline(always)]
+    fn pkey_index(&self) -> u16 {
+        let [_, _, high, low] = self.fields.imm_inval_pkey;
+        match self.code() {
+            cqe::RESP_SEND => u16::from_be_bytes([high, low]),
+            _ => 0,
+        }
+    }
+
+    #[inline(always)]
+    fn slid(&self) -> u16 {
+        self.fields.slid.get()
+    }
+
+    #[inline(always)]
+    fn sl(&self) -> u8 {
+        (self.fields.flags_rqpn.get() >> 24) as u8 & 0xf
+    }
+
+    #[inline(always)]
+    fn dlid_path_bits(&self) -> u8 {
+        self.fields.ml_path & 0x7f
+    }
+
+    /// Of a request that was sent there is less to tell.
+    #[cfg(feature = "c-abi")]
+    fn to_wc(self) -> Wc {
+        let mut wc = Wc {
+            wr_id: self.wr_id,
+            status: self.status.0,
+            opcode: self.opcode().0,
+            byte_len: self.byte_len(),
+            qp_num: self.qp_num(),
+            ..Wc::default()
+        };
+        if self.status != WcStatus::SUCCESS {
+            wc.vendor_err = self.vendor_err();
+        }
+        if !matches!(self.code(), cqe::REQ | cqe::REQ_ERR) {
+            wc.ex = self.ex();
+            wc.src_qp = self.src_qp();
+            wc.wc_flags = self.flags().bits();
+            wc.pkey_index = self.pkey_index();
+            wc.slid = self.slid();
+            wc.sl = self.sl();
+            wc.dlid_path_bits = self.dlid_path_bits();
+        }
+        wc
+    }
+}

@@ -1,0 +1,139 @@
+//! What reports to a completion queue: the ledgers that know the requests of its completions.
+
+use std::sync::{Arc, Weak};
+
+use super::again::post_again;
+use super::directory::Report;
+use super::format::cqe;
+use super::inline::Landing;
+use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use super::srq::SrqRing;
+use crate::work::Progress;
+
+/// What a queue pair reports to a completion queue.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reporter {
+    pub(super) send: Option<Arc<SendLedger>>,
+    pub(super) recv: Receiver,
+    /// Where data in completions go; `None` unless it has asked for them.
+    pub(super) landing: Option<Arc<Landing>>,
+    /// The ring of the shared queue that it receives from, as long as there is one.
+    pub(super) shared_ring: Weak<SrqRing>,
+}
+
+/// What it receives from.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Receiver {
+    /// Nothing that reports here.
+    #[default]
+    None,
+    /// Its own queue.
+    Own(Arc<RecvLedger>),
+    /// Its own queue, whose requests finish in any order.
+    Loose(Arc<LooseLedger>),
+    /// A shared one.
+    Shared(Arc<SrqLedger>),
+}
+
+impl Receiver {
+    /// Takes the request of a completion as finished and gives its id.
+    #[inline(always)]
+    fn finish(&self, counter: u16) -> Option<u64> {
+        match self {
+            Self::Own(ledger) => Some(ledger.finish()),
+            Self::Shared(ledger) => ledger.finish(counter),
+            Self::Loose(ledger) => ledger.finish(counter),
+            Self::None => None,
+        }
+    }
+
+    /// The ledger of the shared queue that it receives from.
+    fn shared(&self) -> Option<&Arc<SrqLedger>> {
+        match self {
+            Self::Shared(ledger) => Some(ledger),
+            Self::Own(_) | Self::Loose(_) | Self::None => None,
+        }
+    }
+
+    /// What the poster of its own queue knows.
+    pub(super) fn notes(&self) -> Option<&Arc<RecvLedger>> {
+        match self {
+            Self::Own(ledger) => Some(ledger),
+            Self::Loose(ledger) => Some(ledger.notes()),
+            Self::Shared(_) | Self::None => None,
+        }
+    }
+
+    /// How far its own queue is. The low halves of two counts are compared: how many requests the device was
+    /// told of, which `told` looks up with acquire, and how many are finished.
+    pub(super) fn progress(&self, told: impl Fn() -> u32) -> Option<Progress> {
+        let mask = u16::MAX.into();
+        match self {
+            Self::Own(ledger) => Some(Progress::look(mask, told, || ledger.done())),
+            Self::Loose(ledger) => Some(Progress::look(mask, told, || ledger.before())),
+            Self::Shared(_) | Self::None => None,
+        }
+    }
+}
+
+impl Reporter {
+    /// Takes the request of a completion as finished; returns its id, and what it changed a memory key for.
+    /// `None` if nothing of that kind reports here.
+    #[inline(always)]
+    pub(super) fn finish(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
+        match op_own >> 4 {
+            cqe::REQ | cqe::REQ_ERR => Some(self.send.as_ref()?.finish(counter)),
+            _ if cqe::is_receive(op_own) => Some((self.recv.finish(counter)?, 0)),
+            _ => None,
+        }
+    }
+
+    /// Frees the element of a shared receive queue that a completion is of, whose request is forgotten.
+    pub(super) fn reclaim(&self, op_own: u8, counter: u16) {
+        if let Receiver::Shared(ledger) = &self.recv
+            && cqe::is_receive(op_own)
+        {
+            ledger.finish(counter);
+        }
+    }
+
+    /// Posts the request of a shared queue again that found a page missing; false if it is not one of a
+    /// shared queue, or this cannot be done.
+    pub(super) fn post_again(&self, counter: u16) -> bool {
+        let shared = self.recv.shared();
+        shared.is_some_and(|ledger| post_again(&self.shared_ring, ledger, counter))
+    }
+
+    /// Whether anything reports here.
+    pub(super) fn is_known(&self) -> bool {
+        self.send.is_some() || !matches!(self.recv, Receiver::None)
+    }
+}
+
+impl Report for Reporter {
+    fn halves(self) -> (Self, Self) {
+        let Self {
+            send,
+            recv,
+            landing,
+            shared_ring,
+        } = self;
+        let of_send = Self {
+            send,
+            recv: Receiver::None,
+            landing: landing.clone(),
+            shared_ring: Weak::new(),
+        };
+        let of_recv = Self {
+            send: None,
+            recv,
+            landing,
+            shared_ring,
+        };
+        (of_send, of_recv)
+    }
+
+    fn shared(&self) -> Option<&Arc<SrqLedger>> {
+        self.recv.shared()
+    }
+}

@@ -86,8 +86,7 @@ pub mod c;
 pub mod fuzz;
 
 pub use objects::{
-    ah, channel, context, counters, cq, dm, dmah, domain, event, flow, import, mr, mw, pd, qp,
-    query, srq, wc, wq, xrcd,
+    ah, channel, context, cq, dm, domain, event, import, mr, mw, pd, qp, query, srq, wc, xrcd,
 };
 pub use words::{error, gid, grh, guid};
 

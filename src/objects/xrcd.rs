@@ -36,7 +36,7 @@
 //! }
 //! ```
 //!
-//! [`cm`](crate::cm) connects them by IP address and port, like other queue pairs.
+//! The module `cm` connects them by IP address and port, like other queue pairs.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};

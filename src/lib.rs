@@ -54,9 +54,31 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `rxe`, `mlx5` | yes | the drivers; at least one is required |
+//! | `aio` | yes | [`aio`], asynchronous operations, and [`buf`], their buffers; brings `cm` |
+//! | `cm` | yes | [`cm`], connections by address |
+//! | `share` | yes | [`share`], a protection domain for several processes |
+//! | `topology` | yes | [`device::topology`], where adapters lie |
 //! | `memmap2` | yes | registration of memmap2's mappings |
 //! | `tokio`, `compio` | no | [`aio`] on these runtimes |
 //! | `serde` | no | serialisation of endpoints, keys and remote slices |
+//!
+//! Without default features there are the drivers that you name, and the verbs. The library itself then builds in
+//! about a quarter less time, and needs neither `nix` nor `memmap2`.
+//!
+// Where a feature is off, its links lead to the table of features.
+#![cfg_attr(not(feature = "aio"), doc = "[`aio`]: #cargo-features")]
+#![cfg_attr(not(feature = "aio"), doc = "[`buf`]: #cargo-features")]
+#![cfg_attr(not(feature = "cm"), doc = "[`cm`]: #cargo-features")]
+#![cfg_attr(not(feature = "share"), doc = "[`share`]: #cargo-features")]
+#![cfg_attr(
+    not(feature = "topology"),
+    doc = "[`device::topology`]: #cargo-features"
+)]
+// Lower floors have parts that only the optional ones above them use.
+#![cfg_attr(
+    not(all(feature = "aio", feature = "share", feature = "topology")),
+    allow(dead_code, unused_imports)
+)]
 
 // From the ground up: no folder knows one that comes after it (`tests/rooms.rs`), but for `share`, `cm` and
 // `buf`, which stand side by side.
@@ -72,10 +94,14 @@ mod driver;
 
 mod objects;
 
+#[cfg(feature = "aio")]
 pub mod buf;
+#[cfg(feature = "cm")]
 pub mod cm;
+#[cfg(feature = "share")]
 pub mod share;
 
+#[cfg(feature = "aio")]
 pub mod aio;
 #[cfg(feature = "c-abi")]
 #[doc(hidden)]
@@ -86,12 +112,13 @@ pub mod c;
 pub mod fuzz;
 
 pub use objects::{
-    ah, channel, context, counters, cq, dm, dmah, domain, event, flow, import, mr, mw, pd, qp,
-    query, srq, wc, wq, xrcd,
+    ah, channel, context, cq, dm, domain, event, import, mr, mw, pd, qp, query, srq, wc, xrcd,
 };
 pub use words::{error, gid, grh, guid};
 
-use objects::{event_file, flight, owned, readable};
+#[cfg(feature = "cm")]
+use objects::readable;
+use objects::{event_file, flight, owned};
 use words::{memory, sync, work};
 
 pub use device::resource;

@@ -39,10 +39,16 @@ fn run(command: &mut Command) -> String {
 
 /// The names of what a package is built of, itself among them.
 fn dependencies(package: &str) -> BTreeSet<String> {
+    dependencies_with(package, &[])
+}
+
+/// The same, with arguments that choose the package's features.
+fn dependencies_with(package: &str, features: &[&str]) -> BTreeSet<String> {
     let tree = run(cargo()
         .current_dir(root())
         .args(["tree", "--package", package, "--edges", "normal,build"])
-        .args(["--prefix", "none", "--format", "{p}"]));
+        .args(["--prefix", "none", "--format", "{p}"])
+        .args(features));
     tree.lines()
         .filter_map(|line| line.split(' ').next())
         .map(str::to_owned)
@@ -77,6 +83,18 @@ fn the_library_is_built_without_the_command_line() {
     ] {
         assert!(program.contains(name), "{name} is not in {program:?}");
         assert!(!library.contains(name), "{name} is in {library:?}");
+    }
+}
+
+/// Catches a dependency of an optional part that the core would be built with.
+#[test]
+fn the_core_is_built_without_what_only_optional_parts_need() {
+    let core = ["--no-default-features", "--features", "rxe,mlx5"];
+    let (core, all) = (dependencies_with("uverbs", &core), dependencies("uverbs"));
+    assert!(core.contains("rustix"), "no tree of the core: {core:?}");
+    for name in ["memmap2", "nix"] {
+        assert!(all.contains(name), "{name} is not in {all:?}");
+        assert!(!core.contains(name), "{name} is in {core:?}");
     }
 }
 

@@ -58,7 +58,7 @@ use crate::device::DriverId;
 pub struct ResourceType(u64);
 
 impl ResourceType {
-    /// Memory of a buffer pool ([`buf::Pool`](crate::buf::Pool)); it belongs to no driver.
+    /// Memory of a buffer pool (`buf::Pool`); it belongs to no driver.
     pub const POOL: Self = Self::new(DriverId(0), 1);
 
     /// The type with this code of a driver.

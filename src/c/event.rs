@@ -110,10 +110,7 @@ fn acknowledged(event: &ibv_async_event) -> Option<&AtomicU32> {
             EventSource::Cq(_) => Some(&(*element.cast::<ibv_cq>()).async_events_completed),
             EventSource::Qp(_) => Some(&(*element.cast::<ibv_qp>()).events_completed),
             EventSource::Srq(_) => Some(&(*element.cast::<ibv_srq>()).events_completed),
-            EventSource::Wq(_)
-            | EventSource::Port(_)
-            | EventSource::Device
-            | EventSource::Unknown(_) => None,
+            EventSource::Port(_) | EventSource::Device | EventSource::Unknown(_) => None,
         }
     }
 }

@@ -43,10 +43,11 @@ fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
         .contains(QpAttrMask::STATE)
         .then_some(QpState(attr.qp_state));
     let connects = matches!(to, None | Some(QpState::INIT | QpState::RTR | QpState::RTS));
-    let paces = mask.contains(QpAttrMask::RATE_LIMIT);
+    if mask.contains(QpAttrMask::RATE_LIMIT) {
+        return Err(Failure::UNSUPPORTED);
+    }
     let command = ModifyQp {
         base: command(qp.handle.0, attr, mask),
-        rate_limit: paces.then_some(attr.rate_limit),
         driver: match &qp.backing {
             Some(backing) if connects => backing.modify_data(),
             _ => DriverData::default(),

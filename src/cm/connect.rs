@@ -64,8 +64,9 @@ impl<T: Initiates + End> Resolved<T> {
         let depths = params.depths(qp.context())?;
         self.id.execute(&Connect {
             id: self.id.number(),
-            param: params.wire(qp.qpn(), depths, data),
+            conn_param: params.wire(qp.qpn(), depths, data),
             ece: queue_pair::offered_ece(qp),
+            ..Default::default()
         })?;
         Ok(depths)
     }
@@ -117,17 +118,15 @@ impl<Q: QueuePair> Connecting<Q> {
             // closed.
             let _ = self.id.execute(&Reject {
                 id: self.id.number(),
-                reason: abi::RejectReason::CONSUMER_DEFINED,
-                data: abi::PrivateData::default(),
-                length: 0,
+                reason: abi::RejectReason::CONSUMER_DEFINED.0 as u8,
+                ..Default::default()
             });
             return Err(error);
         }
         let confirmed = self.id.execute(&Accept {
             id: self.id.number(),
             uid: OWN,
-            param: None,
-            ece: abi::Ece::default(),
+            ..Default::default()
         });
         if confirmed.is_err() {
             let _ = self.qp.fail();

@@ -42,7 +42,7 @@ impl File {
 
     /// The next event, if one is there.
     pub(super) fn try_event(&self) -> Result<Option<EventResp>, Errno> {
-        match self.send(&GetEvent) {
+        match self.send(&GetEvent::default()) {
             Ok(event) => Ok(Some(event)),
             Err(Errno::AGAIN) => Ok(None),
             Err(errno) => Err(errno),

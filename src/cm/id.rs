@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use uverbs_uapi::enums::{QpState, QpType};
-use uverbs_uapi::rdma_cm::{EventResp, PortSpace};
+use uverbs_uapi::rdma_cm::{EventResp, IdOption, OptionLevel, PortSpace};
 
 use super::address::{self, Address, Wire};
 use super::attributes;
 use super::command::{
-    Bind, Command, CreateId, DestroyId, InitQpAttr, MigrateId, QueryAddr, SetOption,
+    self, Command, CreateId, DestroyId, InitQpAttr, MigrateId, QueryAddr, SetOption,
 };
 use super::file::File;
 use crate::context::Context;
@@ -46,8 +46,9 @@ impl Id {
         let file = File::open()?;
         let command = CreateId {
             uid: OWN,
-            space,
-            qp_type,
+            ps: space.0 as u16,
+            qp_type: qp_type.0 as u8,
+            ..Default::default()
         };
         match file.send(&command) {
             Ok(made) => Ok(Self {
@@ -65,7 +66,8 @@ impl Id {
         let taken = self.file.another().and_then(|file| {
             let command = MigrateId {
                 id: number,
-                from: self.file.as_fd().as_raw_fd(),
+                fd: self.file.as_fd().as_raw_fd() as u32,
+                ..Default::default()
             };
             match file.send(&command) {
                 Ok(_) => Ok(Self {
@@ -78,7 +80,10 @@ impl Id {
         });
         if taken.is_err() {
             // The first error is the one to tell. What stays goes with the listener.
-            let _ = self.file.send(&DestroyId { id: number });
+            let _ = self.file.send(&DestroyId {
+                id: number,
+                ..Default::default()
+            });
         }
         taken
     }
@@ -111,20 +116,28 @@ impl Id {
 
     /// Binds it to an own address.
     pub(super) fn bind(&self, own: Wire) -> Result<()> {
-        self.execute(&Bind {
+        self.execute(&command::bind(self.number, own))
+    }
+
+    /// Sets an option to a value of one byte or of an `int`, as the option has it.
+    pub(super) fn set(&self, option: IdOption, value: &[u8]) -> Result<()> {
+        self.execute(&SetOption {
+            optval: value.as_ptr() as u64,
             id: self.number,
-            address: own,
+            level: OptionLevel::ID.0,
+            optname: option.0,
+            optlen: value.len() as u32,
         })
     }
 
-    /// Sets an option.
-    pub(super) fn set(&self, option: impl FnOnce(u32) -> SetOption) -> Result<()> {
-        self.execute(&option(self.number))
+    /// Sets an option that is on or off.
+    pub(super) fn switch(&self, option: IdOption, on: bool) -> Result<()> {
+        self.set(option, &i32::from(on).to_ne_bytes())
     }
 
     /// Where it stands.
     pub(super) fn place(&self) -> Result<Place> {
-        let told = self.execute(&QueryAddr { id: self.number })?;
+        let told = self.execute(&QueryAddr::of(self.number))?;
         let port = told.port_num;
         Ok(Place {
             local: address::read(&told.src_addr),
@@ -137,7 +150,8 @@ impl Id {
     pub(super) fn attributes(&self, state: QpState) -> Result<QpAttr> {
         let command = InitQpAttr {
             id: self.number,
-            state,
+            qp_state: state.0,
+            ..Default::default()
         };
         Ok(attributes::read(&self.execute(&command)?, state))
     }

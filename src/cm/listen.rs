@@ -9,7 +9,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::{Event, IdOption};
 
 use super::address::{self, Address, IbAddr};
-use super::command::{self, SetOption};
+use super::command;
 use super::id::Id;
 use super::pending::poll_until;
 use super::request::Request;
@@ -134,10 +134,10 @@ impl<T: Listens> Listen<T> {
         }
         let mut id = Id::create(T::PORT_SPACE, T::KIND, subject(own))?;
         if self.reuse_address {
-            id.set(|id| SetOption::switch(id, IdOption::REUSEADDR, true))?;
+            id.switch(IdOption::REUSEADDR, true)?;
         }
         if let Some(only) = self.v6only {
-            id.set(|id| SetOption::switch(id, IdOption::AFONLY, only))?;
+            id.switch(IdOption::AFONLY, only)?;
         }
         id.bind(own.wire(T::PORT_SPACE))?;
         id.execute(&command::Listen {

@@ -43,13 +43,13 @@ impl Resolved<Ud> {
         let (private_data, private_data_len) = message.fill(self.id.subject(), data)?;
         self.id.execute(&Connect {
             id: self.id.number(),
-            param: abi::ConnParam {
+            conn_param: abi::ConnParam {
                 private_data,
                 private_data_len,
                 valid: 1,
                 ..abi::ConnParam::default()
             },
-            ece: abi::Ece::default(),
+            ..Default::default()
         })?;
         Ok(LookingUp {
             peer: self.peer_addr(),

@@ -11,7 +11,7 @@ use uverbs_uapi::rdma_cm::{Event, EventResp, JoinFlags, PortSpace};
 
 use super::address::{self, Address, Wire};
 use super::attributes;
-use super::command::{JoinMcast, ResolveAddr};
+use super::command::{JoinMcast, resolve_addr};
 use super::event;
 use super::id::{self, Id, OWN};
 use super::pending::describe::Describe;
@@ -94,12 +94,8 @@ impl Join {
             address::check_own(Verb::ResolveAddr, &subject, Address::Ip(own))?;
         }
         let id = Id::create(PortSpace::UDP, QpType::UD, subject)?;
-        id.execute(&ResolveAddr {
-            id: id.number(),
-            timeout_ms: PATIENCE_MS,
-            source: source.map(Wire::from),
-            peer: self.wire(),
-        })?;
+        let (source, peer) = (source.map(Wire::from), self.wire());
+        id.execute(&resolve_addr(id.number(), PATIENCE_MS, source, peer))?;
         Ok(Joining { id, how: self })
     }
 
@@ -140,11 +136,14 @@ impl Joining {
             true => JoinFlags::SENDONLY_FULLMEMBER,
             false => JoinFlags::FULLMEMBER,
         };
+        let group = self.how.wire();
         let command = JoinMcast {
             id: self.id.number(),
             uid: MEMBERSHIP,
-            flags,
-            group: self.how.wire(),
+            addr_size: group.length,
+            join_flags: flags.0 as u16,
+            addr: group.bytes,
+            ..Default::default()
         };
         let Err(error) = self.id.execute(&command) else {
             return Ok(());

@@ -102,9 +102,10 @@ impl<T: Listens> Request<T> {
         let (data, length) = message.fill(self.id.subject(), data)?;
         self.id.execute(&Reject {
             id: self.id.number(),
-            reason: abi::RejectReason::CONSUMER_DEFINED,
-            data,
-            length,
+            private_data_len: length,
+            reason: abi::RejectReason::CONSUMER_DEFINED.0 as u8,
+            private_data: data,
+            ..Default::default()
         })
     }
 }
@@ -161,8 +162,9 @@ impl<T: Listens + End> Request<T> {
         let answered = self.id.execute(&Accept {
             id: self.id.number(),
             uid: OWN,
-            param: Some(params.wire(qp.qpn(), depths, data)),
+            conn_param: params.wire(qp.qpn(), depths, data),
             ece: queue_pair::answered_ece(qp, self.raw.ece),
+            ..Default::default()
         });
         if answered.is_err() {
             let _ = qp.fail();
@@ -198,14 +200,14 @@ impl Request<Ud> {
         self.id.execute(&Accept {
             id: self.id.number(),
             uid: OWN,
-            param: Some(abi::ConnParam {
+            conn_param: abi::ConnParam {
                 qp_num: qp.qpn(),
                 private_data,
                 private_data_len,
                 valid: 1,
                 ..abi::ConnParam::default()
-            }),
-            ece: abi::Ece::default(),
+            },
+            ..Default::default()
         })
     }
 
@@ -258,7 +260,7 @@ impl<Q: QueuePair> Accepting<Q> {
     pub fn notify(&self) -> Result<()> {
         let told = self.id.execute(&Notify {
             id: self.id.number(),
-            event: AsyncEventType::COMM_EST,
+            event: AsyncEventType::COMM_EST.0,
         });
         match told {
             Err(error) if error.errno() == Some(Errno::ISCONN) => Ok(()),

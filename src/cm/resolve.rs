@@ -10,7 +10,7 @@ use std::vec;
 use uverbs_uapi::rdma_cm::{Event, EventResp, IdOption};
 
 use super::address::{self, Address, IbAddr};
-use super::command::{ResolveAddr, ResolveRoute, SetOption};
+use super::command::{ResolveRoute, resolve_addr};
 use super::event;
 use super::id::Id;
 use super::pending::describe::Describe;
@@ -179,17 +179,17 @@ impl<T: Initiates> Resolve<T> {
         }
         let id = Id::create(T::PORT_SPACE, T::KIND, subject)?;
         if let Some(tos) = self.type_of_service {
-            id.set(|id| SetOption::byte(id, IdOption::TOS, tos))?;
+            id.set(IdOption::TOS, &[tos])?;
         }
         if let Some(exponent) = self.ack_timeout {
-            id.set(|id| SetOption::byte(id, IdOption::ACK_TIMEOUT, exponent))?;
+            id.set(IdOption::ACK_TIMEOUT, &[exponent])?;
         }
-        id.execute(&ResolveAddr {
-            id: id.number(),
-            timeout_ms: self.milliseconds(),
-            source: self.source.map(|own| own.wire(T::PORT_SPACE)),
-            peer: peer.wire(T::PORT_SPACE),
-        })?;
+        id.execute(&resolve_addr(
+            id.number(),
+            self.milliseconds(),
+            self.source.map(|own| own.wire(T::PORT_SPACE)),
+            peer.wire(T::PORT_SPACE),
+        ))?;
         Ok(id)
     }
 

@@ -3,8 +3,7 @@
 use std::fmt::Debug;
 
 use uverbs_uapi::handle::{
-    AhHandle, CountersHandle, CqHandle, DmHandle, DmahHandle, FlowHandle, MrHandle, MwHandle,
-    PdHandle, QpHandle, RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
+    AhHandle, CqHandle, DmHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
 };
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
 
@@ -207,57 +206,6 @@ impl Object for SrqHandle {
     }
 }
 
-impl Object for WqHandle {
-    const DESTROY: Verb = Verb::DestroyWq;
-    const NAME: &'static str = "WQ";
-    const METHOD: (u16, u16, u16) = (object::WQ, method::wq::DESTROY, attr::destroy_wq::HANDLE);
-    const ANSWER: Option<(u16, usize)> = Some((attr::destroy_wq::RESP, size_of::<u32>()));
-
-    fn write(self, request: &mut Request) -> Option<&mut Request> {
-        let core = abi::ExDestroyWq {
-            comp_mask: 0,
-            wq_handle: self.0,
-        };
-        Some(request.write_command::<_, abi::ExDestroyWqResp>(cmd::EX_DESTROY_WQ, &core))
-    }
-}
-
-impl Object for RwqIndTblHandle {
-    const DESTROY: Verb = Verb::DestroyRwqIndTable;
-    const NAME: &'static str = "indirection table";
-    const METHOD: (u16, u16, u16) = (
-        object::RWQ_IND_TBL,
-        method::rwq_ind_tbl::DESTROY,
-        attr::destroy_rwq_ind_tbl::HANDLE,
-    );
-
-    fn write(self, request: &mut Request) -> Option<&mut Request> {
-        let core = abi::ExDestroyRwqIndTable {
-            comp_mask: 0,
-            ind_tbl_handle: self.0,
-        };
-        Some(request.write_command::<_, ()>(cmd::EX_DESTROY_RWQ_IND_TBL, &core))
-    }
-}
-
-impl Object for FlowHandle {
-    const DESTROY: Verb = Verb::DestroyFlow;
-    const NAME: &'static str = "flow rule";
-    const METHOD: (u16, u16, u16) = (
-        object::FLOW,
-        method::flow::DESTROY,
-        attr::destroy_flow::HANDLE,
-    );
-
-    fn write(self, request: &mut Request) -> Option<&mut Request> {
-        let core = abi::DestroyFlow {
-            comp_mask: 0,
-            flow_handle: self.0,
-        };
-        Some(request.write_command::<_, ()>(cmd::EX_DESTROY_FLOW, &core))
-    }
-}
-
 impl Object for XrcdHandle {
     const DESTROY: Verb = Verb::CloseXrcd;
     const NAME: &'static str = "XRC domain";
@@ -275,24 +223,8 @@ impl Object for XrcdHandle {
     }
 }
 
-impl Object for CountersHandle {
-    const DESTROY: Verb = Verb::DestroyCounters;
-    const NAME: &'static str = "counters";
-    const METHOD: (u16, u16, u16) = (
-        object::COUNTERS,
-        method::counters::DESTROY,
-        attr::destroy_counters::HANDLE,
-    );
-}
-
 impl Object for DmHandle {
     const DESTROY: Verb = Verb::FreeDm;
     const NAME: &'static str = "DM";
     const METHOD: (u16, u16, u16) = (object::DM, method::dm::FREE, attr::free_dm::HANDLE);
-}
-
-impl Object for DmahHandle {
-    const DESTROY: Verb = Verb::FreeDmah;
-    const NAME: &'static str = "DMA handle";
-    const METHOD: (u16, u16, u16) = (object::DMAH, method::dmah::FREE, attr::free_dmah::HANDLE);
 }

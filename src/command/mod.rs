@@ -9,14 +9,11 @@
 
 mod ah;
 mod bytes;
-mod counters;
 mod cq;
 mod destroy;
 mod device;
 mod dm;
-mod dmah;
 mod fd;
-mod flow;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;
 mod info;
@@ -32,12 +29,10 @@ mod samples;
 mod srq;
 #[cfg(test)]
 mod tests;
-mod wq;
 mod write;
 mod xrcd;
 
 pub(crate) use ah::{CreateAh, CreateAhReply};
-pub(crate) use counters::{CreateCounters, ReadCounters};
 pub(crate) use cq::{CreateCompChannel, CreateCq, CreateCqReply, ModifyCq, ReqNotifyCq, ResizeCq};
 #[cfg(feature = "c-abi")]
 pub(crate) use destroy::DestroyCounting;
@@ -48,28 +43,23 @@ pub(crate) use device::{
     AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
 };
 pub(crate) use dm::{AllocDm, ExportDmabuf, RegDmMr};
-pub(crate) use dmah::{AllocDmah, RegMrDmah};
 pub(crate) use fd::{CommandFd, write};
 #[allow(
     unused_imports,
     reason = "not every driver's doorbell is a system call"
 )]
 pub(crate) use fd::{Doorbell, Unread};
-pub(crate) use flow::{CreateFlow, Specs};
 pub(crate) use info::{InfoHandles, QueryContext};
 pub(crate) use mcast::{AttachMcast, DetachMcast};
 pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, RegMrReply, ReregMr};
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
-pub(crate) use qp::{
-    CreateQp, CreateQpReply, CreateRssQp, ModifyQp, QpSpec, QueryQp, WrittenModifyQp,
-};
+pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QpSpec, QueryQp, WrittenModifyQp};
 #[allow(unused_imports, reason = "not every driver has attributes of its own")]
 pub(crate) use request::DriverAttr;
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};
 pub use routes::Route;
 pub(crate) use srq::{CreateSrq, CreateSrqReply, ModifySrq, QuerySrq, SrqKind};
-pub(crate) use wq::{CreateRwqIndTable, CreateWq, ModifyWq};
 pub(crate) use xrcd::{CreateXrcTarget, OpenQp, OpenXrcd};
 
 use std::fmt::Debug;

@@ -4,8 +4,8 @@ use std::mem::offset_of;
 use std::os::fd::RawFd;
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::flags::{CreateQpMask, QpCreateFlags};
-use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, RwqIndTblHandle, SrqHandle};
+use uverbs_uapi::flags::QpCreateFlags;
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::write::CmdHdr;
 use uverbs_uapi::{attr, cmd, method, object, write as abi};
@@ -206,65 +206,6 @@ impl Command for CreateQp {
     }
 }
 
-/// Creates a queue pair that receives raw packets into the work queues of an indirection table. How packets
-/// are spread is the driver's part.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CreateRssQp {
-    pub(crate) pd: PdHandle,
-    pub(crate) table: RwqIndTblHandle,
-    /// What asynchronous events carry.
-    pub(crate) user_handle: u64,
-    /// Where asynchronous events go, if not to the context's first such file.
-    pub(crate) event_fd: Option<RawFd>,
-    pub(crate) driver: DriverData,
-}
-
-impl Command for CreateRssQp {
-    /// The queue pair, and its number.
-    type Reply = (QpHandle, u32);
-    const VERB: Verb = Verb::CreateQp;
-    const UNDO: Option<Undo> = Some(undo::<QpHandle>);
-
-    fn subject(&self) -> Subject {
-        Subject::named(
-            "QP",
-            format_args!(
-                "over indirection table {} in PD {}",
-                self.table.0, self.pd.0
-            ),
-        )
-    }
-
-    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
-        use attr::create_qp as id;
-        request
-            .method(object::QP, method::qp::CREATE)
-            .new_object(id::HANDLE)
-            .handle(id::PD_HANDLE, self.pd.0)
-            .handle(id::IND_TABLE_HANDLE, self.table.0);
-        let cap = QpCap::default();
-        common(request, self.user_handle, &cap, QpType::RAW_PACKET)
-            .fd_if_any(id::EVENT_FD, self.event_fd)
-            .driver(&self.driver);
-        Some(|_, answer| by_method(answer))
-    }
-
-    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
-        let core = abi::ExCreateQp {
-            user_handle: self.user_handle,
-            pd_handle: self.pd.0,
-            qp_type: QpType::RAW_PACKET.0 as u8,
-            comp_mask: CreateQpMask::IND_TABLE.bits(),
-            rwq_ind_tbl_handle: self.table.0,
-            ..Default::default()
-        };
-        request
-            .write_command::<_, abi::ExCreateQpResp>(cmd::EX_CREATE_QP, &core)
-            .driver(&self.driver);
-        Some(|_, answer| by_write(answer))
-    }
-}
-
 /// Changes a queue pair, without a part of the driver's. The command is its own ABI struct: `attr_mask` says
 /// which fields count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -322,9 +263,6 @@ impl CommandFd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyQp {
     pub(crate) base: abi::ModifyQp,
-    /// Kilobits per second, if the pace of a raw packet QP is to change; sent by the extended command, as a
-    /// driver's data are.
-    pub(crate) rate_limit: Option<u32>,
     pub(crate) driver: DriverData,
 }
 
@@ -339,13 +277,12 @@ impl Command for ModifyQp {
     #[inline]
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         // Only the extended command has a place for what a driver answers.
-        if self.rate_limit.is_none() && self.driver.is_empty() {
+        if self.driver.is_empty() {
             ModifyQpAlone(&self.base).write(request)?;
         } else {
             let core = abi::ExModifyQp {
                 base: self.base,
-                rate_limit: self.rate_limit.unwrap_or(0),
-                reserved: 0,
+                ..Default::default()
             };
             request.write_command::<_, abi::ExModifyQpResp>(cmd::EX_MODIFY_QP, &core);
         }

@@ -308,15 +308,6 @@ impl Request {
         self.u64(id, value)
     }
 
-    /// Adds a choice by its number from a list of the kernel's, where the choice has no value of its own.
-    pub(crate) fn choice(&mut self, id: u16, number: u8) -> &mut Self {
-        self.push(Kind::Number, id, 0, 0);
-        if let Some(attribute) = self.frame.last_mut() {
-            attribute.attr_data = u16::from_ne_bytes([number, 0]);
-        }
-        self
-    }
-
     /// Adds an input of 32 bits or a set of flags.
     #[inline(always)]
     pub(crate) fn u32(&mut self, id: u16, value: u32) -> &mut Self {

@@ -1,17 +1,15 @@
 //! Commands with arguments that can be told apart in their encodings.
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::flags::{QpCreateFlags, WqFlags};
-use uverbs_uapi::handle::{
-    CqHandle, PdHandle, QpHandle, RwqIndTblHandle, SrqHandle, WqHandle, XrcdHandle,
-};
+use uverbs_uapi::flags::QpCreateFlags;
+use uverbs_uapi::handle::{CqHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle};
 use uverbs_uapi::rxe;
 use uverbs_uapi::types::QpCap;
 use uverbs_uapi::write as abi;
 
 use crate::command::{
-    Command, CreateCq, CreateFlow, CreateQp, CreateRssQp, CreateRwqIndTable, CreateSrq, CreateWq,
-    CreateXrcTarget, Decode, DriverData, ModifyQp, QpSpec, RegMr, Request, SrqKind,
+    Command, CreateCq, CreateQp, CreateSrq, CreateXrcTarget, Decode, DriverData, ModifyQp, QpSpec,
+    RegMr, Request, SrqKind,
 };
 
 pub(in crate::command) fn create_cq() -> CreateCq {
@@ -63,7 +61,6 @@ pub(in crate::command) fn modify_qp() -> ModifyQp {
     base.dest.dgid = [0xee; 16];
     ModifyQp {
         base,
-        rate_limit: None,
         driver: DriverData::default(),
     }
 }
@@ -97,62 +94,11 @@ pub(in crate::command) const XRC: SrqKind = SrqKind::Xrc {
     cq: CqHandle(0xc1),
 };
 
-pub(in crate::command) const TAG_MATCHING: SrqKind = SrqKind::TagMatching {
-    cq: CqHandle(0xc1),
-    max_num_tags: 0x44,
-};
-
 pub(in crate::command) fn create_xrc_target() -> CreateXrcTarget {
     CreateXrcTarget {
         xrcd: XrcdHandle(0xdd),
         user_handle: 0x3_0000_0008,
         event_fd: Some(8),
-        driver: DriverData::default(),
-    }
-}
-
-pub(in crate::command) fn create_wq() -> CreateWq {
-    CreateWq {
-        pd: PdHandle(0xd0),
-        cq: CqHandle(0xc1),
-        max_wr: 0x11,
-        max_sge: 0x22,
-        flags: WqFlags::SCATTER_FCS,
-        user_handle: 0x3_0000_0009,
-        event_fd: Some(8),
-        driver: DriverData::default(),
-    }
-}
-
-pub(in crate::command) fn create_rss_qp() -> CreateRssQp {
-    CreateRssQp {
-        pd: PdHandle(0xd0),
-        table: RwqIndTblHandle(0x7a),
-        user_handle: 0x2_0000_0006,
-        event_fd: Some(8),
-        driver: DriverData::default(),
-    }
-}
-
-pub(in crate::command) fn create_table() -> CreateRwqIndTable {
-    CreateRwqIndTable {
-        log_size: 0,
-        wqs: vec![WqHandle(0x33)],
-    }
-}
-
-/// A rule with one specification of eight bytes, which is a header alone.
-pub(in crate::command) fn create_flow() -> CreateFlow {
-    CreateFlow {
-        qp: QP,
-        rule: abi::FlowAttr {
-            size: 8,
-            priority: 3,
-            num_of_specs: 1,
-            port: 1,
-            ..Default::default()
-        },
-        specs: [0x01, 0x10, 0, 0, 8, 0, 0, 0].into_iter().collect(),
         driver: DriverData::default(),
     }
 }

@@ -17,8 +17,6 @@ pub(crate) enum SrqKind {
     Basic,
     /// For the XRC targets of a domain; completions go to the queue.
     Xrc { xrcd: XrcdHandle, cq: CqHandle },
-    /// With tag matching, of at most this many tags at once; completions go to the queue.
-    TagMatching { cq: CqHandle, max_num_tags: u32 },
 }
 
 impl SrqKind {
@@ -26,7 +24,6 @@ impl SrqKind {
         match self {
             SrqKind::Basic => SrqType::BASIC,
             SrqKind::Xrc { .. } => SrqType::XRC,
-            SrqKind::TagMatching { .. } => SrqType::TM,
         }
     }
 }
@@ -60,10 +57,9 @@ pub(crate) struct CreateSrqReply {
 impl CreateSrq {
     /// The core of the write command for the types that came later.
     fn extended(&self) -> abi::CreateXsrq {
-        let (xrcd_handle, cq_handle, max_num_tags) = match self.kind {
-            SrqKind::Basic => (0, 0, 0),
-            SrqKind::Xrc { xrcd, cq } => (xrcd.0, cq.0, 0),
-            SrqKind::TagMatching { cq, max_num_tags } => (0, cq.0, max_num_tags),
+        let (xrcd_handle, cq_handle) = match self.kind {
+            SrqKind::Basic => (0, 0),
+            SrqKind::Xrc { xrcd, cq } => (xrcd.0, cq.0),
         };
         abi::CreateXsrq {
             user_handle: self.user_handle,
@@ -72,7 +68,6 @@ impl CreateSrq {
             max_wr: self.max_wr,
             max_sge: self.max_sge,
             srq_limit: self.limit,
-            max_num_tags,
             xrcd_handle,
             cq_handle,
             ..Default::default()
@@ -113,9 +108,6 @@ impl Command for CreateSrq {
                 .handle(id::XRCD_HANDLE, xrcd.0)
                 .handle(id::CQ_HANDLE, cq.0)
                 .output(id::RESP_SRQ_NUM, size_of::<u32>()),
-            SrqKind::TagMatching { cq, max_num_tags } => request
-                .handle(id::CQ_HANDLE, cq.0)
-                .u32(id::MAX_NUM_TAGS, max_num_tags),
         }
         .driver(&self.driver);
         Some(|command, answer| {
@@ -124,7 +116,7 @@ impl Command for CreateSrq {
                 max_sge: answer.answer(id::RESP_MAX_SGE)?,
                 srqn: match command.kind {
                     SrqKind::Xrc { .. } => answer.answer(id::RESP_SRQ_NUM)?,
-                    SrqKind::Basic | SrqKind::TagMatching { .. } => 0,
+                    SrqKind::Basic => 0,
                 },
                 driver: answer.driver_reply(&command.driver),
             })

@@ -5,17 +5,20 @@
 //! socket, the list of devices (one `send`, two `recv`s), the device's character device (one `send`, one
 //! `recv`), `close`.
 
+mod bandwidth;
 mod chardev;
 mod discovery;
 mod driver;
 mod failure;
 mod info;
+#[cfg(feature = "cm")]
 mod manager;
 pub(crate) mod netlink;
 mod node_type;
 mod port;
 pub mod resource;
 mod sysfs;
+#[cfg(feature = "topology")]
 mod topology;
 
 use std::fmt;
@@ -23,9 +26,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use bandwidth::Bandwidth;
 pub use discovery::Discovery;
 pub(crate) use driver::DriverClue;
 pub use driver::DriverId;
+#[cfg(feature = "cm")]
 pub(crate) use manager::Manager;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
@@ -33,9 +38,10 @@ pub use resource::{
     CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
     ResourceOwner, Resources, SrqResource,
 };
+#[cfg(feature = "topology")]
 pub use topology::{
-    Adapter, AdapterPort, Bandwidth, CpuList, Distance, Lag, Near, NoCpuList, NoPciAddress,
-    NumaNode, PciAddress, PciLink, PciPath, Place, Topology, topology,
+    Adapter, AdapterPort, CpuList, Distance, Lag, Near, NoCpuList, NoPciAddress, NumaNode,
+    PciAddress, PciLink, PciPath, Place, Topology, topology,
 };
 
 use chardev::Chardev;

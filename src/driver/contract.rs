@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{QpAttrMask, WcFlags};
-use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
 
 #[cfg(feature = "c-abi")]
 use uverbs_uapi::types::Wc;
@@ -20,9 +20,9 @@ use uverbs_uapi::types::Wc;
 use super::options::Options;
 use crate::alloc::Buffers;
 use crate::command::{
-    AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq,
-    CreateXrcTarget, DriverData, DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, RegMr,
-    RegMrReply, ReqNotifyCq, ResizeCq,
+    AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateSrq, CreateXrcTarget, DriverData,
+    DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, RegMr, RegMrReply, ReqNotifyCq,
+    ResizeCq,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -162,11 +162,6 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         QpAttrMask::all()
     }
 
-    /// Fails if the driver cannot limit the rate of any queue pair that this library creates.
-    fn paces(&self) -> Result<()> {
-        Err(Self::lacks(Verb::ModifyQp, "a pace for queue pairs"))
-    }
-
     /// The error for queue pairs without options for their connection.
     fn without_ece(&self, verb: Verb) -> Error {
         Self::lacks(verb, ECE)
@@ -204,7 +199,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateSrq, "shared receive queues"))
     }
 
-    /// Creates a shared receive queue of the type XRC or tag matching, which reports to the completion queue;
+    /// Creates a shared receive queue of the type XRC, which reports to the completion queue;
     /// its number on the wire comes last. None stands for a completion queue of another driver.
     fn create_xsrq(
         &self,
@@ -213,7 +208,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         _cq: Option<&<Self::Cq as Cq>::Backing>,
         _buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, Self::SharedRecvQueue, Self::SrqBacking, u32)> {
-        let what = "shared receive queues for XRC or tag matching";
+        let what = "shared receive queues for XRC";
         Err(Self::lacks(Verb::CreateSrq, what))
     }
 
@@ -252,22 +247,6 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         _path: &uverbs_uapi::types::AhAttr,
     ) -> Result<Option<Self::Ah>> {
         Ok(None)
-    }
-
-    /// Creates a work queue; its number comes second.
-    fn create_wq(
-        &self,
-        _fd: &CommandFd,
-        _command: CreateWq,
-        _buffers: Option<&Buffers>,
-    ) -> Result<(WqHandle, u32, Self::RecvQueue)> {
-        Err(Self::lacks(Verb::CreateWq, "work queues"))
-    }
-
-    /// Creates a queue pair over an indirection table; its number comes second.
-    fn create_rss_qp(&self, _fd: &CommandFd, _command: &CreateRssQp) -> Result<(QpHandle, u32)> {
-        let what = "queue pairs over indirection tables";
-        Err(Self::lacks(Verb::CreateQp, what))
     }
 
     /// Creates a queue pair that is the target of an XRC domain; its number comes second.
@@ -633,7 +612,7 @@ pub(crate) trait SendQueue: Debug {
     fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno>;
 }
 
-/// A receive queue: a queue pair's own, a shared one, or a work queue's. Its parts are those of a
+/// A receive queue: a queue pair's own or a shared one. Its parts are those of a
 /// [`SendQueue`].
 pub(crate) trait RecvQueue: Debug {
     /// The most requests in flight.

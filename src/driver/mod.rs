@@ -102,7 +102,7 @@ use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpAttrMask;
-use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle, WqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::write::ReregMrResp;
 use zerocopy::FromBytes;
 
@@ -114,9 +114,9 @@ pub(crate) use self::data::{Completion, Polled, Posting, Receiving};
 use self::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
-    AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverReply, GetContextReply, ModifySrq, QpSpec, RegDmabufMr, RegMr, RegMrReply, ReregMr,
-    ResizeCq, SrqKind, driver_reply,
+    AllocDm, CommandFd, CreateAh, CreateCq, CreateSrq, CreateXrcTarget, DriverReply,
+    GetContextReply, ModifySrq, QpSpec, RegDmabufMr, RegMr, RegMrReply, ReregMr, ResizeCq, SrqKind,
+    driver_reply,
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
@@ -215,7 +215,7 @@ kinds! {
     CqBacking CqBackings = <D::Cq as contract::Cq>::Backing;
     /// A send queue.
     SendQueue SendQueues = D::SendQueue;
-    /// A receive queue of a queue pair or a work queue.
+    /// A receive queue of a queue pair.
     RecvQueue RecvQueues = D::RecvQueue;
     /// A shared receive queue.
     SharedRecvQueue SharedRecvQueues = D::SharedRecvQueue;
@@ -365,14 +365,12 @@ impl Device {
         query_mask(transport: QpType) -> QpAttrMask;
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
         import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
-        paces() -> Result<()>;
         without_ece(verb: Verb) -> Error;
         data_in_order(fd: &CommandFd, qp: QpName) -> Result<bool>;
         set_udp_source_port(fd: &CommandFd, qp: QpName, port: u16) -> Result<()>;
         lag_port(fd: &CommandFd, qp: QpName) -> Result<LagPort>;
         set_lag_port(fd: &CommandFd, qp: QpName, port: u8) -> Result<()>;
         modify_srq(fd: &CommandFd, command: ModifySrq) -> Result<()>;
-        create_rss_qp(fd: &CommandFd, command: &CreateRssQp) -> Result<(QpHandle, u32)>;
         create_xrc_target(fd: &CommandFd, command: &CreateXrcTarget) -> Result<(QpHandle, u32)>;
         null_lkey() -> Result<u32>;
         raw_clock(fd: &CommandFd) -> Result<u64>;
@@ -458,7 +456,7 @@ impl Device {
                     let (handle, queue, backing) = device.create_srq(fd, command, buffers)?;
                     (handle, queue, backing, None)
                 }
-                SrqKind::Xrc { .. } | SrqKind::TagMatching { .. } => {
+                SrqKind::Xrc { .. } => {
                     let cq = cq.and_then(D::get);
                     let (handle, queue, backing, number) =
                         device.create_xsrq(fd, command, cq, buffers)?;
@@ -538,18 +536,6 @@ impl Device {
 
     pub(crate) fn import_dm(&self, fd: &CommandFd, handle: DmHandle) -> Result<DeviceMemory> {
         dispatch!(self, D(device) => device.import_dm(fd, handle).map(D::wrap))
-    }
-
-    pub(crate) fn create_wq(
-        &self,
-        fd: &CommandFd,
-        command: CreateWq,
-        buffers: Option<&Buffers>,
-    ) -> Result<(WqHandle, u32, RecvQueue)> {
-        dispatch!(self, D(device) => {
-            let (handle, number, queue) = device.create_wq(fd, command, buffers)?;
-            Ok((handle, number, D::wrap(queue)))
-        })
     }
 
     /// A thread domain, which has picked no hardware yet.

@@ -24,8 +24,6 @@ pub enum EventSource {
     Qp(u64),
     /// A shared receive queue, by its id.
     Srq(u64),
-    /// A work queue, by its id.
-    Wq(u64),
     /// A port, counted from 1.
     Port(u32),
     /// The device as a whole.
@@ -59,7 +57,6 @@ impl From<AsyncEventDesc> for AsyncEvent {
             AsyncEventType::SRQ_ERR | AsyncEventType::SRQ_LIMIT_REACHED => {
                 EventSource::Srq(raw.element)
             }
-            AsyncEventType::WQ_FATAL => EventSource::Wq(raw.element),
             AsyncEventType::PORT_ACTIVE
             | AsyncEventType::PORT_ERR
             | AsyncEventType::LID_CHANGE

@@ -6,15 +6,12 @@
 pub mod ah;
 pub mod channel;
 pub mod context;
-pub mod counters;
 pub mod cq;
 pub mod dm;
-pub mod dmah;
 pub mod domain;
 pub mod event;
 pub(crate) mod event_file;
 pub(crate) mod flight;
-pub mod flow;
 pub mod import;
 pub mod mr;
 pub mod mw;
@@ -22,10 +19,10 @@ pub(crate) mod owned;
 pub mod pd;
 pub mod qp;
 pub mod query;
+#[cfg(feature = "cm")]
 pub(crate) mod readable;
 #[cfg(feature = "serde")]
 mod serial;
 pub mod srq;
 pub mod wc;
-pub mod wq;
 pub mod xrcd;

@@ -82,7 +82,6 @@ pub(crate) enum User {
     Cq,
     Srq,
     Mw,
-    Wq,
     Domain,
     Offer,
     Pool,
@@ -104,14 +103,13 @@ impl Users {
 }
 
 /// The kinds by number, in the singular.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 9] = [
     "MR",
     "AH",
     "QP",
     "CQ",
     "SRQ",
     "MW",
-    "WQ",
     "parent domain",
     "offer",
     "buffer pool",

@@ -38,7 +38,6 @@ pub struct SrqBuilder<'a> {
 enum Kind<'a> {
     Basic,
     Xrc(&'a Xrcd, &'a Cq),
-    TagMatching(&'a Cq, u32),
 }
 
 impl<'a> Kind<'a> {
@@ -49,24 +48,20 @@ impl<'a> Kind<'a> {
                 xrcd: xrcd.handle(),
                 cq: cq.handle(),
             },
-            Kind::TagMatching(cq, max_num_tags) => SrqKind::TagMatching {
-                cq: cq.handle(),
-                max_num_tags,
-            },
         }
     }
 
     fn cq(self) -> Option<&'a Cq> {
         match self {
             Kind::Basic => None,
-            Kind::Xrc(_, cq) | Kind::TagMatching(cq, _) => Some(cq),
+            Kind::Xrc(_, cq) => Some(cq),
         }
     }
 
     fn xrcd(self) -> Option<&'a Xrcd> {
         match self {
             Kind::Xrc(xrcd, _) => Some(xrcd),
-            Kind::Basic | Kind::TagMatching(..) => None,
+            Kind::Basic => None,
         }
     }
 }
@@ -104,19 +99,13 @@ impl<'a> SrqBuilder<'a> {
         self
     }
 
-    /// Makes it a tag-matching queue with up to `max_num_tags` tags. Its receives complete on `cq`.
-    pub fn tag_matching(mut self, cq: &'a Cq, max_num_tags: u32) -> Self {
-        self.kind = Kind::TagMatching(cq, max_num_tags);
-        self
-    }
-
     /// Creates the queue.
     ///
     /// # Errors
     ///
     /// A number exceeds the device's limits; the text then has them.
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks the type (rxe has neither XRC
-    /// nor tag matching). Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks the type (rxe has no XRC).
+    /// Manual pages: `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
     #[doc(alias = "ibv_create_srq")]
     #[doc(alias = "ibv_create_srq_ex")]
     pub fn create(self) -> Result<Srq> {

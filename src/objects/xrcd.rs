@@ -36,7 +36,7 @@
 //! }
 //! ```
 //!
-//! [`cm`](crate::cm) connects them by IP address and port, like other queue pairs.
+//! The module `cm` connects them by IP address and port, like other queue pairs.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -278,7 +278,7 @@ impl XrcTarget {
         let steps = self
             .end(options)?
             .steps(QpType::XRC_RECV, initiator, options)?;
-        steps.each(|step| self.change(step.core, None))
+        steps.each(|step| self.change(step.core))
     }
 
     /// The context that its domain was opened in.
@@ -313,10 +313,10 @@ impl XrcTarget {
     ///
     /// As for [`Qp::modify`](crate::Qp::modify).
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
-        self.change(attr.to_abi(), attr.rate_limit)
+        self.change(attr.to_abi())
     }
 
-    fn change(&mut self, base: abi::ModifyQp, rate_limit: Option<u32>) -> Result<()> {
+    fn change(&mut self, base: abi::ModifyQp) -> Result<()> {
         let from = base.cur_state().unwrap_or(self.state);
         base.check(|| self.subject(), QpType::XRC_RECV, from)?;
         let to = base.state();
@@ -325,7 +325,6 @@ impl XrcTarget {
                 qp_handle: self.handle().0,
                 ..base
             },
-            rate_limit,
             driver: DriverData::default(),
         };
         self.object.context().fd().execute(&command)?;

@@ -3,7 +3,6 @@
 //!
 //! What a kernel or a device does not have is ignored with the reason, after the refusal has been looked at.
 
-mod beyond;
 mod cq;
 mod devinfo;
 mod dm;
@@ -29,7 +28,6 @@ fn main() -> ExitCode {
         return status;
     }
     support::run_all([
-        beyond::tests(),
         cq::tests(),
         devinfo::tests(),
         dm::tests(),

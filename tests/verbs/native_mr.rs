@@ -18,7 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     )]
 }
 
-pub(crate) fn number(id: u16, len: u16, data: u64) -> IoctlAttr {
+fn number(id: u16, len: u16, data: u64) -> IoctlAttr {
     IoctlAttr {
         attr_id: id,
         len,
@@ -28,7 +28,7 @@ pub(crate) fn number(id: u16, len: u16, data: u64) -> IoctlAttr {
     }
 }
 
-pub(crate) fn output<T>(id: u16, place: &mut T) -> IoctlAttr {
+fn output<T>(id: u16, place: &mut T) -> IoctlAttr {
     number(id, size_of::<T>() as u16, (&raw mut *place) as u64)
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn output<T>(id: u16, place: &mut T) -> IoctlAttr {
 /// # Safety
 ///
 /// Attributes that are addresses must lead to room of the length that they tell.
-pub(crate) unsafe fn send(
+unsafe fn send(
     context: &Context,
     (object, method): (u16, u16),
     attributes: &[IoctlAttr],

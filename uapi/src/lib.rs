@@ -16,7 +16,7 @@
 //! * [`names`]: from numbers back to names, for traces.
 //! * [`rxe`], [`mlx5`]: what these two drivers add.
 //! * [`nldev`]: the numbers of RDMA netlink that find devices.
-//! * [`rdma_cm`]: the connection manager's device file, another ABI.
+//! * `rdma_cm`: the connection manager's device file, another ABI (feature `rdma-cm`, on by default).
 //!
 //! # Conventions
 //!
@@ -58,6 +58,7 @@ pub mod mlx5;
 pub mod names;
 pub mod nldev;
 pub mod object;
+#[cfg(feature = "rdma-cm")]
 pub mod rdma_cm;
 pub mod rxe;
 pub mod types;

@@ -1,10 +1,10 @@
 //! Commands of the connection manager that only C programs need, and addresses as they pass them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::slice;
 
 use uverbs_uapi::rdma_cm::{self as abi, cmd};
-use zerocopy::{FromBytes, FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::abi::sockaddr_storage;
 use crate::c::abi::port::ibv_gid;
@@ -14,19 +14,24 @@ use crate::cm::command::{Command, query};
 use crate::error::Verb;
 
 /// Asks for the GIDs of both ends.
-#[derive(Debug)]
-pub(super) struct QueryGid {
-    pub(super) id: u32,
+#[derive(Clone, Debug, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(super) struct QueryGid(abi::Query);
+
+impl QueryGid {
+    /// Those of this identifier.
+    pub(super) fn of(id: u32) -> Self {
+        Self(query(id, abi::QueryOption::GID))
+    }
 }
 
 impl Command for QueryGid {
-    type Payload = abi::Query;
     type Reply = abi::QueryAddrResp;
     const NUMBER: u32 = cmd::QUERY;
     const VERB: Verb = Verb::QueryId;
 
-    fn payload(&self, response: u64) -> abi::Query {
-        query(self.id, abi::QueryOption::GID, response)
+    fn answer_at(&mut self, address: u64) {
+        self.0.response = address;
     }
 }
 
@@ -50,19 +55,24 @@ impl Paths {
 }
 
 /// Asks for the paths.
-#[derive(Debug)]
-pub(super) struct QueryPath {
-    pub(super) id: u32,
+#[derive(Clone, Debug, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(super) struct QueryPath(abi::Query);
+
+impl QueryPath {
+    /// Those of this identifier.
+    pub(super) fn of(id: u32) -> Self {
+        Self(query(id, abi::QueryOption::PATH))
+    }
 }
 
 impl Command for QueryPath {
-    type Payload = abi::Query;
     type Reply = Paths;
     const NUMBER: u32 = cmd::QUERY;
     const VERB: Verb = Verb::QueryId;
 
-    fn payload(&self, response: u64) -> abi::Query {
-        query(self.id, abi::QueryOption::PATH, response)
+    fn answer_at(&mut self, address: u64) {
+        self.0.response = address;
     }
 }
 
@@ -101,51 +111,28 @@ fn record(path: &abi::PathRecData) -> ibv_sa_path_rec {
 /// The value beside this selector is the path's own.
 const EXACTLY: u8 = 2;
 
-/// Sets any option.
-#[derive(Debug)]
-pub(super) struct SetOption {
-    pub(super) id: u32,
-    pub(super) level: u32,
-    pub(super) name: u32,
-    pub(super) value: *const c_void,
-    pub(super) length: u32,
-}
+/// Leaves a multicast group.
+#[derive(Clone, Debug, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(super) struct LeaveMcast(abi::DestroyId);
 
-impl Command for SetOption {
-    type Payload = abi::SetOption;
-    type Reply = ();
-    const NUMBER: u32 = cmd::SET_OPTION;
-    const VERB: Verb = Verb::SetOption;
-
-    fn payload(&self, _: u64) -> abi::SetOption {
-        abi::SetOption {
-            optval: self.value as u64,
-            id: self.id,
-            level: self.level,
-            optname: self.name,
-            optlen: self.length,
-        }
+impl LeaveMcast {
+    /// The group of this number.
+    pub(super) fn of(group: u32) -> Self {
+        Self(abi::DestroyId {
+            id: group,
+            ..Default::default()
+        })
     }
 }
 
-/// Leaves a multicast group.
-#[derive(Debug)]
-pub(super) struct LeaveMcast {
-    pub(super) group: u32,
-}
-
 impl Command for LeaveMcast {
-    type Payload = abi::DestroyId;
     type Reply = abi::DestroyIdResp;
     const NUMBER: u32 = cmd::LEAVE_MCAST;
     const VERB: Verb = Verb::LeaveMulticast;
 
-    fn payload(&self, response: u64) -> abi::DestroyId {
-        abi::DestroyId {
-            response,
-            id: self.group,
-            reserved: 0,
-        }
+    fn answer_at(&mut self, address: u64) {
+        self.0.response = address;
     }
 }
 

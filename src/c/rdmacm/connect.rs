@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_void};
 use std::slice;
 
-use uverbs_uapi::enums::AsyncEventType;
 use uverbs_uapi::rdma_cm::{self, ConnParam, PrivateData, RejectReason};
 
 use super::abi::{rdma_cm_id, rdma_conn_param};
@@ -115,11 +114,12 @@ unsafe fn connect(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<()> 
     let command = Connect {
         id: id.handle(),
         // SAFETY: the caller vouches for it.
-        param: unsafe { side(id, param) }?,
+        conn_param: unsafe { side(id, param) }?,
         ece: rdma_cm::Ece {
             vendor_id: ece.vendor_id,
             attr_mod: ece.options,
         },
+        ..Default::default()
     };
     id.send(&command)?;
     id.state().connect_data.clear();
@@ -160,8 +160,9 @@ unsafe fn accept(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<()> {
     let accepted = id.send(&Accept {
         id: id.handle(),
         uid: id.uid(),
-        param: Some(param),
+        conn_param: param,
         ece,
+        ..Default::default()
     });
     if accepted.is_err() {
         let _ = qp::to_error(id);
@@ -218,9 +219,10 @@ unsafe fn reject(
     data.0[..bytes.len()].copy_from_slice(bytes);
     id.send(&Reject {
         id: id.handle(),
-        reason,
-        data,
-        length: bytes.len() as u8,
+        private_data_len: bytes.len() as u8,
+        reason: reason.0 as u8,
+        private_data: data,
+        ..Default::default()
     })
 }
 
@@ -230,7 +232,7 @@ pub unsafe extern "C" fn rdma_notify(c: *mut rdma_cm_id, event: u32) -> c_int {
     minus_one(unsafe { id(c) }.and_then(|id| {
         id.send(&Notify {
             id: id.handle(),
-            event: AsyncEventType(event),
+            event,
         })
     }))
 }

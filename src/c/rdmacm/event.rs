@@ -126,7 +126,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
 /// The next event of a channel that is news to the program.
 fn next(fd: c_int) -> Result<*mut rdma_cm_event> {
     loop {
-        let raw = channel::send(fd, &GetEvent)?;
+        let raw = channel::send(fd, &GetEvent::default())?;
         // The kernel has none of an identifier that was not accepted, which has no number yet.
         if raw.uid == 0 {
             continue;
@@ -217,7 +217,11 @@ fn request(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
         let channel = listener.channel();
         // SAFETY: a request comes by the listener's channel, and stays on it if this failed.
         let fd = unsafe { (*channel).fd };
-        let _ = channel::send(fd, &DestroyId { id: raw.id });
+        let unusable = DestroyId {
+            id: raw.id,
+            ..Default::default()
+        };
+        let _ = channel::send(fd, &unusable);
     }
     made
 }
@@ -275,8 +279,7 @@ pub(super) fn confirm(id: &IdObject) -> Result<()> {
     id.send(&Accept {
         id: id.handle(),
         uid: id.uid(),
-        param: None,
-        ece: uverbs_uapi::rdma_cm::Ece::default(),
+        ..Default::default()
     })
 }
 

@@ -293,8 +293,9 @@ pub(super) fn create(
     let mut new = IdObject::new(channel, context, space, qp_type)?;
     let command = CreateId {
         uid: new.uid(),
-        space: PortSpace(space),
-        qp_type: QpType(qp_type),
+        ps: space as u16,
+        qp_type: qp_type as u8,
+        ..Default::default()
     };
     let reply = new.send(&command)?;
     new.set_handle(reply.id);
@@ -322,7 +323,10 @@ pub unsafe extern "C" fn rdma_create_id(
 pub unsafe extern "C" fn rdma_destroy_id(c: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller passes an identifier, for the last time if this succeeds.
     minus_one(unsafe { id(c) }.and_then(|id| {
-        let reply = id.send(&DestroyId { id: id.handle() })?;
+        let reply = id.send(&DestroyId {
+            id: id.handle(),
+            ..Default::default()
+        })?;
         id.drop_event();
         id.acknowledged.wait_for(reply.events_reported);
         // SAFETY: `give` made it of a box, and neither the kernel nor an event names it any more.
@@ -352,7 +356,8 @@ pub(super) fn migrate(id: &IdObject, to: *mut rdma_event_channel) -> Result<()> 
     let moved = unsafe {
         let command = MigrateId {
             id: id.handle(),
-            from: (*old).fd,
+            fd: (*old).fd as u32,
+            ..Default::default()
         };
         channel::send((*to).fd, &command)
     };

@@ -114,8 +114,10 @@ fn join(id: &IdObject, address: Wire, flags: JoinFlags, context: *mut c_void) ->
     let joined = id.send(&JoinMcast {
         id: id.handle(),
         uid: Arc::as_ptr(&group) as u64,
-        flags,
-        group: address,
+        addr_size: address.length,
+        join_flags: flags.0 as u16,
+        addr: address.bytes,
+        ..Default::default()
     });
     match joined {
         Ok(reply) => {
@@ -157,7 +159,7 @@ fn leave(id: &IdObject, address: Wire) -> Result<()> {
         unsafe { verbs::ibv_detach_mcast(qp, gid, *lid) };
     }
     let handle = group.handle.get().copied().unwrap_or_default();
-    let left = id.send(&LeaveMcast { group: handle });
+    let left = id.send(&LeaveMcast::of(handle));
     match left {
         Ok(reply) => {
             group.acknowledged.wait_for(reply.events_reported);

@@ -33,7 +33,8 @@ fn proposed(id: &IdObject, state: QpState) -> Result<(ibv_qp_attr, c_int)> {
     let mut attr = attributes(state);
     let reply = id.send(&InitQpAttr {
         id: id.handle(),
-        state,
+        qp_state: state.0,
+        ..Default::default()
     })?;
     // SAFETY: both are whole.
     unsafe { ibv_copy_qp_attr_from_kern(&mut attr, &reply) };

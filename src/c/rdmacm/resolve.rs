@@ -3,14 +3,14 @@
 use std::ffi::{c_int, c_void};
 
 use super::abi::{rdma_cm_id, sockaddr_storage};
-use super::command::{QueryGid, QueryPath, SetOption, address, port};
+use super::command::{QueryGid, QueryPath, address, port};
 use super::device::Use;
 use super::event::complete;
 use super::id::{IdObject, id, set_paths};
 use crate::c::abi::port::ibv_gid;
 use crate::c::failure::{Failure, Result, minus_one};
 use crate::cm::address::Wire;
-use crate::cm::command::{Bind, QueryAddr, ResolveAddr, ResolveRoute};
+use crate::cm::command::{self, QueryAddr, ResolveRoute, SetOption};
 
 /// Milliseconds of a program's.
 fn milliseconds(timeout: c_int) -> u32 {
@@ -19,7 +19,7 @@ fn milliseconds(timeout: c_int) -> u32 {
 
 /// Puts the addresses into the identifier that the kernel has for it, and the device once there is one.
 pub(super) fn query_addr(id: &IdObject) -> Result<()> {
-    let reply = id.send(&QueryAddr { id: id.handle() })?;
+    let reply = id.send(&QueryAddr::of(id.handle()))?;
     // SAFETY: the struct is the object's.
     let c = unsafe { &mut *id.c() };
     put(&mut c.route.addr.src, &reply.src_addr.0, reply.src_size);
@@ -43,7 +43,7 @@ fn put(to: &mut sockaddr_storage, from: &[u8; 128], length: u16) {
 
 /// Puts the GIDs into the identifier.
 pub(super) fn query_gid(id: &IdObject) -> Result<()> {
-    let reply = id.send(&QueryGid { id: id.handle() })?;
+    let reply = id.send(&QueryGid::of(id.handle()))?;
     // The answer has the form of `struct sockaddr_ib`.
     let gid = |address: &[u8; 128]| ibv_gid {
         raw: address[8..24].try_into().unwrap_or_default(),
@@ -57,7 +57,7 @@ pub(super) fn query_gid(id: &IdObject) -> Result<()> {
 
 /// Puts the paths into the identifier.
 pub(super) fn query_path(id: &IdObject) -> Result<()> {
-    let reply = id.send(&QueryPath { id: id.handle() })?;
+    let reply = id.send(&QueryPath::of(id.handle()))?;
     // SAFETY: the struct is the object's, and so are its paths.
     unsafe { set_paths(&mut (*id.c()).route, reply.records()) };
     Ok(())
@@ -71,10 +71,7 @@ pub unsafe extern "C" fn rdma_bind_addr(c: *mut rdma_cm_id, own: *mut libc::sock
 
 /// Binds an identifier to an own address.
 pub(super) fn bind(id: &IdObject, address: Wire) -> Result<()> {
-    id.send(&Bind {
-        id: id.handle(),
-        address,
-    })?;
+    id.send(&command::bind(id.handle(), address))?;
     query_addr(id)?;
     query_gid(id)
 }
@@ -106,12 +103,12 @@ pub(super) fn resolve_addr(
     peer: Wire,
     timeout_ms: u32,
 ) -> Result<()> {
-    id.send(&ResolveAddr {
-        id: id.handle(),
+    id.send(&command::resolve_addr(
+        id.handle(),
         timeout_ms,
         source,
         peer,
-    })?;
+    ))?;
     // SAFETY: the struct is the object's.
     let c = unsafe { &mut *id.c() };
     put(&mut c.route.addr.dst, &peer.bytes.0, peer.length);
@@ -154,11 +151,11 @@ pub(super) fn set_option(
     length: usize,
 ) -> Result<()> {
     id.send(&SetOption {
+        optval: value as u64,
         id: id.handle(),
         level: level as u32,
-        name: name as u32,
-        value,
-        length: u32::try_from(length).map_err(|_| Failure::INVALID)?,
+        optname: name as u32,
+        optlen: u32::try_from(length).map_err(|_| Failure::INVALID)?,
     })
 }
 

@@ -248,27 +248,20 @@ fn modify_qp_has_no_response_and_so_no_address() {
     assert_eq!(attributes, expected);
 }
 
-#[test]
-fn modify_qp_with_a_rate_limit_is_extended() {
-    let mut command = modify_qp();
-    command.rate_limit = Some(0x1234);
-    let (bytes, address) = buffer(&command);
-    let mut expected = words(&[0x8000_001a]);
-    expected.extend_from_slice([15u16, 1].as_bytes());
-    expected.extend(words(&[0, 0]));
-    expected.extend_from_slice(&[0; 8]);
-    expected.extend_from_slice(command.base.as_bytes());
-    expected.extend(words(&[0x1234, 0]));
-    assert_eq!(bytes, expected);
-    assert_ne!(address, 0);
-    let (_, attributes) = frame(&command, Spelling::Write);
-    assert_eq!(attributes[0], (2, 8, MANDATORY, 0x8000_001a));
-}
-
 /// Only the extended command has room for what a driver answers.
 #[test]
 fn modify_qp_with_a_drivers_data_is_extended() {
     let mut command = modify_qp();
+    command.driver = DriverData::output::<u64>();
+    let (bytes, address) = buffer(&command);
+    let mut expected = words(&[0x8000_001a]);
+    expected.extend_from_slice([15u16, 1].as_bytes());
+    expected.extend(words(&[0, 0]));
+    expected.extend_from_slice([0u16, 1, 0, 0].as_bytes());
+    expected.extend_from_slice(command.base.as_bytes());
+    expected.extend(words(&[0, 0]));
+    assert_eq!(bytes, expected);
+    assert_ne!(address, 0);
     command.driver = DriverData::exchange::<_, u64>(&0x1122_3344_u32);
     let (_, attributes) = frame(&command, Spelling::Write);
     assert_eq!(attributes[0], (2, 8, MANDATORY, 0x8000_001a));

@@ -3,7 +3,7 @@
 use uverbs_uapi::handle::PdHandle;
 
 use crate::command::samples::*;
-use crate::command::{AllocPd, Command, Destroy, Request};
+use crate::command::{AllocPd, Command, Destroy, DriverData, Request};
 
 fn text(command: &impl Command, spelling: Spelling) -> String {
     request(command, spelling).unwrap().to_string()
@@ -30,7 +30,7 @@ fn a_write_command_is_told_by_its_name() {
     );
     let mut command = modify_qp();
     assert!(text(&command, Spelling::Write).starts_with("write MODIFY_QP CORE_IN=[eeee"));
-    command.rate_limit = Some(1);
+    command.driver = DriverData::output::<u64>();
     assert!(text(&command, Spelling::Write).starts_with("write EX_MODIFY_QP"));
 }
 

@@ -7,6 +7,7 @@
 
 mod attribute;
 mod gid_table;
+#[cfg(feature = "topology")]
 mod place;
 
 use std::path::{Path, PathBuf};

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use super::attribute::{entries, nonsense, parsed, text};
 use super::{Sysfs, is_file_name};
+use crate::device::bandwidth::Bandwidth;
 use crate::device::failure::Failure;
 use crate::device::port::{Netdev, Port};
 use crate::device::topology::{
-    AdapterPort, Bandwidth, CpuList, Lag, NumaNode, PciAddress, PciLink, PciPath, Place,
+    AdapterPort, CpuList, Lag, NumaNode, PciAddress, PciLink, PciPath, Place,
 };
 
 impl Sysfs {

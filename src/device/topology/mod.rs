@@ -13,16 +13,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod bandwidth;
 mod cpus;
 mod near;
 mod pci;
 
-pub use bandwidth::Bandwidth;
 pub use cpus::{CpuList, NoCpuList};
 pub use near::{Distance, Near};
 pub use pci::{NoPciAddress, PciAddress, PciLink, PciPath};
 
+use super::bandwidth::Bandwidth;
 use super::failure::Failure;
 use super::port::Port;
 use super::sysfs::Sysfs;

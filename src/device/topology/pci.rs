@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Bandwidth;
+use crate::device::bandwidth::Bandwidth;
 
 /// The address of a function on the PCI bus, such as `0000:03:00.1`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

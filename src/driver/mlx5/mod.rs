@@ -214,12 +214,6 @@ impl contract::Driver for Device {
         Ok(None)
     }
 
-    /// Linux 6.1 calls it an invalid argument.
-    fn paces(&self) -> Result<()> {
-        let what = "a pace for queue pairs other than those of raw packets";
-        Err(Self::lacks(Verb::ModifyQp, what))
-    }
-
     fn without_ece(&self, verb: Verb) -> Error {
         let missing = format!(
             "{}, which Linux 5.8 and newer firmware brought",

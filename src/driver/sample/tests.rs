@@ -9,8 +9,8 @@ use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
 use super::Sample;
 use crate::alloc::ResourceType;
 use crate::command::{
-    AllocDm, CommandFd, CreateAh, CreateCq, CreateRssQp, CreateSrq, CreateWq, CreateXrcTarget,
-    DriverData, QpSpec, RegDmabufMr, RegMr, ReregMr, Route, SrqKind,
+    AllocDm, CommandFd, CreateAh, CreateCq, CreateSrq, CreateXrcTarget, DriverData, QpSpec,
+    RegDmabufMr, RegMr, ReregMr, Route, SrqKind,
 };
 use crate::device::DriverId;
 use crate::driver::contract::{self, Driver as _};
@@ -113,14 +113,14 @@ fn what_it_leaves_out_is_refused_by_name() {
         Verb::CreateSrq,
         "shared receive queues",
     );
-    let matching = SrqKind::TagMatching {
+    let xrc = SrqKind::Xrc {
+        xrcd: uverbs_uapi::handle::XrcdHandle(1),
         cq: CqHandle(1),
-        max_num_tags: 1,
     };
     refused(
-        device.create_srq(&fd, srq(matching), None, None),
+        device.create_srq(&fd, srq(xrc), None, None),
         Verb::CreateSrq,
-        "XRC or tag matching",
+        "XRC",
     );
     let ah = CreateAh {
         pd: PdHandle(1),
@@ -128,33 +128,6 @@ fn what_it_leaves_out_is_refused_by_name() {
         driver: driver(),
     };
     refused(device.create_ah(&fd, ah), Verb::CreateAh, "address handles");
-    let wq = CreateWq {
-        pd: PdHandle(1),
-        cq: CqHandle(1),
-        max_wr: 1,
-        max_sge: 1,
-        flags: Default::default(),
-        user_handle: 1,
-        event_fd: None,
-        driver: driver(),
-    };
-    refused(
-        device.create_wq(&fd, wq, None),
-        Verb::CreateWq,
-        "work queues",
-    );
-    let rss = CreateRssQp {
-        pd: PdHandle(1),
-        table: uverbs_uapi::handle::RwqIndTblHandle(1),
-        user_handle: 1,
-        event_fd: None,
-        driver: driver(),
-    };
-    refused(
-        device.create_rss_qp(&fd, &rss),
-        Verb::CreateQp,
-        "indirection tables",
-    );
     let target = CreateXrcTarget {
         xrcd: uverbs_uapi::handle::XrcdHandle(1),
         user_handle: 1,
@@ -193,7 +166,6 @@ fn what_it_leaves_out_is_refused_by_name() {
     refused(lag, Verb::QueryQpLagPort, "(LAG)");
     let lag = device.set_lag_port(&fd, qp, 1);
     refused(lag, Verb::ModifyQpLagPort, "(LAG)");
-    refused(device.paces(), Verb::ModifyQp, "a pace");
     lacking(&device.without_ece(Verb::QueryEce), Verb::QueryEce, "(ECE)");
     let others = Driver::select(Sample::ID, 3, "sample0").unwrap();
     refused(

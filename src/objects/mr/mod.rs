@@ -22,7 +22,7 @@ use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
-use uverbs_uapi::handle::{DmahHandle, MrHandle};
+use uverbs_uapi::handle::MrHandle;
 
 pub use crate::memory::{Memory, RawMemory, SharedMemory, WritableMemory};
 pub use crate::work::{
@@ -38,9 +38,8 @@ pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 pub use uverbs_uapi::enums::AdviseMrAdvice as Advice;
 
 use self::region::{Held, Region};
-use crate::command::{DriverData, RegMr, RegMrDmah};
+use crate::command::{DriverData, RegMr};
 use crate::context::Context;
-use crate::dmah::Dmah;
 use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Still;
 use crate::mw::Window;
@@ -124,7 +123,7 @@ impl Pd {
         memory: M,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        self.register_memory(memory, None, access, None)
+        self.register_memory(memory, None, access)
     }
 
     /// Memory for a work request, by the key and the address that the device knows, as C programs use them.
@@ -158,28 +157,7 @@ impl Pd {
         iova: u64,
         access: AccessFlags,
     ) -> Result<Mr<M>, RegisterError<M>> {
-        self.register_memory(memory, Some(iova), access, None)
-    }
-
-    /// Registers memory that the device accesses with the hints of a DMA handle.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pd::register`]; besides, the DMA handle belongs to another context, or the kernel (before
-    /// Linux 6.17) cannot register with one. Manual page: `ibv_reg_mr_ex(3)`.
-    #[doc(alias = "ibv_reg_mr_ex")]
-    pub fn register_dmah<M: Memory>(
-        &self,
-        memory: M,
-        access: AccessFlags,
-        dmah: &Dmah,
-    ) -> Result<Mr<M>, RegisterError<M>> {
-        let parts = [("the DMA handle", Some(dmah.context()))];
-        let subject = || Subject::the("MR");
-        if let Err(error) = self.context().check_parts(Verb::RegMr, subject, parts) {
-            return Err(RegisterError { memory, error });
-        }
-        self.register_memory(memory, None, access, Some(dmah.handle()))
+        self.register_memory(memory, Some(iova), access)
     }
 
     /// Registers memory under `iova`, or under its own address.
@@ -188,12 +166,11 @@ impl Pd {
         memory: M,
         iova: Option<u64>,
         access: AccessFlags,
-        dmah: Option<DmahHandle>,
     ) -> Result<Mr<M>, RegisterError<M>> {
         let mut memory = Still::new(memory);
         let (address, length) = memory.range();
         let iova = iova.unwrap_or(address.addr() as u64);
-        match self.register_range(address, length, M::WRITABLE, iova, access, dmah) {
+        match self.register_range(address, length, M::WRITABLE, iova, access) {
             Ok(region) => Ok(Mr {
                 held: Held::new(memory, region),
             }),
@@ -211,7 +188,6 @@ impl Pd {
         writable: bool,
         iova: u64,
         access: AccessFlags,
-        dmah: Option<DmahHandle>,
     ) -> Result<Region> {
         let access = without_unknown_options(access, self.context());
         let command = RegMr {
@@ -226,15 +202,9 @@ impl Pd {
         check_access(access, writable, length)
             .map_err(|why| Error::invalid(Verb::RegMr, Subject::the("MR"), why))?;
         let (driver, fd) = (self.context().driver(), self.context().fd());
-        let registered = match dmah {
-            None => driver.reg_mr(fd, command),
-            Some(dmah) => fd.execute(&RegMrDmah {
-                region: command,
-                dmah,
-            }),
-        };
-        let reply =
-            registered.map_err(|error| with_access(with_memlock(error), access, self.context()))?;
+        let reply = driver
+            .reg_mr(fd, command)
+            .map_err(|error| with_access(with_memlock(error), access, self.context()))?;
         Ok(Region {
             handle: reply.handle,
             lkey: LocalKey(reply.lkey),

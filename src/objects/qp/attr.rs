@@ -73,8 +73,6 @@ pub struct QpAttr {
     pub path_mig_state: Option<MigState>,
     /// The peer's QP number; 24 bits.
     pub dest_qpn: Option<u32>,
-    /// The rate limit in kilobits per second; 0 for no limit.
-    pub rate_limit: Option<u32>,
 }
 
 /// The path to migrate to.
@@ -96,12 +94,11 @@ impl QpAttr {
         self.to_abi().mask()
     }
 
-    /// The command that sets them. The pace counts among those that are set.
+    /// The command that sets them.
     #[inline]
     pub(crate) fn command(&self, qp: QpHandle, driver: DriverData) -> ModifyQp {
         let mut command = ModifyQp {
             base: self.to_abi(),
-            rate_limit: self.rate_limit,
             driver,
         };
         command.base.qp_handle = qp.0;
@@ -161,7 +158,6 @@ impl QpAttr {
             raw.path_mig_state = it.0 as u8;
         });
         set.put(Mask::DEST_QPN, self.dest_qpn, |it| raw.dest_qp_num = it);
-        set.put(Mask::RATE_LIMIT, self.rate_limit, |_| ());
         raw.attr_mask = set.0.bits();
     }
 }

@@ -531,10 +531,7 @@ impl QpShared {
         // Until the state is stored, so that a reset is before all this or behind it.
         let kernel = self.kernel();
         let from = self.check(&kernel, &change.core)?;
-        if attr.rate_limit.is_some() {
-            self.context().driver().paces()?;
-        }
-        self.change(&kernel, &mut change, attr.rate_limit, from)
+        self.change(&kernel, &mut change, from)
     }
 
     /// Takes it from RESET to RTS by these changes, all under the lock that [`Self::modify`] takes for each.
@@ -547,18 +544,12 @@ impl QpShared {
                 true => self.state(),
                 false => self.check(&kernel, &step.core)?,
             };
-            self.change(&kernel, step, None, from)
+            self.change(&kernel, step, from)
         })
     }
 
     /// Makes a change that has been checked, from a state to another than RESET.
-    fn change(
-        &self,
-        kernel: &KernelQp,
-        change: &mut WrittenModifyQp,
-        rate_limit: Option<u32>,
-        from: QpState,
-    ) -> Result<()> {
+    fn change(&self, kernel: &KernelQp, change: &mut WrittenModifyQp, from: QpState) -> Result<()> {
         change.core.qp_handle = kernel.handle().0;
         let raw = &change.core;
         let to = raw.state();
@@ -567,13 +558,9 @@ impl QpShared {
             true => kernel.backing().modify_data(),
             false => DriverData::default(),
         };
-        let changed = match rate_limit.is_none() && driver.is_empty() {
+        let changed = match driver.is_empty() {
             true => kernel.modify(change).map(|()| DriverReply::new()),
-            false => kernel.execute(&ModifyQp {
-                base: *raw,
-                rate_limit,
-                driver,
-            }),
+            false => kernel.execute(&ModifyQp { base: *raw, driver }),
         };
         let reply = match changed {
             Ok(reply) => reply,
@@ -813,22 +800,6 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// Limits the rate of a queue pair in the state RTS, in kilobits per second; 0 for no limit.
-    ///
-    /// # Errors
-    ///
-    /// The driver does not limit queue pairs of this transport
-    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)): rxe limits none, mlx5 those for raw packets.
-    /// Manual page: `ibv_modify_qp_rate_limit(3)`.
-    #[doc(alias = "ibv_modify_qp_rate_limit")]
-    pub fn set_rate_limit(&mut self, kilobits: u32) -> Result<()> {
-        self.modify(&QpAttr {
-            state: Some(QpState::RTS),
-            rate_limit: Some(kilobits),
-            ..QpAttr::default()
-        })
-    }
-
     /// Asks the kernel for all attributes.
     ///
     /// # Errors
@@ -932,7 +903,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             return Err(Error::invalid(
                 Verb::DestroyQp,
                 shared.subject(),
-                "a half of it is elsewhere, or flow rules lead to it",
+                "a half of it is elsewhere",
             ));
         }
         let mut kernel = (shared.kernel.write()).unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,7 @@
 //! Receiving takes two memberships. With [`Qp::attach_mcast`] the device delivers the group's datagrams to a
 //! queue pair. The network must bring them to the port first: on RoCE the host's IP stack must join the group
 //! ([`Context::join_ip_group`]), on InfiniBand the subnet manager must be asked
-//! ([`cm::join`](crate::cm::join) does either).
+//! (`cm::join` does either).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;

@@ -130,14 +130,10 @@ fn to_send_optional(transport: QpType) -> QpAttrMask {
 }
 
 fn while_sending(transport: QpType) -> QpAttrMask {
-    let connected = QpAttrMask::ALT_PATH
-        | QpAttrMask::ACCESS_FLAGS
-        | QpAttrMask::PATH_MIG_STATE
-        | QpAttrMask::RATE_LIMIT;
+    let connected = QpAttrMask::ALT_PATH | QpAttrMask::ACCESS_FLAGS | QpAttrMask::PATH_MIG_STATE;
     match transport {
-        QpType::UD => QpAttrMask::QKEY | QpAttrMask::RATE_LIMIT,
-        QpType::DRIVER => QpAttrMask::QKEY,
-        QpType::RAW_PACKET => QpAttrMask::RATE_LIMIT,
+        QpType::UD | QpType::DRIVER => QpAttrMask::QKEY,
+        QpType::RAW_PACKET => QpAttrMask::empty(),
         QpType::UC | QpType::XRC_SEND => connected,
         _ => connected | QpAttrMask::MIN_RNR_TIMER,
     }

@@ -162,10 +162,6 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::CloseXrcd, Errno::BUSY) => "QPs and SRQs are still in the XRC domain",
         (Verb::OpenQp, Errno::INVAL) => "the XRC domain has no target of this number",
         (Verb::CreateQp, Errno::PERM) => "QPs for raw packets need the capability CAP_NET_RAW",
-        (Verb::CreateFlow, Errno::PERM) => "flow rules need the capability CAP_NET_RAW",
-        (Verb::CreateFlow, Errno::INVAL) => {
-            "flow rules lead to QPs for raw packets or datagrams only, or a part of the rule is wrong"
-        }
         (Verb::AllocDm, Errno::INVAL) => {
             "the length is 0 or more than the device allocates in one piece, or the device lacks the alignment"
         }
@@ -174,13 +170,6 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::RegDmMr, Errno::INVAL) => {
             "the range does not lie within the DM, or the device does not have the access"
         }
-        (Verb::DestroyWq, Errno::BUSY) => "indirection tables still lead to the WQ",
-        (Verb::DestroyRwqIndTable, Errno::BUSY) => "QPs still receive through the table",
-        (Verb::CreateWq | Verb::ModifyWq, Errno::INVAL) => {
-            "a number exceeds the device's limits, or the WQ is in another state"
-        }
-        (Verb::DestroyCounters, Errno::BUSY) => "flow rules still count in the set",
-        (Verb::ReadCounters, Errno::INVAL) => "the set is bound to nothing, or has fewer counters",
         (Verb::CreateId, Errno::INVAL) => "the kernel does not have this port space",
         (Verb::BindAddr | Verb::ResolveAddr, Errno::ADDRNOTAVAIL) => {
             "this host does not have the address, or a wildcard shares the port with it"

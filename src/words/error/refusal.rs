@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+#[cfg(feature = "cm")]
 use uverbs_uapi::rdma_cm as abi;
 
 /// A peer's refusal of a connection.
@@ -45,6 +46,7 @@ pub enum RejectReason {
     Other(u16),
 }
 
+#[cfg(feature = "cm")]
 impl RejectReason {
     /// The reason of a connected queue pair's peer.
     pub(crate) fn of_connection(number: u16) -> Self {

@@ -148,10 +148,6 @@ verbs! {
     AllocDm = "alloc_dm",
     /// Frees device memory.
     FreeDm = "free_dm",
-    /// Allocates a DMA handle.
-    AllocDmah = "alloc_dmah",
-    /// Frees a DMA handle.
-    FreeDmah = "dealloc_dmah",
     /// Imports device memory by its handle.
     ImportDm = "import_dm",
     /// Exports device memory as a dma-buf.
@@ -160,26 +156,6 @@ verbs! {
     RegDmMr = "reg_dm_mr",
     /// Allocates the null memory region, which discards writes.
     AllocNullMr = "alloc_null_mr",
-    /// Creates a work queue.
-    CreateWq = "create_wq",
-    /// Changes a work queue.
-    ModifyWq = "modify_wq",
-    /// Destroys a work queue.
-    DestroyWq = "destroy_wq",
-    /// Creates a table that spreads packets over work queues.
-    CreateRwqIndTable = "create_rwq_ind_table",
-    /// Destroys a table that spreads packets over work queues.
-    DestroyRwqIndTable = "destroy_rwq_ind_table",
-    /// Creates a rule that sends packets to a queue pair.
-    CreateFlow = "create_flow",
-    /// Destroys a flow rule.
-    DestroyFlow = "destroy_flow",
-    /// Creates a set of counters.
-    CreateCounters = "create_counters",
-    /// Reads a set of counters.
-    ReadCounters = "read_counters",
-    /// Destroys a set of counters.
-    DestroyCounters = "destroy_counters",
     /// Reads the device's clock.
     QueryRtValues = "query_rt_values_ex",
     /// Asks what the device's clock means in time of day.

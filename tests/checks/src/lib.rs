@@ -2,6 +2,8 @@
 //!
 //! A test makes the list anew and compares. [`UPDATE`] writes what it found instead.
 
+pub mod lines;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;

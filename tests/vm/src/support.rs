@@ -30,7 +30,7 @@ driver (`lifecycle removal`, `lifecycle unplug`).
 On arm64 the programs named in `arm64-tests` of [Cargo.toml](../Cargo.toml) run with Linux 7.3, with pages of
 4 KiB and of 16 KiB. They show the same, except that the kernel shows the adapter's clock only on pages of 4 KiB.
 
-Not in the table, because no driver of this library has it: raw packets, work queues and indirection tables (RSS),
+Not in the table, because the library does not have it: raw packets, work queues and indirection tables (RSS),
 tag matching, flow steering, counters, DMA handles, and rate limits.
 ";
 

@@ -131,11 +131,12 @@ impl QpConnectionConfig {
     }
 }
 
-/// Those attributes that the mask names. Alternate paths and new capacities are refused.
+/// Those attributes that the mask names. Alternate paths, new capacities and rate limits are refused.
 pub(crate) fn attributes(attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<QpAttr> {
     type Mask = ibv_qp_attr_mask;
     let known = Mask::all()
         .difference(Mask::IBV_QP_ALT_PATH)
+        .difference(Mask::IBV_QP_RATE_LIMIT)
         .difference(Mask::IBV_QP_CAP);
     let unknown = mask.0 & !known.0;
     if unknown != 0 {
@@ -167,7 +168,6 @@ pub(crate) fn attributes(attr: &ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<Q
         path_mig_state: named(Mask::IBV_QP_PATH_MIG_STATE)
             .then_some(MigState(attr.path_mig_state as u32)),
         dest_qpn: named(Mask::IBV_QP_DEST_QPN).then_some(attr.dest_qp_num),
-        rate_limit: named(Mask::IBV_QP_RATE_LIMIT).then_some(attr.rate_limit),
         alt_path: None,
     })
 }

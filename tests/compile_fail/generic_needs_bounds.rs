@@ -1,9 +1,9 @@
 //! Code over any transport has to say what it needs of it.
 
-use uverbs::transport::{Connected, RdmaRead};
+use uverbs::transport::{Peer, RdmaRead, Reaches};
 use uverbs::{LocalSlice, Qp, RemoteSlice, Ud};
 
-fn read<T: Connected + RdmaRead>(qp: &mut Qp<T>, here: LocalSlice<'_>, there: RemoteSlice) {
+fn read<T: Reaches<Peer> + RdmaRead>(qp: &mut Qp<T>, here: LocalSlice<'_>, there: RemoteSlice) {
     let mut batch = qp.batch();
     let _ = batch.unsignaled(0).read(here, there);
 }

@@ -1,13 +1,12 @@
-//! What has been rung is the device's: no more can be said about a request.
+//! What has been rung is the device's: a request that was started before is not added any more.
 
 use uverbs::{Inline, PostError, Qp, Rc};
 
 fn post(qp: &mut Qp<Rc>) -> Result<(), PostError> {
     let mut batch = qp.batch();
-    let request = batch.unsignaled(0).send(Inline(b"hello"))?;
+    let request = batch.signaled(7);
     batch.ring()?;
-    request.signaled(7);
-    Ok(())
+    request.send(Inline(b"hello"))
 }
 
 fn main() {}

@@ -1,12 +1,12 @@
 //! One batch at a time: posting borrows the queue exclusively.
 
-use uverbs::{PostError, Qp, Rc};
+use uverbs::{Inline, PostError, Qp, Rc};
 
 fn post(qp: &mut Qp<Rc>) -> Result<(), PostError> {
     let mut first = qp.batch();
     let mut second = qp.batch();
-    first.send_inline(b"first")?;
-    second.send_inline(b"second")?;
+    first.signaled(1).send(Inline(b"first"))?;
+    second.signaled(2).send(Inline(b"second"))?;
     Ok(())
 }
 

@@ -95,10 +95,7 @@ impl<'b, 'q, T: Transport> Request<'b, 'q, T> {
     /// # Ok(()) }
     /// ```
     #[inline(always)]
-    pub fn to<D: Names>(self, to: D) -> Request<'b, 'q, T, D>
-    where
-        T: Reaches<D>,
-    {
+    pub fn to<D: Names>(self, to: D) -> Request<'b, 'q, T, D> {
         let Self {
             queue,
             checks,

@@ -32,7 +32,7 @@
 //! | opening a device | [`open`], [`devices`], [`device::topology`] |
 //! | memory | [`Pd::register`], [`Mr`] |
 //! | queue pairs and connecting them | [`Pd::create_qp`], [`Qp::connect`]; by IP address: [`cm`] |
-//! | posting | [`Qp::batch`], [`Qp::post`], [`Qp::one`], [`Qp::recv`], [`Srq::recv`] |
+//! | posting | [`Qp::batch`], [`Qp::post`], [`Qp::one`], [`Qp::recv_batch`], [`Srq::batch`] |
 //! | completions and waiting for them | [`Cq::poll`], [`Cq::wait`], [`CompletionChannel`] |
 //! | datagrams and multicast | [`Qp::activate`], [`Ah`], [`Qp::attach_mcast`] |
 //! | async programs | [`aio`], with buffers of [`buf`] |

@@ -235,8 +235,8 @@ impl SendQueue {
         }
     }
 
-    /// Rings by a copy of the last WQE, if it is alone, takes `blocks` and lies in one piece; else by its first
-    /// 8 bytes.
+    /// Rings by a copy of the last WQE, if it is alone, takes `blocks` and lies in one piece; else by its
+    /// first 8 bytes.
     ///
     /// # Safety
     ///

@@ -341,7 +341,8 @@ impl Checks {
         }
     }
 
-    /// Refuses a request if the queue pair does not send: the one place where that is asked, for every driver.
+    /// Refuses a request if the queue pair does not send: the one place where that is asked, whatever the
+    /// driver.
     #[inline(always)]
     fn check_sends(&mut self) -> Result<(), PostError> {
         if !self.sends {

@@ -25,7 +25,8 @@
 //!
 //! # Where to start
 //!
-//! The [guide] introduces everything in the order of use.
+//! The [guide] introduces everything in the order of use. Who knows libibverbs, librdmacm, rust-ibverbs or
+//! sideway finds each call's name here in [migration].
 //!
 //! | for | see |
 //! |---|---|
@@ -147,3 +148,6 @@ pub use work::{LocalSlice, PostError, RemoteSlice};
 
 #[doc = include_str!("../docs/guide.md")]
 pub mod guide {}
+
+#[doc = include_str!("../docs/migration.md")]
+pub mod migration {}

@@ -25,14 +25,15 @@
 //!
 //! # Where to start
 //!
-//! The [guide] introduces everything in the order of use.
+//! The [guide] introduces everything in the order of use. Who knows libibverbs, librdmacm, rust-ibverbs or
+//! sideway finds each call's name here in [migration].
 //!
 //! | for | see |
 //! |---|---|
 //! | opening a device | [`open`], [`devices`], [`device::topology`] |
 //! | memory | [`Pd::register`], [`Mr`] |
 //! | queue pairs and connecting them | [`Pd::create_qp`], [`Qp::connect`]; by IP address: [`cm`] |
-//! | posting | [`Qp::batch`], [`Qp::post`], [`Qp::one`], [`Qp::recv`], [`Srq::recv`] |
+//! | posting | [`Qp::batch`], [`Qp::post`], [`Qp::one`], [`Qp::recv_batch`], [`Srq::batch`] |
 //! | completions and waiting for them | [`Cq::poll`], [`Cq::wait`], [`CompletionChannel`] |
 //! | datagrams and multicast | [`Qp::activate`], [`Ah`], [`Qp::attach_mcast`] |
 //! | async programs | [`aio`], with buffers of [`buf`] |
@@ -147,3 +148,6 @@ pub use work::{LocalSlice, PostError, RemoteSlice};
 
 #[doc = include_str!("../docs/guide.md")]
 pub mod guide {}
+
+#[doc = include_str!("../docs/migration.md")]
+pub mod migration {}

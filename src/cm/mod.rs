@@ -7,7 +7,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use uverbs::{Caps, Rc, cm::{self, Params, Pending}};
+//! use uverbs::{Caps, Inline, Rc, cm::{self, Params, Pending}};
 //!
 //! let limit = Duration::from_secs(5);
 //! let resolved = cm::resolve::<Rc>("10.9.0.2:4420")?.start()?.within(limit)?;
@@ -15,7 +15,7 @@
 //! let (pd, mut cq) = (context.alloc_pd()?, context.create_cq(64)?);
 //! let qp = pd.create_qp(&cq, Caps::default())?;
 //! let mut connection = resolved.connect(qp, &Params::default(), b"hello")?.within(limit)?;
-//! connection.post(|request| request.send(Inline(b"first")).map(drop))?;
+//! connection.one(1).send(Inline(b"first"))?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -31,7 +31,7 @@
 //! private data of the acceptance.
 //!
 //! ```no_run
-//! use uverbs::{Caps, cm::{self, Params, Pending}, transport::Xrc, xrcd::XrcTarget};
+//! use uverbs::{Caps, Inline, PeerSrq, cm::{self, Params, Pending}, transport::Xrc, xrcd::XrcTarget};
 //!
 //! # fn receive() -> Result<(), Box<dyn std::error::Error>> {
 //! let request = cm::listen::<XrcTarget>("10.9.0.2:4420")?.start()?.next()?;
@@ -50,7 +50,7 @@
 //! let mut initiator = way.connect(qp, &Params::default(), b"")?.wait()?;
 //! let number = initiator.private_data().first_chunk().copied().unwrap_or_default();
 //! let number = u32::from_be_bytes(number);
-//! initiator.post(|batch| batch.to_srq(number).send_inline(b"first").map(drop))?;
+//! initiator.one(1).to(PeerSrq(number)).send(Inline(b"first"))?;
 //! # Ok(()) }
 //! ```
 //!

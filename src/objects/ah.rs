@@ -196,7 +196,7 @@ impl Pd {
 /// [`Qp::state`]: crate::Qp::state
 ///
 /// ```no_run
-/// use uverbs::{AddressVector, Caps, ConnectOptions, Ud};
+/// use uverbs::{Caps, ConnectOptions, Inline, Ud};
 /// # fn greet(pd: &uverbs::Pd, cq: &uverbs::Cq, peer: &uverbs::Endpoint) -> uverbs::Result<()> {
 /// const QKEY: u32 = 0x1111_1111;
 /// let options = ConnectOptions::default();

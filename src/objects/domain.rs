@@ -48,7 +48,7 @@ impl Context {
 /// it is dropped, nobody can post to its queue pairs; receiving, polling and everything else still works.
 ///
 /// ```no_run
-/// # use uverbs::{Caps, Cq, InDomain, Qp, Rc};
+/// # use uverbs::{Caps, Cq, InDomain, Inline, Qp, Rc};
 /// # fn per_thread(context: &uverbs::Context, pd: &uverbs::Pd, cq: &Cq) -> uverbs::Result<()> {
 /// for _ in 0..4 {
 ///     let mut td = context.alloc_td();
@@ -58,7 +58,7 @@ impl Context {
 ///         .collect::<Result<_, _>>()?;
 ///     std::thread::spawn(move || -> Result<(), uverbs::PostError> {
 ///         for qp in &mut qps {
-///             let mut batch = qp.send(&mut td)?;
+///             let mut batch = qp.batch(&mut td)?;
 ///             batch.signaled(1).send(Inline(b"hello"))?;
 ///             batch.ring()?;
 ///         }

@@ -1,9 +1,9 @@
 //! Memory windows: keys to a part of a memory region that can be given to peers and revoked quickly, by a
 //! work request instead of a system call.
 //!
-//! A window is allocated here and bound by [`Batch::bind_mw`](crate::Batch::bind_mw) or
-//! [`Batch::bind_mw_as`](crate::Batch::bind_mw_as). There are two types. Windows of [`Type1`] belong to their
-//! protection domain, get their next key from the library, and are revoked by binding them again or to
+//! A window is allocated here and bound by [`Request::bind_mw`](crate::Request::bind_mw) or
+//! [`Request::bind_mw_as`](crate::Request::bind_mw_as). There are two types. Windows of [`Type1`] belong to
+//! their protection domain, get their next key from the library, and are revoked by binding them again or to
 //! nothing. Windows of [`Type2`] belong to the queue pair that they were bound on, get their key from the
 //! user, and are revoked by invalidating the key, locally or by the peer.
 
@@ -85,9 +85,9 @@ impl Pd {
 /// for it, for nearly a minute (seen on Linux 7.2; `rxe_do_bind_mw` in `rxe_mw.c`, `__rxe_cleanup` in
 /// `rxe_pool.c`). In a struct that has both, put the window's field before the queue pair's. The library
 /// cannot check the order: a bind may have failed, and a window may have been invalidated by the peer
-/// ([`Batch::send_inv`](crate::Batch::send_inv)) or by its key alone
-/// ([`Batch::local_inv`](crate::Batch::local_inv)); then the queue pair may be destroyed first. On soft-RoCE
-/// a reset of the queue pair closes the window ([`Qp::reset`](crate::Qp::reset)).
+/// ([`Request::send_inv`](crate::Request::send_inv)) or by its key alone
+/// ([`Request::local_inv`](crate::Request::local_inv)); then the queue pair may be destroyed first. On
+/// soft-RoCE a reset of the queue pair closes the window ([`Qp::reset`](crate::Qp::reset)).
 ///
 /// ```no_run
 /// use uverbs::{Access, Rc, mr::RemoteKey, mw::Type1};

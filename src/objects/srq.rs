@@ -218,7 +218,7 @@ pub struct SrqInfo {
 /// for id in 0..1024 {
 ///     batch.post_empty(id)?;
 /// }
-/// batch.ring()?;
+/// batch.ring();
 /// let mut connections = Vec::new();
 /// for number in 0..100 {
 ///     let qp = pd.qp(cq).srq(&srq).user_data(number).caps(Caps::default());

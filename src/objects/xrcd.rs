@@ -9,7 +9,7 @@
 //! the type [`Xrc`](crate::transport::Xrc).
 //!
 //! ```no_run
-//! use uverbs::{Caps, Endpoint, transport::Xrc, xrcd::XrcdFile};
+//! use uverbs::{Caps, Endpoint, Inline, PeerSrq, transport::Xrc, xrcd::XrcdFile};
 //! # use std::os::fd::AsFd;
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 //! # fn exchange(ours: Endpoint) -> Result<Endpoint> { unimplemented!("{ours}") }

@@ -671,7 +671,7 @@ impl Drop for QpShared {
 /// closed.
 ///
 /// ```no_run
-/// use uverbs::{Caps, Endpoint, Rc};
+/// use uverbs::{Caps, Endpoint, Inline, Rc};
 /// # use uverbs::{Cq, Pd};
 /// # fn connect(pd: &Pd, cq: &Cq, exchange: impl Fn(Endpoint) -> Endpoint) -> uverbs::Result<()> {
 /// let mut qp = pd.create_qp::<Rc>(cq, Caps::default())?;
@@ -680,7 +680,7 @@ impl Drop for QpShared {
 ///
 /// let mut receives = qp.recv_batch();
 /// receives.post_empty(1)?;
-/// receives.ring()?;
+/// receives.ring();
 /// qp.post(|batch| {
 ///     batch.signaled(2).send(Inline(b"hello"))?;
 ///     Ok(())

@@ -79,7 +79,7 @@ pub enum PostError {
         transport: QpType,
     },
     /// A request on a datagram QP has no destination, or one of XRC names no shared receive queue of the peer
-    /// ([`Batch::to_srq`](crate::Batch::to_srq)), or one on another QP has either.
+    /// ([`Request::to`](crate::Request::to)), or one on another QP has either.
     Destination,
     /// The queue pair receives from a shared receive queue: post there.
     SharedReceive,

@@ -45,16 +45,108 @@ fn links_lead_to_files() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Catches a link in the guide that works in the repository and is broken in the crate's documentation, which
-/// shows the guide without the other documents.
+/// Catches a link that works in the repository and is broken in the crate's documentation, which shows these
+/// pages without the other documents.
 #[test]
-fn the_guide_stands_alone() {
-    let text = fs::read_to_string(workspace().join("docs/guide.md")).unwrap();
-    let links = links(&text);
-    let away = links
+fn the_pages_of_the_crate_stand_alone() {
+    for page in ["docs/guide.md", "docs/migration.md"] {
+        let text = fs::read_to_string(workspace().join(page)).unwrap();
+        let links = links(&text);
+        let away = links
+            .iter()
+            .filter(|link| !link.starts_with('#') && !link.contains("://"));
+        assert_eq!(away.collect::<Vec<_>>(), Vec::<&&str>::new(), "{page}");
+    }
+}
+
+/// A line of the public interface's snapshot without what stands in `<>`, so that methods of `Qp<T, M>` begin
+/// with `Qp::`.
+fn without_generics(line: &str) -> String {
+    let mut depth = 0;
+    let mut before = ' ';
+    let mut plain = String::new();
+    for c in line.chars() {
+        match c {
+            '<' => depth += 1,
+            '>' if before != '-' => depth -= 1,
+            _ if depth == 0 => plain.push(c),
+            _ => {}
+        }
+        before = c;
+    }
+    plain
+}
+
+/// What stands before each mention of an item, without mentions of items whose names are longer.
+fn before_each<'t>(interface: &'t str, item: &str) -> Vec<&'t str> {
+    let goes_on = |next: char| next.is_alphanumeric() || next == '_';
+    let found = interface.match_indices(item);
+    let whole = found.filter(|(at, item)| !interface[at + item.len()..].starts_with(goes_on));
+    whole.map(|(at, _)| &interface[..at]).collect()
+}
+
+/// Whether the public interface has this item, at the crate's root or in one of the modules. `aio` has types
+/// of its own by the names of others, so it must be named.
+fn is_public(interface: &str, item: &str) -> bool {
+    before_each(interface, item).iter().any(|before| {
+        let path = before.strip_suffix("::").unwrap_or_default();
+        let is_module = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+        let module = path.rsplit_once(" uverbs::").map(|(_, module)| module);
+        path.ends_with(" uverbs") || module.is_some_and(|name| name != "aio" && is_module(name))
+    })
+}
+
+/// The items in the last of the four columns of docs/migration.md's tables.
+fn here(text: &str) -> Vec<&str> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| "));
+    let cells =
+        rows.filter_map(|row| Some(row.strip_suffix(" |")?.split(" | ").collect::<Vec<_>>()));
+    let rows = cells.filter(|cells| cells[0] != "C");
+    rows.flat_map(|cells| {
+        assert_eq!(cells.len(), 4, "{cells:?}");
+        cells[3].split('`').skip(1).step_by(2)
+    })
+    .collect()
+}
+
+/// Catches a name in docs/migration.md that the library does not have, or no longer.
+#[test]
+fn the_names_of_the_migration_table_exist() {
+    let text = fs::read_to_string(workspace().join("docs/migration.md")).unwrap();
+    let snapshot = fs::read_to_string(workspace().join("tests/checks/uverbs.txt")).unwrap();
+    let interface: String = snapshot
+        .lines()
+        .map(|line| without_generics(line) + "\n")
+        .collect();
+    let items = here(&text);
+    assert!(items.len() >= 150, "only {} items are named", items.len());
+    let missing: Vec<_> = items
         .iter()
-        .filter(|link| !link.starts_with('#') && !link.contains("://"));
-    assert_eq!(away.collect::<Vec<_>>(), Vec::<&&str>::new());
+        .filter(|item| !is_public(&interface, item))
+        .collect();
+    assert!(missing.is_empty(), "{missing:#?}");
+}
+
+#[test]
+fn items_of_the_interface_are_found() {
+    let lines = [
+        "pub struct uverbs::Qp<T, M>",
+        "pub fn uverbs::Qp<T, M>::fail(&mut self) -> uverbs::Result<()>",
+        "pub fn uverbs::aio::Qp<T>::send(&mut self)",
+        "pub fn uverbs::cm::Link::disconnect(&self)",
+        "pub fn uverbs::aio::Sender<T>::room(&self)",
+    ];
+    let interface = lines.map(without_generics).join("\n");
+    for item in ["Qp", "Qp::fail", "aio::Qp::send", "Link::disconnect"] {
+        assert!(is_public(&interface, item), "{item}");
+    }
+    for item in ["Qp::fai", "p::fail", "Qp::send", "Sender::room"] {
+        assert!(!is_public(&interface, item), "{item}");
+    }
+    assert_eq!(
+        here("| C | a | b | here |\n| `x` | — | `y` | `Qp::fail`, or `Z` |"),
+        ["Qp::fail", "Z"]
+    );
 }
 
 /// The glossary is a page.

@@ -84,7 +84,11 @@ unsafe fn post<D: Listed, Q: contract::RecvQueue>(
             count => {
                 // SAFETY: by this function's contract.
                 let sges = unsafe { list(request.sg_list, count) };
-                let outcome = queue.write(written, request.wr_id, sges);
+                // Most have one slice: for these there is code without loops.
+                let outcome = match sges {
+                    [one] => queue.write(written, request.wr_id, slice::from_ref(one)),
+                    _ => queue.write(written, request.wr_id, sges),
+                };
                 outcome.map_err(Failure::from)
             }
         };

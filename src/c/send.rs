@@ -1,6 +1,7 @@
 //! Posting send requests by lists of them (`ibv_post_send`).
 
 use std::ffi::{c_int, c_void};
+use std::ptr::with_exposed_provenance;
 use std::slice;
 
 use uverbs_uapi::enums::WrOpcode;
@@ -222,19 +223,26 @@ unsafe fn write<D: Listed>(
     {
         return Err(Failure::INVALID);
     }
-    let payload = match flags.contains(SendFlags::INLINE) {
-        // SAFETY: the program has the bytes there.
-        true => Payload::InlineSges(unsafe { Pieces::new(sges) }),
-        false => Payload::Sges(sges),
-    };
-    let request = WorkRequest {
+    let with = |payload| WorkRequest {
         wr_id: request.wr_id,
         flags: flags.intersection(FLAGS),
         operation,
         to,
         payload,
     };
-    let written = queue.write(at, request);
+    // Most have one slice: for these there is code without loops.
+    let written = match (flags.contains(SendFlags::INLINE), sges) {
+        (false, [one]) => queue.write(at, with(Payload::Sges(slice::from_ref(one)))),
+        (false, _) => queue.write(at, with(Payload::Sges(sges))),
+        (true, [one]) => {
+            let from = with_exposed_provenance::<c_void>(one.addr as usize);
+            // SAFETY: the program has the bytes there.
+            let bytes = unsafe { bytes(from, one.length as usize) };
+            queue.write(at, with(Payload::Inline(bytes)))
+        }
+        // SAFETY: as above.
+        (true, _) => queue.write(at, with(Payload::InlineSges(unsafe { Pieces::new(sges) }))),
+    };
     written.map_err(|error| Failure::of_request(error, &qp.refusals))
 }
 

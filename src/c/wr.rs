@@ -293,12 +293,11 @@ impl Session {
         }
     }
 
-    /// Writes a request that has begun into the ring, once it is known where it goes. For the usual
-    /// operations of a connected queue pair there is code that writes this operation and no other.
+    /// Writes a request that has begun, on a connected queue pair. For the usual operations there is code that
+    /// writes this operation and no other.
     #[inline(always)]
     fn end<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
         match self.request.operation {
-            _ if qp.names_destination => self.end_any::<D>(qp, queue, payload),
             Operation::Write { remote } => {
                 self.write::<D>(qp, queue, Operation::Write { remote }, None, payload)
             }
@@ -307,7 +306,7 @@ impl Session {
         }
     }
 
-    /// As [`Self::end`], of any operation.
+    /// As [`Self::end`], of any operation on any queue pair, once it is known where it goes.
     #[inline(never)]
     fn end_any<D: Listed>(
         &mut self,
@@ -369,16 +368,26 @@ impl Session {
         }
     }
 
-    /// Takes a payload: writes the request that has begun, or saves it until its address comes. What changes
-    /// keys goes nowhere.
+    /// Takes a payload: writes the request that has begun, or saves it until its address comes.
     #[inline(always)]
     fn carry<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
-        if !self.has_begun() {
-            return;
+        match self.has_begun() {
+            false => {}
+            true if qp.names_destination => self.carry_there::<D>(qp, queue, payload),
+            true => self.end::<D>(qp, queue, payload),
         }
-        let goes_nowhere = !qp.names_destination || changes_keys(self.request.operation);
-        if goes_nowhere || self.to.is_some() {
-            return self.end::<D>(qp, queue, payload);
+    }
+
+    /// As [`Self::carry`], where requests name their destinations. What changes keys goes nowhere.
+    #[inline(never)]
+    fn carry_there<D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        payload: Payload<'_>,
+    ) {
+        if changes_keys(self.request.operation) || self.to.is_some() {
+            return self.end_any::<D>(qp, queue, payload);
         }
         self.payload = match payload {
             Payload::Sges(sges) => Some(Saved::Sges(sges.into())),
@@ -428,8 +437,8 @@ unsafe fn address<D: Listed>(c: *mut ibv_qp_ex, addressing: Addressing, to: Addr
     session.to = Some(to);
     match session.payload.take() {
         None => {}
-        Some(Saved::Sges(sges)) => session.end::<D>(qp, queue, Payload::Sges(&sges)),
-        Some(Saved::Inline(bytes)) => session.end::<D>(qp, queue, Payload::Inline(&bytes)),
+        Some(Saved::Sges(sges)) => session.end_any::<D>(qp, queue, Payload::Sges(&sges)),
+        Some(Saved::Inline(bytes)) => session.end_any::<D>(qp, queue, Payload::Inline(&bytes)),
     }
 }
 

@@ -26,7 +26,10 @@ pub(crate) struct WorkRequest<'a, A> {
 }
 
 /// What a send work request does.
+///
+/// Its tag has a place of its own: what a C program's calls keep of a request is looked at in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Operation {
     Send,
     SendImm {
@@ -237,7 +240,10 @@ impl Element for Sge {
 
 /// Bytes of this process at several places, by their addresses; the keys do not count.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pieces<'a>(&'a [Sge]);
+pub(crate) struct Pieces<'a> {
+    list: &'a [Sge],
+    length: usize,
+}
 
 impl<'a> Pieces<'a> {
     /// The bytes at these addresses.
@@ -246,15 +252,17 @@ impl<'a> Pieces<'a> {
     ///
     /// All of them can be read as long as this value and its copies are used.
     #[cfg(feature = "c-abi")]
+    #[inline(always)]
     pub(crate) unsafe fn new(list: &'a [Sge]) -> Self {
-        Self(list)
+        let lengths = list.iter().map(|piece| piece.length as usize);
+        let length = lengths.fold(0, usize::saturating_add);
+        Self { list, length }
     }
 
     /// How many there are, or as many as a number holds.
     #[inline(always)]
     pub(crate) fn len(self) -> usize {
-        let lengths = self.0.iter().map(|piece| piece.length as usize);
-        lengths.fold(0, usize::saturating_add)
+        self.length
     }
 
     /// Copies them, one piece after the other.
@@ -264,7 +272,7 @@ impl<'a> Pieces<'a> {
     /// There is room for [`Self::len`] bytes.
     #[inline(always)]
     pub(crate) unsafe fn copy_to(self, mut to: NonNull<u8>) {
-        for piece in self.0 {
+        for piece in self.list {
             let from = with_exposed_provenance::<u8>(piece.addr as usize);
             let length = piece.length as usize;
             // An address of no bytes may be NULL.

@@ -33,10 +33,10 @@ use compio_runtime::Runtime;
 use compio_runtime::fd::PollFd;
 
 use super::cq::{Cq, Wait};
-use super::watched::{finish_before, is_readable};
+use super::watched::finish_before;
 use crate::cm::{Failed, Pending};
 use crate::error::Error;
-use crate::readable::Readable;
+use crate::readable::{Readable, is_readable};
 
 /// Waits for a file to be readable, by compio's driver. Each watches one file, by a duplicate of its
 /// descriptor.

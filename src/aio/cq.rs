@@ -19,7 +19,10 @@ use crate::channel::CompletionChannel;
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::flight::Flight;
-use crate::readable::Readable;
+use crate::readable::{Readable, Watching};
+
+/// How often whoever spins asks whether the device has been removed: the ring does not say it.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// How a pump waits when there are no completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,17 +202,18 @@ impl Cq {
 
     async fn serve_until_failure(
         &self,
-        mut by: impl Readable,
+        by: impl Readable,
         wait: Wait,
     ) -> Result<std::convert::Infallible> {
         let _hand_over = HandOver(self);
+        let mut by = Watching(by);
         loop {
             self.spin(wait).await?;
             if !self.lock().arm()? {
                 continue;
             }
             while !self.drain_events()? {
-                let waited = poll_fn(|cx| by.poll_readable(self.0.channel.as_fd(), cx)).await;
+                let waited = poll_fn(|cx| by.0.poll_readable(self.0.channel.as_fd(), cx)).await;
                 waited.map_err(|error| unwatched(&error))?;
             }
         }
@@ -224,11 +228,18 @@ impl Cq {
             return Ok(());
         };
         let mut last = Instant::now();
+        let mut looked = last;
         loop {
-            if self.pump_here()? {
-                last = Instant::now();
-            } else if last.elapsed() >= limit {
+            let pumped = self.pump_here()?;
+            let now = Instant::now();
+            if pumped {
+                last = now;
+            } else if now - last >= limit {
                 return Ok(());
+            }
+            if now - looked >= LOOK {
+                self.look_for_device()?;
+                looked = now;
             }
             yield_now().await;
         }
@@ -266,6 +277,7 @@ impl Cq {
         let waker = parker.waker();
         let mut cx = TaskContext::from_waker(&waker);
         let mut last = Instant::now();
+        let mut looked = last;
         loop {
             if parker.is_woken() {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
@@ -275,6 +287,10 @@ impl Cq {
             }
             let pumped = self.pump_here()?;
             let spins = matches!(wait, Wait::Spin(limit) if last.elapsed() < limit);
+            if spins && looked.elapsed() >= LOOK {
+                self.look_for_device()?;
+                looked = Instant::now();
+            }
             if pumped || spins || parker.is_waiting_to_poll() {
                 continue;
             }

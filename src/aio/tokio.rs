@@ -31,10 +31,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
 use super::cq::{Cq, Wait};
-use super::watched::{finish_before, is_readable};
+use super::watched::finish_before;
 use crate::cm::{Failed, Pending};
 use crate::error::Error;
-use crate::readable::Readable;
+use crate::readable::{Readable, is_readable};
 
 /// Waits for a file to be readable, by tokio's reactor. Each watches one file, by a duplicate of its
 /// descriptor.

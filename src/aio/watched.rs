@@ -1,23 +1,13 @@
 //! What the runtimes that this module knows have in common.
 
 use std::future::{Future, poll_fn};
-use std::io;
-use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-
 use super::error::timed_out;
 use crate::cm::{Failed, Pending};
 use crate::readable::Readable;
-
-/// Whether a file is readable now.
-pub(super) fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    Ok(poll(&mut files, Some(&Timespec::default()))? > 0)
-}
 
 /// Waits for something of the connection manager until `sleep` ends, which it does after so long, and cancels
 /// it then.

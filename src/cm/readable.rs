@@ -11,7 +11,7 @@ use super::pending::{Failed, Pending, Step};
 use super::space::Listens;
 use super::{Link, Listener, Request};
 use crate::error::{Cause, Errno, Error, Result, Verb};
-use crate::readable::Readable;
+use crate::readable::{Readable, Watching};
 
 /// A step in progress as a future. Dropping it cancels the step.
 #[derive(Debug)]
@@ -90,15 +90,6 @@ fn cause(error: &io::Error) -> Cause {
     Cause::Os(Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
 
-/// What waits for a file as long as a future is there.
-struct Lent<'w, W: Readable>(&'w mut W);
-
-impl<W: Readable> Drop for Lent<'_, W> {
-    fn drop(&mut self) {
-        self.0.done();
-    }
-}
-
 /// Waits for a file by what the runtime contributes.
 async fn readable(fd: BorrowedFd<'_>, by: &mut impl Readable) -> Result<(), Cause> {
     let waited = poll_fn(|cx| by.poll_readable(fd, cx)).await;
@@ -112,7 +103,7 @@ impl<T: Listens> Listener<T> {
     ///
     /// As for [`try_next`](Self::try_next), or the runtime cannot watch the file.
     pub async fn next_by(&self, by: &mut impl Readable) -> Result<Request<T>> {
-        let lent = Lent(by);
+        let lent = Watching(by);
         self.next_kept(lent.0).await
     }
 
@@ -135,7 +126,7 @@ impl Link {
     ///
     /// As for [`try_event`](Self::try_event), or the runtime cannot watch the file.
     pub async fn event_by(&self, by: &mut impl Readable) -> Result<Event> {
-        let lent = Lent(by);
+        let lent = Watching(by);
         let mut looked = false;
         poll_fn(|cx| self.poll_event(lent.0, &mut looked, cx)).await
     }

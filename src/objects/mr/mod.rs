@@ -294,12 +294,18 @@ fn missing_for(access: AccessFlags, device: &DeviceAttr) -> Option<&'static str>
 
 /// Adds the limit on pinned memory to an error that may come from it.
 fn with_memlock(error: Error) -> Error {
-    if error.errno() != Some(Errno::NOMEM) {
-        return error;
-    }
-    match getrlimit(Resource::Memlock).current {
-        Some(limit) => error.with_detail(format!("RLIMIT_MEMLOCK is {limit} bytes")),
-        None => error.with_detail("RLIMIT_MEMLOCK is unlimited"),
+    with_limit(error, getrlimit(Resource::Memlock).current)
+}
+
+/// As [`with_memlock`], with the limit. The kernel has another error for a limit of 0 (`can_do_mlock` in
+/// `mm/mlock.c`).
+fn with_limit(error: Error, limit: Option<u64>) -> Error {
+    match (error.errno(), limit) {
+        (Some(Errno::NOMEM), None) => error.with_detail("RLIMIT_MEMLOCK is unlimited"),
+        (Some(Errno::NOMEM), Some(limit)) | (Some(Errno::PERM), Some(limit @ 0)) => {
+            error.with_detail(format!("RLIMIT_MEMLOCK is {limit} bytes"))
+        }
+        _ => error,
     }
 }
 
@@ -609,6 +615,32 @@ impl<M: Memory> fmt::Debug for Mr<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Would catch a limit that is not named where it is the cause, or where it is none.
+    #[test]
+    fn a_limit_on_pinned_memory_is_named() {
+        let text = |errno, limit| {
+            let error = Error::os(Verb::RegMr, Subject::the("region"), errno);
+            with_limit(error, limit).to_string()
+        };
+        for (errno, limit) in [(Errno::NOMEM, 0), (Errno::NOMEM, 65536), (Errno::PERM, 0)] {
+            let named = format!("RLIMIT_MEMLOCK is {limit} bytes");
+            assert!(
+                text(errno, Some(limit)).contains(&named),
+                "{errno:?} {limit}"
+            );
+        }
+        for (errno, limit) in [
+            (Errno::PERM, Some(65536)),
+            (Errno::PERM, None),
+            (Errno::INVAL, Some(0)),
+        ] {
+            assert!(
+                !text(errno, limit).contains("MEMLOCK"),
+                "{errno:?} {limit:?}"
+            );
+        }
+    }
 
     #[test]
     fn access_that_contradicts_itself_is_refused() {

@@ -14,7 +14,6 @@ use super::context::{ContextObject, context};
 use super::failure::{Failure, Result, pointer, status};
 use super::lock::{Locked, wait_until};
 use super::object::{CStruct, Object, destroy_awaited, object};
-use super::poll::Poller;
 use super::poll_ex::Extended;
 use crate::command::{CreateCq, DestroyCounting, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
@@ -26,7 +25,7 @@ use crate::pd::PdUse;
 #[repr(C)]
 pub(super) struct CqObject {
     c: CStruct<ibv_cq_ex>,
-    pub(super) poller: Locked<Poller>,
+    pub(super) ring: Locked<driver::Cq>,
     handle: CqHandle,
     context: Context,
     backing: driver::CqBacking,
@@ -161,7 +160,7 @@ pub(super) unsafe fn create(
     let object = CqObject {
         c: CStruct::new(driver.with(Extended { cq: plain })),
         backing: ring.backing(),
-        poller: Locked::new(Poller::new(ring), wanted.single_threaded),
+        ring: Locked::new(ring, wanted.single_threaded),
         handle,
         context: context.clone(),
         channel: channel.map(ptr::from_ref),
@@ -213,12 +212,11 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
             cqe: u32::try_from(entries).map_err(|_| Failure::INVALID)?,
             driver: DriverData::default(),
         };
-        let mut poller = cq.poller.lock();
-        let (ring, context) = (&mut poller.ring, &cq.context);
+        let mut ring = cq.ring.lock();
+        let context = &cq.context;
         let driver = context.driver();
         let parts = parts(cq.domain.as_ref());
-        driver.resize_cq(context.fd(), command, ring, &parts)?;
-        let ring = &poller.ring;
+        driver.resize_cq(context.fd(), command, &mut ring, &parts)?;
         // SAFETY: the field is the object's, and only written here, under the lock.
         unsafe { (*c).cqe = ring.capacity() as c_int };
         Ok(())

@@ -10,33 +10,20 @@ use super::abi::work::ibv_wc;
 use super::cq::CqObject;
 use super::failure::number;
 use super::object::object;
-use crate::driver::contract::{self, methods::*};
-use crate::driver::{self, Completion, Listed};
+use crate::driver::contract;
+use crate::driver::{self, Listed};
 use crate::error::Error;
 use crate::work::PollError;
 
-/// What polls a completion queue.
-pub(super) struct Poller {
-    /// The completion that the program looks at between `ibv_start_poll` and `ibv_end_poll`.
-    pub(super) shown: Option<Completion>,
-    pub(super) ring: driver::Cq,
-}
-
-impl Poller {
-    pub(super) fn new(ring: driver::Cq) -> Self {
-        Self { shown: None, ring }
-    }
-
-    /// The queue of a driver that is known.
-    ///
-    /// # Safety
-    ///
-    /// It is of a device of that driver's.
-    #[inline(always)]
-    pub(super) unsafe fn ring<D: Listed>(&mut self) -> &mut D::Cq {
-        // SAFETY: by this function's contract.
-        unsafe { D::get_mut(&mut self.ring).unwrap_unchecked() }
-    }
+/// The queue of a driver that is known.
+///
+/// # Safety
+///
+/// It is of a device of that driver's.
+#[inline(always)]
+pub(super) unsafe fn own<D: Listed>(ring: &mut driver::Cq) -> &mut D::Cq {
+    // SAFETY: by this function's contract.
+    unsafe { D::get_mut(ring).unwrap_unchecked() }
 }
 
 // A completion of a C program's is one in the kernel's form, but for what the kernel has behind it.
@@ -67,14 +54,10 @@ unsafe fn take<Q: contract::Cq>(
     count: c_int,
     to: *mut ibv_wc,
 ) -> Result<c_int, PollError> {
+    let mut polled = ring.poll()?;
     let mut taken = 0;
-    for completion in ring.poll()?.take(count.max(0) as usize) {
-        // SAFETY: by this function's contract; the two structs are the same.
-        unsafe {
-            to.cast::<Wc>()
-                .add(taken as usize)
-                .write(completion.to_wc())
-        };
+    // SAFETY: by this function's contract; the two structs are the same.
+    while taken < count && Q::next_wc(&mut polled, unsafe { &mut *to.add(taken as usize).cast() }) {
         taken += 1;
     }
     Ok(taken)
@@ -90,8 +73,7 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     // SAFETY: the caller passes a completion queue, of a device of that driver's, and room.
     unsafe {
         let cq = object::<CqObject>(c).unwrap_unchecked();
-        let mut poller = cq.poller.lock();
-        match take(poller.ring::<D>(), count, to) {
+        match take(own::<D>(&mut cq.ring.lock()), count, to) {
             Ok(taken) => taken,
             Err(error) => failed(error),
         }

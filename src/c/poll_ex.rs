@@ -12,6 +12,7 @@ use super::cq::{CqObject, Wanted, create};
 use super::failure::{Failure, Result, pointer};
 use super::object::object;
 use super::pd::pd;
+use super::poll::own;
 use crate::driver::Listed;
 use crate::driver::contract::{self, methods::*};
 use crate::driver::typed::ForDriver;
@@ -122,7 +123,7 @@ impl ForDriver for Extended {
             wr_id: 0,
             start_poll: Some(start_poll::<D>),
             next_poll: Some(next_poll::<D>),
-            end_poll: Some(end_poll),
+            end_poll: Some(end_poll::<D>),
             read_opcode: Some(read_opcode::<D>),
             read_vendor_err: Some(read_vendor_err::<D>),
             read_byte_len: Some(read_byte_len::<D>),
@@ -166,12 +167,10 @@ const NONE: c_int = Errno::NOENT.raw_os_error();
 unsafe fn show_next<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
     // SAFETY: by this function's contract. Nobody else writes to the struct.
     unsafe {
-        let poller = queue(c).poller.held();
-        match poller.ring::<D>().poll().map(|mut polled| polled.next()) {
+        match own::<D>(queue(c).ring.held()).show_next() {
             Ok(Some(completion)) => {
                 (*c).wr_id = completion.wr_id();
                 (*c).status = completion.status().0;
-                poller.shown = Some(D::wrap(completion));
                 0
             }
             Ok(None) => NONE,
@@ -198,10 +197,10 @@ unsafe extern "C" fn start_poll<D: Listed>(
         if D::REFUSALS.poll_attributes && attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Errno::INVAL.raw_os_error();
         }
-        queue(c).poller.acquire();
+        queue(c).ring.acquire();
         let result = show_next::<D>(c);
         if result != 0 {
-            queue(c).poller.release();
+            queue(c).ring.release();
         }
         result
     }
@@ -214,9 +213,13 @@ unsafe extern "C" fn next_poll<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
 }
 
 /// `ibv_end_poll(3)`.
-unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
+unsafe extern "C" fn end_poll<D: Listed>(c: *mut ibv_cq_ex) {
     // SAFETY: the caller passes a completion queue, which it polls.
-    unsafe { queue(c).poller.release() };
+    unsafe {
+        let cq = queue(c);
+        own::<D>(cq.ring.held()).hide();
+        cq.ring.release();
+    }
 }
 
 /// Reads something of the completion that is shown; zeros if none is.
@@ -227,15 +230,11 @@ unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
 #[inline(always)]
 unsafe fn read<D: Listed, T: Default>(
     c: *mut ibv_cq_ex,
-    what: impl FnOnce(&<D::Cq as contract::Cq>::Completion) -> T,
+    what: impl FnOnce(<D::Cq as contract::Cq>::Completion) -> T,
 ) -> T {
     // SAFETY: by this function's contract.
-    let shown = unsafe { &queue(c).poller.held().shown };
-    shown
-        .as_ref()
-        .and_then(D::get)
-        .map(what)
-        .unwrap_or_default()
+    let ring = unsafe { own::<D>(queue(c).ring.held()) };
+    ring.shown().map(what).unwrap_or_default()
 }
 
 /// `ibv_wc_read_opcode(3)`.

@@ -93,6 +93,21 @@ impl Cq for NoCq {
     fn poll(&mut self) -> Result<Self, PollError> {
         match *self {}
     }
+
+    #[cfg(feature = "c-abi")]
+    fn show_next(&mut self) -> Result<Option<Self>, PollError> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn shown(&self) -> Option<Self> {
+        match *self {}
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn hide(&mut self) {
+        match *self {}
+    }
 }
 
 impl Iterator for NoCq {

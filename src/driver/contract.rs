@@ -6,6 +6,8 @@
 //! not have, `absent.rs` has a type. `sample` is a driver to copy.
 
 use std::fmt::Debug;
+#[cfg(feature = "c-abi")]
+use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -672,6 +674,29 @@ pub(crate) trait Cq: Debug {
 
     /// Takes completions. It fails if something is wrong with the queue, which is told once.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
+
+    /// Takes the next completion in the kernel's form, which C programs have too; false if there is none.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn next_wc(polled: &mut Self::Polled<'_>, place: &mut MaybeUninit<Wc>) -> bool {
+        let next = polled.next();
+        next.map(|completion| place.write(completion.to_wc()))
+            .is_some()
+    }
+
+    /// Shows the next completion, if there is one, instead of the one that is shown, whose entry goes back to
+    /// the device at the latest now. Fails as [`Self::poll`] does; then, and without a completion, none is
+    /// shown. Nobody polls until [`Self::hide`].
+    #[cfg(feature = "c-abi")]
+    fn show_next(&mut self) -> Result<Option<Self::Completion>, PollError>;
+
+    /// The completion that is shown.
+    #[cfg(feature = "c-abi")]
+    fn shown(&self) -> Option<Self::Completion>;
+
+    /// Ends showing. The entry of the completion that is shown goes back to the device at the latest now.
+    #[cfg(feature = "c-abi")]
+    fn hide(&mut self);
 }
 
 /// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is

@@ -69,8 +69,10 @@ pub(crate) struct Cq {
     reporters: Reporters,
     /// What the next poll has to tell.
     wrong: Option<PollError>,
-    /// The completion that was taken last.
+    /// What C programs look at, or what was taken last of what is not plain.
     taken: Option<Completion>,
+    /// That of `core`.
+    directory: Arc<Directory>,
     core: Arc<CqCore>,
 }
 
@@ -88,6 +90,7 @@ impl Cq {
             reporters: Reporters::new(),
             wrong: None,
             taken: None,
+            directory: Arc::clone(&core.directory),
             core,
         }
     }
@@ -112,7 +115,7 @@ impl Cq {
     #[inline(always)]
     fn up_to_date(&mut self) -> &mut Self {
         let reporters = &self.reporters;
-        match reporters.are_stale(&self.core.directory) || reporters.are_waiting() {
+        match reporters.are_stale(&self.directory) || reporters.are_waiting() {
             true => self.attend(),
             false => self,
         }
@@ -148,7 +151,40 @@ impl Cq {
     }
 
     /// Takes the completion of the next entry, which has arrived, or of one behind it if that is of none.
-    fn take(&mut self, mut entry: NonNull<Cqe>) -> Option<&Completion> {
+    /// `index` is the entry's.
+    #[inline(always)]
+    fn take(&mut self, index: u32, entry: NonNull<Cqe>) -> Option<Completion> {
+        if self.reporters.are_stale(&self.directory) {
+            return self.take_closely(entry).copied();
+        }
+        // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
+        // below; every bit pattern is a `Cqe`.
+        let fields = unsafe { entry.read() };
+        let number = fields.srqn_uidx.get() & NUMBER;
+        let known = self.reporters.get(number);
+        let usual = known.filter(|known| is_plain(fields.op_own) && !known.forgets());
+        let Some(ledger) = usual.and_then(|known| known.reporter.ledger(fields.op_own)) else {
+            return self.take_closely(entry).copied();
+        };
+        // Before its request is finished: room in a queue means room for one more completion.
+        self.next = index.wrapping_add(1);
+        self.directory.pass(self.next);
+        let Some((wr_id, change)) = ledger.finish(fields.wqe_counter.get()) else {
+            self.refuse(number, fields.op_own);
+            return None;
+        };
+        Some(Completion {
+            fields,
+            wr_id,
+            status: WcStatus::SUCCESS,
+            change,
+        })
+    }
+
+    /// As [`Self::take`], whatever the entry is.
+    #[cold]
+    #[inline(never)]
+    fn take_closely(&mut self, mut entry: NonNull<Cqe>) -> Option<&Completion> {
         loop {
             if self.reporters.are_stale(&self.core.directory) {
                 self.catch_up();
@@ -203,6 +239,7 @@ impl Cq {
 
     /// Notes that an entry makes no sense; the next poll tells.
     #[cold]
+    #[inline(never)]
     fn refuse(&mut self, number: u32, op_own: u8) {
         let code = op_own >> 4;
         self.wrong = Some(match self.reporters.get(number) {
@@ -215,6 +252,7 @@ impl Cq {
     #[inline(always)]
     pub(super) fn begin(&mut self) -> Polled<'_> {
         Polled {
+            view: self.view,
             left: self.view.count(),
             cq: self,
         }
@@ -314,6 +352,30 @@ impl contract::Cq for Cq {
         cq.check()?;
         Ok(cq.begin())
     }
+
+    /// Entries have gone back when they are shown.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
+        let cq = self.up_to_date();
+        cq.check()?;
+        let index = cq.next;
+        let entry = cq.view.arrived(index);
+        cq.taken = entry.and_then(|entry| cq.take(index, entry));
+        Ok(cq.taken)
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn shown(&self) -> Option<Completion> {
+        self.taken
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn hide(&mut self) {
+        self.taken = None;
+    }
 }
 
 impl Drop for Cq {
@@ -328,6 +390,8 @@ impl Drop for Cq {
 #[derive(Debug)]
 pub(crate) struct Polled<'q> {
     cq: &'q mut Cq,
+    /// That of the queue.
+    view: View,
     /// Entries that it may still look at: once round the ring, while the device goes on.
     left: u32,
 }
@@ -337,12 +401,12 @@ impl Iterator for Polled<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        let cq = &mut *self.cq;
         if self.left == 0 {
             return None;
         }
         self.left -= 1;
-        cq.take(cq.view.arrived(cq.next)?).copied()
+        let index = self.cq.next;
+        self.cq.take(index, self.view.arrived(index)?)
     }
 }
 
@@ -366,7 +430,7 @@ impl Finding {
 /// Whether an entry reports a success, and has nothing in it that belongs elsewhere.
 #[inline(always)]
 fn is_plain(op_own: u8) -> bool {
-    op_own >> 4 <= cqe::RESP_SEND_INV && op_own & cqe::SCATTERED == 0
+    op_own & (cqe::FAILED | cqe::SCATTERED) == 0
 }
 
 /// Looks at an entry that is not plain, or whose reporter has entries to forget. Data that lie in it are

@@ -73,7 +73,8 @@ impl Entries {
 }
 
 impl Ring for Entries {
-    const MOST: u32 = NUMBER;
+    /// The kernel takes the one above for none (`MLX5_IB_DEFAULT_UIDX`, which `verify_assign_uidx` refuses).
+    const MOST: u32 = NUMBER - 1;
     const CONSUMER: (usize, u32) = (RECORD_CONSUMER, INDEX_MASK);
 
     fn number(&self, index: u32) -> Option<u32> {

@@ -76,7 +76,43 @@ impl Receiver {
     }
 }
 
+/// The ledger that has the request of a completion, of those whose requests finish in order or by a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ledger<'a> {
+    Send(&'a SendLedger),
+    Own(&'a RecvLedger),
+    Shared(&'a SrqLedger),
+}
+
+impl Ledger<'_> {
+    /// As [`Reporter::finish`].
+    #[inline(always)]
+    pub(super) fn finish(self, counter: u16) -> Option<(u64, u32)> {
+        match self {
+            Self::Send(ledger) => Some(ledger.finish(counter)),
+            Self::Own(ledger) => Some((ledger.finish(), 0)),
+            Self::Shared(ledger) => Some((ledger.finish(counter)?, 0)),
+        }
+    }
+}
+
 impl Reporter {
+    /// The ledger of a completion that is not a failure; `None` if requests finish otherwise, or nothing of
+    /// that kind reports here.
+    #[inline(always)]
+    pub(super) fn ledger(&self, op_own: u8) -> Option<Ledger<'_>> {
+        match (op_own >> 4, &self.recv) {
+            (cqe::REQ, _) => self.send.as_deref().map(Ledger::Send),
+            (code, Receiver::Own(ledger)) if code <= cqe::RESP_SEND_INV => {
+                Some(Ledger::Own(ledger))
+            }
+            (code, Receiver::Shared(ledger)) if code <= cqe::RESP_SEND_INV => {
+                Some(Ledger::Shared(ledger))
+            }
+            _ => None,
+        }
+    }
+
     /// Takes the request of a completion as finished; returns its id, and what it changed a memory key for.
     /// `None` if nothing of that kind reports here.
     #[inline(always)]

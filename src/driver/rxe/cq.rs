@@ -1,5 +1,9 @@
 //! The completion ring of rxe. Its elements are the kernel's own `struct ib_uverbs_wc`.
 
+#[cfg(feature = "c-abi")]
+use std::mem::MaybeUninit;
+#[cfg(feature = "c-abi")]
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -26,6 +30,18 @@ pub(crate) struct Cq {
     shared: Arc<Shared>,
     /// Up to which index messages of shared queues are counted, if any come in.
     counted: Option<u32>,
+    #[cfg(feature = "c-abi")]
+    shown: Option<Shown>,
+}
+
+/// A completion that a C program looks at where it lies: its slot is the kernel's again when the next is
+/// shown.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    at: u32,
+    /// Completions are known to have come up to this index.
+    filled: u32,
 }
 
 impl Cq {
@@ -39,6 +55,8 @@ impl Cq {
             capacity,
             shared: Arc::new(Shared::new(observer, map)),
             counted: None,
+            #[cfg(feature = "c-abi")]
+            shown: None,
         }
     }
 
@@ -48,6 +66,10 @@ impl Cq {
         let observer = unsafe { ring.observer() };
         // First, so that nothing points into the map that goes.
         (self.ring, self.capacity) = (ring, capacity);
+        #[cfg(feature = "c-abi")]
+        {
+            self.shown = None;
+        }
         self.shared.set(&self.ring, observer, map);
     }
 
@@ -77,7 +99,10 @@ impl Cq {
     /// behind the last completion, and the queue back.
     #[cold]
     #[inline(never)]
-    fn look_closer(&mut self) -> Result<(&mut Self, u32), Overrun> {
+    fn look_closer(&mut self, filled: u32) -> Result<(&mut Self, u32), Overrun> {
+        if self.counted == Some(filled) && !self.shared.has_news() {
+            return Ok((self, filled));
+        }
         let (filled, counts) = self.shared.closer(&self.ring)?;
         self.counted = counts.then_some(filled);
         Ok((self, filled))
@@ -109,12 +134,59 @@ impl contract::Cq for Cq {
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
         // In this order: see `Shared::draw_attention`.
         let filled = self.ring.filled();
-        let is_uncounted = self.counted.is_some_and(|counted| counted != filled);
-        let (cq, filled) = match self.shared.needs_attention() || is_uncounted {
-            true => self.look_closer().map_err(|Overrun| PollError::Overrun)?,
+        let (cq, filled) = match self.shared.needs_attention() {
+            true => self
+                .look_closer(filled)
+                .map_err(|Overrun| PollError::Overrun)?,
             false => (self, filled),
         };
         Ok(Polled(cq.waiting(filled)?))
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn next_wc(polled: &mut Polled<'_>, place: &mut MaybeUninit<Wc>) -> bool {
+        let copy = |slot: NonNull<u8>| {
+            // SAFETY: a completion ring is one of `Wc`, and every bit pattern is one.
+            let wc = place.write(unsafe { slot.cast::<Wc>().read() });
+            if wc.wc_flags & WITH_INVALIDATE != 0 {
+                wc.wc_flags = flags(wc).bits();
+            }
+        };
+        polled.0.take_by(copy).is_some()
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
+        if let Some(shown) = &mut self.shown {
+            let next = self.ring.pass(shown.at);
+            if next != shown.filled {
+                shown.at = next;
+                return Ok(self.shown());
+            }
+            self.shown = None;
+        }
+        let indices = self.poll()?.0.indices();
+        self.shown = indices.map(|(at, filled)| Shown { at, filled });
+        Ok(self.shown())
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn shown(&self) -> Option<Completion> {
+        let slot = self.ring.slot(self.shown?.at);
+        // SAFETY: the kernel has filled the slot, which has not been given back. A completion ring is one of
+        // `Wc`, and every bit pattern is one.
+        Some(Completion(unsafe { slot.cast::<Wc>().read() }))
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn hide(&mut self) {
+        if let Some(shown) = self.shown.take() {
+            self.ring.pass(shown.at);
+        }
     }
 }
 
@@ -136,6 +208,14 @@ impl Iterator for Polled<'_> {
         // SAFETY: a completion ring is one of `Wc`, and every bit pattern is one.
         unsafe { self.0.take() }.map(Completion)
     }
+}
+
+/// The flags of a completion, in the userspace ABI's terms.
+#[inline(always)]
+fn flags(wc: &Wc) -> WcFlags {
+    let mut flags = WcFlags::from_bits_retain(wc.wc_flags & !WITH_INVALIDATE);
+    flags.set(WcFlags::WITH_INV, wc.wc_flags & WITH_INVALIDATE != 0);
+    flags
 }
 
 /// A completion: a copy of what the kernel wrote, of which the compiler makes as much as is looked at.
@@ -186,10 +266,7 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn flags(&self) -> WcFlags {
-        let raw = self.0.wc_flags;
-        let mut flags = WcFlags::from_bits_retain(raw & !WITH_INVALIDATE);
-        flags.set(WcFlags::WITH_INV, raw & WITH_INVALIDATE != 0);
-        flags
+        flags(&self.0)
     }
 
     /// rxe has no clock.
@@ -216,14 +293,5 @@ impl contract::Completion for Completion {
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
         self.0.dlid_path_bits
-    }
-
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn to_wc(self) -> Wc {
-        Wc {
-            wc_flags: self.flags().bits(),
-            ..self.0
-        }
     }
 }

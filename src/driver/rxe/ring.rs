@@ -403,6 +403,24 @@ impl Consumer {
         self.ring.producer_index().load(Ordering::Acquire)
     }
 
+    /// The slot of an index that was masked.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) fn slot(&self, index: u32) -> NonNull<u8> {
+        self.ring.slot(index)
+    }
+
+    /// Gives the next slot to read, which is that of a masked index, back to the kernel; returns the index
+    /// behind it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) fn pass(&mut self, index: u32) -> u32 {
+        let behind = (index + 1) & self.ring.index_mask;
+        // Release: as in `Waiting::take_by`.
+        self.ring.consumer_index().store(behind, Ordering::Release);
+        behind
+    }
+
     /// The elements that have not been taken, up to an index that was found as the one behind the last.
     #[inline(always)]
     pub(super) fn waiting(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
@@ -433,8 +451,8 @@ impl Observer {
     /// The next slot to be taken, and the one behind the last.
     pub(super) fn indices(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
-        // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has been
-        // taken lets the kernel put the next completion in only behind this.
+        // Acquire: pairs with the release in `Waiting::take_by`. The poster that frees a slot for what has
+        // been taken lets the kernel put the next completion in only behind this.
         let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
         // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before
         // it.
@@ -512,6 +530,13 @@ impl Waiting<'_> {
         (self.filled.wrapping_sub(self.next) & self.mask) as u32
     }
 
+    /// The index of the next slot to read, and the one behind the last; `None` if nothing is left.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) fn indices(&self) -> Option<(u32, u32)> {
+        (!self.is_empty()).then_some((self.next as u32, self.filled as u32))
+    }
+
     /// True if nothing is left.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
@@ -525,19 +550,21 @@ impl Waiting<'_> {
     /// The ring is one of such elements, and every bit pattern is one.
     #[inline(always)]
     pub(super) unsafe fn take<T>(&mut self) -> Option<T> {
+        // SAFETY: the slot holds an element, by this function's contract.
+        self.take_by(|slot| unsafe { slot.cast::<T>().read() })
+    }
+
+    /// Takes the next element by what `copy` makes of its slot, which is the kernel's again behind that.
+    #[inline(always)]
+    pub(super) fn take_by<T>(&mut self, copy: impl FnOnce(NonNull<u8>) -> T) -> Option<T> {
         if self.is_empty() {
             return None;
         }
+        let behind = (self.next + 1) & self.mask;
         // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
-        // borrowed has. It holds an element, by this function's contract, which the kernel has filled and
-        // leaves alone until the index below is behind it.
-        let element = unsafe {
-            self.slots
-                .add(self.next << self.log2_slot)
-                .cast::<T>()
-                .read()
-        };
-        self.next = (self.next + 1) & self.mask;
+        // borrowed has. The kernel has filled it and leaves it alone until the index below is behind it.
+        let element = copy(unsafe { self.slots.add(self.next << self.log2_slot) });
+        self.next = behind;
         // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
         // element having been read before, and with that of `Observer::indices`.
         self.consumer_index

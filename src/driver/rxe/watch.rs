@@ -36,9 +36,12 @@ pub(super) struct Overrun;
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
-    /// Whoever polls has something to see to: an overrun, completions to be forgotten, or that messages of
-    /// shared queues come in from now on. It is stored under the lock.
+    /// Whoever polls looks closer: there is news, or messages of shared queues come in. It is stored under
+    /// the lock, as is the next.
     attention: AtomicBool,
+    /// Whoever polls has something to see to: an overrun, completions to be forgotten, or that messages of
+    /// shared queues come in from now on.
+    news: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -156,6 +159,7 @@ impl Shared {
         Self {
             ring: Mutex::new(Some(Ring::new(observer, map))),
             attention: AtomicBool::new(false),
+            news: AtomicBool::new(false),
         }
     }
 
@@ -221,14 +225,21 @@ impl Shared {
     fn draw_attention(&self) {
         // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this
         // too: it loads the ring's index first, with acquire.
+        self.news.store(true, Ordering::Relaxed);
         self.attention.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the poller has something to see to.
+    /// Whether the poller has to look closer.
     #[inline(always)]
     pub(super) fn needs_attention(&self) -> bool {
         // Relaxed: as in `draw_attention`.
         self.attention.load(Ordering::Relaxed)
+    }
+
+    /// Whether the poller has something to see to.
+    pub(super) fn has_news(&self) -> bool {
+        // Relaxed: as in `draw_attention`.
+        self.news.load(Ordering::Relaxed)
     }
 
     /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and
@@ -242,7 +253,9 @@ impl Shared {
         }
         // Relaxed: for the poller, which is the caller.
         let is_left = !ring.forgotten.is_empty();
-        self.attention.store(is_left, Ordering::Relaxed);
+        self.news.store(is_left, Ordering::Relaxed);
+        let counts = ring.has_receivers;
+        self.attention.store(is_left || counts, Ordering::Relaxed);
         Ok(())
     }
 
@@ -288,7 +301,7 @@ impl Shared {
         let Some(ring) = &mut *ring else {
             return Ok((polled.next(), false));
         };
-        if self.needs_attention() {
+        if self.has_news() {
             self.attend(ring, polled)?;
         }
         Ok((ring.count_received(), ring.has_receivers))

@@ -11,6 +11,8 @@ use zerocopy::FromBytes;
 use super::memory::*;
 use super::ring::consumer;
 use crate::driver;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
 use crate::wc::Completion;
 use crate::work::{CompletionError, PollError, RemoteKey};
@@ -118,6 +120,39 @@ fn immediate_data_comes_in_network_byte_order() {
         assert_eq!(completion.imm(), Some(0x0102_0304));
         assert_eq!(completion.invalidated_rkey(), None);
     });
+}
+
+#[cfg(feature = "c-abi")]
+#[test]
+fn a_shown_completion_keeps_its_slot_until_the_next_is_shown() {
+    let memory = Memory::ring(4, LOG2);
+    let mut kernel = KernelProducer::new(&memory);
+    let mut put = |wr_id| {
+        let wc = Wc {
+            wr_id,
+            ..Wc::default()
+        };
+        kernel.put(wc)
+    };
+    let mut cq = Cq::new(consumer(&memory, size_of::<Wc>()).unwrap(), 3, None);
+    let show = |cq: &mut Cq| {
+        let shown = cq.show_next().unwrap().map(|completion| completion.wr_id());
+        assert_eq!(shown, cq.shown().map(|completion| completion.wr_id()));
+        (shown, cq.count().unwrap())
+    };
+    assert_eq!(show(&mut cq), (None, 0));
+    assert!(put(1) && put(2));
+    assert_eq!(show(&mut cq), (Some(1), 2));
+    assert!(put(3), "behind the start");
+    assert_eq!(show(&mut cq), (Some(2), 2));
+    assert_eq!(show(&mut cq), (Some(3), 1));
+    cq.hide();
+    assert_eq!(cq.count(), Ok(0));
+    cq.hide();
+    assert_eq!(show(&mut cq), (None, 0));
+    assert!(put(4));
+    assert_eq!(show(&mut cq), (Some(4), 1));
+    assert_eq!(show(&mut cq), (None, 0));
 }
 
 #[test]

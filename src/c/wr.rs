@@ -293,8 +293,8 @@ impl Session {
         }
     }
 
-    /// Writes a request that has begun, on a connected queue pair. For the usual operations there is code that
-    /// writes this operation and no other.
+    /// Writes a request that has begun, on a connected queue pair. For the usual operations there is code
+    /// that writes this operation and no other.
     #[inline(always)]
     fn end<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
         match self.request.operation {

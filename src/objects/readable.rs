@@ -99,8 +99,8 @@ mod tests {
         assert!(is_readable(read.as_fd()).unwrap());
     }
 
-    /// Would catch something that is lent and goes on watching a file which is gone: the next one may have its
-    /// number.
+    /// Would catch something that is lent and goes on watching a file which is gone: the next one may have
+    /// its number.
     #[test]
     fn what_is_lent_is_told_when_nobody_waits() {
         struct Watch(u32);

@@ -168,6 +168,8 @@ fn holds_what_it_says() -> Result {
             && caps.max_inline_data >= asked.max_inline_data;
         same(enough, true, &format!("{caps:?} for {asked:?}"))?;
     }
+    let own = qp.endpoint()?;
+    qp.connect(&own)?;
     let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
     let slice = inbox.slice(..)?;
     let mut batch = qp.recv_batch();

@@ -321,14 +321,14 @@ impl Checks {
             payload,
             ..
         } = *request;
-        self.check_sends()?;
         let pd = self.fixed.pd;
         Bounds { room, pd }.check(payload)?;
         self.fixed.check(operation, to, T::TYPE.is_some())?;
-        match is_datagram(operation, to) {
-            true => self.check_datagram(payload.len()),
-            false => Ok(()),
+        if is_datagram(operation, to) {
+            self.check_datagram(payload.len())?;
         }
+        // Last: what never works is a better reason than what does not work yet.
+        self.check_sends()
     }
 
     /// Refuses a datagram that no packet holds.

@@ -117,7 +117,7 @@ pub use objects::{
 };
 pub use words::{error, gid, grh, guid};
 
-#[cfg(feature = "cm")]
+#[cfg(any(feature = "cm", feature = "share"))]
 use objects::readable;
 use objects::{event_file, flight, owned};
 use words::{memory, sync, work};

@@ -117,7 +117,7 @@ pub use objects::{
 };
 pub use words::{error, gid, grh, guid};
 
-#[cfg(any(feature = "cm", feature = "share"))]
+#[cfg(feature = "cm")]
 use objects::readable;
 use objects::{event_file, flight, owned};
 use words::{memory, sync, work};

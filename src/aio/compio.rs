@@ -36,7 +36,8 @@ use super::cq::{Cq, Wait};
 use super::watched::finish_before;
 use crate::cm::{Failed, Pending};
 use crate::error::Error;
-use crate::readable::{Readable, is_readable};
+use crate::event_file::is_readable;
+use crate::readable::Readable;
 
 /// Waits for a file to be readable, by compio's driver. Each watches one file, by a duplicate of its
 /// descriptor.

@@ -34,7 +34,8 @@ use super::cq::{Cq, Wait};
 use super::watched::finish_before;
 use crate::cm::{Failed, Pending};
 use crate::error::Error;
-use crate::readable::{Readable, is_readable};
+use crate::event_file::is_readable;
+use crate::readable::Readable;
 
 /// Waits for a file to be readable, by tokio's reactor. Each watches one file, by a duplicate of its
 /// descriptor.

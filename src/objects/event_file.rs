@@ -1,11 +1,13 @@
 //! Reading records from the kernel's event files, without blocking, with a time limit or without one.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::retry_on_intr;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -134,12 +136,47 @@ impl AsFd for EventFile {
     }
 }
 
+/// Whether a file is readable now. A signal does not end the look, which finds nothing then.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    Ok(retry_on_intr(|| poll(&mut files, Some(&Timespec::default())))? > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
     use std::thread;
 
     use super::*;
+
+    /// Would catch a look that a signal ends with an error.
+    #[test]
+    #[cfg_attr(miri, ignore = "it has no signals")]
+    fn a_signal_ends_no_look() {
+        extern "C" fn nothing(_: libc::c_int) {}
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let is_over = AtomicBool::new(false);
+        // SAFETY: the handler does nothing; the thread that is signalled waits for the one that signals it.
+        let looks: Vec<_> = unsafe {
+            let handler = nothing as extern "C" fn(libc::c_int) as usize;
+            libc::signal(libc::SIGUSR2, handler);
+            let here = libc::pthread_self();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        libc::pthread_kill(here, libc::SIGUSR2);
+                    }
+                });
+                let looks = (0..20_000).map(|_| is_readable(read.as_fd()).ok());
+                let looks = looks.collect();
+                is_over.store(true, Ordering::Relaxed);
+                looks
+            })
+        };
+        assert!(looks.iter().all(|look| *look == Some(false)));
+        rustix::io::write(&write, b"x").unwrap();
+        assert!(is_readable(read.as_fd()).unwrap());
+    }
 
     fn file() -> (EventFile, OwnedFd) {
         let (read, write) = rustix::pipe::pipe().unwrap();

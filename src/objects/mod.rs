@@ -19,7 +19,7 @@ pub(crate) mod owned;
 pub mod pd;
 pub mod qp;
 pub mod query;
-#[cfg(any(feature = "cm", feature = "share"))]
+#[cfg(feature = "cm")]
 pub(crate) mod readable;
 #[cfg(feature = "serde")]
 mod serial;

@@ -4,9 +4,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
-
 /// What a runtime contributes: it tells when a file is readable.
 ///
 /// A file is asked for only after a look at it has found nothing. So readiness that was noticed before that
@@ -55,49 +52,12 @@ impl<R: Readable> Drop for Watching<R> {
     }
 }
 
-/// Whether a file is readable now. A signal does not end the look, which finds nothing then.
-pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    Ok(retry_on_intr(|| poll(&mut files, Some(&Timespec::default())))? > 0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::task::Waker;
-    use std::thread;
 
     use super::*;
-
-    /// Would catch a look that a signal ends with an error.
-    #[test]
-    #[cfg_attr(miri, ignore = "it has no signals")]
-    fn a_signal_ends_no_look() {
-        extern "C" fn nothing(_: libc::c_int) {}
-        let (read, write) = rustix::pipe::pipe().unwrap();
-        let is_over = AtomicBool::new(false);
-        // SAFETY: the handler does nothing; the thread that is signalled waits for the one that signals it.
-        let looks: Vec<_> = unsafe {
-            let handler = nothing as extern "C" fn(libc::c_int) as usize;
-            libc::signal(libc::SIGUSR2, handler);
-            let here = libc::pthread_self();
-            thread::scope(|scope| {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        libc::pthread_kill(here, libc::SIGUSR2);
-                    }
-                });
-                let looks = (0..20_000).map(|_| is_readable(read.as_fd()).ok());
-                let looks = looks.collect();
-                is_over.store(true, Ordering::Relaxed);
-                looks
-            })
-        };
-        assert!(looks.iter().all(|look| *look == Some(false)));
-        rustix::io::write(&write, b"x").unwrap();
-        assert!(is_readable(read.as_fd()).unwrap());
-    }
 
     /// Would catch something that is lent and goes on watching a file which is gone: the next one may have
     /// its number.

@@ -18,11 +18,11 @@ use super::listener::Listener;
 use super::message::{Grant, Region};
 use super::{FOREVER, user};
 use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::event_file::is_readable;
 use crate::import::ImportedMr;
 use crate::memory::Memory;
 use crate::mr::Mr;
 use crate::pd::{Pd, PdUse, User};
-use crate::readable::is_readable;
 use crate::work::{LocalKey, PdTag};
 
 const VERB: Verb = Verb::AllocShpd;

@@ -1,15 +1,19 @@
 //! The libraries of the C ABI, as they are built: they export all that rdma-core's do, and GNU ld gives them
 //! the interface that lld does.
 
+mod built;
+
 use std::collections::BTreeSet;
 use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use object::Endianness;
 use object::elf::{DT_NEEDED, DT_SONAME, FileHeader64, SHT_DYNSYM};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
-use object::{Endianness, SymbolIndex};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+
+use self::built::{Export, build, workspace};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -51,7 +55,7 @@ const EXPORTS: &str = include_str!("checks/exports.txt");
 /// Catches a name that is in the table of symbols, but not in the library.
 fn everything() -> Result {
     for (package, built, soname) in LIBRARIES {
-        let ours: BTreeSet<String> = interface(&by_lld(package, built)?)?
+        let ours: BTreeSet<String> = interface(&build(package, built)?)?
             .iter()
             .filter_map(|line| Some(line.split_once(", type ")?.0.replace("@@", "@")))
             .collect();
@@ -78,35 +82,16 @@ fn everything() -> Result {
     Ok(())
 }
 
-/// Builds a library with lld, and gives its file.
-fn by_lld(package: &str, built: &str) -> Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            "c-abi",
-            "--package",
-            package,
-        ])
-        .current_dir(workspace);
-    run(&mut cargo)?;
-    Ok(target(workspace).join("c-abi").join(built))
-}
-
 /// Catches a recipe for GNU ld that forgets a name, gives it another version, or shows one that is no one's.
 fn exports() -> Result {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
     let directory = tempfile::tempdir()?;
     let mut recipe = Command::new("sh");
     recipe
-        .arg(workspace.join("src/c/library/gnu-ld.sh"))
+        .arg(workspace().join("src/c/library/gnu-ld.sh"))
         .arg(directory.path());
     run(&mut recipe)?;
     for (package, built, soname) in LIBRARIES {
-        let by_lld = interface(&by_lld(package, built)?)?;
+        let by_lld = interface(&build(package, built)?)?;
         let by_gnu_ld = interface(&directory.path().join(soname))?;
         let differing: Vec<&String> = by_lld.symmetric_difference(&by_gnu_ld).collect();
         if !differing.is_empty() || !by_lld.contains(&format!("named {soname}")) {
@@ -114,12 +99,6 @@ fn exports() -> Result {
         }
     }
     Ok(())
-}
-
-/// Where cargo puts what it builds.
-fn target(workspace: &Path) -> PathBuf {
-    let named = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    workspace.join(named.unwrap_or_else(|| "target".into()))
 }
 
 fn run(command: &mut Command) -> Result {
@@ -139,21 +118,12 @@ fn interface(library: &Path) -> Result<BTreeSet<String>> {
     let endian = header.endian()?;
     let sections = header.sections(endian, data)?;
     let symbols = sections.symbols(endian, data, SHT_DYNSYM)?;
-    let versions = sections.versions(endian, data)?.ok_or("no versions")?;
     let mut all = BTreeSet::new();
-    for (number, symbol) in symbols.iter().enumerate() {
-        // GNU ld has a symbol of each node's name as well, which is nowhere.
-        if symbol.is_undefined(endian) || symbol.is_absolute(endian) {
-            continue;
-        }
-        let name = String::from_utf8_lossy(symbol.name(endian, symbols.strings())?);
-        let index = versions.version_index(endian, SymbolIndex(number));
-        let version = versions
-            .version(index.into())?
-            .map(|version| version.name());
-        let version = String::from_utf8_lossy(version.unwrap_or_default());
-        let marks = if index.is_hidden() { "@" } else { "@@" };
-        all.insert(format!("{name}{marks}{version}, type {}", symbol.st_type()));
+    for export in built::exports(library)? {
+        let Export { name, kind, .. } = export;
+        let marks = if export.is_hidden { "@" } else { "@@" };
+        let version = export.version.unwrap_or_default();
+        all.insert(format!("{name}{marks}{version}, type {kind}"));
     }
     for segment in header.program_headers(endian, data)? {
         for entry in segment.dynamic(endian, data)?.unwrap_or_default() {

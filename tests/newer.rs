@@ -2,6 +2,8 @@
 //! libibverbs or librdmacm starts, with the provider libraries of its suite and with those of this project.
 //! `cargo vm fetch` fetches them.
 
+mod built;
+
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::ffi::OsStr;
@@ -10,9 +12,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use object::Endianness;
 use object::elf::{DT_NEEDED, FileHeader64, SHT_DYNSYM};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
-use object::{Endianness, SymbolIndex};
+
+use self::built::{Export, build, workspace};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -56,10 +60,6 @@ fn main() -> ExitCode {
     });
     let tests = starts.into_iter().chain(exports).collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
-}
-
-fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Runs a test with the tree of a suite, if there is one.
@@ -143,27 +143,6 @@ fn missing(root: &Path, ours: &Path, file: &Path) -> Result<Vec<String>> {
         .lines()
         .filter(|line| bad.iter().any(|bad| line.contains(bad)));
     Ok(lines.map(str::to_owned).collect())
-}
-
-/// Builds a library, and gives its file.
-fn build(package: &str, built: &str) -> Result<PathBuf> {
-    let output = Command::new(env!("CARGO"))
-        .args([
-            "build",
-            "--quiet",
-            "--profile",
-            "c-abi",
-            "--package",
-            package,
-        ])
-        .current_dir(workspace())
-        .output()?;
-    if !output.status.success() {
-        return Err(format!("{package}: {output:?}").into());
-    }
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
-    Ok(workspace().join(target).join("c-abi").join(built))
 }
 
 /// The regular files in these directories, and links to such.
@@ -250,29 +229,9 @@ fn listed() -> Result<BTreeSet<String>> {
 
 /// What a library exports: each name with its version.
 fn exports(library: &Path) -> Result<BTreeSet<String>> {
-    let bytes = fs::read(library)?;
-    let data = bytes.as_slice();
-    let header = FileHeader64::<Endianness>::parse(data)?;
-    let endian = header.endian()?;
-    let sections = header.sections(endian, data)?;
-    let symbols = sections.symbols(endian, data, SHT_DYNSYM)?;
-    let versions = sections.versions(endian, data)?.ok_or("no versions")?;
-    let mut all = BTreeSet::new();
-    for (number, symbol) in symbols.iter().enumerate() {
-        use object::read::elf::Sym;
-        // GNU ld has a symbol of each node's name as well, which is nowhere.
-        if symbol.is_undefined(endian) || symbol.is_absolute(endian) {
-            continue;
-        }
-        let name = String::from_utf8_lossy(symbol.name(endian, symbols.strings())?);
-        let index = versions.version_index(endian, SymbolIndex(number));
-        let version = versions.version(index.into())?;
-        if let Some(version) = version {
-            all.insert(format!(
-                "{name}@{}",
-                String::from_utf8_lossy(version.name())
-            ));
-        }
-    }
-    Ok(all)
+    let versioned = |export: Export| Some(format!("{}@{}", export.name, export.version?));
+    Ok(built::exports(library)?
+        .into_iter()
+        .filter_map(versioned)
+        .collect())
 }

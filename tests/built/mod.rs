@@ -1,0 +1,84 @@
+//! The libraries for C programs, built, and what a library exports.
+
+#![allow(dead_code, reason = "not every test asks for everything")]
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use object::elf::{FileHeader64, SHT_DYNSYM, SymbolType};
+use object::read::elf::{FileHeader, Sym};
+use object::{Endianness, SymbolIndex};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// The workspace.
+pub(crate) fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Where cargo builds.
+pub(crate) fn target() -> PathBuf {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    workspace().join(target)
+}
+
+/// Builds a library as programs get it, and gives its file.
+pub(crate) fn build(package: &str, built: &str) -> Result<PathBuf> {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "build",
+            "--quiet",
+            "--profile",
+            "c-abi",
+            "--package",
+            package,
+        ])
+        .current_dir(workspace())
+        .output()?;
+    match output.status.success() {
+        true => Ok(target().join("c-abi").join(built)),
+        false => Err(format!("{package}: {output:?}").into()),
+    }
+}
+
+/// A name that a library exports.
+pub(crate) struct Export {
+    pub(crate) name: String,
+    /// Its version, if it has one.
+    pub(crate) version: Option<String>,
+    /// Whether programs are not linked to this version.
+    pub(crate) is_hidden: bool,
+    /// Whether it is a function or data (`STT_FUNC`, `STT_OBJECT`).
+    pub(crate) kind: SymbolType,
+}
+
+/// What a library exports.
+pub(crate) fn exports(library: &Path) -> Result<Vec<Export>> {
+    let bytes = fs::read(library)?;
+    let data = bytes.as_slice();
+    let header = FileHeader64::<Endianness>::parse(data)?;
+    let endian = header.endian()?;
+    let sections = header.sections(endian, data)?;
+    let symbols = sections.symbols(endian, data, SHT_DYNSYM)?;
+    let versions = sections.versions(endian, data)?.ok_or("no versions")?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut all = Vec::new();
+    for (number, symbol) in symbols.iter().enumerate() {
+        // GNU ld has a symbol of each node's name as well, which is nowhere.
+        if symbol.is_undefined(endian) || symbol.is_absolute(endian) {
+            continue;
+        }
+        let index = versions.version_index(endian, SymbolIndex(number));
+        let version = versions.version(index.into())?;
+        all.push(Export {
+            name: text(symbol.name(endian, symbols.strings())?),
+            version: version.map(|version| text(version.name())),
+            is_hidden: index.is_hidden(),
+            kind: symbol.st_type(),
+        });
+    }
+    Ok(all)
+}

@@ -117,6 +117,8 @@ pub use objects::{
 };
 pub use words::{error, gid, grh, guid};
 
+#[cfg(all(test, feature = "c-abi"))]
+use objects::first_day;
 #[cfg(feature = "cm")]
 use objects::readable;
 use objects::{event_file, flight, owned};

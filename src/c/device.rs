@@ -29,7 +29,7 @@ unsafe impl Sync for DeviceObject {}
 static LIST: Mutex<Vec<Arc<DeviceObject>>> = Mutex::new(Vec::new());
 
 impl DeviceObject {
-    fn new(device: Device) -> Arc<Self> {
+    pub(super) fn new(device: Device) -> Arc<Self> {
         Arc::new(Self {
             c: CStruct::new(described(&device)),
             _ops_of_providers: [0; 6],

@@ -28,6 +28,8 @@ mod ece;
 mod event;
 mod failure;
 mod files;
+#[cfg(test)]
+mod first_day;
 mod fork;
 mod gid;
 mod import;

@@ -131,10 +131,6 @@ impl Completion for NoCq {
         match *self {}
     }
 
-    fn vendor_err(&self) -> u32 {
-        match *self {}
-    }
-
     fn byte_len(&self) -> u32 {
         match *self {}
     }
@@ -152,26 +148,6 @@ impl Completion for NoCq {
     }
 
     fn flags(&self) -> WcFlags {
-        match *self {}
-    }
-
-    fn timestamp(&self) -> Option<u64> {
-        match *self {}
-    }
-
-    fn pkey_index(&self) -> u16 {
-        match *self {}
-    }
-
-    fn slid(&self) -> u16 {
-        match *self {}
-    }
-
-    fn sl(&self) -> u8 {
-        match *self {}
-    }
-
-    fn dlid_path_bits(&self) -> u8 {
         match *self {}
     }
 }

@@ -547,17 +547,6 @@ pub(crate) trait SrqBacking: Debug + Clone {
 #[allow(dead_code, reason = "not every driver has nothing to keep")]
 pub(crate) struct Nothing;
 
-/// Nothing tells how far its queues are.
-impl QpBacking for Nothing {
-    fn sends(&self) -> Progress {
-        Progress::UNKNOWN
-    }
-
-    fn receives(&self) -> Option<Progress> {
-        Some(Progress::UNKNOWN)
-    }
-}
-
 impl SrqBacking for Nothing {
     fn progress(&self) -> Progress {
         Progress::UNKNOWN
@@ -700,23 +689,41 @@ pub(crate) trait Cq: Debug {
 }
 
 /// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is
-/// told in `crate::wc`.
+/// told in `crate::wc`. What a device does not report has a default.
 pub(crate) trait Completion: Debug + Copy {
     fn wr_id(&self) -> u64;
     fn status(&self) -> WcStatus;
     fn opcode(&self) -> WcOpcode;
-    fn vendor_err(&self) -> u32;
     fn byte_len(&self) -> u32;
     fn qp_num(&self) -> u32;
     fn src_qp(&self) -> u32;
     /// The immediate data in network byte order, or the rkey in the host's.
     fn ex(&self) -> u32;
     fn flags(&self) -> WcFlags;
-    fn timestamp(&self) -> Option<u64>;
-    fn pkey_index(&self) -> u16;
-    fn slid(&self) -> u16;
-    fn sl(&self) -> u8;
-    fn dlid_path_bits(&self) -> u8;
+
+    fn vendor_err(&self) -> u32 {
+        0
+    }
+
+    fn timestamp(&self) -> Option<u64> {
+        None
+    }
+
+    fn pkey_index(&self) -> u16 {
+        0
+    }
+
+    fn slid(&self) -> u16 {
+        0
+    }
+
+    fn sl(&self) -> u8 {
+        0
+    }
+
+    fn dlid_path_bits(&self) -> u8 {
+        0
+    }
 
     /// All of it in the kernel's form, which C programs have too.
     #[cfg(feature = "c-abi")]

@@ -1,29 +1,34 @@
 //! What the sample driver has, for tests of the objects that stand on drivers.
 
+use std::mem;
 use std::sync::Arc;
 
-use super::contract::{Driver as _, Nothing};
-use super::sample::{Receives, Sample};
+use super::contract::Driver as _;
+use super::sample::{self, Sample};
 use super::{CqBacking, Device, OneOf, QpBacking, RecvQueue, SendQueue};
 use crate::device::DriverId;
 
 pub(crate) const ID: DriverId = Sample::ID;
 
-pub(crate) fn device() -> Device {
-    OneOf::Sample(Arc::new(Sample::default()))
+/// What a context has of a device whose order a seed decides.
+pub(crate) fn device(seed: u64) -> Device {
+    OneOf::Sample(Arc::new(Sample::of(sample::Device::new(seed))))
 }
 
 pub(crate) fn cq_backing() -> CqBacking {
-    OneOf::Sample(Nothing)
+    OneOf::Sample(sample::samples().0)
 }
 
 pub(crate) fn qp_backing() -> QpBacking {
-    OneOf::Sample(Nothing)
+    OneOf::Sample(sample::samples().1.backing)
 }
 
 /// A receive queue of a driver that checks no state.
 pub(crate) fn recv_queue() -> RecvQueue {
-    OneOf::Sample(Receives::default())
+    let qp = sample::samples().1;
+    // It is not destroyed: the queue is used.
+    mem::forget(qp.backing);
+    OneOf::Sample(qp.recv.unwrap())
 }
 
 /// Those of the drivers in the list that have such.

@@ -211,14 +211,21 @@ impl Context {
     /// A context that writes its commands to this file.
     #[cfg(test)]
     pub(crate) fn over(file: OwnedFd) -> Self {
+        Self::over_device(file, driver::samples::device(0))
+    }
+
+    /// As [`over`](Self::over), of a device of the sample driver.
+    #[cfg(test)]
+    pub(crate) fn over_device(file: OwnedFd, device: driver::Device) -> Self {
+        let events = file.try_clone().unwrap();
         let fd = CommandFd::new(file, driver::samples::ID.0, Route::Write);
         let reply = GetContextReply {
             num_comp_vectors: 1,
             core_support: 0,
-            async_fd: None,
+            async_fd: Some(events),
             driver: Default::default(),
         };
-        Self::new(Device::nameless(), driver::samples::device(), fd, reply)
+        Self::new(Device::nameless(), device, fd, reply)
     }
 
     /// The device that is open.

@@ -11,6 +11,8 @@ pub mod dm;
 pub mod domain;
 pub mod event;
 pub(crate) mod event_file;
+#[cfg(test)]
+pub(crate) mod first_day;
 pub(crate) mod flight;
 pub mod import;
 pub mod mr;

@@ -70,6 +70,13 @@ impl<N> Unordered<N> {
         Some(note)
     }
 
+    /// Lets all requests be finished.
+    pub(crate) fn finish_all(&mut self) {
+        for number in 0..self.notes.len() as u32 {
+            self.finish(number);
+        }
+    }
+
     /// How far the queue is.
     pub(crate) fn progress(&self) -> Progress {
         let unfinished = self.finished.len() as u32;

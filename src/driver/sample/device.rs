@@ -70,11 +70,11 @@ struct State {
 
 /// What all who use the device share.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Device(Arc<Mutex<State>>);
+pub(crate) struct Device(Arc<Mutex<State>>);
 
 impl Device {
     /// A device whose order this seed decides.
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let device = Self::default();
         device.state().random = seed;
         device
@@ -109,6 +109,23 @@ impl Device {
         };
         state.queue_pairs.insert(qpn, queue_pair);
         qpn
+    }
+
+    /// Forgets all that belongs to a queue pair; those that are left are as new.
+    pub(super) fn reset(&self, qpn: u32) {
+        let mut state = self.state();
+        state.in_work.retain(|(of, _)| *of != qpn);
+        for entries in state.cqs.values_mut() {
+            entries.retain(|entry| entry.qpn != qpn);
+        }
+        if let Some(queue_pair) = state.queue_pairs.get_mut(&qpn) {
+            queue_pair.receives.clear();
+        }
+    }
+
+    pub(super) fn destroy_qp(&self, qpn: u32) {
+        self.reset(qpn);
+        self.state().queue_pairs.remove(&qpn);
     }
 
     pub(super) fn ring_sends(&self, qpn: u32, requests: impl Iterator<Item = Wqe>) {

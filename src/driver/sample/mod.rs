@@ -1,32 +1,51 @@
 //! A driver to copy, built for the unit tests alone: of a small [`device`] in memory that has no shared
 //! receive queues, takes a destination with each request, and completes requests in any order, all of them.
 //!
-//! What a driver leaves out is refused by name. Here these are still `create_cq` and `create_qp`: [`queues`]
-//! has what they are to give out, and [`traffic`] tests it. [`queue`] has careless queues for tests of the
-//! objects.
+//! What a driver leaves out is refused by name. [`queues`] has its side of the queues. `objects/first_day.rs`
+//! posts to them by the interface of the library, and `c/first_day.rs` as C programs do.
 
 mod device;
-mod queue;
 mod queues;
 mod tests;
-mod traffic;
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::handle::MrHandle;
+use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle};
 
-pub(crate) use self::queue::{Receives, Sends};
-use super::absent::{NoCq, NoRecvQueue};
-use super::contract::{self, ContextOptions, NoDeviceMemory, Nothing};
-use crate::command::{CommandFd, DriverReply, GetContext, GetContextReply, RegMr, RegMrReply};
+pub(crate) use self::device::Device;
+use self::queues::{Cq, CqBacking, QpBacking, RecvQueue, SendQueue};
+use super::absent::NoRecvQueue;
+use super::contract::{
+    self, ContextOptions, CqParts, NewQp, NoDeviceMemory, Nothing, QpParts, Replacement, ResetQp,
+};
+use crate::command::{
+    CommandFd, CreateAh, CreateCq, DriverReply, GetContext, GetContextReply, QpSpec, RegMr,
+    RegMrReply,
+};
 use crate::device::{DriverClue, DriverId};
 use crate::error::Result;
 use crate::work::Operations;
 
-/// What a context has of its device.
+/// What a context has of its device. There is no kernel that would be asked for objects: their handles are
+/// the device's numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Sample(device::Device);
+pub(crate) struct Sample(Device);
+
+impl Sample {
+    pub(crate) fn of(device: Device) -> Self {
+        Self(device)
+    }
+}
+
+/// What tests of the objects take parts of: a completion queue, and a queue pair with rooms for 7 requests.
+pub(super) fn samples() -> (CqBacking, NewQp<SendQueue, RecvQueue, QpBacking>) {
+    let device = Device::default();
+    let cq = contract::Cq::backing(&Cq::new(&device, 7));
+    let qp = queues::create_qp(&device, [&cq; 2], [7; 2]);
+    (cq, qp)
+}
 
 impl contract::Driver for Sample {
     const ID: DriverId = DriverId(0x5a);
@@ -34,18 +53,18 @@ impl contract::Driver for Sample {
 
     const QP_TYPES: &'static [QpType] = &[QpType::DRIVER];
 
-    type Cq = NoCq;
-    type SendQueue = Sends;
-    type RecvQueue = Receives;
+    type Cq = Cq;
+    type SendQueue = SendQueue;
+    type RecvQueue = RecvQueue;
     type SharedRecvQueue = NoRecvQueue;
     type Ah = ();
     type DeviceMemory = NoDeviceMemory;
-    type QpBacking = Nothing;
+    type QpBacking = QpBacking;
     type SrqBacking = Nothing;
     type ThreadDomain = Nothing;
 
-    fn sample_send_queue() -> Option<Sends> {
-        Some(Sends::default())
+    fn sample_send_queue() -> Option<SendQueue> {
+        Some(samples().1.send)
     }
 
     fn is_behind(clue: &DriverClue) -> bool {
@@ -61,7 +80,10 @@ impl contract::Driver for Sample {
         }
     }
 
-    /// The device is told of the memory; there is no kernel that would.
+    fn get_context(fd: &CommandFd, _: ContextOptions) -> Result<(Self, GetContextReply)> {
+        Ok((Self::default(), fd.execute(&GetContext::default())?))
+    }
+
     fn reg_mr(&self, _: &CommandFd, command: RegMr) -> Result<RegMrReply> {
         let key = self.0.register(command.address, command.length);
         Ok(RegMrReply {
@@ -72,7 +94,41 @@ impl contract::Driver for Sample {
         })
     }
 
-    fn get_context(fd: &CommandFd, _: ContextOptions) -> Result<(Self, GetContextReply)> {
-        Ok((Self::default(), fd.execute(&GetContext::default())?))
+    fn create_ah(&self, _: &CommandFd, _: CreateAh) -> Result<(Option<AhHandle>, ())> {
+        Ok((None, ()))
+    }
+
+    fn create_cq(
+        &self,
+        _: &CommandFd,
+        command: CreateCq,
+        _: &CqParts<'_>,
+    ) -> Result<(CqHandle, Cq)> {
+        let cq = Cq::new(&self.0, command.cqe);
+        Ok((CqHandle(contract::Cq::backing(&cq).number), cq))
+    }
+
+    fn create_qp(
+        &self,
+        _: &Arc<CommandFd>,
+        spec: &QpSpec,
+        parts: &QpParts<'_, CqBacking, Nothing, Nothing>,
+    ) -> Result<NewQp<SendQueue, RecvQueue, QpBacking>> {
+        let rooms = [spec.cap.max_send_wr, spec.cap.max_recv_wr];
+        Ok(queues::create_qp(
+            &self.0,
+            [parts.send_cq, parts.recv_cq],
+            rooms,
+        ))
+    }
+
+    fn reset_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        reset: ResetQp<'_, SendQueue, RecvQueue, QpBacking>,
+    ) -> Result<Option<Replacement<QpBacking>>> {
+        fd.execute(reset.command)?;
+        reset.backing.reset();
+        Ok(None)
     }
 }

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
-use uverbs_uapi::flags::SendFlags;
+use uverbs_uapi::flags::{SendFlags, WcFlags};
+use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::Sge;
 
 use super::device::{Cqe, Data, Device, Rqe, Wqe};
-use crate::driver::contract::{self, Position};
+use crate::driver::contract::{self, NewQp, Position};
 use crate::driver::kit::unordered::Unordered;
 use crate::error::Errno;
 use crate::work::{
@@ -55,7 +56,7 @@ struct Written {
 }
 
 #[derive(Debug)]
-pub(super) struct SendQueue {
+pub(crate) struct SendQueue {
     device: Device,
     qpn: u32,
     capacity: u32,
@@ -80,11 +81,6 @@ impl SendQueue {
             Operation::Send | Operation::SendImm { .. } => MAX_INLINE,
             _ => 0,
         }
-    }
-
-    /// How far it is, from the oldest request on.
-    pub(super) fn progress(&self) -> Progress {
-        self.notes.lock().progress()
     }
 }
 
@@ -125,15 +121,17 @@ impl contract::SendQueue for SendQueue {
         self.written
             .truncate(at.count.wrapping_sub(self.rung) as usize);
         has_room(&self.notes, self.written.len(), self.capacity)?;
-        let Some(Destination::Datagram(to)) = to else {
-            return Err(PostError::Destination);
+        // Above it was checked that there is one.
+        let dest_qpn = match to {
+            Some(Destination::Datagram(to)) => to.qpn,
+            _ => 0,
         };
         self.written.push(Written {
             note: Note {
                 wr_id,
                 is_signaled: flags.contains(SendFlags::SIGNALED),
             },
-            dest_qpn: to.qpn,
+            dest_qpn,
             operation,
             data: data(operation, payload)?,
         });
@@ -210,7 +208,7 @@ fn sge(slice: &impl Element) -> Sge {
 }
 
 #[derive(Debug)]
-pub(super) struct RecvQueue {
+pub(crate) struct RecvQueue {
     device: Device,
     qpn: u32,
     capacity: u32,
@@ -257,115 +255,232 @@ impl contract::RecvQueue for RecvQueue {
 /// The notes of the queues that report to a completion queue, by the queue pair's number.
 type Directory = Arc<Mutex<BTreeMap<u32, [Notes; 2]>>>;
 
-#[derive(Debug)]
-pub(super) struct Cq {
-    device: Device,
-    number: u32,
+/// What of a completion queue its queue pairs know.
+#[derive(Clone, Debug)]
+pub(crate) struct CqBacking {
+    pub(super) number: u32,
     directory: Directory,
 }
 
-/// A completion, with the program's id.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
-    pub(super) wr_id: u64,
-    cqe: Cqe,
-}
-
-impl Completion {
-    pub(super) fn status(&self) -> WcStatus {
-        self.cqe.status
-    }
-
-    pub(super) fn opcode(&self) -> WcOpcode {
-        self.cqe.opcode
-    }
-
-    pub(super) fn byte_len(&self) -> u32 {
-        self.cqe.byte_len
-    }
-
-    pub(super) fn qp_num(&self) -> u32 {
-        self.cqe.qpn
-    }
-
-    pub(super) fn src_qp(&self) -> u32 {
-        self.cqe.src_qp
-    }
-
-    pub(super) fn imm(&self) -> Option<u32> {
-        self.cqe.imm
-    }
-}
-
-impl Cq {
-    pub(super) fn new(device: &Device) -> Self {
-        Self {
-            number: device.create_cq(),
-            device: device.clone(),
-            directory: Directory::default(),
-        }
-    }
-
-    fn directory(&self) -> MutexGuard<'_, BTreeMap<u32, [Notes; 2]>> {
+impl CqBacking {
+    pub(super) fn directory(&self) -> MutexGuard<'_, BTreeMap<u32, [Notes; 2]>> {
         self.directory
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.device.is_empty(self.number)
+#[derive(Debug)]
+pub(crate) struct Cq {
+    device: Device,
+    backing: CqBacking,
+    capacity: u32,
+    /// What a C program looks at.
+    #[cfg(feature = "c-abi")]
+    shown: Option<Completion>,
+}
+
+/// A completion, with the program's id.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    wr_id: u64,
+    cqe: Cqe,
+}
+
+impl contract::Completion for Completion {
+    fn wr_id(&self) -> u64 {
+        self.wr_id
     }
 
-    /// The next completion that somebody wants. The device completes all requests; what was not asked for is
-    /// dropped here.
-    pub(super) fn next(&mut self) -> Result<Option<Completion>, PollError> {
-        while let Some(cqe) = self.device.next(self.number) {
-            let notes =
-                self.directory()
-                    .get(&cqe.qpn)
-                    .map(|[sends, receives]| match cqe.is_receive {
-                        true => receives.clone(),
-                        false => sends.clone(),
-                    });
-            // Of a queue pair that is gone.
-            let Some(note) = notes.and_then(|notes| notes.lock().finish(cqe.number)) else {
-                continue;
-            };
-            if note.is_signaled || cqe.status != WcStatus::SUCCESS {
-                let wr_id = note.wr_id;
-                return Ok(Some(Completion { wr_id, cqe }));
-            }
+    fn status(&self) -> WcStatus {
+        self.cqe.status
+    }
+
+    fn opcode(&self) -> WcOpcode {
+        self.cqe.opcode
+    }
+
+    fn byte_len(&self) -> u32 {
+        self.cqe.byte_len
+    }
+
+    fn qp_num(&self) -> u32 {
+        self.cqe.qpn
+    }
+
+    fn src_qp(&self) -> u32 {
+        self.cqe.src_qp
+    }
+
+    fn ex(&self) -> u32 {
+        self.cqe.imm.unwrap_or_default().to_be()
+    }
+
+    fn flags(&self) -> WcFlags {
+        match self.cqe.imm {
+            Some(_) => WcFlags::WITH_IMM,
+            None => WcFlags::empty(),
         }
-        Ok(None)
     }
 }
 
-/// A queue pair with rooms for so many requests; its number comes first.
+impl Cq {
+    pub(super) fn new(device: &Device, capacity: u32) -> Self {
+        Self {
+            backing: CqBacking {
+                number: device.create_cq(),
+                directory: Directory::default(),
+            },
+            device: device.clone(),
+            capacity,
+            #[cfg(feature = "c-abi")]
+            shown: None,
+        }
+    }
+}
+
+impl contract::Cq for Cq {
+    type Backing = CqBacking;
+    type Completion = Completion;
+    type Polled<'q> = Polled<'q>;
+
+    fn backing(&self) -> CqBacking {
+        self.backing.clone()
+    }
+
+    fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    fn is_empty(&mut self) -> Result<bool, PollError> {
+        Ok(self.device.is_empty(self.backing.number))
+    }
+
+    fn poll(&mut self) -> Result<Polled<'_>, PollError> {
+        Ok(Polled(self))
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
+        self.shown = self.poll()?.next();
+        Ok(self.shown)
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn shown(&self) -> Option<Completion> {
+        self.shown
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn hide(&mut self) {
+        self.shown = None;
+    }
+}
+
+/// Completions that somebody takes.
+#[derive(Debug)]
+pub(crate) struct Polled<'q>(&'q Cq);
+
+/// The device completes all requests; what was not asked for is dropped here.
+impl Iterator for Polled<'_> {
+    type Item = Completion;
+
+    fn next(&mut self) -> Option<Completion> {
+        let Self(cq) = self;
+        loop {
+            let cqe = cq.device.next(cq.backing.number)?;
+            let directory = cq.backing.directory();
+            let Some([sends, receives]) = directory.get(&cqe.qpn) else {
+                continue;
+            };
+            let notes = if cqe.is_receive { receives } else { sends };
+            let Some(Note { wr_id, is_signaled }) = notes.lock().finish(cqe.number) else {
+                continue;
+            };
+            if is_signaled || cqe.status != WcStatus::SUCCESS {
+                return Some(Completion { wr_id, cqe });
+            }
+        }
+    }
+}
+
+/// What stays of a queue pair until the last who needs it is gone.
+#[derive(Clone, Debug)]
+pub(crate) struct QpBacking(Arc<Kept>);
+
+#[derive(Debug)]
+struct Kept {
+    device: Device,
+    qpn: u32,
+    /// Of the send queue and of the receive queue.
+    notes: [Notes; 2],
+    cqs: [CqBacking; 2],
+}
+
+impl QpBacking {
+    /// Makes the queue pair as new.
+    pub(super) fn reset(&self) {
+        self.0.device.reset(self.0.qpn);
+        for notes in &self.0.notes {
+            notes.lock().finish_all();
+        }
+    }
+}
+
+impl contract::QpBacking for QpBacking {
+    fn sends(&self) -> Progress {
+        self.0.notes[0].lock().progress()
+    }
+
+    fn receives(&self) -> Option<Progress> {
+        Some(self.0.notes[1].lock().progress())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.device.destroy_qp(self.qpn);
+        for cq in &self.cqs {
+            cq.directory().remove(&self.qpn);
+        }
+    }
+}
+
+/// A queue pair with rooms for so many requests.
 pub(super) fn create_qp(
     device: &Device,
-    [send_cq, recv_cq]: [&Cq; 2],
-    [sends, receives]: [u32; 2],
-) -> (u32, SendQueue, RecvQueue) {
-    let qpn = device.create_qp(send_cq.number, recv_cq.number);
-    let notes = [Notes::new(sends), Notes::new(receives)];
-    for cq in [send_cq, recv_cq] {
+    cqs: [&CqBacking; 2],
+    rooms: [u32; 2],
+) -> NewQp<SendQueue, RecvQueue, QpBacking> {
+    let cqs = cqs.map(CqBacking::clone);
+    let qpn = device.create_qp(cqs[0].number, cqs[1].number);
+    let notes = rooms.map(Notes::new);
+    for cq in &cqs {
         cq.directory().insert(qpn, notes.clone());
     }
-    let [send_notes, recv_notes] = notes;
-    let send = SendQueue {
-        device: device.clone(),
+    NewQp {
+        handle: QpHandle(qpn),
         qpn,
-        capacity: sends,
-        notes: send_notes,
-        rung: 0,
-        written: Vec::new(),
-    };
-    let recv = RecvQueue {
-        device: device.clone(),
-        qpn,
-        capacity: receives,
-        notes: recv_notes,
-        written: Vec::new(),
-    };
-    (qpn, send, recv)
+        send: SendQueue {
+            device: device.clone(),
+            qpn,
+            capacity: rooms[0],
+            notes: notes[0].clone(),
+            rung: 0,
+            written: Vec::new(),
+        },
+        recv: Some(RecvQueue {
+            device: device.clone(),
+            qpn,
+            capacity: rooms[1],
+            notes: notes[1].clone(),
+            written: Vec::new(),
+        }),
+        backing: QpBacking(Arc::new(Kept {
+            device: device.clone(),
+            qpn,
+            notes,
+            cqs,
+        })),
+    }
 }

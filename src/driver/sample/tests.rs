@@ -5,18 +5,22 @@ use std::sync::Arc;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpCreateFlags;
 use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
+use uverbs_uapi::types::Sge;
 
-use super::Sample;
+use super::queues::{Cq, CqBacking, SendQueue, create_qp};
+use super::{Sample, device};
 use crate::alloc::ResourceType;
 use crate::command::{
-    AllocDm, CommandFd, CreateAh, CreateCq, CreateSrq, CreateXrcTarget, DriverData, QpSpec,
-    RegDmabufMr, RegMr, ReregMr, Route, SrqKind,
+    AllocDm, CommandFd, CreateCq, CreateSrq, CreateXrcTarget, DriverData, QpSpec, RegDmabufMr,
+    RegMr, ReregMr, Route, SrqKind,
 };
 use crate::device::DriverId;
-use crate::driver::contract::{self, Driver as _};
+use crate::driver::contract::{self, Driver as _, SendQueue as _, sending};
 use crate::driver::{ContextOptions, CqParts, Device, Driver, Listed, QpName, has_qp};
 use crate::error::{Error, Result, Verb};
-use crate::work::Operations;
+use crate::work::{
+    DatagramTo, Destination, Operation, Operations, Payload, PdTag, PostError, Remote, RemoteKey,
+};
 
 /// A context of a file that takes no commands: whoever asks the kernel hears so.
 fn context() -> (Arc<CommandFd>, Device) {
@@ -88,16 +92,6 @@ fn what_every_kernel_has_goes_to_the_kernel() {
 fn what_it_leaves_out_is_refused_by_name() {
     let (fd, device) = context();
     let driver = DriverData::default;
-    let parts = CqParts {
-        entry_bytes: None,
-        buffers: None,
-        follows_requests: true,
-    };
-    refused(
-        device.create_cq(&fd, cq(0), &parts),
-        Verb::CreateCq,
-        "completion queues",
-    );
     let srq = |kind| CreateSrq {
         kind,
         pd: PdHandle(1),
@@ -122,12 +116,6 @@ fn what_it_leaves_out_is_refused_by_name() {
         Verb::CreateSrq,
         "XRC",
     );
-    let ah = CreateAh {
-        pd: PdHandle(1),
-        attributes: Default::default(),
-        driver: driver(),
-    };
-    refused(device.create_ah(&fd, ah), Verb::CreateAh, "address handles");
     let target = CreateXrcTarget {
         xrcd: uverbs_uapi::handle::XrcdHandle(1),
         user_handle: 1,
@@ -277,4 +265,48 @@ fn its_queue_pairs_have_what_it_says() {
 fn its_buffers_have_no_names() {
     let resource = ResourceType::new(Sample::ID, 3);
     assert_eq!(format!("{resource:?}"), "driver 90 resource 3");
+}
+
+/// A send queue by itself, with a slice of its memory.
+fn queue() -> (SendQueue, Sge) {
+    let device = device::Device::default();
+    let cq: CqBacking = contract::Cq::backing(&Cq::new(&device, 1));
+    let slice = Sge {
+        addr: 0x1000,
+        length: 1,
+        lkey: device.register(0x1000, 1),
+    };
+    (create_qp(&device, [&cq; 2], [7; 2]).send, slice)
+}
+
+#[test]
+fn limits_are_those_of_the_operation_and_a_dropped_batch_leaves_nothing() {
+    let (mut queue, slice) = queue();
+    let remote = Remote {
+        address: 0,
+        rkey: RemoteKey(0),
+    };
+    let (send, write) = (Operation::Send, Operation::Write { remote });
+    let slices = [slice; 2];
+    let start = queue.position();
+    let mut batch = sending(&mut queue);
+    let mut post = |operation, payload: Payload<'_>| {
+        let to = DatagramTo {
+            ah: &(),
+            qpn: 1,
+            qkey: 0,
+            pd: PdTag::new(0, 0),
+        };
+        let to = Some(Destination::Datagram(to));
+        batch.write(1, Default::default(), operation, to, payload)
+    };
+    assert_eq!(post(send, Payload::Sges(&slices)), Ok(()));
+    assert_eq!(post(send, Payload::Inline(&[0; 32])), Ok(()));
+    let refused = post(write, Payload::Sges(&slices));
+    assert_eq!(refused, Err(PostError::TooManySges { given: 2, max: 1 }));
+    let refused = post(write, Payload::Inline(b"a"));
+    assert_eq!(refused, Err(PostError::InlineTooLong { given: 1, max: 0 }));
+    assert_eq!(batch.pending(), 2);
+    assert_eq!((queue.position(), queue.in_flight()), (start, 0));
+    assert_eq!(queue.ring(start, start), Ok(0));
 }

@@ -125,7 +125,6 @@ use objects::{event_file, flight, owned};
 use words::{memory, sync, work};
 
 pub use device::resource;
-pub use qp::transport;
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};
@@ -139,14 +138,24 @@ pub use gid::Gid;
 pub use mr::Mr;
 pub use pd::Pd;
 pub use qp::{
-    Batch, Caps, ConnectOptions, Endpoint, InDomain, Inline, NoDomain, PeerSrq, Qp, QpState, Rc,
-    RecvBatch, RecvHalf, Request, SendHalf, Uc, Ud,
+    Batch, Caps, ConnectOptions, Endpoint, InDomain, Inline, NoDomain, Qp, QpState, RecvBatch,
+    RecvHalf, Request, SendHalf,
 };
 pub use srq::Srq;
+pub use transport::{Any, PeerSrq, Rc, Srd, Uc, Ud, Xrc};
 pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
-pub use uverbs_uapi::flags::AccessFlags as Access;
+pub use uverbs_uapi::flags::Access;
 pub use wc::Completion;
 pub use work::{LocalSlice, PostError, RemoteSlice};
+
+/// Transports, and what each can do. What a transport lacks does not compile.
+pub mod transport {
+    pub use crate::objects::qp::transport::{
+        Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Peer, PeerSrq, Rc, RdmaFlush,
+        RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Srd, StaticTransport, Transport, Uc, Ud,
+        Xrc,
+    };
+}
 
 #[doc = include_str!("../docs/guide.md")]
 pub mod guide {}

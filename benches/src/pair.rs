@@ -68,7 +68,7 @@ impl Pair {
             .alloc_pd()?
             .parent_domain()
             .allocator(Arena::new(vec![0u8; ARENA])?)
-            .build()?;
+            .create()?;
         let cq = context.cq(2 * DEPTH).domain(&domain);
         Self::on(&domain, [cq.clone(), cq], length)
     }
@@ -88,7 +88,7 @@ impl Pair {
         let mut there = pd.create_qp::<Rc>(&peer_cq, caps)?;
         connect(&mut here, &mut there)?;
         Ok(Self {
-            pd: pd.parent_domain().build()?,
+            pd: pd.parent_domain().create()?,
             passive: None,
             here,
             there,
@@ -123,7 +123,7 @@ impl Pair {
     /// If the device refuses one of its objects.
     pub fn in_thread_domain(&mut self) -> Result<(ThreadDomain, Qp<Rc, InDomain>)> {
         let td = self.pd.context().alloc_td();
-        let domain = self.pd.parent_domain().thread_domain(&td).build()?;
+        let domain = self.pd.parent_domain().thread_domain(&td).create()?;
         let caps = Caps {
             max_send_wr: DEPTH,
             ..Caps::default()

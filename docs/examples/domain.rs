@@ -44,7 +44,7 @@ fn rings_in<A: Allocator>(
         .parent_domain()
         .thread_domain(&td)
         .allocator(Arc::clone(allocator))
-        .build()?;
+        .create()?;
     let cq = pd.context().cq(256).domain(&domain).create()?;
     let qp = domain.create_qp::<Rc>(&cq, Caps::default())?;
 

@@ -28,7 +28,7 @@ use crate::memory::{Resting, WritableMemory};
 /// assert!(arena.capacity() >= (1 << 20) - 2 * 4096);
 ///
 /// fn rings_in(arena: &Arc<Arena<Vec<u8>>>, pd: &Pd) -> uverbs::Result<ParentDomain> {
-///     pd.parent_domain().allocator(Arc::clone(arena)).build()
+///     pd.parent_domain().allocator(Arc::clone(arena)).create()
 /// }
 ///
 /// // When the domain's objects are gone:

@@ -40,7 +40,7 @@ impl BufferCounts {
 /// let counting = Arc::new(Counting::new(GuardPages::new()));
 ///
 /// fn rings_of(pd: &Pd, counting: &Arc<Counting<GuardPages>>) -> uverbs::Result<()> {
-///     let domain = pd.parent_domain().allocator(Arc::clone(counting)).build()?;
+///     let domain = pd.parent_domain().allocator(Arc::clone(counting)).create()?;
 ///     let cq = domain.context().cq(64).domain(&domain).create()?;
 ///     for (resource, counts) in counting.counts() {
 ///         println!("{resource:?}: {} bytes", counts.live_bytes);

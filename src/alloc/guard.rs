@@ -20,7 +20,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// use uverbs::{alloc::GuardPages, ParentDomain, Pd};
 ///
 /// fn guarded(pd: &Pd) -> uverbs::Result<ParentDomain> {
-///     pd.parent_domain().allocator(GuardPages::new()).build()
+///     pd.parent_domain().allocator(GuardPages::new()).create()
 /// }
 ///
 /// assert_eq!(GuardPages::new().live(), 0);

@@ -20,7 +20,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// use uverbs::{alloc::{HugePageSize, HugePages}, ParentDomain, Pd};
 ///
 /// fn in_huge_pages(pd: &Pd) -> Result<ParentDomain, Box<dyn std::error::Error>> {
-///     Ok(pd.parent_domain().allocator(HugePages::new()?).build()?)
+///     Ok(pd.parent_domain().allocator(HugePages::new()?).create()?)
 /// }
 ///
 /// match HugePages::of(HugePageSize::Gib1) {

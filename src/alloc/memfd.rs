@@ -33,7 +33,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 /// assert_eq!(shared.capacity(), 1 << 20);
 ///
 /// fn rings_in(shared: &Arc<SharedMemfd>, pd: &Pd) -> uverbs::Result<ParentDomain> {
-///     pd.parent_domain().allocator(Arc::clone(shared)).build()
+///     pd.parent_domain().allocator(Arc::clone(shared)).create()
 /// }
 /// # Ok::<(), std::io::Error>(())
 /// ```

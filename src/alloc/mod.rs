@@ -9,7 +9,7 @@
 //! driver maps the ring, and which it returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
-//! [`NumaNode`], and [`Counting`] around any.
+//! [`NumaMemory`], and [`Counting`] around any.
 
 mod arena;
 mod counting;
@@ -38,7 +38,7 @@ pub use guard::GuardPages;
 pub use huge_pages::{HugePageSize, HugePages};
 pub(crate) use mapping::Mapping;
 pub use memfd::SharedMemfd;
-pub use numa::NumaNode;
+pub use numa::NumaMemory;
 
 use crate::device::DriverId;
 

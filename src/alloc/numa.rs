@@ -16,16 +16,16 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// those pages and chooses their node. So on rxe it has no effect.
 ///
 /// ```
-/// use uverbs::{alloc::NumaNode, ParentDomain, Pd};
+/// use uverbs::{alloc::NumaMemory, ParentDomain, Pd};
 ///
 /// fn on_node(pd: &Pd, node: u32) -> Result<ParentDomain, Box<dyn std::error::Error>> {
-///     Ok(pd.parent_domain().allocator(NumaNode::new(node)?).build()?)
+///     Ok(pd.parent_domain().allocator(NumaMemory::new(node)?).create()?)
 /// }
 ///
-/// assert!(NumaNode::new(9999).is_err());
+/// assert!(NumaMemory::new(9999).is_err());
 /// ```
 #[derive(Debug)]
-pub struct NumaNode {
+pub struct NumaMemory {
     node: u32,
     pool: Pool,
 }
@@ -36,7 +36,7 @@ const CHUNK: usize = 256 << 10;
 /// Nodes in a mask: more than any kernel is built for (`CONFIG_NODES_SHIFT` is 10 at most).
 const MAX_NODES: usize = 1024;
 
-impl NumaNode {
+impl NumaMemory {
     /// An allocator of the memory of a node, by its number in `/sys/devices/system/node`.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
 
 // SAFETY: the pool gives each byte to one buffer at a time, zeroed, from mappings that are shared at a fork
 // and live as long as the allocator.
-unsafe impl Allocator for NumaNode {
+unsafe impl Allocator for NumaMemory {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         self.pool.allocate(request, |needed| self.map(needed))
     }
@@ -117,8 +117,8 @@ mod tests {
     use crate::alloc::testing::{self, bytes, granted, memory, place};
 
     /// Node 0, or `None` where the kernel has no NUMA, which is all that can be seen there.
-    fn node_0() -> Option<NumaNode> {
-        match NumaNode::new(0) {
+    fn node_0() -> Option<NumaMemory> {
+        match NumaMemory::new(0) {
             Ok(node) => Some(node),
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{error}");
@@ -153,10 +153,10 @@ mod tests {
         if let Some(node) = node_0() {
             assert_eq!(node.allocate(&place(4096)), Ok(Allocation::Default));
             assert_eq!(
-                NumaNode::new(900).unwrap_err().kind(),
+                NumaMemory::new(900).unwrap_err().kind(),
                 io::ErrorKind::InvalidInput
             );
         }
-        assert!(NumaNode::new(u32::MAX).is_err());
+        assert!(NumaMemory::new(u32::MAX).is_err());
     }
 }

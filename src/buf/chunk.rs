@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 
 use rustix::mm::MapFlags;
 use rustix::param::page_size;
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 
 use crate::alloc::{Buffers, Grant, Mapping, Purpose, ResourceType};
 use crate::error::{Error, Result, Subject, Verb};
@@ -77,7 +77,7 @@ impl Chunk {
         (size, blocks): (usize, u32),
         pds: &[Pd],
         buffers: Option<&Buffers>,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Self> {
         let length = size * blocks as usize;
         let mut memory = Held {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 
 use super::chunk::Chunk;
 use super::error::GetError;
@@ -35,7 +35,7 @@ pub struct PoolBuilder {
     pds: Vec<Pd>,
     sizes: Vec<usize>,
     limit: usize,
-    access: AccessFlags,
+    access: Access,
     allocator: Option<Arc<dyn Allocator>>,
 }
 
@@ -73,7 +73,7 @@ impl PoolBuilder {
     /// Lets peers with the key of a buffer read the memory. The key is that of the buffer's whole chunk. See
     /// [`Buf::remote`].
     pub fn remote_read(mut self) -> Self {
-        self.access |= AccessFlags::REMOTE_READ;
+        self.access |= Access::REMOTE_READ;
         self
     }
 
@@ -152,7 +152,7 @@ pub(super) struct Inner {
     limit: usize,
     /// Bytes of all chunks. Held while the pool grows.
     memory: Mutex<usize>,
-    access: AccessFlags,
+    access: Access,
     buffers: Option<Buffers>,
     /// The tag of the first of these.
     first_pd: PdTag,
@@ -228,7 +228,7 @@ impl Inner {
 
     /// Whether peers may reach the memory.
     pub(super) fn is_remote(&self) -> bool {
-        self.access.contains(AccessFlags::REMOTE_READ)
+        self.access.contains(Access::REMOTE_READ)
     }
 
     /// Takes a block back, of which there is no handle any more.
@@ -305,7 +305,7 @@ impl Pool {
             pds: vec![pd.share()],
             sizes: vec![4 << 10, 64 << 10, 1 << 20],
             limit: 64 << 20,
-            access: AccessFlags::LOCAL_WRITE,
+            access: Access::LOCAL_WRITE,
             allocator: None,
         }
     }

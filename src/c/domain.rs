@@ -100,7 +100,7 @@ unsafe fn build(c: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Resu
             free,
         });
     }
-    let domain = domain.build()?;
+    let domain = domain.create()?;
     Ok(PdObject::give_at(place, c, domain.into()))
 }
 

@@ -5,7 +5,7 @@ use std::mem::{MaybeUninit, offset_of, size_of_val};
 use std::ptr::{NonNull, null_mut};
 
 use uverbs_uapi::enums::{QpState, QpType, WcOpcode, WcStatus};
-use uverbs_uapi::flags::{AccessFlags, QpAttrMask, SendFlags, WcFlags};
+use uverbs_uapi::flags::{Access, QpAttrMask, SendFlags, WcFlags};
 
 use super::abi::attr::{
     ibv_ah_attr, ibv_cq_init_attr_ex, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr_ex,
@@ -96,8 +96,7 @@ impl Program {
             path.port_num = 1;
             let peer = there(ibv_create_ah(pd, &mut path));
             let mut buffers = vec![[0; BYTES]; 2 * DEPTH];
-            let access =
-                AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+            let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
             let (at, length) = (buffers.as_mut_ptr(), size_of_val(&buffers[..]));
             let mr = there(ibv_reg_mr(pd, at.cast(), length, access.bits() as i32));
             Self {

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
 
 use uverbs_uapi::enums::AdviseMrAdvice;
-use uverbs_uapi::flags::{AccessFlags, AdviseMrFlags, CoreSupport, ReregMrFlags};
+use uverbs_uapi::flags::{Access, AdviseMrFlags, CoreSupport, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
 use uverbs_uapi::types::Sge;
 use uverbs_uapi::write as abi;
@@ -44,7 +44,7 @@ struct Wanted {
 }
 
 /// A driver may ignore the rights in this range that it does not know.
-const OPTIONAL: u32 = AccessFlags::OPTIONAL.bits();
+const OPTIONAL: u32 = Access::OPTIONAL.bits();
 
 fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr> {
     let context = pd.pd().context();

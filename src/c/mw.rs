@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 use uverbs_uapi::enums::{MwType, WrOpcode};
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::handle::MwHandle;
 
 use super::abi::ibv_pd;
@@ -85,8 +85,8 @@ pub(super) unsafe extern "C" fn bind_mw(
         let Some(post_send) = (*(*qp).context).ops.post_send else {
             return Failure::INVALID.tell();
         };
-        let access = AccessFlags::from_bits_retain(bind.bind_info.mw_access_flags);
-        if access.contains(AccessFlags::ZERO_BASED) {
+        let access = Access::from_bits_retain(bind.bind_info.mw_access_flags);
+        if access.contains(Access::ZERO_BASED) {
             return Failure::INVALID.tell();
         }
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed().assume_init();
@@ -127,7 +127,7 @@ pub(super) unsafe fn binding(
         mr_lkey,
         address: info.addr,
         length: info.length,
-        access: AccessFlags::from_bits_retain(info.mw_access_flags),
+        access: Access::from_bits_retain(info.mw_access_flags),
         of_queue_pair: mw.mw_type == MwType::TYPE_2.0 as c_int,
     }))
 }

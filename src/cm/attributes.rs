@@ -1,7 +1,7 @@
 //! The attributes that the kernel proposes for a transition of the queue pair, as attributes to set.
 
 use uverbs_uapi::enums::{Mtu, QpState};
-use uverbs_uapi::flags::{AccessFlags, QpAttrMask};
+use uverbs_uapi::flags::{Access, QpAttrMask};
 use uverbs_uapi::types::{AhAttr, QpAttr as Proposed};
 
 use crate::ah::AddressVector;
@@ -15,8 +15,7 @@ pub(super) fn read(proposed: &Proposed, state: QpState) -> QpAttr {
     let p = proposed;
     QpAttr {
         state: Some(state),
-        access: has(QpAttrMask::ACCESS_FLAGS)
-            .then(|| AccessFlags::from_bits_retain(p.qp_access_flags)),
+        access: has(QpAttrMask::ACCESS_FLAGS).then(|| Access::from_bits_retain(p.qp_access_flags)),
         pkey_index: has(QpAttrMask::PKEY_INDEX).then_some(p.pkey_index),
         port: has(QpAttrMask::PORT).then_some(p.port_num),
         qkey: has(QpAttrMask::QKEY).then_some(p.qkey),

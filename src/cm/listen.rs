@@ -55,6 +55,7 @@ pub fn listen_ib<T: Listens>(own: IbAddr) -> Listen<T> {
 }
 
 /// A listener to be.
+#[must_use = "nothing listens before `start`"]
 #[derive(Clone, Debug)]
 pub struct Listen<T> {
     own: Vec<Address>,

@@ -1,6 +1,6 @@
 //! What each side of a connection asks for, and what the two agree on.
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::rdma_cm::{ConnParam, PrivateData};
 
 use crate::context::Context;
@@ -13,7 +13,7 @@ use crate::qp::QpAttr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Params {
     /// What the peer may do.
-    pub access: AccessFlags,
+    pub access: Access,
     /// READs and atomics of the peer that this side serves at the same time; `None` for the device's limit.
     /// The connection gets the smaller number of both sides.
     pub responder_resources: Option<u8>,
@@ -36,9 +36,7 @@ pub struct Params {
 impl Default for Params {
     fn default() -> Self {
         Self {
-            access: AccessFlags::REMOTE_READ
-                | AccessFlags::REMOTE_WRITE
-                | AccessFlags::REMOTE_ATOMIC,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
             responder_resources: None,
             initiator_depth: None,
             retry_cnt: 6,
@@ -134,7 +132,7 @@ mod tests {
             max_dest_rd_atomic: Some(16),
             max_rd_atomic: Some(1),
             min_rnr_timer: Some(0),
-            access: Some(AccessFlags::LOCAL_WRITE),
+            access: Some(Access::LOCAL_WRITE),
             ..QpAttr::default()
         };
         let receive = params.to_receive(proposed.clone(), depths);

@@ -77,6 +77,7 @@ pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<Addr
 }
 
 /// The description of an address resolution.
+#[must_use = "nothing is resolved before `start`"]
 #[derive(Clone, Debug)]
 pub struct Resolve<T> {
     peers: Vec<Address>,

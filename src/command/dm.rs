@@ -75,7 +75,7 @@ pub(crate) struct RegDmMr {
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// Bits of `AccessFlags`; the kernel requires `ZERO_BASED`.
+    /// Bits of `Access`; the kernel requires `ZERO_BASED`.
     pub(crate) access: u32,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct RegMr {
     pub(crate) length: u64,
     /// The address by which work requests and peers name the first byte.
     pub(crate) iova: u64,
-    /// Bits of `AccessFlags`.
+    /// Bits of `Access`.
     pub(crate) access: u32,
     pub(crate) driver: DriverData,
 }
@@ -112,7 +112,7 @@ pub(crate) struct RegDmabufMr {
     pub(crate) length: u64,
     /// The address by which work requests and peers name the first byte.
     pub(crate) iova: u64,
-    /// Bits of `AccessFlags`.
+    /// Bits of `Access`.
     pub(crate) access: u32,
 }
 

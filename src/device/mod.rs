@@ -40,8 +40,8 @@ pub use resource::{
 };
 #[cfg(feature = "topology")]
 pub use topology::{
-    Adapter, AdapterPort, CpuList, Distance, Lag, Near, NoCpuList, NoPciAddress, NumaNode,
-    PciAddress, PciLink, PciPath, Place, Topology, topology,
+    Adapter, AdapterPort, CpuList, Distance, Lag, Near, NumaNode, PciAddress, PciLink, PciPath,
+    Place, Topology, topology,
 };
 
 use chardev::Chardev;

@@ -35,6 +35,7 @@ use crate::work::Operations;
 /// let context = uverbs::OpenOptions::new().route(uverbs::context::Route::Ioctl).open(&device)?;
 /// # Ok(()) }
 /// ```
+#[must_use = "nothing is opened before `open`"]
 #[derive(Clone, Debug, Default)]
 pub struct OpenOptions {
     route: Route,

@@ -22,6 +22,7 @@ use crate::pd::{PdUse, User};
 use crate::wc::Completion;
 
 /// The description of a completion queue to create.
+#[must_use = "nothing is created before `create`"]
 #[derive(Clone, Debug)]
 pub struct CqBuilder<'a> {
     context: &'a Context,

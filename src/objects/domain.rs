@@ -52,7 +52,7 @@ impl Context {
 /// # fn per_thread(context: &uverbs::Context, pd: &uverbs::Pd, cq: &Cq) -> uverbs::Result<()> {
 /// for _ in 0..4 {
 ///     let mut td = context.alloc_td();
-///     let domain = pd.parent_domain().thread_domain(&td).build()?;
+///     let domain = pd.parent_domain().thread_domain(&td).create()?;
 ///     let mut qps: Vec<Qp<Rc, InDomain>> = (0..8)
 ///         .map(|_| domain.qp(cq).create_in_domain())
 ///         .collect::<Result<_, _>>()?;
@@ -162,6 +162,7 @@ impl Drop for TdUse {
 }
 
 /// The description of a parent domain to build.
+#[must_use = "nothing is created before `create`"]
 pub struct ParentDomainBuilder<'a> {
     pd: &'a Pd,
     td: Option<&'a ThreadDomain>,
@@ -202,7 +203,7 @@ impl<'a> ParentDomainBuilder<'a> {
     ///
     /// The thread domain belongs to another context. Manual page: `ibv_alloc_parent_domain(3)`.
     #[doc(alias = "ibv_alloc_parent_domain")]
-    pub fn build(self) -> Result<ParentDomain> {
+    pub fn create(self) -> Result<ParentDomain> {
         let context = self.pd.context();
         let subject = || Subject::numbered("PD", self.pd.handle().0.into());
         let parts = [("the thread domain", self.td.map(ThreadDomain::context))];
@@ -296,7 +297,7 @@ impl fmt::Debug for DomainState {
 /// use uverbs::{Caps, Rc, alloc::HugePages};
 /// # fn build(context: &uverbs::Context, pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
 /// let td = context.alloc_td();
-/// let domain = pd.parent_domain().thread_domain(&td).allocator(HugePages::new()?).build()?;
+/// let domain = pd.parent_domain().thread_domain(&td).allocator(HugePages::new()?).create()?;
 /// let cq = context.cq(64).domain(&domain).create()?;
 /// let qp = domain.create_qp::<Rc>(&cq, Caps::default())?;     // its rings lie in huge pages
 /// # Ok(()) }

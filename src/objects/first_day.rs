@@ -7,14 +7,15 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use uverbs_uapi::enums::{QpState, WcOpcode, WcStatus};
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 
 use super::ah::{AddressVector, Ah};
 use super::context::Context;
 use super::cq::Cq;
 use super::mr::Mr;
 use super::pd::Pd;
-use super::qp::{Caps, Inline, Qp, QpAttr, Srd};
+use super::qp::transport::Srd;
+use super::qp::{Caps, Inline, Qp, QpAttr};
 use crate::driver::samples;
 
 use crate::work::{PostError, RemoteKey, RemoteSlice};
@@ -208,8 +209,7 @@ impl Objects {
             qp
         });
         let memory = vec![0; 2 * DEPTH * BYTES];
-        let access =
-            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         Self {
             cqs,
             sender,

@@ -11,7 +11,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::handle::MwHandle;
 
 pub use uverbs_uapi::enums::MwType;
@@ -173,9 +173,9 @@ pub struct Window<'r> {
     pub(crate) length: u64,
     pub(crate) lkey: LocalKey,
     pub(crate) pd: PdTag,
-    pub(crate) access: AccessFlags,
+    pub(crate) access: Access,
     /// The access of the region.
-    pub(crate) region: AccessFlags,
+    pub(crate) region: Access,
     of: PhantomData<&'r ()>,
 }
 
@@ -185,7 +185,7 @@ impl Window<'_> {
         range: impl RangeBounds<usize>,
         (iova, length): (u64, u64),
         (lkey, pd): (LocalKey, PdTag),
-        (access, region): (AccessFlags, AccessFlags),
+        (access, region): (Access, Access),
     ) -> Result<Self, OutOfBounds> {
         // The same arithmetic as for a peer's slice, which has a length of 64 bits too.
         let whole = RemoteSlice {
@@ -235,7 +235,7 @@ impl Window<'_> {
         if length == 0 {
             return refuse("its length is 0");
         }
-        if access.contains(AccessFlags::ZERO_BASED) && !zero_based {
+        if access.contains(Access::ZERO_BASED) && !zero_based {
             return refuse("the device has no windows whose addresses count from 0");
         }
         if !(WINDOW_ACCESS.contains(access)) {
@@ -243,14 +243,14 @@ impl Window<'_> {
                 "a window gives peers the rights to read, to write and to do atomics, no others",
             );
         }
-        if !region.contains(AccessFlags::MW_BIND) {
+        if !region.contains(Access::MW_BIND) {
             return refuse("the region was not registered with MW_BIND");
         }
-        if region.contains(AccessFlags::ZERO_BASED) {
+        if region.contains(Access::ZERO_BASED) {
             return refuse("the addresses of the region count from 0");
         }
-        let writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-        if access.intersects(writes) && !region.contains(AccessFlags::LOCAL_WRITE) {
+        let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        if access.intersects(writes) && !region.contains(Access::LOCAL_WRITE) {
             return refuse(
                 "peers may write through it, but the region was registered without LOCAL_WRITE",
             );
@@ -269,23 +269,23 @@ impl Window<'_> {
 }
 
 /// The access that a window can grant. Manual page: `ibv_bind_mw(3)`.
-const WINDOW_ACCESS: AccessFlags = AccessFlags::REMOTE_WRITE
-    .union(AccessFlags::REMOTE_READ)
-    .union(AccessFlags::REMOTE_ATOMIC)
-    .union(AccessFlags::ZERO_BASED);
+const WINDOW_ACCESS: Access = Access::REMOTE_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::ZERO_BASED);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const REGION: AccessFlags = AccessFlags::LOCAL_WRITE.union(AccessFlags::MW_BIND);
+    const REGION: Access = Access::LOCAL_WRITE.union(Access::MW_BIND);
 
-    fn window(access: AccessFlags, region: AccessFlags) -> Window<'static> {
+    fn window(access: Access, region: Access) -> Window<'static> {
         let names = (LocalKey(0x500), PdTag::new(3, 1));
         Window::within(16..48, (0x1000, 64), names, (access, region)).unwrap()
     }
 
-    fn bind(access: AccessFlags, region: AccessFlags) -> Result<Bind, PostError> {
+    fn bind(access: Access, region: Access) -> Result<Bind, PostError> {
         window(access, region).bind(RemoteKey(0x701), RemoteKey(0x702), false)
     }
 
@@ -297,22 +297,22 @@ mod tests {
             mr_lkey: LocalKey(0x500),
             address: 0x1010,
             length: 32,
-            access: AccessFlags::REMOTE_WRITE,
+            access: Access::REMOTE_WRITE,
             of_queue_pair: false,
         };
-        assert_eq!(bind(AccessFlags::REMOTE_WRITE, REGION), Ok(expected));
+        assert_eq!(bind(Access::REMOTE_WRITE, REGION), Ok(expected));
     }
 
     #[test]
     fn what_would_break_the_queue_pair_is_refused() {
-        let (read, write) = (AccessFlags::REMOTE_READ, AccessFlags::REMOTE_WRITE);
+        let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
         for (access, region) in [
-            (read | AccessFlags::ZERO_BASED, REGION),
-            (read | AccessFlags::LOCAL_WRITE, REGION),
-            (read, AccessFlags::LOCAL_WRITE),
-            (read, REGION | AccessFlags::ZERO_BASED),
-            (write, AccessFlags::MW_BIND),
-            (AccessFlags::REMOTE_ATOMIC, AccessFlags::MW_BIND),
+            (read | Access::ZERO_BASED, REGION),
+            (read | Access::LOCAL_WRITE, REGION),
+            (read, Access::LOCAL_WRITE),
+            (read, REGION | Access::ZERO_BASED),
+            (write, Access::MW_BIND),
+            (Access::REMOTE_ATOMIC, Access::MW_BIND),
         ] {
             let refused = bind(access, region);
             assert!(
@@ -320,13 +320,13 @@ mod tests {
                 "{access:?} over {region:?}: {refused:?}"
             );
         }
-        assert!(bind(read, AccessFlags::MW_BIND).is_ok());
+        assert!(bind(read, Access::MW_BIND).is_ok());
     }
 
     #[test]
     fn a_window_lies_within_its_region_and_has_bytes() {
         let names = (LocalKey(0x500), PdTag::new(3, 1));
-        let access = (AccessFlags::REMOTE_READ, REGION);
+        let access = (Access::REMOTE_READ, REGION);
         assert!(Window::within(16..65, (0x1000, 64), names, access).is_err());
         let empty = Window::within(64.., (0x1000, 64), names, access).unwrap();
         let refused = empty.bind(RemoteKey(1), RemoteKey(2), true);

@@ -24,6 +24,7 @@ use crate::work::PdTag;
 use crate::xrcd::{Xrcd, XrcdShared};
 
 /// The description of a shared receive queue to create.
+#[must_use = "nothing is created before `create`"]
 #[derive(Clone, Debug)]
 pub struct SrqBuilder<'a> {
     pd: &'a Pd,

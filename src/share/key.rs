@@ -7,6 +7,8 @@ use std::str::FromStr;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::error::ParseError;
+
 /// The key by which an offer is joined.
 ///
 /// Its `Debug` form hides it, and it has no `Display` form. Pass it by a file that others cannot read, by a
@@ -52,27 +54,18 @@ impl fmt::Debug for ShareKey {
     }
 }
 
-/// A text that is not a [`ShareKey`]. It does not repeat the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseKeyError(());
-
-impl fmt::Display for ParseKeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a key: expected 16 hexadecimal digits")
-    }
-}
-
-impl std::error::Error for ParseKeyError {}
+/// What is expected of a text.
+const NO_KEY: ParseError = ParseError::new("not a key: expected 16 hexadecimal digits");
 
 impl FromStr for ShareKey {
-    type Err = ParseKeyError;
+    type Err = ParseError;
 
     /// Reads 16 hexadecimal digits, as written by `format!("{:016x}", key.expose())`.
-    fn from_str(text: &str) -> Result<Self, ParseKeyError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         match u64::from_str_radix(text, 16) {
             Ok(key) if digits => Ok(Self(key)),
-            _ => Err(ParseKeyError(())),
+            _ => Err(NO_KEY),
         }
     }
 }

@@ -48,5 +48,5 @@ const FOREVER: Duration = Duration::from_secs(1 << 32);
 pub use address::Address;
 pub use counters::OfferStats;
 pub use join::{Join, Joined, SharedMr};
-pub use key::{ParseKeyError, ShareKey};
+pub use key::ShareKey;
 pub use offer::{Offer, OfferBuilder, Serving};

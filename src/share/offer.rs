@@ -50,6 +50,7 @@ impl Pd {
 }
 
 /// The description of an offer.
+#[must_use = "nothing is offered before `at`"]
 #[derive(Debug)]
 pub struct OfferBuilder<'a> {
     pd: &'a Pd,

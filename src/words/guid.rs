@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::ParseError;
+
 /// A globally unique identifier (EUI-64), in host byte order.
 ///
 /// It prints, and is read, as sysfs and rdma-core's programs spell it: four groups of four hexadecimal
@@ -18,36 +20,27 @@ use std::str::FromStr;
 #[repr(transparent)]
 pub struct Guid(pub u64);
 
-/// The text is not a GUID: not four groups of one to four hexadecimal digits with colons between them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ParseGuidError;
-
-impl fmt::Display for ParseGuidError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a GUID of the form 0011:2233:4455:6677")
-    }
-}
-
-impl std::error::Error for ParseGuidError {}
+/// What is expected of a text.
+const NO_GUID: ParseError = ParseError::new("not a GUID of the form 0011:2233:4455:6677");
 
 impl FromStr for Guid {
-    type Err = ParseGuidError;
+    type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut groups = text.split(':');
         let mut guid = 0;
         for _ in 0..4 {
-            let group = groups.next().ok_or(ParseGuidError)?;
+            let group = groups.next().ok_or(NO_GUID)?;
             // from_str_radix alone would let a sign through.
             if group.len() > 4 || !group.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-                return Err(ParseGuidError);
+                return Err(NO_GUID);
             }
-            let value = u16::from_str_radix(group, 16).map_err(|_| ParseGuidError)?;
+            let value = u16::from_str_radix(group, 16).map_err(|_| NO_GUID)?;
             guid = guid << 16 | u64::from(value);
         }
         match groups.next() {
             None => Ok(Self(guid)),
-            Some(_) => Err(ParseGuidError),
+            Some(_) => Err(NO_GUID),
         }
     }
 }
@@ -88,7 +81,7 @@ mod tests {
             "0:0:0:+1",
             "0:0:0:00000",
         ] {
-            assert_eq!(text.parse::<Guid>(), Err(ParseGuidError), "{text}");
+            assert_eq!(text.parse::<Guid>(), Err(NO_GUID), "{text}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::future::Future;
 use support::{Result, open, same};
 use uverbs::aio::{Cq, Qp};
 use uverbs::buf::{Buf, Pool};
-use uverbs::qp::StaticTransport;
+use uverbs::transport::StaticTransport;
 use uverbs::{Access, Caps, ConnectOptions, Context, Mr, Pd, Rc};
 
 /// Queue pairs that are connected to each other.

@@ -297,7 +297,7 @@ fn memory_of_an_allocator() -> Result {
     let domain = pd
         .parent_domain()
         .allocator(Arc::clone(&counting))
-        .build()?;
+        .create()?;
     let pool = Pool::on(&domain).sizes([65536]).build()?;
     let buf = pool.try_get(1)?;
     same(live(&counting), 1, "buffers of the domain's allocator")?;

@@ -115,7 +115,7 @@ fn parents() -> Result {
     let domain = pd
         .parent_domain()
         .allocator(Arena::new(vec![0u8; 4 << 20])?);
-    let domain = domain.build()?;
+    let domain = domain.create()?;
     over(&domain, &pd)?;
     over(&pd, &domain)
 }
@@ -125,7 +125,7 @@ fn of_threads() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let mut td = context.alloc_td();
-    let domain = pd.parent_domain().thread_domain(&td).build()?;
+    let domain = pd.parent_domain().thread_domain(&td).create()?;
     let (mut one, mut other) = (Side::on(&domain)?, Side::on(&pd)?);
     let active = domain.qp(&one.cq).create_in_domain()?;
     let passive = pd.qp(&other.cq).create()?;

@@ -60,7 +60,7 @@ fn requests() -> Result {
     let unused = context.alloc_pd()?;
     let pd = context.alloc_pd()?;
     let script = always_fresh();
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let cq = cq_on(&domain)?;
     let qp = domain.create_qp::<Rc>(&cq, CAPS)?;
     let asked = script.seen().asked;
@@ -110,7 +110,7 @@ fn rings_lie_there() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let script = always_fresh();
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let mut pair = on_domain(&domain)?;
     pair.exchange()?;
     let live = script.seen().live;
@@ -145,7 +145,7 @@ fn comes_back_once() -> Result {
         0 => Ok(Allocation::Default),
         _ => Ok(Allocation::Memory(fresh(request.size))),
     }));
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let mut pair = on_domain(&domain)?;
     pair.exchange()?;
     let seen = script.seen();
@@ -179,7 +179,7 @@ fn comes_back_zeroed() -> Result {
     let place = fresh(1 << 20);
     let address = expose(place);
     let script = Arc::new(Script::new(move |_, request| here(address, request.size)));
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let byte = || {
         // SAFETY: the pages are mapped and readable throughout, and no ring of the driver's is read here.
         unsafe { place.cast::<u8>().as_ptr().read_volatile() }
@@ -208,7 +208,7 @@ fn rings_keep_the_allocator() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let script = always_fresh();
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let mut pair = on_domain(&domain)?;
     drop((domain, pd, context));
     pair.exchange()?;
@@ -233,7 +233,7 @@ fn reset_rings() -> Result {
             false => Ok(Allocation::Memory(fresh(request.size))),
         }
     }));
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let mut pair = on_domain(&domain)?;
     for _ in 0..3 {
         pair.exchange()?;

@@ -80,7 +80,7 @@ fn pd_names_its_users() -> Result {
     let other_mr = pd.register(vec![0u8; 64], Access::empty())?;
     let ah = pd.create_ah(&own_path(&context)?)?;
     let qp = pd.create_qp::<Rc>(&cq, CAPS)?;
-    let domain = pd.parent_domain().build()?;
+    let domain = pd.parent_domain().create()?;
     let (pd, said) = refused(pd);
     assert_eq!(said, "in use by 2 MRs, 1 AH, 1 QP, 1 parent domain");
     // What was refused works on.
@@ -109,7 +109,7 @@ fn pd_names_its_users() -> Result {
 fn domain_names_its_users() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let domain = pd.parent_domain().build()?;
+    let domain = pd.parent_domain().create()?;
     let mr = domain.register(vec![0u8; 64], Access::empty())?;
     let (domain, said) = refused(domain);
     assert_eq!(said, "in use by 1 MR");
@@ -124,7 +124,7 @@ fn domain_names_its_users() -> Result {
     let qp = domain.create_qp::<Rc>(&cq, CAPS)?;
     let (domain, said) = refused(domain);
     assert_eq!(said, "in use by 1 QP, 1 CQ");
-    let outer = domain.parent_domain().build()?;
+    let outer = domain.parent_domain().create()?;
     // A completion queue with a user is busy itself, and keeps its domain busy when it is dropped.
     let busy = cq.destroy().unwrap_err();
     assert!(matches!(busy.error.cause(), Cause::Busy(_)), "{busy}");
@@ -148,9 +148,9 @@ fn td_is_busy() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let td = context.alloc_td();
-    let first = pd.parent_domain().thread_domain(&td).build()?;
-    let second = pd.parent_domain().thread_domain(&td).build()?;
-    let nested = second.parent_domain().build()?;
+    let first = pd.parent_domain().thread_domain(&td).create()?;
+    let second = pd.parent_domain().thread_domain(&td).create()?;
+    let nested = second.parent_domain().create()?;
     let (td, said) = refused(td);
     assert_eq!(said, "3 parent domains use it");
     first.dealloc()?;
@@ -159,7 +159,7 @@ fn td_is_busy() -> Result {
     assert_eq!(said, "1 parent domain uses it");
     // Another thread domain instead of the inner one's: the inner one's is used by the inner domain alone.
     let other = context.alloc_td();
-    let nested = second.parent_domain().thread_domain(&other).build()?;
+    let nested = second.parent_domain().thread_domain(&other).create()?;
     let (td, said) = refused(td);
     assert_eq!(said, "1 parent domain uses it");
     let (other, _) = refused(other);
@@ -175,9 +175,9 @@ fn foreign_td() -> Result {
     let (context, other) = (open()?, open()?);
     let pd = context.alloc_pd()?;
     let td = other.alloc_td();
-    let error = pd.parent_domain().thread_domain(&td).build().unwrap_err();
+    let error = pd.parent_domain().thread_domain(&td).create().unwrap_err();
     assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
-    let foreign = other.alloc_pd()?.parent_domain().build()?;
+    let foreign = other.alloc_pd()?.parent_domain().create()?;
     let error = context.cq(4).domain(&foreign).create().unwrap_err();
     assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
     td.dealloc()?;
@@ -191,8 +191,8 @@ fn dropped_parents() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let td = context.alloc_td();
-    let domain = pd.parent_domain().thread_domain(&td).build()?;
-    let outer = domain.parent_domain().build()?;
+    let domain = pd.parent_domain().thread_domain(&td).create()?;
+    let outer = domain.parent_domain().create()?;
     let mr = outer.register(vec![3u8; 64], Access::empty())?;
     drop((context, pd, td, domain, outer));
     let during = Objects::now()?;

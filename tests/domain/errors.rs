@@ -55,7 +55,7 @@ fn rig(
     let context = open()?;
     let pd = context.alloc_pd()?;
     let script = Arc::new(Script::new(answer));
-    let domain = pd.parent_domain().allocator(Arc::clone(&script)).build()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&script)).create()?;
     let cq = context.create_cq(32)?;
     Ok(Rig {
         before: Objects::now()?,
@@ -197,7 +197,7 @@ fn overlap() -> Result {
     let first = rig.domain.create_qp::<Rc>(&rig.cq, CAPS)?;
     let taken = *rig.script.seen().live.keys().next().ok_or("no ring")?;
     let thief = Script::new(move |_, request| here(taken, request.size));
-    let other = rig.domain.parent_domain().allocator(thief).build()?;
+    let other = rig.domain.parent_domain().allocator(thief).create()?;
     let error = cq_on(&other).map(drop).unwrap_err();
     assert!(error.to_string().contains("overlaps"), "{error}");
     Ok(first.destroy()?)
@@ -270,7 +270,7 @@ fn panic_in_free() -> Result {
     let domain = pd
         .parent_domain()
         .allocator(Arc::clone(&ungrateful))
-        .build()?;
+        .create()?;
     let mut pair = on_domain(&domain)?;
     let other = domain.create_qp::<Rc>(&pair.cq, CAPS)?;
     ungrateful.0.store(true, Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 fn disturbs_nothing(allocator: impl Allocator) -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let domain = pd.parent_domain().allocator(allocator).build()?;
+    let domain = pd.parent_domain().allocator(allocator).create()?;
     let mut pair = on_domain(&domain)?;
     pair.exchange()?;
     let child = Child::fork()?;

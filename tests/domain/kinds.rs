@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use support::{Device, Objects, Result, device, open, test_without_leaks};
 use uverbs::alloc::{
     AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, GuardPages, HugePageSize,
-    HugePages, NumaNode, ResourceType, SharedMemfd,
+    HugePages, NumaMemory, ResourceType, SharedMemfd,
 };
 
 use crate::traffic::{cq_on, datagrams, on_domain, shared_datagrams, shared_receives};
@@ -27,7 +27,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             reserve_huge_pages()?;
             memory(HugePages::of(HugePageSize::Mib2)?)
         }),
-        ("numa_node", || memory(NumaNode::new(0)?)),
+        ("numa_node", || memory(NumaMemory::new(0)?)),
     ];
     let tests = kinds.into_iter().flat_map(|(name, kind)| {
         [
@@ -147,7 +147,7 @@ fn over(
         Some(kind) => builder.allocator(Arc::clone(&kind.allocator)),
         None => builder,
     }
-    .build()?;
+    .create()?;
     traffic(&domain)?;
     domain.dealloc()?;
     td.dealloc()?;

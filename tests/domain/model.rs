@@ -360,7 +360,7 @@ impl World {
         if own_allocator {
             builder = builder.allocator(Arc::clone(&self.allocator));
         }
-        let domain = builder.build()?;
+        let domain = builder.create()?;
         let mut made = Object::new(Handle::Domain(domain), Kind::Domain, vec![pd]);
         // Its own thread domain or that of the domain under it.
         let inherited = self.objects[&pd]

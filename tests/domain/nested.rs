@@ -57,15 +57,15 @@ fn inherits() -> Result {
         .parent_domain()
         .thread_domain(&td)
         .allocator(Arc::clone(&allocator))
-        .build()?;
-    let outer = inner.parent_domain().build()?;
+        .create()?;
+    let outer = inner.parent_domain().create()?;
     assert_ne!(inner.id(), outer.id());
     assert_eq!(inner.handle(), outer.handle());
     on_domain(&outer)?.exchange()?;
     let (_, _, all) = buffers();
     assert_eq!((asked(&allocator), allocator.inner().live()), (all, 0));
     // The thread domain is used by both.
-    inner.parent_domain().build()?.dealloc()?;
+    inner.parent_domain().create()?.dealloc()?;
     let (td, said) = refused(td);
     assert_eq!(said, "2 parent domains use it");
     outer.dealloc()?;
@@ -82,11 +82,11 @@ fn overrides() -> Result {
     let inner = pd
         .parent_domain()
         .allocator(Arc::clone(&of_inner))
-        .build()?;
+        .create()?;
     let outer = inner
         .parent_domain()
         .allocator(Arc::clone(&of_outer))
-        .build()?;
+        .create()?;
     let mut pair = Exchange::with(&outer, &outer, cq_on(&inner)?)?;
     pair.exchange()?;
     // The completion queue's are on the inner one, the queue pairs' on the outer.
@@ -107,8 +107,8 @@ fn inner_is_busy() -> Result {
     let inner = pd
         .parent_domain()
         .allocator(Arc::clone(&allocator))
-        .build()?;
-    let outer = inner.parent_domain().build()?;
+        .create()?;
+    let outer = inner.parent_domain().create()?;
     let (inner, said) = refused(inner);
     assert_eq!(said, "in use by 1 parent domain");
     // Dropped instead of freed, it stays as long as the outer one needs it.
@@ -127,8 +127,11 @@ fn every_verb() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let td = context.alloc_td();
-    let inner = pd.parent_domain().thread_domain(&td).build()?;
-    let outer = inner.parent_domain().allocator(GuardPages::new()).build()?;
+    let inner = pd.parent_domain().thread_domain(&td).create()?;
+    let outer = inner
+        .parent_domain()
+        .allocator(GuardPages::new())
+        .create()?;
     for pd in [&pd, &*inner, &*outer] {
         all_verbs(pd)?;
     }
@@ -156,7 +159,7 @@ fn all_verbs(pd: &Pd) -> Result {
         .signal_all(true)
         .create::<Ud>()?;
     let any = pd.qp(&cq).create_any(QpType::RC)?;
-    let domain = pd.parent_domain().build()?;
+    let domain = pd.parent_domain().create()?;
     let now = Objects::now()?;
     assert_eq!(
         (now.count("qp")?, now.count("mr")?, now.count("cq")?),
@@ -189,8 +192,8 @@ fn all_verbs(pd: &Pd) -> Result {
 fn mixed() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let inner = pd.parent_domain().allocator(GuardPages::new()).build()?;
-    let outer = inner.parent_domain().build()?;
+    let inner = pd.parent_domain().allocator(GuardPages::new()).create()?;
+    let outer = inner.parent_domain().create()?;
     Exchange::with(&inner, &pd, cq_on(&outer)?)?.exchange()?;
     Exchange::with(&pd, &outer, cq_on(&inner)?)?.exchange()?;
     datagrams(&outer, &pd, &inner, cq_on(&outer)?)?;
@@ -208,10 +211,10 @@ fn deep() -> Result {
     let mut domains = vec![
         pd.parent_domain()
             .allocator(Arc::clone(&allocator))
-            .build()?,
+            .create()?,
     ];
     for at in 1..DEPTH {
-        let next = domains[at - 1].parent_domain().build()?;
+        let next = domains[at - 1].parent_domain().create()?;
         domains.push(next);
     }
     let last = domains.pop().ok_or("no domain")?;

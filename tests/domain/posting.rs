@@ -36,7 +36,7 @@ impl Domain {
     fn new(context: &Context) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let td = context.alloc_td();
-        let domain = pd.parent_domain().thread_domain(&td).build()?;
+        let domain = pd.parent_domain().thread_domain(&td).create()?;
         let cq = context.create_cq(255)?;
         let caps = Caps {
             max_inline_data: LONGEST as u32,
@@ -154,7 +154,7 @@ fn without() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(15)?;
-    let bare = pd.parent_domain().build()?;
+    let bare = pd.parent_domain().create()?;
     for pd in [&pd, &*bare] {
         let error = pd.qp(&cq).create_in_domain::<Rc>().unwrap_err();
         same(
@@ -164,7 +164,7 @@ fn without() -> Result {
         )?;
     }
     let td = context.alloc_td();
-    let domain = pd.parent_domain().thread_domain(&td).build()?;
+    let domain = pd.parent_domain().thread_domain(&td).create()?;
     let mut qp = domain.create_qp::<Rc>(&cq, Caps::default())?;
     let refused = qp.one(1).send(Inline(b"too early"));
     same(

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use uverbs::uapi::enums::WrOpcode;
-use uverbs::uapi::flags::{AccessFlags, SendFlags};
+use uverbs::uapi::flags::{Access, SendFlags};
 
 /// Bytes of the registered memory.
 pub(crate) const MEMORY: usize = 65536;
@@ -166,7 +166,7 @@ pub(crate) enum Step {
     Bind {
         qp: usize,
         flags: SendFlags,
-        access: AccessFlags,
+        access: Access,
         window: Slice,
     },
     /// Posts requests with one doorbell, and waits for what completes.
@@ -410,9 +410,9 @@ impl List {
 
     /// Windows of both types, what takes their keys away, and the fence that the next request has.
     fn windows(&mut self) {
-        let all = AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+        let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         let signaled = SendFlags::SIGNALED;
-        let bind = |list: &mut Self, access: AccessFlags, tag: u64, window: Slice| {
+        let bind = |list: &mut Self, access: Access, tag: u64, window: Slice| {
             let mut request = list.request(WrOpcode::BIND_MW);
             request.operands = (access.bits().into(), tag);
             request.slices = vec![window];
@@ -421,9 +421,9 @@ impl List {
         bind(self, all, 0x5a, (TARGET, 4096));
         self.post(1, vec![self.request(WrOpcode::SEND).slices(1)]);
         self.one(self.request(WrOpcode::SEND_WITH_INV).slices(1));
-        bind(self, AccessFlags::REMOTE_READ, 0x5b, (TARGET + 1, 1));
+        bind(self, Access::REMOTE_READ, 0x5b, (TARGET + 1, 1));
         self.one(self.request(WrOpcode::SEND_WITH_INV).inline(30));
-        bind(self, AccessFlags::REMOTE_WRITE, 0x5c, (TARGET + 4096, 5000));
+        bind(self, Access::REMOTE_WRITE, 0x5c, (TARGET + 4096, 5000));
         let send = self.request(WrOpcode::SEND).slices(1);
         self.post(1, vec![send.flags(signaled | SendFlags::FENCE)]);
         // Last of that window: libmlx5 gives the key another low byte by it.
@@ -436,9 +436,9 @@ impl List {
         );
         for (access, window) in [
             (all, (TARGET, 4096)),
-            (AccessFlags::REMOTE_ATOMIC, (TARGET + 8, 8)),
-            (AccessFlags::empty(), (0, 0)),
-            (AccessFlags::REMOTE_READ, (TARGET + 3, 333)),
+            (Access::REMOTE_ATOMIC, (TARGET + 8, 8)),
+            (Access::empty(), (0, 0)),
+            (Access::REMOTE_READ, (TARGET + 3, 333)),
         ] {
             self.steps.push(Step::Bind {
                 qp: 1,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use support::{QKEY, Result, completions, nothing};
 use uverbs::uapi::enums::WrOpcode;
-use uverbs::uapi::flags::{AccessFlags, SendFlags};
+use uverbs::uapi::flags::{Access, SendFlags};
 use uverbs::{
     AddressVector, Ah, Batch, Caps, ConnectOptions, Context, Cq, Gid, Inline, LocalSlice, Mr, Pd,
     Qp, Srq,
@@ -52,11 +52,11 @@ impl Side {
     fn new(context: &Context, kind: Kind, (index, gid): (u8, Gid), roce: bool) -> Result<Self> {
         let pd = context.alloc_pd()?;
         let bytes = (0..list::MEMORY).map(|at| (at % 251) as u8).collect();
-        let access = AccessFlags::LOCAL_WRITE
-            | AccessFlags::REMOTE_WRITE
-            | AccessFlags::REMOTE_READ
-            | AccessFlags::REMOTE_ATOMIC
-            | AccessFlags::MW_BIND;
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC
+            | Access::MW_BIND;
         let memory: Mr<Vec<u8>> = pd
             .register(bytes, access)
             .map_err(|refused| refused.error)?;
@@ -163,7 +163,7 @@ impl Side {
         Ok(())
     }
 
-    fn bind(&mut self, qp: usize, flags: SendFlags, access: AccessFlags, slice: Slice) -> Result {
+    fn bind(&mut self, qp: usize, flags: SendFlags, access: Access, slice: Slice) -> Result {
         let mut batch = self.qps[qp].batch();
         let request = start(&mut batch, flags);
         if slice.1 == 0 {
@@ -272,7 +272,7 @@ fn push<'q>(
         (WrOpcode::ATOMIC_FETCH_AND_ADD, None) => started.fetch_add(slices[0], remote, first)?,
         (WrOpcode::LOCAL_INV, None) => started.local_inv(window.rkey())?,
         (WrOpcode::BIND_MW, None) => {
-            let access = AccessFlags::from_bits_retain(first as u32);
+            let access = Access::from_bits_retain(first as u32);
             let part = memory.window(range(request.slices[0]), access)?;
             started.bind_mw_as(window, second as u8, part)?
         }

@@ -265,7 +265,7 @@ impl Everything {
         let pd = context.alloc_pd()?;
         let td = context.alloc_td();
         let domain = pd.parent_domain().thread_domain(&td);
-        let domain = domain.allocator(Arc::clone(&counting)).build()?;
+        let domain = domain.allocator(Arc::clone(&counting)).create()?;
         let cq = context.cq(15).domain(&domain).create()?;
         let srq = domain.srq(15).create()?;
         let mut qp = domain.create_qp::<Rc>(&cq, Caps::default())?;

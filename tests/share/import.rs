@@ -298,7 +298,7 @@ fn in_every_verb() -> Result {
     let pd = context.alloc_pd()?;
     let imported = import(&context)?.import_pd(pd.handle())?;
     let td = imported.context().alloc_td();
-    let domain = imported.parent_domain().thread_domain(&td).build()?;
+    let domain = imported.parent_domain().thread_domain(&td).create()?;
     over(&domain)?;
     let cq = imported.context().cq(8).domain(&domain).create()?;
     let qp = domain.create_qp::<uverbs::Ud>(&cq, uverbs::Caps::default())?;

@@ -122,7 +122,7 @@ fn once_per_pd() -> Result {
     let meeting = Meeting::new()?;
     let context = open()?;
     let pd = context.alloc_pd()?;
-    let domain = pd.parent_domain().build()?;
+    let domain = pd.parent_domain().create()?;
     let offer = pd.offer(meeting.key.clone()).at(&meeting.address()?)?;
     for pd in [&pd, &*domain] {
         let twice = pd

@@ -76,9 +76,9 @@ fn domains_and_refusals() -> Result {
     let arena = Arena::new(vec![0u8; 1 << 20])?;
     let domain = marked(|| {
         let builder = pd.parent_domain().thread_domain(&td);
-        builder.allocator(arena).build()
+        builder.allocator(arena).create()
     })?;
-    let nested = marked(|| domain.parent_domain().allocator(GuardPages::new()).build())?;
+    let nested = marked(|| domain.parent_domain().allocator(GuardPages::new()).create())?;
 
     let cq = context.cq(8).domain(&nested).create()?;
     let qp = nested.create_qp::<Rc>(&cq, Caps::default())?;

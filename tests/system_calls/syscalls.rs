@@ -207,7 +207,7 @@ fn domain_stages() -> Result {
     // Before, so that memory has been found and it is known what the kernel has.
     let kept = context.alloc_pd()?;
     context.alloc_pd()?.dealloc()?;
-    let domain = kept.parent_domain().allocator(GuardPages::new()).build()?;
+    let domain = kept.parent_domain().allocator(GuardPages::new()).create()?;
     domain.dealloc()?;
     mark();
     for _ in 0..PDS {
@@ -216,8 +216,8 @@ fn domain_stages() -> Result {
     mark();
     let td = context.alloc_td();
     let domain = kept.parent_domain().thread_domain(&td);
-    let domain = domain.allocator(GuardPages::new()).build()?;
-    let outer = domain.parent_domain().build()?;
+    let domain = domain.allocator(GuardPages::new()).create()?;
+    let outer = domain.parent_domain().create()?;
     if td.dealloc().is_ok() || domain.dealloc().is_ok() {
         return Err("something that is in use could be freed".into());
     }

@@ -400,7 +400,7 @@ fn on_a_domain() -> Result {
     let context = open()?;
     let plain = context.alloc_pd()?;
     let domain = plain.parent_domain();
-    let domain = domain.allocator(Arc::new(GuardPages::new())).build()?;
+    let domain = domain.allocator(Arc::new(GuardPages::new())).create()?;
     for (entry_bytes, shared) in [(64, false), (128, false), (128, true)] {
         let mut send_cq = context.create_cq(15)?;
         let cq = context.cq(15).domain(&domain).entry_bytes(entry_bytes);

@@ -310,8 +310,8 @@ fn a_thread_domain_has_a_register() -> Result {
     same(before, 16 / 2 + shared / 2 + 1, "pages of registers")?;
     let mut tds = [context.alloc_td(), context.alloc_td()];
     let domains = [
-        pd.parent_domain().thread_domain(&tds[0]).build()?,
-        pd.parent_domain().thread_domain(&tds[1]).build()?,
+        pd.parent_domain().thread_domain(&tds[0]).create()?,
+        pd.parent_domain().thread_domain(&tds[1]).create()?,
     ];
     let of_domains = (0..6).map(|index| -> Result<_> {
         let mut qp = domains[index % 2]

@@ -274,7 +274,7 @@ fn on_a_domain() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let counting = Arc::new(Counting::new(GuardPages::new()));
     let domain = pair.pd.parent_domain();
-    let domain = domain.allocator(Arc::clone(&counting)).build()?;
+    let domain = domain.allocator(Arc::clone(&counting)).create()?;
     let counts = || {
         let counts = counting.counts();
         let cq = counts.get(&device().cq_ring()).copied();
@@ -343,7 +343,7 @@ fn a_completion_is_a_copy() -> Result {
         last: Mutex::default(),
     });
     let domain = pair.pd.parent_domain();
-    let domain = domain.allocator(Arc::clone(&telling)).build()?;
+    let domain = domain.allocator(Arc::clone(&telling)).create()?;
     let mut cq = pair.context.cq(3).domain(&domain).create()?;
     let ring = *telling.last.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(ring) = ring else {

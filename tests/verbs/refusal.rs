@@ -63,7 +63,7 @@ fn rings_stay() -> Result {
     let pd = context.alloc_pd()?;
     let counting = Arc::new(Counting::new(GuardPages::new()));
     let domain = pd.parent_domain();
-    let domain = domain.allocator(Arc::clone(&counting)).build()?;
+    let domain = domain.allocator(Arc::clone(&counting)).create()?;
     let freed = || counting.counts().values().map(|count| count.freed).sum();
     let cq = context.cq(15).domain(&domain).create()?;
     let srq = domain.srq(15).create()?;

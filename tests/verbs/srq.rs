@@ -426,7 +426,7 @@ fn on_a_domain() -> Result {
     let domain = pd
         .parent_domain()
         .allocator(Arc::clone(&counting))
-        .build()?;
+        .create()?;
     let counts = || {
         let counts = counting.counts();
         let srq = counts.get(&device().srq_ring()).copied();

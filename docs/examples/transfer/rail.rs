@@ -68,7 +68,7 @@ impl Rail {
         let context = uverbs::open(device)?;
         let td = context.alloc_td();
         let pd = context.alloc_pd()?;
-        let domain = pd.parent_domain().thread_domain(&td).build()?;
+        let domain = pd.parent_domain().thread_domain(&td).create()?;
         let cq = context.cq(CQ_ENTRIES as u32).domain(&domain).create()?;
         let messages = domain.srq(MESSAGES as u32).create()?;
         let caps = Caps {

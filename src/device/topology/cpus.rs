@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use crate::error::ParseError;
+
 /// CPUs by their numbers, written as the kernel writes them: `0-15,32-47`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CpuList(Vec<RangeInclusive<u32>>);
@@ -25,28 +27,19 @@ impl CpuList {
     }
 }
 
-/// The text is no list of CPUs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoCpuList;
-
-impl fmt::Display for NoCpuList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no list of CPUs such as 0-15,32-47")
-    }
-}
-
-impl std::error::Error for NoCpuList {}
+/// What is expected of a text.
+const NO_LIST: ParseError = ParseError::new("not a list of CPUs such as 0-15,32-47");
 
 impl FromStr for CpuList {
-    type Err = NoCpuList;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, NoCpuList> {
-        let number = |text: &str| text.parse().map_err(|_| NoCpuList);
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let number = |text: &str| text.parse().map_err(|_| NO_LIST);
         let range = |text: &str| {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
             let (first, last) = (number(first)?, number(last)?);
             if first > last {
-                return Err(NoCpuList);
+                return Err(NO_LIST);
             }
             Ok(first..=last)
         };
@@ -84,7 +77,7 @@ mod tests {
             assert_eq!(text.parse::<CpuList>().unwrap().to_string(), text);
         }
         for wrong in ["x", "3-1", "1,", "-", "1-2-3", "4294967296"] {
-            assert_eq!(wrong.parse::<CpuList>(), Err(NoCpuList), "{wrong}");
+            assert_eq!(wrong.parse::<CpuList>(), Err(NO_LIST), "{wrong}");
         }
     }
 

@@ -17,9 +17,9 @@ mod cpus;
 mod near;
 mod pci;
 
-pub use cpus::{CpuList, NoCpuList};
+pub use cpus::CpuList;
 pub use near::{Distance, Near};
-pub use pci::{NoPciAddress, PciAddress, PciLink, PciPath};
+pub use pci::{PciAddress, PciLink, PciPath};
 
 use super::bandwidth::Bandwidth;
 use super::failure::Failure;

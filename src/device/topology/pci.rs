@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::device::bandwidth::Bandwidth;
+use crate::error::ParseError;
 
 /// The address of a function on the PCI bus, such as `0000:03:00.1`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -37,25 +38,16 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// The text is no address on the PCI bus.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NoPciAddress;
-
-impl fmt::Display for NoPciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("no PCI address such as 0000:03:00.1 or 03:00.1")
-    }
-}
-
-impl std::error::Error for NoPciAddress {}
+/// What is expected of a text.
+const NO_ADDRESS: ParseError = ParseError::new("not a PCI address such as 0000:03:00.1 or 03:00.1");
 
 /// As sysfs and `lspci` write it, with or without the domain 0.
 impl FromStr for PciAddress {
-    type Err = NoPciAddress;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, NoPciAddress> {
-        let (rest, function) = text.rsplit_once('.').ok_or(NoPciAddress)?;
-        let (rest, device) = rest.rsplit_once(':').ok_or(NoPciAddress)?;
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        let (rest, function) = text.rsplit_once('.').ok_or(NO_ADDRESS)?;
+        let (rest, device) = rest.rsplit_once(':').ok_or(NO_ADDRESS)?;
         let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0000", rest));
         let address = Self {
             domain: hex(domain, 4..=8)?,
@@ -65,18 +57,18 @@ impl FromStr for PciAddress {
         };
         match address.device < 32 && address.function < 8 {
             true => Ok(address),
-            false => Err(NoPciAddress),
+            false => Err(NO_ADDRESS),
         }
     }
 }
 
 /// A hexadecimal number of as many digits.
-fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, NoPciAddress> {
+fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, ParseError> {
     let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_hex || !digits.contains(&text.len()) {
-        return Err(NoPciAddress);
+        return Err(NO_ADDRESS);
     }
-    u32::from_str_radix(text, 16).map_err(|_| NoPciAddress)
+    u32::from_str_radix(text, 16).map_err(|_| NO_ADDRESS)
 }
 
 /// The way from a host bridge to a function: `pci0000:00/0000:00:01.0/0000:01:00.0`.
@@ -98,8 +90,8 @@ impl PciPath {
         for component in components {
             match component.parse() {
                 Ok(address) => bridges.push(address),
-                Err(NoPciAddress) if bridges.is_empty() => host_bridge = component.to_owned(),
-                Err(NoPciAddress) => break,
+                Err(NO_ADDRESS) if bridges.is_empty() => host_bridge = component.to_owned(),
+                Err(_) => break,
             }
         }
         let address = bridges.pop()?;
@@ -199,7 +191,7 @@ mod tests {
             "pci0000:00",
             "0000:03:00.1.2",
         ] {
-            assert_eq!(wrong.parse::<PciAddress>(), Err(NoPciAddress), "{wrong}");
+            assert_eq!(wrong.parse::<PciAddress>(), Err(NO_ADDRESS), "{wrong}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 
 use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UNIT, UmrControl};
 use super::send::put;
@@ -34,11 +34,11 @@ mod mask {
 }
 
 /// Bits of [`MkeyContext::access_flags`].
-const RIGHTS: [(AccessFlags, u8); 4] = [
-    (AccessFlags::LOCAL_WRITE, 1 << 3),
-    (AccessFlags::REMOTE_READ, 1 << 4),
-    (AccessFlags::REMOTE_WRITE, 1 << 5),
-    (AccessFlags::REMOTE_ATOMIC, 1 << 6),
+const RIGHTS: [(Access, u8); 4] = [
+    (Access::LOCAL_WRITE, 1 << 3),
+    (Access::REMOTE_READ, 1 << 4),
+    (Access::REMOTE_WRITE, 1 << 5),
+    (Access::REMOTE_ATOMIC, 1 << 6),
 ];
 
 /// [`MkeyContext::free`]: the key stands for nothing.
@@ -133,7 +133,7 @@ pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<
         .iter()
         .filter(|(right, _)| bind.access.contains(*right))
         .fold(0, |bits, (_, bit)| bits | bit);
-    let zero_based = bind.access.contains(AccessFlags::ZERO_BASED);
+    let zero_based = bind.access.contains(Access::ZERO_BASED);
     let context = MkeyContext {
         access_flags: rights,
         qpn_mkey: Be32::new(if own { qpn } else { ANY_QP } << 8 | tag),

@@ -393,7 +393,7 @@ fn inline_too_long(given: usize, max: u32) -> PostError {
 #[cfg(test)]
 mod tests {
     use uverbs_uapi::enums::FlushLevel;
-    use uverbs_uapi::flags::{AccessFlags, FlushPlacement};
+    use uverbs_uapi::flags::{Access, FlushPlacement};
     use uverbs_uapi::rxe::WrRdma;
     use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -509,7 +509,7 @@ mod tests {
             mr_lkey: LocalKey(0x503),
             address: 0x1000,
             length: 0x1_0000_0000,
-            access: AccessFlags::REMOTE_READ,
+            access: Access::REMOTE_READ,
             of_queue_pair: false,
         };
         let slot = written(Operation::BindMw(bind), Payload::Gather(&[]));

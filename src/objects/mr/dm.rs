@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::handle::MrHandle;
 
 use super::check_access;
@@ -27,7 +27,7 @@ impl Pd {
     /// The range is empty or not within the memory; the access flags contradict each other; the memory
     /// belongs to another context. Manual page: `ibv_reg_dm_mr(3)`.
     #[doc(alias = "ibv_reg_dm_mr")]
-    pub fn register_dm(&self, dm: &Dm, range: Range<u64>, access: AccessFlags) -> Result<DmMr> {
+    pub fn register_dm(&self, dm: &Dm, range: Range<u64>, access: Access) -> Result<DmMr> {
         let refuse = |why| Error::invalid(Verb::RegDmMr, Subject::the("MR"), why);
         let parts = [("the DM", Some(dm.context()))];
         self.context()
@@ -38,7 +38,7 @@ impl Pd {
         let length = usize::try_from(range.end.saturating_sub(range.start))
             .map_err(|_| refuse("the range is larger than an address space"))?;
         check_access(access, true, length).map_err(refuse)?;
-        let access = access | AccessFlags::ZERO_BASED;
+        let access = access | Access::ZERO_BASED;
         let command = RegDmMr {
             pd: self.handle(),
             dm: dm.handle(),

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::handle::MrHandle;
 
 use super::region::{Held, Region};
@@ -41,7 +41,7 @@ impl Pd {
         dmabuf: OwnedFd,
         range: Range<u64>,
         iova: u64,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<DmabufMr, RegisterError<OwnedFd>> {
         match self.register_dmabuf_range(&dmabuf, range, iova, access) {
             Ok(region) => Ok(DmabufMr {
@@ -59,7 +59,7 @@ impl Pd {
         dmabuf: &OwnedFd,
         range: Range<u64>,
         iova: u64,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Region> {
         let refuse = |why| Error::invalid(Verb::RegDmabufMr, Subject::the("MR"), why);
         let length = usize::try_from(range.end.saturating_sub(range.start))

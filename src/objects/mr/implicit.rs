@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use std::ptr;
 use std::sync::atomic::AtomicBool;
 
-use uverbs_uapi::flags::{AccessFlags, OdpGeneralCapBits};
+use uverbs_uapi::flags::{Access, OdpGeneralCapBits};
 
 use super::region::{Held, Region};
 use super::{check_access, with_access, without_unknown_options};
@@ -29,8 +29,8 @@ impl Pd {
     /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time.
     /// Without remote access flags the call itself is safe, since taking a slice has a contract of its own.
     #[doc(alias = "ibv_reg_mr")]
-    pub unsafe fn register_everything(&self, access: AccessFlags) -> Result<ImplicitMr> {
-        let access = access | AccessFlags::ON_DEMAND;
+    pub unsafe fn register_everything(&self, access: Access) -> Result<ImplicitMr> {
+        let access = access | Access::ON_DEMAND;
         let access = without_unknown_options(access, self.context());
         check_access(access, true, usize::MAX)
             .map_err(|why| Error::invalid(Verb::RegMr, Subject::the("MR"), why))?;

@@ -21,13 +21,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
-use uverbs_uapi::flags::{AccessFlags, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
+use uverbs_uapi::flags::{Access, CoreSupport, DeviceCapFlags, OdpGeneralCapBits};
 use uverbs_uapi::handle::MrHandle;
 
 pub use crate::memory::{Memory, RawMemory, SharedMemory, WritableMemory};
-pub use crate::work::{
-    LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice,
-};
+pub use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::work::{PdTag, slot};
 pub use dm::DmMr;
 pub use dmabuf::DmabufMr;
@@ -121,7 +119,7 @@ impl Pd {
     pub fn register<M: Memory>(
         &self,
         memory: M,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Mr<M>, RegisterError<M>> {
         self.register_memory(memory, None, access)
     }
@@ -155,7 +153,7 @@ impl Pd {
         &self,
         memory: M,
         iova: u64,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Mr<M>, RegisterError<M>> {
         self.register_memory(memory, Some(iova), access)
     }
@@ -165,7 +163,7 @@ impl Pd {
         &self,
         memory: M,
         iova: Option<u64>,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Mr<M>, RegisterError<M>> {
         let mut memory = Still::new(memory);
         let (address, length) = memory.range();
@@ -187,7 +185,7 @@ impl Pd {
         length: usize,
         writable: bool,
         iova: u64,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Region> {
         let access = without_unknown_options(access, self.context());
         let command = RegMr {
@@ -222,24 +220,24 @@ impl Pd {
 
 /// Drops the optional flags where the kernel does not know them: it promises to work without them, as with
 /// `ibv_reg_mr(3)`.
-fn without_unknown_options(access: AccessFlags, context: &Context) -> AccessFlags {
+fn without_unknown_options(access: Access, context: &Context) -> Access {
     if context
         .core_support()
         .contains(CoreSupport::OPTIONAL_MR_ACCESS)
     {
         return access;
     }
-    access.difference(AccessFlags::OPTIONAL)
+    access.difference(Access::OPTIONAL)
 }
 
 /// Refuses what the kernel would refuse with a mere EINVAL.
-fn check_access(access: AccessFlags, writable: bool, length: usize) -> Result<(), &'static str> {
-    let writes = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    let remote_writes = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+fn check_access(access: Access, writable: bool, length: usize) -> Result<(), &'static str> {
+    let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let remote_writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     if length == 0 {
         return Err("the memory has no bytes");
     }
-    if access.intersects(remote_writes) && !access.contains(AccessFlags::LOCAL_WRITE) {
+    if access.intersects(remote_writes) && !access.contains(Access::LOCAL_WRITE) {
         return Err("remote write and remote atomic access need local write access");
     }
     if access.intersects(writes) && !writable {
@@ -249,18 +247,15 @@ fn check_access(access: AccessFlags, writable: bool, length: usize) -> Result<()
 }
 
 /// Whether the kernel pins pages for writing by the device with this access (`ib_access_writable`).
-fn pins_for_writing(access: AccessFlags) -> bool {
+fn pins_for_writing(access: Access) -> bool {
     access.intersects(
-        AccessFlags::LOCAL_WRITE
-            | AccessFlags::REMOTE_WRITE
-            | AccessFlags::REMOTE_ATOMIC
-            | AccessFlags::MW_BIND,
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND,
     )
 }
 
 /// Explains an error that may come from the access flags. Drivers answer that they do not support a flag,
 /// older kernels that the argument is invalid.
-fn with_access(error: Error, access: AccessFlags, context: &Context) -> Error {
+fn with_access(error: Error, access: Access, context: &Context) -> Error {
     if error.is_unsupported() {
         return error.with_detail(format!("with the access {access:?}"));
     }
@@ -277,16 +272,16 @@ fn with_access(error: Error, access: AccessFlags, context: &Context) -> Error {
 }
 
 /// The capability that the access needs and the device lacks.
-fn missing_for(access: AccessFlags, device: &DeviceAttr) -> Option<&'static str> {
+fn missing_for(access: Access, device: &DeviceAttr) -> Option<&'static str> {
     let on_demand = device.odp.general_caps & OdpGeneralCapBits::SUPPORT.bits() != 0;
     let has = |capability| device.capabilities.contains(capability);
-    if access.contains(AccessFlags::ON_DEMAND) && !on_demand {
+    if access.contains(Access::ON_DEMAND) && !on_demand {
         return Some("the device has no paging on demand (ON_DEMAND)");
     }
-    if access.contains(AccessFlags::FLUSH_GLOBAL) && !has(DeviceCapFlags::FLUSH_GLOBAL) {
+    if access.contains(Access::FLUSH_GLOBAL) && !has(DeviceCapFlags::FLUSH_GLOBAL) {
         return Some("the device has no FLUSH for visibility (FLUSH_GLOBAL)");
     }
-    if access.contains(AccessFlags::FLUSH_PERSISTENT) && !has(DeviceCapFlags::FLUSH_PERSISTENT) {
+    if access.contains(Access::FLUSH_PERSISTENT) && !has(DeviceCapFlags::FLUSH_PERSISTENT) {
         return Some("the device has no FLUSH for persistence (FLUSH_PERSISTENT)");
     }
     None
@@ -356,7 +351,7 @@ impl<M: Memory> Mr<M> {
     }
 
     /// The access that it was registered with.
-    pub fn access(&self) -> AccessFlags {
+    pub fn access(&self) -> Access {
         self.held.region.access
     }
 
@@ -418,7 +413,7 @@ impl<M: Memory> Mr<M> {
     pub fn window(
         &self,
         range: impl RangeBounds<usize>,
-        access: AccessFlags,
+        access: Access,
     ) -> Result<Window<'_>, OutOfBounds> {
         self.held.region.mark_sliced();
         let Region {
@@ -644,12 +639,12 @@ mod tests {
 
     #[test]
     fn access_that_contradicts_itself_is_refused() {
-        let local = AccessFlags::LOCAL_WRITE;
-        for remote in [AccessFlags::REMOTE_WRITE, AccessFlags::REMOTE_ATOMIC] {
+        let local = Access::LOCAL_WRITE;
+        for remote in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
             assert!(check_access(remote, true, 1).is_err());
             assert_eq!(check_access(remote | local, true, 1), Ok(()));
         }
-        assert_eq!(check_access(AccessFlags::REMOTE_READ, false, 1), Ok(()));
+        assert_eq!(check_access(Access::REMOTE_READ, false, 1), Ok(()));
         assert!(check_access(local, false, 1).is_err());
         assert!(check_access(local, true, 0).is_err());
     }

@@ -6,7 +6,7 @@ use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::handle::MrHandle;
 
 use crate::command::{Command, Destroy};
@@ -26,7 +26,7 @@ pub(super) struct Region {
     pub(super) address: *mut u8,
     pub(super) length: usize,
     pub(super) iova: u64,
-    pub(super) access: AccessFlags,
+    pub(super) access: Access,
     /// Whether the kernel has pinned its pages so that a device may write to them.
     pub(super) pinned_for_writing: bool,
     /// Whether slices were ever taken of it, so that requests may name it.
@@ -288,7 +288,7 @@ pub(super) mod tests {
             address: std::ptr::null_mut(),
             length: 1,
             iova: 0,
-            access: AccessFlags::empty(),
+            access: Access::empty(),
             pinned_for_writing: false,
             sliced: AtomicBool::new(true),
             pd: pd.region_use(),

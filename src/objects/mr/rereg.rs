@@ -7,7 +7,7 @@
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 
-use uverbs_uapi::flags::{AccessFlags, ReregMrFlags};
+use uverbs_uapi::flags::{Access, ReregMrFlags};
 use uverbs_uapi::handle::MrHandle;
 use uverbs_uapi::write as abi;
 
@@ -25,7 +25,7 @@ pub struct Rereg<'a> {
     /// The protection domain to move to.
     pub pd: Option<&'a Pd>,
     /// The access from now on.
-    pub access: Option<AccessFlags>,
+    pub access: Option<Access>,
 }
 
 /// What a region is after a change that failed.

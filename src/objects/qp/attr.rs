@@ -1,7 +1,7 @@
 //! The attributes of a queue pair: those that can be set, and those that a query returns.
 
 use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
-use uverbs_uapi::flags::{AccessFlags, QpAttrMask};
+use uverbs_uapi::flags::{Access, QpAttrMask};
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpDest;
 use uverbs_uapi::write as abi;
@@ -40,7 +40,7 @@ pub struct QpAttr {
     /// True to get an event when the send queue has drained.
     pub sqd_async_notify: Option<bool>,
     /// What a connected peer may do.
-    pub access: Option<AccessFlags>,
+    pub access: Option<Access>,
     /// Index of the partition key.
     pub pkey_index: Option<u16>,
     /// Local port, counted from 1.
@@ -329,7 +329,7 @@ pub struct QpInfo {
     /// True while the send queue drains.
     pub sq_draining: bool,
     /// What a connected peer may do.
-    pub access: AccessFlags,
+    pub access: Access,
     /// Index of the partition key.
     pub pkey_index: u16,
     /// Local port, counted from 1.
@@ -371,7 +371,7 @@ impl From<abi::QueryQpResp> for QpInfo {
         Self {
             state: raw.qp_state.into(),
             sq_draining: raw.sq_draining != 0,
-            access: AccessFlags::from_bits_retain(raw.qp_access_flags),
+            access: Access::from_bits_retain(raw.qp_access_flags),
             pkey_index: raw.pkey_index,
             port: raw.port_num,
             qkey: raw.qkey,

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 
 use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::write as abi;
 
 use super::attr::{dest, has_short_numbers};
@@ -16,7 +16,7 @@ use super::{Membership, NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
 use crate::command::WrittenModifyQp;
 use crate::context::Context;
-use crate::error::{Cause, Error, Result, Subject, Verb};
+use crate::error::{Cause, Error, ParseError, Result, Subject, Verb};
 use crate::gid::{Gid, GidType};
 use crate::query::PortAttr;
 
@@ -84,24 +84,15 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A text that is not an [`Endpoint`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseEndpointError(());
-
-impl fmt::Display for ParseEndpointError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "not an endpoint: expected LID:QPN:PSN:GID with 4, 6, 6 and 32 hexadecimal digits",
-        )
-    }
-}
-
-impl std::error::Error for ParseEndpointError {}
+/// What is expected of a text.
+const NO_ENDPOINT: ParseError = ParseError::new(
+    "not an endpoint: expected LID:QPN:PSN:GID with 4, 6, 6 and 32 hexadecimal digits",
+);
 
 impl FromStr for Endpoint {
-    type Err = ParseEndpointError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, ParseEndpointError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut fields = text.split(':');
         let mut field = |digits: usize| {
             let field = fields.next().filter(|field| field.len() == digits)?;
@@ -113,7 +104,7 @@ impl FromStr for Endpoint {
         };
         let read = (field(4), field(6), field(6), field(32));
         let ((Some(lid), Some(qpn), Some(psn), Some(gid)), None) = (read, fields.next()) else {
-            return Err(ParseEndpointError(()));
+            return Err(NO_ENDPOINT);
         };
         let gid = Gid::new(gid.to_be_bytes());
         // The lengths of the fields bound the numbers.
@@ -137,7 +128,7 @@ pub struct ConnectOptions {
     /// The largest packet; `None` takes the port's active MTU. Both sides must use the same.
     pub path_mtu: Option<Mtu>,
     /// What the peer may do.
-    pub access: AccessFlags,
+    pub access: Access,
     /// Index of the partition key.
     pub pkey_index: u16,
     /// Service level.
@@ -172,9 +163,7 @@ impl Default for ConnectOptions {
             port: 1,
             gid_index: None,
             path_mtu: None,
-            access: AccessFlags::REMOTE_READ
-                | AccessFlags::REMOTE_WRITE
-                | AccessFlags::REMOTE_ATOMIC,
+            access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
             pkey_index: 0,
             sl: 0,
             traffic_class: 0,

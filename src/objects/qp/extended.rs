@@ -3,7 +3,7 @@
 //! on the device they would put it into the error state.
 
 use uverbs_uapi::enums::{FlushLevel, MwType};
-use uverbs_uapi::flags::AccessFlags;
+use uverbs_uapi::flags::Access;
 
 use super::destination::{Reaches, sealed::Names};
 use super::request::{ANY, ATOMIC, Request};
@@ -28,7 +28,7 @@ impl<'q, T: Transport> Request<'_, 'q, T> {
     /// # Errors
     ///
     /// [`PostError::Window`] for a bind that would break the queue pair: the region lacks
-    /// [`MW_BIND`](AccessFlags::MW_BIND), or the access is more than it can grant. Otherwise see
+    /// [`MW_BIND`](Access::MW_BIND), or the access is more than it can grant. Otherwise see
     /// [`PostError`].
     #[doc(alias = "ibv_bind_mw")]
     pub fn bind_mw(self, mw: &mut Mw<Type1>, window: Window<'q>) -> Result<(), PostError>
@@ -74,7 +74,7 @@ impl<'q, T: Transport> Request<'_, 'q, T> {
             mr_lkey: LocalKey(0),
             address: 0,
             length: 0,
-            access: AccessFlags::empty(),
+            access: Access::empty(),
             of_queue_pair: false,
         };
         self.put_bind(mw, nothing)
@@ -130,8 +130,8 @@ impl<T: Transport, D: Names> Request<'_, '_, T, D> {
     /// A FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue
     /// pair has reached the placement when the FLUSH completes.
     ///
-    /// The peer's queue pair and region need [`FLUSH_GLOBAL`](AccessFlags::FLUSH_GLOBAL) or
-    /// [`FLUSH_PERSISTENT`](AccessFlags::FLUSH_PERSISTENT).
+    /// The peer's queue pair and region need [`FLUSH_GLOBAL`](Access::FLUSH_GLOBAL) or
+    /// [`FLUSH_PERSISTENT`](Access::FLUSH_PERSISTENT).
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl<T: Transport, D: Names> Request<'_, '_, T, D> {
 
     /// An atomic write of 8 bytes to the peer's memory. The bytes are copied into the request, so the
     /// queue must be created with as many inline bytes. The peer needs
-    /// [`REMOTE_WRITE`](AccessFlags::REMOTE_WRITE) only.
+    /// [`REMOTE_WRITE`](Access::REMOTE_WRITE) only.
     ///
     /// # Errors
     ///

@@ -18,7 +18,7 @@ mod recv;
 mod request;
 mod send;
 mod transition;
-pub mod transport;
+pub(crate) mod transport;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -31,7 +31,7 @@ use uverbs_uapi::write as abi;
 
 pub use crate::work::{Ece, LagPort, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
-pub use connect::{ConnectOptions, Endpoint, LocalEnd, ParseEndpointError};
+pub use connect::{ConnectOptions, Endpoint, LocalEnd};
 pub use control::Control;
 pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};
@@ -39,10 +39,7 @@ pub use payload::{Inline, IntoPayload};
 pub use recv::{RecvBatch, RecvHalf};
 pub use request::Request;
 pub use send::{Batch, SendHalf};
-pub use transport::{
-    Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Peer, PeerSrq, Rc, RdmaFlush,
-    RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Srd, StaticTransport, Transport, Uc, Ud, Xrc,
-};
+pub(crate) use transport::{Any, Peer, Reaches, StaticTransport, Transport};
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
@@ -110,6 +107,7 @@ impl From<Caps> for QpCap {
 /// assert_eq!(qp.id(), 7);
 /// # Ok(()) }
 /// ```
+#[must_use = "nothing is created before `create`"]
 #[derive(Clone, Debug)]
 pub struct QpBuilder<'a> {
     pd: &'a Pd,
@@ -127,7 +125,7 @@ pub struct QpBuilder<'a> {
 impl Pd {
     /// Creates a queue pair whose sends and receives complete on `cq`.
     ///
-    /// The transport is [`Rc`], [`Uc`], [`Ud`], [`Xrc`] or [`Srd`].
+    /// [`transport`](crate::transport) has the transports.
     ///
     /// # Errors
     ///

@@ -7,6 +7,7 @@
 
 mod alloc;
 mod meaning;
+mod parse;
 mod refusal;
 mod verb;
 
@@ -15,6 +16,7 @@ use std::fmt;
 use std::io;
 
 pub use alloc::AllocError;
+pub use parse::ParseError;
 pub use refusal::{Refusal, RejectReason};
 pub use rustix::io::Errno;
 pub use verb::Verb;

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
 use std::str::FromStr;
 
-use crate::error::{Error, Subject, Verb};
+use crate::error::{Error, ParseError, Subject, Verb};
 
 /// The key by which local work requests refer to local memory (lkey).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -293,24 +293,15 @@ impl fmt::Display for RemoteSlice {
     }
 }
 
-/// A text that is no [`RemoteSlice`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParseRemoteSliceError(());
-
-impl fmt::Display for ParseRemoteSliceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "not a remote slice: address, length and key in hexadecimal, with colons between",
-        )
-    }
-}
-
-impl std::error::Error for ParseRemoteSliceError {}
+/// What is expected of a text.
+const NO_SLICE: ParseError = ParseError::new(
+    "not a remote slice: address, length and key in hexadecimal, with colons between",
+);
 
 impl FromStr for RemoteSlice {
-    type Err = ParseRemoteSliceError;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, ParseRemoteSliceError> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut fields = text.split(':').map(|field| {
             // The standard library also takes a sign.
             let digits = field.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -320,9 +311,9 @@ impl FromStr for RemoteSlice {
         });
         let read = (fields.next(), fields.next(), fields.next(), fields.next());
         let (Some(Some(address)), Some(Some(length)), Some(Some(rkey)), None) = read else {
-            return Err(ParseRemoteSliceError(()));
+            return Err(NO_SLICE);
         };
-        let rkey = RemoteKey(u32::try_from(rkey).map_err(|_| ParseRemoteSliceError(()))?);
+        let rkey = RemoteKey(u32::try_from(rkey).map_err(|_| NO_SLICE)?);
         Ok(Self {
             address,
             length,

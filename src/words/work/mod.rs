@@ -16,7 +16,7 @@ mod wall_clock;
 pub use copy_error::CopyError;
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
-pub use key::{LocalKey, LocalSlice, OutOfBounds, ParseRemoteSliceError, RemoteKey, RemoteSlice};
+pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub(crate) use key::{PdTag, slot};
 pub use lag_port::LagPort;
 pub(crate) use operations::Operations;

@@ -7,7 +7,7 @@
 use std::ptr::{NonNull, with_exposed_provenance};
 
 use uverbs_uapi::enums::FlushLevel;
-use uverbs_uapi::flags::{AccessFlags, FlushPlacement, SendFlags};
+use uverbs_uapi::flags::{Access, FlushPlacement, SendFlags};
 use uverbs_uapi::types::Sge;
 
 use super::{LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
@@ -88,7 +88,7 @@ pub(crate) struct Bind {
     pub(crate) address: u64,
     /// 0 takes the window away.
     pub(crate) length: u64,
-    pub(crate) access: AccessFlags,
+    pub(crate) access: Access,
     /// The window is of type 2: it belongs to the queue pair.
     pub(crate) of_queue_pair: bool,
 }

@@ -11,7 +11,7 @@ pub mod reg_dm_mr {
         LENGTH = 2;
         /// Handle of the PD.
         PD_HANDLE = 3;
-        /// [`crate::flags::AccessFlags`].
+        /// [`crate::flags::Access`].
         ACCESS_FLAGS = 4;
         /// Handle of the device memory.
         DM_HANDLE = 5;
@@ -75,7 +75,7 @@ pub mod reg_dmabuf_mr {
         IOVA = 4;
         /// The dma-buf (`u32`).
         FD = 5;
-        /// [`crate::flags::AccessFlags`].
+        /// [`crate::flags::Access`].
         ACCESS_FLAGS = 6;
         /// Answer: local key (`u32`).
         RESP_LKEY = 7;
@@ -99,7 +99,7 @@ pub mod reg_mr {
         ADDR = 4;
         /// Length in bytes (`u64`).
         LENGTH = 5;
-        /// [`crate::flags::AccessFlags`].
+        /// [`crate::flags::Access`].
         ACCESS_FLAGS = 6;
         /// dma-buf instead of an address (plain file descriptor).
         FD = 7;

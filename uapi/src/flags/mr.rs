@@ -5,7 +5,7 @@ use bitflags::bitflags;
 bitflags! {
     /// What may be done with memory (`enum ib_uverbs_access_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct AccessFlags: u32 {
+    pub struct Access: u32 {
         /// The device may write for this process. Needed by every other right to write.
         const LOCAL_WRITE = 1 << 0;
         /// Peers may write.
@@ -53,7 +53,7 @@ bitflags! {
     }
 }
 
-impl AccessFlags {
+impl Access {
     /// Flags that a kernel may ignore if it does not know them (`IB_UVERBS_ACCESS_OPTIONAL_RANGE`).
     pub const OPTIONAL: Self = Self::from_bits_retain((1 << 30) - (1 << 20));
 }

@@ -163,7 +163,7 @@ pub struct WrMw {
     pub mw_rkey: u32,
     /// Key of the window from now on; differs in its low 8 bits.
     pub rkey: u32,
-    /// [`crate::flags::AccessFlags`] of the window.
+    /// [`crate::flags::Access`] of the window.
     pub access: u32,
 }
 

@@ -49,7 +49,7 @@ pub struct QpAttr {
     pub sq_psn: u32,
     /// Number of the peer's QP.
     pub dest_qp_num: u32,
-    /// [`crate::flags::AccessFlags`] that incoming operations may use.
+    /// [`crate::flags::Access`] that incoming operations may use.
     pub qp_access_flags: u32,
     /// Primary path.
     pub ah_attr: AhAttr,

@@ -21,7 +21,7 @@ pub struct RegMr {
     pub hca_va: u64,
     /// Handle of the PD.
     pub pd_handle: u32,
-    /// [`crate::flags::AccessFlags`].
+    /// [`crate::flags::Access`].
     pub access_flags: u32,
 }
 
@@ -63,7 +63,7 @@ pub struct ReregMr {
     pub hca_va: u64,
     /// New PD.
     pub pd_handle: u32,
-    /// New [`crate::flags::AccessFlags`].
+    /// New [`crate::flags::Access`].
     pub access_flags: u32,
 }
 

@@ -199,7 +199,7 @@ pub struct QueryQpResp {
     pub sq_psn: u32,
     /// Number of the peer's QP.
     pub dest_qp_num: u32,
-    /// [`crate::flags::AccessFlags`] that incoming operations may use.
+    /// [`crate::flags::Access`] that incoming operations may use.
     pub qp_access_flags: u32,
     /// Index of the partition key.
     pub pkey_index: u16,
@@ -263,7 +263,7 @@ pub struct ModifyQp {
     pub sq_psn: u32,
     /// Number of the peer's QP.
     pub dest_qp_num: u32,
-    /// [`crate::flags::AccessFlags`] that incoming operations may use.
+    /// [`crate::flags::Access`] that incoming operations may use.
     pub qp_access_flags: u32,
     /// Index of the partition key.
     pub pkey_index: u16,

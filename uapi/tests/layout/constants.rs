@@ -136,7 +136,7 @@ fn plain() -> Vec<Constant> {
         constant("UVERBS_ID_DRIVER_NS_WITH_UHW", ioctl::DRIVER_NS_WITH_UHW),
         constant(
             "IB_UVERBS_ACCESS_OPTIONAL_RANGE",
-            flags::AccessFlags::OPTIONAL.bits(),
+            flags::Access::OPTIONAL.bits(),
         ),
         constant("RXE_NETWORK_TYPE_IPV4", rxe::NETWORK_TYPE_IPV4),
         constant("RXE_NETWORK_TYPE_IPV6", rxe::NETWORK_TYPE_IPV6),
@@ -220,7 +220,7 @@ fn kernel_enums() -> Vec<Constant> {
 
 fn kernel_flags() -> Vec<Constant> {
     let mut all = bits::<ioctl::AttrFlags>("UVERBS_ATTR_F_");
-    all.extend(bits::<flags::AccessFlags>("IB_UVERBS_ACCESS_"));
+    all.extend(bits::<flags::Access>("IB_UVERBS_ACCESS_"));
     all.extend(bits::<flags::AdviseMrFlags>("IB_UVERBS_ADVISE_MR_FLAG_"));
     all.extend(bits::<flags::DeviceCapFlags>("IB_UVERBS_DEVICE_"));
     all.extend(bits::<flags::RawPacketCaps>("IB_UVERBS_RAW_PACKET_CAP_"));

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::flags::{AccessFlags, SendFlags};
+use uverbs_uapi::flags::{Access, SendFlags};
 use uverbs_uapi::types::Sge;
 
 use super::super::format::SEND_DOORBELL;
@@ -262,7 +262,7 @@ fn key_changes_say_what_changes() {
         mr_lkey: LocalKey(0x5566_7788),
         address: 0x4000,
         length: 0x1000,
-        access: AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE,
+        access: Access::REMOTE_READ | Access::REMOTE_WRITE,
         of_queue_pair: true,
     };
     pair.post(

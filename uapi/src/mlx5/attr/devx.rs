@@ -135,7 +135,7 @@ pub mod devx_umem_reg {
         ADDR = DRIVER_NS + 1;
         /// Length in bytes (`u64`).
         LEN = DRIVER_NS + 2;
-        /// [`crate::flags::AccessFlags`].
+        /// [`crate::flags::Access`].
         ACCESS = DRIVER_NS + 3;
         /// Answer: number of the registration in the device (`u32`).
         OUT_ID = DRIVER_NS + 4;

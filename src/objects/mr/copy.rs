@@ -1,11 +1,10 @@
 //! Copies to and from memory that others may be writing: a device, a peer through it, or the kernel.
 //!
 //! They are not threads of this program, but the compiler does not know about them: it may keep what a plain
-//! copy has read and never read again. So each copy here is performed every time, by machine code that is
-//! opaque to the compiler, as fast as a plain copy: by a few vector registers if they suffice, otherwise by
-//! the C library's memcpy(3), called from assembly. Its effect on the region's memory is that of relaxed
-//! atomic loads or stores of each byte, in any order and some of them twice. Bytes that change meanwhile come
-//! out old or new.
+//! copy has read and never read again. So each copy here is performed every time, by the C library's
+//! memcpy(3), called from assembly, which is opaque to the compiler. Its effect on the region's memory is
+//! that of relaxed atomic loads or stores of each byte, in any order and some of them twice. Bytes that
+//! change meanwhile come out old or new.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -87,91 +86,14 @@ fn device_stores_before() {}
 #[inline(always)]
 fn device_loads_after() {}
 
-/// Copies bytes out of the compiler's sight.
+/// Copies bytes out of the compiler's sight, by memcpy(3).
 ///
 /// # Safety
 ///
 /// `length` bytes can be read and written, and the two ranges do not overlap.
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: by this function's contract; vector registers take these lengths.
-    unsafe {
-        match length {
-            32..=64 => by_registers(to, from, length),
-            _ => by_call(to, from, length),
-        }
-    }
-}
-
-/// Copies the first 32 bytes and the last, which may be some of the first.
-///
-/// # Safety
-///
-/// As for [`copy`], and the length is 32 to 64.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn by_registers(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: by this function's contract.
-    unsafe {
-        std::arch::asm!(
-            "movups {a}, [{from}]",
-            "movups {b}, [{from} + 16]",
-            "movups {c}, [{from} + {length} - 32]",
-            "movups {d}, [{from} + {length} - 16]",
-            "movups [{to}], {a}",
-            "movups [{to} + 16], {b}",
-            "movups [{to} + {length} - 32], {c}",
-            "movups [{to} + {length} - 16], {d}",
-            a = out(xmm_reg) _,
-            b = out(xmm_reg) _,
-            c = out(xmm_reg) _,
-            d = out(xmm_reg) _,
-            from = in(reg) from,
-            to = in(reg) to,
-            length = in(reg) length,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// As on x86.
-///
-/// # Safety
-///
-/// As on x86.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
-#[inline(always)]
-unsafe fn by_registers(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: as on x86; the last bytes' addresses lie within the ranges.
-    unsafe {
-        let (to_last, from_last) = (to.add(length - 32), from.add(length - 32));
-        std::arch::asm!(
-            "ldp {a:q}, {b:q}, [{from}]",
-            "ldp {c:q}, {d:q}, [{from_last}]",
-            "stp {a:q}, {b:q}, [{to}]",
-            "stp {c:q}, {d:q}, [{to_last}]",
-            a = out(vreg) _,
-            b = out(vreg) _,
-            c = out(vreg) _,
-            d = out(vreg) _,
-            from = in(reg) from,
-            from_last = in(reg) from_last,
-            to = in(reg) to,
-            to_last = in(reg) to_last,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-/// Copies by memcpy(3).
-///
-/// # Safety
-///
-/// As for [`copy`].
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline(always)]
-unsafe fn by_call(to: *mut u8, from: *const u8, length: usize) {
     let memcpy: unsafe extern "C" fn(_, _, _) -> _ = libc::memcpy;
     // SAFETY: by this function's contract; the call is that of the C ABI, whose stack is aligned and whose
     // clobbered registers are declared.
@@ -194,7 +116,7 @@ unsafe fn by_call(to: *mut u8, from: *const u8, length: usize) {
 /// As on x86.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
-unsafe fn by_call(to: *mut u8, from: *const u8, length: usize) {
+unsafe fn copy(to: *mut u8, from: *const u8, length: usize) {
     let memcpy: unsafe extern "C" fn(_, _, _) -> _ = libc::memcpy;
     // SAFETY: as on x86.
     unsafe {

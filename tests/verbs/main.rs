@@ -7,6 +7,7 @@ mod cq;
 mod devinfo;
 mod dm;
 mod dmabuf;
+mod doctor;
 mod ece;
 mod events;
 mod lacking;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         devinfo::tests(),
         dm::tests(),
         dmabuf::tests(),
+        doctor::tests(),
         ece::tests(),
         events::tests(),
         lacking::tests(),

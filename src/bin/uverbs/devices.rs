@@ -16,10 +16,10 @@ pub(crate) struct Options {
     /// Show where the devices are: links, NUMA nodes, nearby CPUs, rails (devices behind one PCI switch), and
     /// the tree of the PCI bus
     #[arg(short, long, conflicts_with = "json")]
-    verbose: bool,
+    pub(crate) verbose: bool,
     /// Print JSON, with all of these
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {

@@ -16,11 +16,11 @@ use crate::select;
 )]
 pub(crate) struct Options {
     /// The device; all by default
-    device: Option<String>,
+    pub(crate) device: Option<String>,
 
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {

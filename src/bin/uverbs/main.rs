@@ -7,6 +7,7 @@
 mod cm;
 mod completions;
 mod devices;
+mod doctor;
 mod exec;
 mod failure;
 mod gids;
@@ -30,6 +31,8 @@ const EXAMPLES: &str = "\
 Examples:
   uverbs devices                       list the RDMA devices
   uverbs devices -v                    where they are: NUMA nodes, PCI switches, links
+  uverbs doctor                        why RDMA does not work here, or will not
+  uverbs doctor 10.9.0.1               and whether that host can be reached
   uverbs info rxe0 -v                  all properties of rxe0
   uverbs gids rxe0 --json              the GID table, for a program
   uverbs resource qp -d rxe0           the queue pairs of all processes
@@ -56,6 +59,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Devices(devices::Options),
+    Doctor(doctor::Options),
     Info(info::Options),
     Gids(gids::Options),
     Resource(resource::Options),
@@ -69,6 +73,7 @@ enum Command {
 fn run(command: Command) -> Result<()> {
     match command {
         Command::Devices(options) => devices::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
         Command::Resource(options) => resource::run(&options),

@@ -22,20 +22,20 @@ use fields::{Fields, Value};
 #[command(after_help = "Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).")]
 pub(crate) struct Options {
     /// The device; all by default
-    device: Option<String>,
+    pub(crate) device: Option<String>,
 
     /// Show only this port
     #[arg(short = 'i', long = "ib-port", value_name = "PORT",
           value_parser = clap::value_parser!(u8).range(1..))]
-    port: Option<u8>,
+    pub(crate) port: Option<u8>,
 
     /// Show everything: limits, capabilities, GID and partition key tables
     #[arg(short, long)]
-    verbose: bool,
+    pub(crate) verbose: bool,
 
     /// Print JSON
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
 }
 
 /// What is shown of a device.

@@ -1,0 +1,189 @@
+//! `uverbs doctor`: why RDMA does not work here, and what will get in the way later.
+//!
+//! A check looks at one thing and says what it found, with a verdict and, unless all is well, a remedy. What
+//! belongs to the host is in [`host`], to a device and its ports in [`adapter`], the way to a peer in
+//! [`peer`]. Files are read below a root, which tests put elsewhere ([`files`]).
+
+mod adapter;
+mod files;
+mod host;
+mod peer;
+mod report;
+
+use std::fmt::{self, Display};
+use std::net::IpAddr;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Kind, Result};
+use crate::output;
+use files::Files;
+
+/// Find out why RDMA does not work here, and what will get in the way later.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "It ends with 0 unless something is broken; warnings alone do not count.\n\
+    It creates and destroys a protection domain and a memory region on each device, and changes nothing else."
+)]
+pub(crate) struct Options {
+    /// The address of a peer: look for a way to it, and ask its connection manager for an answer
+    peer: Option<IpAddr>,
+
+    /// The device; all by default
+    #[arg(short, long)]
+    device: Option<String>,
+
+    /// Show what is well, too
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Print JSON, with all checks
+    #[arg(long)]
+    json: bool,
+
+    /// Print everything that a report of a fault should have
+    #[arg(long, conflicts_with = "json")]
+    report: bool,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    /// All is well.
+    Good,
+    /// It works, and something will be slow or will fail later.
+    Warning,
+    /// It does not work.
+    Broken,
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Good => "good",
+            Self::Warning => "warning",
+            Self::Broken => "BROKEN",
+        })
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Finding {
+    check: &'static str,
+    /// What was looked at: a device, a port, a file.
+    subject: String,
+    verdict: Verdict,
+    found: String,
+    /// What to do. Empty if all is well.
+    remedy: String,
+}
+
+/// A check of a subject, which becomes a finding.
+#[derive(Clone, Debug)]
+struct Check {
+    name: &'static str,
+    subject: String,
+}
+
+impl Check {
+    fn new(name: &'static str, subject: impl Display) -> Self {
+        let subject = subject.to_string();
+        Self { name, subject }
+    }
+
+    fn good(self, found: impl Display) -> Finding {
+        self.finding(Verdict::Good, found, "")
+    }
+
+    fn warning(self, found: impl Display, remedy: impl Display) -> Finding {
+        self.finding(Verdict::Warning, found, remedy)
+    }
+
+    fn broken(self, found: impl Display, remedy: impl Display) -> Finding {
+        self.finding(Verdict::Broken, found, remedy)
+    }
+
+    fn finding(self, verdict: Verdict, found: impl Display, remedy: impl Display) -> Finding {
+        Finding {
+            check: self.name,
+            subject: self.subject,
+            verdict,
+            found: found.to_string(),
+            remedy: remedy.to_string(),
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let files = Files::of_this_host();
+    let mut findings = host::findings(&files);
+    findings.extend(adapter::findings(&files, options.device.as_deref())?);
+    if let Some(peer) = options.peer {
+        findings.extend(peer::findings(peer));
+    }
+    match (options.json, options.report) {
+        (true, _) => output::json(&findings.iter().map(to_json).collect())?,
+        (false, true) => {
+            show(&findings, true)?;
+            report::print(&files)?;
+        }
+        (false, false) => show(&findings, options.verbose)?,
+    }
+    let broken = findings.iter().filter(|it| it.verdict == Verdict::Broken);
+    match broken.count() {
+        0 => Ok(()),
+        count => {
+            let all = findings.len();
+            let message = format!("{count} of {all} checks found something broken");
+            Err(Failure::new(Kind::Failed, message))
+        }
+    }
+}
+
+/// The findings as a table, worst first, and the remedies below it.
+fn show(findings: &[Finding], all: bool) -> Result<()> {
+    let mut shown: Vec<&Finding> = findings
+        .iter()
+        .filter(|finding| all || finding.verdict > Verdict::Good)
+        .collect();
+    shown.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
+    if shown.is_empty() {
+        let count = findings.len();
+        return output::line(format_args!(
+            "{count} checks, and all is well (-v shows them)"
+        ));
+    }
+    let rows = shown.iter().map(|finding| {
+        [
+            finding.verdict.to_string(),
+            finding.check.to_owned(),
+            finding.subject.clone(),
+            finding.found.clone(),
+        ]
+    });
+    output::table(["VERDICT", "CHECK", "OF", "FOUND"], rows.collect())?;
+    for finding in shown {
+        if !finding.remedy.is_empty() {
+            let Finding {
+                check,
+                subject,
+                remedy,
+                ..
+            } = finding;
+            output::line(format_args!("\n{check}, {subject}: {remedy}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn to_json(finding: &Finding) -> Value {
+    json!({
+        "check": finding.check,
+        "of": finding.subject,
+        "verdict": finding.verdict.to_string().to_lowercase(),
+        "found": finding.found,
+        "remedy": Some(&finding.remedy).filter(|remedy| !remedy.is_empty()),
+    })
+}

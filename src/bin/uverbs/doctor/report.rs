@@ -1,0 +1,63 @@
+//! All that a report of a fault should have.
+
+use super::files::Files;
+use crate::failure::Result;
+use crate::{devices, gids, info, output};
+
+pub(super) fn print(files: &Files) -> Result<()> {
+    section("system")?;
+    let system = rustix::system::uname();
+    let text = |of: &std::ffi::CStr| of.to_string_lossy().into_owned();
+    output::line(format_args!(
+        "{} {} {} {}",
+        text(system.sysname()),
+        text(system.release()),
+        text(system.version()),
+        text(system.machine())
+    ))?;
+    output::line(format_args!("uverbs {}", env!("CARGO_PKG_VERSION")))?;
+    let release = files.text("etc/os-release").unwrap_or_default();
+    let name = release
+        .lines()
+        .find(|line| line.starts_with("PRETTY_NAME="));
+    output::line(name.unwrap_or("an unknown distribution"))?;
+    let cpus = files.text("proc/cpuinfo").unwrap_or_default();
+    let model = cpus.lines().find(|line| line.starts_with("model name"));
+    output::line(model.unwrap_or("a processor without a name"))?;
+    let modules = files.text("proc/modules").unwrap_or_default();
+    let names = modules.lines().filter_map(|line| line.split(' ').next());
+    let rdma: Vec<&str> = names
+        .filter(|name| {
+            ["ib_", "rdma", "iw_", "mlx", "efa", "siw"]
+                .iter()
+                .any(|of| name.starts_with(of))
+        })
+        .collect();
+    output::line(format_args!("modules: {}", rdma.join(" ")))?;
+    section("devices")?;
+    devices::run(&devices::Options {
+        verbose: true,
+        json: false,
+    })?;
+    for device in uverbs::devices()? {
+        section(&format!("device {}", device.name()))?;
+        let firmware = device.firmware_version().unwrap_or("not known");
+        output::line(format_args!("firmware: {firmware}"))?;
+        let device = Some(device.name().to_owned());
+        gids::run(&gids::Options {
+            device: device.clone(),
+            json: false,
+        })?;
+        info::run(&info::Options {
+            device,
+            port: None,
+            verbose: true,
+            json: false,
+        })?;
+    }
+    Ok(())
+}
+
+fn section(name: &str) -> Result<()> {
+    output::line(format_args!("\n== {name}"))
+}

@@ -71,19 +71,22 @@ impl<T> Locked<T> {
     /// Takes the lock, which [`Self::release`] gives back.
     #[inline(always)]
     pub(super) fn acquire(&self) {
-        if self.skipped {
-            return;
-        }
-        // Acquire: pairs with the release in `release`. A single bit is set, which is one instruction on x86.
-        if self.word.fetch_or(HELD, Ordering::Acquire) & HELD != 0 {
+        if !self.acquire_at_once() {
             self.acquire_slowly();
         }
+    }
+
+    /// Takes the lock if no other thread has it; false if one does.
+    #[inline(always)]
+    pub(super) fn acquire_at_once(&self) -> bool {
+        // Acquire: pairs with the release in `release`. A single bit is set, which is one instruction on x86.
+        self.skipped || self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
     /// Takes the lock, which another thread has.
     #[cold]
     #[inline(never)]
-    fn acquire_slowly(&self) {
+    pub(super) fn acquire_slowly(&self) {
         for _ in 0..SPINS {
             spin_loop();
             // Acquire: as in `acquire`.
@@ -121,20 +124,28 @@ impl<T> Locked<T> {
     /// The caller has taken it, and has no reference to the value any more.
     #[inline(always)]
     pub(super) unsafe fn release(&self) {
-        if self.skipped {
-            return;
-        }
-        // Release: pairs with the acquire of the thread that takes the lock next. That thread may end the
-        // object, so the word is not touched again.
-        if self.word.swap(FREE, Ordering::Release) != HELD {
+        // SAFETY: by this function's contract.
+        if unsafe { !self.release_at_once() } {
             self.wake();
         }
+    }
+
+    /// As [`Self::release`]; false if it is left to the caller to [wake](Self::wake) others.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::release`].
+    #[inline(always)]
+    pub(super) unsafe fn release_at_once(&self) -> bool {
+        // Release: pairs with the acquire of the thread that takes the lock next. That thread may end the
+        // object, so the word is not touched again.
+        self.skipped || self.word.swap(FREE, Ordering::Release) == HELD
     }
 
     /// Wakes one of those who may sleep. Who is woken notes again that there may be more.
     #[cold]
     #[inline(never)]
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         // Only its address is used: the word itself may be gone, and whoever sleeps at another one in its
         // place looks again. It fails for no word of this process.
         let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);

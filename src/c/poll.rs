@@ -1,7 +1,8 @@
 //! Polling: completions into an array (`ibv_poll_cq`).
 
 use std::ffi::c_int;
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
+use std::slice;
 
 use uverbs_uapi::types::Wc;
 
@@ -10,7 +11,7 @@ use super::abi::work::ibv_wc;
 use super::cq::CqObject;
 use super::failure::number;
 use super::object::object;
-use crate::driver::contract;
+use crate::driver::contract::methods::*;
 use crate::driver::{self, Listed};
 use crate::error::Error;
 use crate::work::PollError;
@@ -43,26 +44,6 @@ const _: () = {
     assert!(offset_of!(ibv_wc, dlid_path_bits) == offset_of!(Wc, dlid_path_bits));
 };
 
-/// Takes at most `count` completions; tells how many there were.
-///
-/// # Safety
-///
-/// There is room for so many.
-#[inline(always)]
-unsafe fn take<Q: contract::Cq>(
-    ring: &mut Q,
-    count: c_int,
-    to: *mut ibv_wc,
-) -> Result<c_int, PollError> {
-    let mut polled = ring.poll()?;
-    let mut taken = 0;
-    // SAFETY: by this function's contract; the two structs are the same.
-    while taken < count && Q::next_wc(&mut polled, unsafe { &mut *to.add(taken as usize).cast() }) {
-        taken += 1;
-    }
-    Ok(taken)
-}
-
 /// `ibv_poll_cq(3)`, of queues of a driver's devices. Programs call it by the queue's context, so there is a
 /// queue.
 pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
@@ -70,13 +51,68 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     count: c_int,
     to: *mut ibv_wc,
 ) -> c_int {
-    // SAFETY: the caller passes a completion queue, of a device of that driver's, and room.
+    if count <= 0 {
+        return 0;
+    }
+    // SAFETY: the caller passes a completion queue, of a device of that driver's, and room. The lock is taken,
+    // and the completions of the two structs are the same.
     unsafe {
         let cq = object::<CqObject>(c).unwrap_unchecked();
-        match take(own::<D>(&mut cq.ring.lock()), count, to) {
-            Ok(taken) => taken,
-            Err(error) => failed(error),
+        let places = slice::from_raw_parts_mut(to.cast(), count as usize);
+        if !cq.ring.acquire_at_once() {
+            return poll_after_others::<D>(cq, places);
         }
+        let Some(taken) = own::<D>(cq.ring.held()).take_into(places) else {
+            return poll_held::<D>(cq, places);
+        };
+        match cq.ring.release_at_once() {
+            true => taken as c_int,
+            false => wake_others(cq, taken),
+        }
+    }
+}
+
+/// Wakes others who wait for the lock; returns how many completions there were.
+#[cold]
+#[inline(never)]
+fn wake_others(cq: &CqObject, taken: usize) -> c_int {
+    cq.ring.wake();
+    taken as c_int
+}
+
+/// As [`poll_cq`], of a queue that another thread polls.
+///
+/// # Safety
+///
+/// The queue is of a device of that driver's.
+#[cold]
+#[inline(never)]
+unsafe fn poll_after_others<D: Listed>(cq: &CqObject, places: &mut [MaybeUninit<Wc>]) -> c_int {
+    cq.ring.acquire_slowly();
+    // SAFETY: by this function's contract; the lock has been taken.
+    unsafe { poll_held::<D>(cq, places) }
+}
+
+/// As [`poll_cq`], whatever has come up. Gives the lock back.
+///
+/// # Safety
+///
+/// The queue is of a device of that driver's, and the caller has its lock.
+#[inline(never)]
+unsafe fn poll_held<D: Listed>(cq: &CqObject, places: &mut [MaybeUninit<Wc>]) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let taken = match own::<D>(cq.ring.held()).poll() {
+            Ok(completions) => {
+                let taken = places.iter_mut().zip(completions);
+                taken
+                    .map(|(place, completion)| place.write(completion.to_wc()))
+                    .count() as c_int
+            }
+            Err(error) => failed(error),
+        };
+        cq.ring.release();
+        taken
     }
 }
 

@@ -164,7 +164,9 @@ unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the caller has started.
     unsafe {
         let (qp, session, queue) = session::<D>(c);
-        session.end_bare::<D>(qp, queue);
+        if let Step::Begun = session.step {
+            return end_and_complete::<D>(c);
+        }
         let result = match session.step {
             _ if qp.sends.is_shut() => Err(Failure::INVALID),
             Step::Failed(failure) => Err(failure),
@@ -175,6 +177,22 @@ unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
         };
         qp.send.release();
         status(result)
+    }
+}
+
+/// As [`wr_complete`], of a request to which no payload came.
+///
+/// # Safety
+///
+/// As for [`session`].
+#[cold]
+#[inline(never)]
+unsafe fn end_and_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (qp, session, queue) = session::<D>(c);
+        session.end_bare::<D>(qp, queue);
+        wr_complete::<D>(c)
     }
 }
 
@@ -192,6 +210,24 @@ unsafe extern "C" fn wr_abort<D: Listed>(c: *mut ibv_qp_ex) {
 #[inline(always)]
 unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
     // SAFETY: by this function's contract.
+    unsafe {
+        let (qp, session, _) = session::<D>(c);
+        let is_next = matches!(session.step, Step::Between) && !qp.names_destination;
+        match is_next && check(qp, operation).is_ok() {
+            true => session.begin(c, operation),
+            false => begin_closely::<D>(c, operation),
+        }
+    }
+}
+
+/// As [`begin`], whatever came before and wherever the request goes.
+///
+/// # Safety
+///
+/// As for [`session`].
+#[inline(never)]
+unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
+    // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
     session.end_bare::<D>(qp, queue);
     if let Err(failure) = check(qp, operation) {
@@ -201,16 +237,8 @@ unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
         return;
     }
     // SAFETY: by this function's contract.
-    let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
-    session.request = Request {
-        operation,
-        wr_id,
-        flags: SendFlags::from_bits_retain(flags).intersection(FLAGS),
-    };
-    session.step = Step::Begun;
-    if qp.names_destination {
-        (session.to, session.payload) = (None, None);
-    }
+    unsafe { session.begin(c, operation) };
+    (session.to, session.payload) = (None, None);
 }
 
 /// Has all that was started fail.
@@ -293,20 +321,46 @@ impl Session {
         }
     }
 
-    /// Writes a request that has begun, on a connected queue pair. For the usual operations there is code
-    /// that writes this operation and no other.
+    /// Keeps a request that begins.
+    ///
+    /// # Safety
+    ///
+    /// The pointer is to the queue pair's extended struct.
     #[inline(always)]
-    fn end<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
+    unsafe fn begin(&mut self, c: *mut ibv_qp_ex, operation: Operation) {
+        // SAFETY: by this function's contract.
+        let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
+        self.request = Request {
+            operation,
+            wr_id,
+            flags: SendFlags::from_bits_retain(flags).intersection(FLAGS),
+        };
+        self.step = Step::Begun;
+    }
+
+    /// Writes a request that has begun on a connected queue pair, if it is of a usual operation: for these
+    /// there is code that writes this operation and no other. False if it is not.
+    #[inline(always)]
+    fn end_usual<D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        payload: Payload<'_>,
+    ) -> bool {
+        if qp.names_destination || !matches!(self.step, Step::Begun) {
+            return false;
+        }
         match self.request.operation {
             Operation::Write { remote } => {
                 self.write::<D>(qp, queue, Operation::Write { remote }, None, payload)
             }
             Operation::Send => self.write::<D>(qp, queue, Operation::Send, None, payload),
-            _ => self.end_any::<D>(qp, queue, payload),
+            _ => return false,
         }
+        true
     }
 
-    /// As [`Self::end`], of any operation on any queue pair, once it is known where it goes.
+    /// Writes the request that has begun, once it is known where it goes.
     #[inline(never)]
     fn end_any<D: Listed>(
         &mut self,
@@ -371,15 +425,27 @@ impl Session {
     /// Takes a payload: writes the request that has begun, or saves it until its address comes.
     #[inline(always)]
     fn carry<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
+        if !self.end_usual::<D>(qp, queue, payload) {
+            self.carry_any::<D>(qp, queue, payload);
+        }
+    }
+
+    /// As [`Self::carry`], of any request.
+    #[inline(never)]
+    fn carry_any<D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        payload: Payload<'_>,
+    ) {
         match self.has_begun() {
             false => {}
             true if qp.names_destination => self.carry_there::<D>(qp, queue, payload),
-            true => self.end::<D>(qp, queue, payload),
+            true => self.end_any::<D>(qp, queue, payload),
         }
     }
 
     /// As [`Self::carry`], where requests name their destinations. What changes keys goes nowhere.
-    #[inline(never)]
     fn carry_there<D: Listed>(
         &mut self,
         qp: &QpObject,
@@ -445,8 +511,25 @@ unsafe fn address<D: Listed>(c: *mut ibv_qp_ex, addressing: Addressing, to: Addr
 /// `ibv_wr_set_sge(3)`.
 unsafe extern "C" fn wr_set_sge<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: the caller has started.
+    unsafe {
+        let (qp, session, queue) = session::<D>(c);
+        let slice = ibv_sge { addr, length, lkey };
+        if !session.end_usual::<D>(qp, queue, Payload::Sges(&[slice])) {
+            carry_slice::<D>(c, lkey, addr, length);
+        }
+    }
+}
+
+/// As [`wr_set_sge`], of any request.
+///
+/// # Safety
+///
+/// As for [`session`].
+#[inline(never)]
+unsafe fn carry_slice<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
-    session.carry::<D>(qp, queue, Payload::Sges(&[ibv_sge { addr, length, lkey }]));
+    session.carry_any::<D>(qp, queue, Payload::Sges(&[ibv_sge { addr, length, lkey }]));
 }
 
 /// `ibv_wr_set_sge_list(3)`.

@@ -561,10 +561,10 @@ impl SrqBacking for Nothing {
 pub(crate) struct Position {
     /// Requests before it, counted from the start, modulo 2^32.
     pub(crate) count: u32,
-    /// What the requests before it take of the ring, in the driver's unit, modulo 2^32.
-    pub(crate) at: u32,
+    /// What the requests before it take of the ring, in the driver's unit, counted from the start.
+    pub(crate) at: u64,
     /// The flags, in the device's terms, that the next request has whatever it is.
-    pub(crate) flags: u32,
+    pub(crate) flags: u64,
 }
 
 /// A send queue: a ring in which requests are written, and a doorbell.
@@ -664,13 +664,13 @@ pub(crate) trait Cq: Debug {
     /// Takes completions. It fails if something is wrong with the queue, which is told once.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
 
-    /// Takes the next completion in the kernel's form, which C programs have too; false if there is none.
+    /// Takes completions in the kernel's form, which C programs have too, as many as there are places for;
+    /// returns how many there were. `None` if that is left to [`Self::poll`]: by default, and where something
+    /// has come up.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn next_wc(polled: &mut Self::Polled<'_>, place: &mut MaybeUninit<Wc>) -> bool {
-        let next = polled.next();
-        next.map(|completion| place.write(completion.to_wc()))
-            .is_some()
+    fn take_into(&mut self, _places: &mut [MaybeUninit<Wc>]) -> Option<usize> {
+        None
     }
 
     /// Shows the next completion, if there is one, instead of the one that is shown, whose entry goes back to

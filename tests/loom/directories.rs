@@ -95,7 +95,7 @@ impl Poller {
 /// A reporter whose requests all have this id.
 fn reporter(id: u64) -> Reporter {
     let ledger = SendLedger::new(1);
-    ledger.note(0).write(id, 1, 0);
+    ledger.note(0).write(id, 1);
     Reporter {
         shared_ring: Weak::new(),
         send: Some(Arc::new(ledger)),

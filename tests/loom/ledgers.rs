@@ -83,7 +83,7 @@ fn send_queue(signaled: u32) -> Queue<SendLedger> {
     Queue {
         ledger: SendLedger::new(RING),
         done: SendLedger::done,
-        note: |ledger, index| ledger.note(index).write(id(index), index + 1, 0),
+        note: |ledger, index| ledger.note(index).write(id(index), index + 1),
         finish: |ledger, index| ledger.finish(index as u16).0,
         signaled,
     }
@@ -174,7 +174,7 @@ fn room() {
         let done = ledger.done();
         // Relaxed, as the device may look.
         assert!(consumer.load(Ordering::Relaxed) >= done);
-        ledger.note(index).write(id(index), index + 1, 0);
+        ledger.note(index).write(id(index), index + 1);
         device.ring(index + 1);
     }
     poller.join().unwrap();

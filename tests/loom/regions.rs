@@ -68,7 +68,7 @@ impl Queue for Sends {
 
     fn post(&self, index: u32, key: LocalKey) {
         self.1.write(index % self.2, key);
-        self.0.note(index).write(index.into(), index + 1, 0);
+        self.0.note(index).write(index.into(), index + 1);
         self.0.post(index + 1);
     }
 

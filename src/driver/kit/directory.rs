@@ -148,6 +148,7 @@ impl<E: Ring, R: Report> Directory<E, R> {
     }
 
     /// The first entry that has not been given back.
+    #[inline(always)]
     pub(crate) fn passed(&self) -> u32 {
         // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
         // say whether they are valid.

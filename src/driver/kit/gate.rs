@@ -43,33 +43,37 @@ impl Gate {
     /// is a few stores.
     #[inline(always)]
     pub(crate) fn pass(&self) -> Inside<'_> {
+        match self.pass_if_open() {
+            Some(inside) => inside,
+            None => self.wait(),
+        }
+    }
+
+    /// As [`Self::pass`]; `None` if the gate is closed.
+    #[inline(always)]
+    pub(crate) fn pass_if_open(&self) -> Option<Inside<'_>> {
         // Relaxed: `order_here` orders it before the load.
         self.inside.store(true, Ordering::Relaxed);
+        let inside = Inside(self);
         order_here();
         // Acquire: pairs with the release of `Closed`.
-        if self.closed.load(Ordering::Acquire) {
-            self.wait();
+        match self.closed.load(Ordering::Acquire) {
+            true => None,
+            false => Some(inside),
         }
-        Inside(self)
     }
 
     #[cold]
     #[inline(never)]
-    fn wait(&self) {
+    fn wait(&self) -> Inside<'_> {
         let mut round = 0_u32;
         loop {
-            // Release: nothing was done inside this time, but the closing thread may see this store instead
-            // of the release of the previous time.
-            self.inside.store(false, Ordering::Release);
             while self.closed.load(Ordering::Relaxed) {
                 wait_a_little(round);
                 round = round.saturating_add(1);
             }
-            self.inside.store(true, Ordering::Relaxed);
-            order_here();
-            // Acquire: as in `pass`.
-            if !self.closed.load(Ordering::Acquire) {
-                return;
+            if let Some(inside) = self.pass_if_open() {
+                return inside;
             }
         }
     }
@@ -104,7 +108,8 @@ impl Gate {
 impl Drop for Inside<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the acquire in `close`.
+        // Release: pairs with the acquire in `close`. If nothing was done inside this time, the closing thread
+        // may still see this store instead of that of the previous time.
         self.0.inside.store(false, Ordering::Release);
     }
 }

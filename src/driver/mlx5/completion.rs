@@ -1,5 +1,8 @@
 //! A completion: what a CQE says, with the id of its request.
 
+#[cfg(feature = "c-abi")]
+use std::mem::MaybeUninit;
+
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 #[cfg(feature = "c-abi")]
@@ -7,10 +10,8 @@ use uverbs_uapi::types::Wc;
 
 use super::format::{Cqe, NUMBER, cqe, opcode, syndrome};
 use crate::driver::contract;
-
-/// What [`SendNote`](super::ledger::SendNote) says that a change to a memory key was for.
-pub(super) const BIND: u32 = 1;
-pub(super) const INVALIDATE: u32 = 2;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::Completion as _;
 
 /// A completion: a copy of its entry, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +19,8 @@ pub(crate) struct Completion {
     pub(super) fields: Cqe,
     pub(super) wr_id: u64,
     pub(super) status: WcStatus,
-    /// What the request changed a memory key for; 0 if it changed none.
-    pub(super) change: u32,
+    /// Whether the request bound a memory window, if it changed a memory key.
+    pub(super) binds: bool,
 }
 
 /// How the request went that a completion is of.
@@ -53,14 +54,29 @@ impl Completion {
 
     #[inline(always)]
     fn sent(&self) -> WcOpcode {
-        match (self.fields.sop_drop_qpn.get() >> 24) as u8 {
+        let opcode = match (self.fields.sop_drop_qpn.get() >> 24) as u8 {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
             opcode::RDMA_READ => WcOpcode::RDMA_READ,
             opcode::ATOMIC_CS => WcOpcode::COMP_SWAP,
             opcode::ATOMIC_FA => WcOpcode::FETCH_ADD,
-            opcode::UMR if self.change == BIND => WcOpcode::BIND_MW,
             opcode::UMR => WcOpcode::LOCAL_INV,
             _ => WcOpcode::SEND,
+        };
+        match opcode == WcOpcode::LOCAL_INV && self.binds {
+            true => WcOpcode::BIND_MW,
+            false => opcode,
+        }
+    }
+}
+
+impl Completion {
+    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the
+    /// entry either.
+    #[inline(always)]
+    fn byte_len_of(&self, opcode: WcOpcode) -> u32 {
+        match opcode {
+            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => size_of::<u64>() as u32,
+            _ => self.fields.byte_cnt.get(),
         }
     }
 }
@@ -90,14 +106,9 @@ impl contract::Completion for Completion {
         self.fields.vendor_err_synd.into()
     }
 
-    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the
-    /// entry either.
     #[inline(always)]
     fn byte_len(&self) -> u32 {
-        match self.opcode() {
-            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => size_of::<u64>() as u32,
-            _ => self.fields.byte_cnt.get(),
-        }
+        self.byte_len_of(self.opcode())
     }
 
     #[inline(always)]
@@ -164,30 +175,34 @@ impl contract::Completion for Completion {
     fn dlid_path_bits(&self) -> u8 {
         self.fields.ml_path & 0x7f
     }
+}
 
-    /// Of a request that was sent there is less to tell.
-    #[cfg(feature = "c-abi")]
-    fn to_wc(self) -> Wc {
-        let mut wc = Wc {
-            wr_id: self.wr_id,
-            status: self.status.0,
-            opcode: self.opcode().0,
-            byte_len: self.byte_len(),
-            qp_num: self.qp_num(),
-            ..Wc::default()
+#[cfg(feature = "c-abi")]
+impl Completion {
+    /// Writes it in the kernel's form. Of a request that was sent there is less to tell.
+    #[inline(always)]
+    pub(super) fn write_to(self, place: &mut MaybeUninit<Wc>) -> &mut Wc {
+        let vendor_err = match self.status {
+            WcStatus::SUCCESS => 0,
+            _ => self.vendor_err(),
         };
-        if self.status != WcStatus::SUCCESS {
-            wc.vendor_err = self.vendor_err();
+        match self.code() {
+            cqe::REQ | cqe::REQ_ERR => {
+                let opcode = self.sent();
+                place.write(Wc {
+                    wr_id: self.wr_id,
+                    status: self.status.0,
+                    opcode: opcode.0,
+                    vendor_err,
+                    byte_len: self.byte_len_of(opcode),
+                    qp_num: self.qp_num(),
+                    ..Wc::default()
+                })
+            }
+            _ => place.write(Wc {
+                vendor_err,
+                ..self.to_wc()
+            }),
         }
-        if !matches!(self.code(), cqe::REQ | cqe::REQ_ERR) {
-            wc.ex = self.ex();
-            wc.src_qp = self.src_qp();
-            wc.wc_flags = self.flags().bits();
-            wc.pkey_index = self.pkey_index();
-            wc.slid = self.slid();
-            wc.sl = self.sl();
-            wc.dlid_path_bits = self.dlid_path_bits();
-        }
-        wc
     }
 }

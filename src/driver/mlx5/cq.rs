@@ -1,12 +1,16 @@
 //! Completion queues: polling, arming, resizing.
 
 use std::mem;
+#[cfg(feature = "c-abi")]
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::enums::WcStatus;
 use uverbs_uapi::handle::CqHandle;
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::types::Wc;
 
 use super::again::is_page_fault;
 use super::completion::{Completion, status};
@@ -15,7 +19,7 @@ use super::entries::{Entries, View};
 use super::format::{ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, cqe};
 use super::inline::Landed;
 use super::memory::Record;
-use super::reporter::Reporter;
+use super::reporter::{Noted, Reporter};
 use super::uar::UarPage;
 use crate::command::CommandFd;
 use crate::driver::contract;
@@ -64,11 +68,11 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     view: View,
-    /// The index of the next entry to look at, which counts on round the ring and wraps at 2^32.
-    next: u32,
     reporters: Reporters,
     /// What the next poll has to tell.
     wrong: Option<PollError>,
+    /// The next poll has something to see to: what is `wrong`, or reporters that wait.
+    has_news: bool,
     /// What C programs look at, or what was taken last of what is not plain.
     taken: Option<Completion>,
     /// That of `core`.
@@ -86,9 +90,9 @@ impl Cq {
         let view = core.directory.lock().entries.view();
         Self {
             view,
-            next: 0,
             reporters: Reporters::new(),
             wrong: None,
+            has_news: false,
             taken: None,
             directory: Arc::clone(&core.directory),
             core,
@@ -103,7 +107,7 @@ impl Cq {
     /// What the next poll tells.
     #[cfg(test)]
     pub(super) fn told(&mut self) -> Result<(), PollError> {
-        self.up_to_date().check()
+        self.up_to_date().map(drop)
     }
 
     #[cfg(test)]
@@ -111,33 +115,32 @@ impl Cq {
         &self.core.uar
     }
 
-    /// The queue, once it has seen to what has come up since the last poll.
+    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong, which
+    /// is told once.
     #[inline(always)]
-    fn up_to_date(&mut self) -> &mut Self {
-        let reporters = &self.reporters;
-        match reporters.are_stale(&self.directory) || reporters.are_waiting() {
+    fn up_to_date(&mut self) -> Result<&mut Self, PollError> {
+        match self.needs_attention() {
             true => self.attend(),
-            false => self,
+            false => Ok(self),
         }
+    }
+
+    /// Whether something has come up since the last poll.
+    #[inline(always)]
+    fn needs_attention(&self) -> bool {
+        self.has_news || self.reporters.are_stale(&self.directory)
     }
 
     #[cold]
     #[inline(never)]
-    fn attend(&mut self) -> &mut Self {
+    fn attend(&mut self) -> Result<&mut Self, PollError> {
         self.catch_up();
-        self.reporters.settle(&self.core.directory, self.next);
-        self
-    }
-
-    /// Fails if something is wrong, which is told once.
-    #[inline(always)]
-    fn check(&mut self) -> Result<(), PollError> {
-        match self.wrong {
-            None => Ok(()),
-            Some(error) => {
-                self.wrong = None;
-                Err(error)
-            }
+        self.reporters
+            .settle(&self.core.directory, self.directory.passed());
+        self.has_news = self.reporters.are_waiting();
+        match self.wrong.take() {
+            None => Ok(self),
+            Some(error) => Err(error),
         }
     }
 
@@ -148,44 +151,70 @@ impl Cq {
         if self.reporters.catch_up(&self.core.directory) {
             self.wrong = Some(PollError::Overrun);
         }
+        self.has_news = true;
     }
 
-    /// Takes the completion of the next entry, which has arrived, or of one behind it if that is of none.
-    /// `index` is the entry's.
+    /// Takes the completion of the next entry of this view, the queue's, if it has arrived; returns what `see`
+    /// makes of it before its entry goes back. Gives the entry if it is not as usual.
     #[inline(always)]
-    fn take(&mut self, index: u32, entry: NonNull<Cqe>) -> Option<Completion> {
-        if self.reporters.are_stale(&self.directory) {
-            return self.take_closely(entry).copied();
+    fn take<T>(
+        &mut self,
+        view: View,
+        see: impl FnOnce(Completion) -> T,
+    ) -> Result<Option<T>, NonNull<Cqe>> {
+        let directory = &*self.directory;
+        let index = directory.passed();
+        let Some(entry) = view.arrived(index) else {
+            return Ok(None);
+        };
+        if self.reporters.are_stale(directory) {
+            return Err(entry);
         }
-        // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
-        // below; every bit pattern is a `Cqe`.
-        let fields = unsafe { entry.read() };
-        let number = fields.srqn_uidx.get() & NUMBER;
-        let known = self.reporters.get(number);
-        let usual = known.filter(|known| is_plain(fields.op_own) && !known.forgets());
-        let Some(ledger) = usual.and_then(|known| known.reporter.ledger(fields.op_own)) else {
-            return self.take_closely(entry).copied();
+        // SAFETY: the device has written the entry and leaves it alone until it is given back, which is below;
+        // every bit pattern is a `Cqe`.
+        let cqe = unsafe { entry.as_ref() };
+        let Some(noted) = self.usual(cqe) else {
+            return Err(entry);
         };
-        // Before its request is finished: room in a queue means room for one more completion.
-        self.next = index.wrapping_add(1);
-        self.directory.pass(self.next);
-        let Some((wr_id, change)) = ledger.finish(fields.wqe_counter.get()) else {
-            self.refuse(number, fields.op_own);
-            return None;
-        };
-        Some(Completion {
-            fields,
+        let (wr_id, binds) = noted.id();
+        let seen = see(Completion {
+            fields: *cqe,
             wr_id,
             status: WcStatus::SUCCESS,
-            change,
-        })
+            binds,
+        });
+        // Before its request is finished: room in a queue means room for one more completion.
+        directory.pass(index.wrapping_add(1));
+        noted.finish();
+        Ok(Some(seen))
     }
 
-    /// As [`Self::take`], whatever the entry is.
+    /// Takes the completion of the next entry of this view, whatever it is; or of one behind it if that is of
+    /// none.
+    #[inline(always)]
+    fn next(&mut self, view: View) -> Option<Completion> {
+        match self.take(view, |completion| completion) {
+            Ok(completion) => completion,
+            Err(entry) => self.take_closely(entry).copied(),
+        }
+    }
+
+    /// The request of an entry, if both are as usual.
+    #[inline(always)]
+    fn usual(&self, cqe: &Cqe) -> Option<Noted<'_>> {
+        let known = self.reporters.get(cqe.srqn_uidx.get() & NUMBER)?;
+        match is_plain(cqe.op_own) && !known.forgets() {
+            true => known.reporter.noted(cqe.op_own, cqe.wqe_counter.get()),
+            false => None,
+        }
+    }
+
+    /// As [`Self::next`], of an entry that has arrived.
     #[cold]
     #[inline(never)]
     fn take_closely(&mut self, mut entry: NonNull<Cqe>) -> Option<&Completion> {
         loop {
+            let index = self.directory.passed();
             if self.reporters.are_stale(&self.core.directory) {
                 self.catch_up();
             }
@@ -197,14 +226,14 @@ impl Cq {
             let known = self.reporters.get(number);
             let finding = match known {
                 Some(known) if is_plain(op_own) && !known.forgets() => Finding::SUCCESS,
-                Some(known) => look_closer(known, self.view, entry, self.next),
+                Some(known) => look_closer(known, self.view, entry, index),
                 None => Finding::Senseless,
             };
             // SAFETY: as above. Data in it have been brought to their place, so it is read only now.
             let fields = unsafe { entry.read() };
             // Before its request is finished: room in a queue means room for one more completion.
-            self.next = self.next.wrapping_add(1);
-            self.core.directory.pass(self.next);
+            let next = index.wrapping_add(1);
+            self.core.directory.pass(next);
             let reporter = known.map(|known| &known.reporter);
             let status = match (finding, reporter) {
                 (Finding::Completed(status), _) => Some(status),
@@ -220,11 +249,11 @@ impl Cq {
                 }
             };
             let Some(status) = status else {
-                entry = self.view.arrived(self.next)?;
+                entry = self.view.arrived(next)?;
                 continue;
             };
             let finished = reporter.and_then(|reporter| reporter.finish(op_own, counter));
-            let Some((wr_id, change)) = finished else {
+            let Some((wr_id, binds)) = finished else {
                 self.refuse(number, op_own);
                 return None;
             };
@@ -232,7 +261,7 @@ impl Cq {
                 fields,
                 wr_id,
                 status,
-                change,
+                binds,
             }));
         }
     }
@@ -246,6 +275,7 @@ impl Cq {
             Some(known) if known.reporter.is_known() => PollError::Unknown { code },
             _ => PollError::Stray { number },
         });
+        self.has_news = true;
     }
 
     /// The completions that have arrived.
@@ -281,14 +311,14 @@ impl Cq {
         let directory = &self.core.directory;
         // Held throughout, so that nobody looks at the old ring for what is in the new one.
         let mut inner = directory.lock();
-        let next = self.next.wrapping_add(1);
+        let next = directory.passed().wrapping_add(1);
         // The first of the new ring is the place behind the one that stays empty.
         new.invalidate(next);
         switch(&new)?;
         let (old_view, view) = (self.view, new.view());
         // The device has ended the old ring with an entry that says so. Its place in the new one stays empty,
         // so what was not taken moves on by one.
-        let mut index = self.next;
+        let mut index = directory.passed();
         while let Some(entry) = old_view.arrived(index) {
             // SAFETY: the device has written the entry, and nobody gives it back.
             if unsafe { entry.as_ref() }.op_own >> 4 == cqe::RESIZE {
@@ -303,7 +333,7 @@ impl Cq {
         drop(inner);
         // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
         drop(old);
-        (self.view, self.next) = (view, next);
+        self.view = view;
         directory.pass(next);
         Ok(())
     }
@@ -331,9 +361,8 @@ impl contract::Cq for Cq {
     }
 
     fn is_empty(&mut self) -> Result<bool, PollError> {
-        let cq = self.up_to_date();
-        cq.check()?;
-        Ok(cq.view.arrived(cq.next).is_none())
+        let cq = self.up_to_date()?;
+        Ok(cq.view.arrived(cq.directory.passed()).is_none())
     }
 
     fn arm(
@@ -348,20 +377,38 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
-        let cq = self.up_to_date();
-        cq.check()?;
+        let cq = self.up_to_date()?;
         Ok(cq.begin())
+    }
+
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn take_into(&mut self, places: &mut [MaybeUninit<Wc>]) -> Option<usize> {
+        if self.needs_attention() {
+            return None;
+        }
+        let view = self.view;
+        let mut taken = 0;
+        for place in places {
+            match self.take(view, |completion| _ = completion.write_to(place)) {
+                Ok(Some(())) => {}
+                Ok(None) => break,
+                Err(entry) => match self.take_closely(entry) {
+                    Some(completion) => _ = completion.write_to(place),
+                    None => break,
+                },
+            }
+            taken += 1;
+        }
+        Some(taken)
     }
 
     /// Entries have gone back when they are shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
-        let cq = self.up_to_date();
-        cq.check()?;
-        let index = cq.next;
-        let entry = cq.view.arrived(index);
-        cq.taken = entry.and_then(|entry| cq.take(index, entry));
+        let cq = self.up_to_date()?;
+        cq.taken = cq.next(cq.view);
         Ok(cq.taken)
     }
 
@@ -405,8 +452,7 @@ impl Iterator for Polled<'_> {
             return None;
         }
         self.left -= 1;
-        let index = self.cq.next;
-        self.cq.take(index, self.view.arrived(index)?)
+        self.cq.next(self.view)
     }
 }
 

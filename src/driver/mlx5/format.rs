@@ -9,6 +9,18 @@ pub(super) type Be16 = U16<BigEndian>;
 pub(super) type Be32 = U32<BigEndian>;
 pub(super) type Be64 = U64<BigEndian>;
 
+/// Two numbers of 32 bits, one behind the other, that are stored at once.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(transparent)]
+pub(super) struct Pair(Be64);
+
+impl Pair {
+    #[inline(always)]
+    pub(super) fn new(first: u32, second: u32) -> Self {
+        Self(Be64::new(u64::from(first) << 32 | u64::from(second)))
+    }
+}
+
 /// Bytes of a basic block, in which send queues are counted.
 pub(super) const BLOCK: usize = 64;
 /// Bytes of the unit of a request's size.
@@ -30,7 +42,7 @@ pub(super) mod opcode {
     pub(in super::super) const UMR: u8 = 0x25;
 }
 
-/// Flags in the low byte of the first field of [`Control::fm_ce_se`].
+/// Flags in the low byte of the first number of [`Control::fm_ce_se_imm`].
 pub(super) mod control {
     /// The peer is told by an event.
     pub(in super::super) const SOLICITED: u8 = 0x02;
@@ -50,10 +62,8 @@ pub(super) struct Control {
     pub(super) opmod_idx_opcode: Be32,
     /// Queue pair (24 bits), units (8).
     pub(super) qpn_ds: Be32,
-    /// Signature (8 bits), 0 (16), flags of [`control`] (8).
-    pub(super) fm_ce_se: Be32,
-    /// Immediate data, or a key.
-    pub(super) imm: Be32,
+    /// Signature (8 bits), 0 (16), flags of [`control`] (8); then immediate data, or a key.
+    pub(super) fm_ce_se_imm: Pair,
 }
 
 /// The peer's memory (`struct mlx5_wqe_raddr_seg`).
@@ -61,8 +71,8 @@ pub(super) struct Control {
 #[repr(C)]
 pub(super) struct RemoteAddress {
     pub(super) raddr: Be64,
-    pub(super) rkey: Be32,
-    pub(super) reserved: Be32,
+    /// The key, then 0.
+    pub(super) rkey_reserved: Pair,
 }
 
 /// The peer's shared receive queue (`struct mlx5_wqe_xrc_seg`).
@@ -295,7 +305,7 @@ mod tests {
     #[test]
     fn segments_have_the_sizes_and_places_that_the_device_expects() {
         assert_eq!(size_of::<Control>(), UNIT);
-        assert_eq!(offset_of!(Control, fm_ce_se), 8);
+        assert_eq!(offset_of!(Control, fm_ce_se_imm), 8);
         assert_eq!(size_of::<RemoteAddress>(), UNIT);
         assert_eq!(size_of::<XrcQueue>(), UNIT);
         assert_eq!(size_of::<AtomicOperands>(), UNIT);

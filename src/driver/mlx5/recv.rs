@@ -1,6 +1,7 @@
 //! Receive queues: a queue pair's own, and shared ones. Neither has a register: the device looks at the
 //! doorbell record when a message arrives.
 
+use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,9 +11,10 @@ use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
 use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::reporter::Receiver;
-use super::send::{data, put};
+use super::send::{data, put, rarely};
 use super::srq::SrqRing;
 use crate::driver::contract;
+use crate::driver::kit::gate::Inside;
 use crate::work::{Element, PostError};
 
 /// How a receive queue is cut.
@@ -98,6 +100,8 @@ unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
             if slice.length() > 0 {
                 at = put(at, data(slice));
                 written += 1;
+            } else {
+                rarely();
             }
         }
         if written < max {
@@ -197,7 +201,7 @@ pub(crate) struct SharedRecvQueue {
     /// The ring's first byte, and bytes of an element.
     elements: NonNull<u8>,
     stride: usize,
-    max_sge: u32,
+    max_sge: NonZeroU32,
     ledger: Arc<SrqLedger>,
     ring: Arc<SrqRing>,
 }
@@ -221,11 +225,11 @@ impl Drawn {
 
 impl SharedRecvQueue {
     pub(super) fn new(ring: Arc<SrqRing>, ledger: Arc<SrqLedger>) -> Self {
-        assert!(ring.max_sge() > 0, "the smallest element has room for one");
+        let max_sge = NonZeroU32::new(ring.max_sge());
         Self {
             elements: ring.element(0),
             stride: ring.stride(),
-            max_sge: ring.max_sge(),
+            max_sge: max_sge.expect("the smallest element has room for one"),
             ledger,
             ring,
         }
@@ -238,6 +242,57 @@ impl SharedRecvQueue {
     #[cfg(test)]
     pub(super) fn elements(&self) -> &Arc<SrqRing> {
         &self.ring
+    }
+
+    /// Writes a request to the head, which is given with its successor.
+    #[inline(always)]
+    fn put<E: Element>(
+        &self,
+        _inside: Inside<'_>,
+        ledger: &SrqLedger,
+        (head, next): (u32, u32),
+        (nth, wr_id): (u32, u64),
+        slices: &[E],
+    ) {
+        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge`
+        // slices.
+        unsafe {
+            let element = self.elements.add(head as usize * self.stride);
+            let link = element.add(SrqNext::INDEX).cast::<u16>();
+            link.write((next as u16).to_be());
+            put_slices(
+                element.add(size_of::<SrqNext>()),
+                slices,
+                self.max_sge.get(),
+            );
+        }
+        let number = ledger.posting.told().wrapping_add(nth);
+        ledger.post(head, wr_id, number);
+        ledger.posting.go_on(next);
+    }
+
+    /// As `write`, where the gate may be closed, a batch may have been left, or the successor may be in use.
+    #[cold]
+    #[inline(never)]
+    fn write_closely<E: Element>(
+        &self,
+        nth: u32,
+        wr_id: u64,
+        slices: &[E],
+    ) -> Result<(), PostError> {
+        let ledger = &*self.ledger;
+        let posting = &ledger.posting;
+        let inside = ledger.gate.pass();
+        if nth == 0 && posting.head() != posting.told_head() {
+            self.take_back();
+        }
+        let head = posting.head();
+        let Some(next) = ledger.behind(head) else {
+            let capacity = ledger.capacity();
+            return Err(PostError::QueueFull { capacity });
+        };
+        self.put(inside, ledger, (head, next), (nth, wr_id), slices);
+        Ok(())
     }
 
     /// Frees the elements of a batch that was never rung, for whoever is inside the gate.
@@ -271,30 +326,19 @@ impl contract::RecvQueue for SharedRecvQueue {
 
     #[inline(always)]
     fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
-        let max_sge = self.max_sge;
-        check(slices, max_sge)?;
-        let SrqLedger { gate, posting, .. } = &*self.ledger;
-        let _inside = gate.pass();
-        if nth == 0 && posting.head() != posting.told_head() {
-            self.take_back();
+        check(slices, self.max_sge.get())?;
+        let ledger = &*self.ledger;
+        let posting = &ledger.posting;
+        if let Some(inside) = ledger.gate.pass_if_open() {
+            let head = posting.head();
+            if (nth > 0 || head == posting.told_head())
+                && let Some(next) = ledger.right_behind(head)
+            {
+                self.put(inside, ledger, (head, next), (nth, wr_id), slices);
+                return Ok(());
+            }
         }
-        let head = posting.head();
-        let Some(next) = self.ledger.behind(head) else {
-            let capacity = self.ledger.capacity();
-            return Err(PostError::QueueFull { capacity });
-        };
-        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge`
-        // slices.
-        unsafe {
-            let element = self.elements.add(head as usize * self.stride);
-            let link = element.add(SrqNext::INDEX).cast::<u16>();
-            link.write((next as u16).to_be());
-            put_slices(element.add(size_of::<SrqNext>()), slices, max_sge);
-        }
-        let number = posting.told().wrapping_add(nth);
-        self.ledger.post(head, wr_id, number);
-        posting.go_on(next);
-        Ok(())
+        self.write_closely(nth, wr_id, slices)
     }
 
     #[inline(always)]

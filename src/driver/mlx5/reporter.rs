@@ -6,7 +6,7 @@ use super::again::post_again;
 use super::directory::Report;
 use super::format::cqe;
 use super::inline::Landing;
-use super::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use super::ledger::{LooseLedger, RecvLedger, SendLedger, SendNote, SrqElement, SrqLedger};
 use super::srq::SrqRing;
 use crate::work::Progress;
 
@@ -76,50 +76,61 @@ impl Receiver {
     }
 }
 
-/// The ledger that has the request of a completion, of those whose requests finish in order or by a list.
+/// The request of a completion in its ledger, of those whose requests finish in order or by a list.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ledger<'a> {
-    Send(&'a SendLedger),
+pub(super) enum Noted<'a> {
+    Send(&'a SendLedger, &'a SendNote),
     Own(&'a RecvLedger),
-    Shared(&'a SrqLedger),
+    Shared(&'a SrqLedger, &'a SrqElement),
 }
 
-impl Ledger<'_> {
-    /// As [`Reporter::finish`].
+impl Noted<'_> {
+    /// Its id, and whether it bound a memory window, if it changed a memory key.
     #[inline(always)]
-    pub(super) fn finish(self, counter: u16) -> Option<(u64, u32)> {
+    pub(super) fn id(self) -> (u64, bool) {
         match self {
-            Self::Send(ledger) => Some(ledger.finish(counter)),
-            Self::Own(ledger) => Some((ledger.finish(), 0)),
-            Self::Shared(ledger) => Some((ledger.finish(counter)?, 0)),
+            Self::Send(_, note) => note.id(),
+            Self::Own(ledger) => (ledger.next_id(), false),
+            Self::Shared(_, element) => (element.id(), false),
+        }
+    }
+
+    /// Takes it as finished.
+    #[inline(always)]
+    pub(super) fn finish(self) {
+        match self {
+            Self::Send(ledger, note) => ledger.finish_noted(note),
+            Self::Own(ledger) => ledger.finish_next(),
+            Self::Shared(ledger, element) => ledger.finish_element(element),
         }
     }
 }
 
 impl Reporter {
-    /// The ledger of a completion that is not a failure; `None` if requests finish otherwise, or nothing of
-    /// that kind reports here.
+    /// The request of a completion that is not a failure; `None` if requests finish otherwise, or no such
+    /// request is reported here.
     #[inline(always)]
-    pub(super) fn ledger(&self, op_own: u8) -> Option<Ledger<'_>> {
+    pub(super) fn noted(&self, op_own: u8, counter: u16) -> Option<Noted<'_>> {
         match (op_own >> 4, &self.recv) {
-            (cqe::REQ, _) => self.send.as_deref().map(Ledger::Send),
-            (code, Receiver::Own(ledger)) if code <= cqe::RESP_SEND_INV => {
-                Some(Ledger::Own(ledger))
+            (cqe::REQ, _) => {
+                let ledger = self.send.as_deref()?;
+                Some(Noted::Send(ledger, ledger.note(counter.into())))
             }
+            (code, Receiver::Own(ledger)) if code <= cqe::RESP_SEND_INV => Some(Noted::Own(ledger)),
             (code, Receiver::Shared(ledger)) if code <= cqe::RESP_SEND_INV => {
-                Some(Ledger::Shared(ledger))
+                Some(Noted::Shared(ledger, ledger.reported(counter)?))
             }
             _ => None,
         }
     }
 
-    /// Takes the request of a completion as finished; returns its id, and what it changed a memory key for.
-    /// `None` if nothing of that kind reports here.
+    /// Takes the request of a completion as finished; returns its id, and whether it bound a
+    /// memory window. `None` if nothing of that kind reports here.
     #[inline(always)]
-    pub(super) fn finish(&self, op_own: u8, counter: u16) -> Option<(u64, u32)> {
+    pub(super) fn finish(&self, op_own: u8, counter: u16) -> Option<(u64, bool)> {
         match op_own >> 4 {
             cqe::REQ | cqe::REQ_ERR => Some(self.send.as_ref()?.finish(counter)),
-            _ if cqe::is_receive(op_own) => Some((self.recv.finish(counter)?, 0)),
+            _ if cqe::is_receive(op_own) => Some((self.recv.finish(counter)?, false)),
             _ => None,
         }
     }

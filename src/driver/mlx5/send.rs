@@ -16,10 +16,9 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::ah::Ah;
 use super::barrier;
-use super::completion::{BIND, INVALIDATE};
 use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, LONGEST_SLICE,
-    RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
+    Pair, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
 use super::ledger::SendLedger;
 use super::qp::Rings;
@@ -61,6 +60,7 @@ pub(crate) struct SendQueue {
     last: NonNull<u8>,
     /// The flags that every WQE has.
     always: u8,
+    /// The queue pair's number where [`Control::qpn_ds`] has it.
     qpn: u32,
     ledger: Arc<SendLedger>,
     register: Arc<Register>,
@@ -102,7 +102,7 @@ impl SendQueue {
             room_until: 0,
             last: ring,
             always,
-            qpn,
+            qpn: qpn << 8,
             ledger,
             register: Arc::clone(lease.register()),
             shares_register: lease.is_shared(),
@@ -206,7 +206,7 @@ impl SendQueue {
             payload,
             ..
         } = request;
-        let bits = control_flags(position.flags, flags);
+        let bits = control_flags(position.flags as u8, flags);
         // SAFETY: by this function's contract.
         unsafe {
             let head = write_segments(wqe, self.qpn, operation, to, payload);
@@ -215,9 +215,8 @@ impl SendQueue {
                 wqe,
                 Control {
                     opmod_idx_opcode: Be32::new(index | u32::from(head.opcode)),
-                    qpn_ds: Be32::new(self.qpn << 8 | head.units),
-                    fm_ce_se: Be32::new(bits),
-                    imm: head.imm,
+                    qpn_ds: Be32::new(self.qpn | head.units),
+                    fm_ce_se_imm: Pair::new(bits, head.imm),
                 },
             );
             head.units.div_ceil((BLOCK / UNIT) as u32)
@@ -256,7 +255,7 @@ impl SendQueue {
     /// Whether the last WQE, which takes `blocks`, ends before the ring does.
     #[inline(always)]
     fn is_whole(&self, blocks: u32) -> bool {
-        self.last.addr().get() + blocks as usize * BLOCK <= self.end
+        (self.end - self.last.addr().get()) / BLOCK >= blocks as usize
     }
 
     /// As [`Self::ring_register`], when it is this queue's turn at a register that others share.
@@ -310,7 +309,7 @@ impl contract::SendQueue for SendQueue {
             let capacity = self.layout.capacity;
             return Err(PostError::QueueFull { capacity });
         }
-        let (index, note) = self.ledger.place(at.at);
+        let (index, note) = self.ledger.place(at.at as u32);
         let may_wrap = index > self.last_whole;
         // SAFETY: there is room for a request, so the ring has blocks, as many as the ledger has places; the
         // payload fits, and the scratch space has room for the largest request.
@@ -323,19 +322,21 @@ impl contract::SendQueue for SendQueue {
             self.write_wqe(to, at, request)
         };
         if may_wrap {
-            self.wrap_round(at.at, blocks);
+            self.wrap_round(index, blocks);
         }
         let count = at.count.wrapping_add(1);
-        let change = key_change(operation);
-        note.write(wr_id, count, change.unwrap_or(0));
-        let fence = match change {
-            Some(_) => control::SMALL_FENCE,
-            None => 0,
+        note.write(wr_id, count);
+        let fence = match operation {
+            Operation::BindMw(_) | Operation::LocalInv { .. } => {
+                note.changes_key(matches!(operation, Operation::BindMw(_)));
+                control::SMALL_FENCE
+            }
+            _ => 0,
         };
         Ok(Position {
             count,
-            at: at.at.wrapping_add(blocks),
-            flags: u32::from(self.always | fence),
+            at: at.at.wrapping_add(blocks.into()),
+            flags: u64::from(self.always | fence),
         })
     }
 
@@ -352,7 +353,7 @@ impl contract::SendQueue for SendQueue {
         // Relaxed: ordered by the barriers around it.
         let counter = self.rings.record.counter(RECORD_SEND);
         counter.store((end.at as u16).to_be(), Ordering::Relaxed);
-        let blocks = end.at.wrapping_sub(start.at);
+        let blocks = end.at.wrapping_sub(start.at) as u32;
         // SAFETY: there is at least one request.
         unsafe {
             match self.shares_register {
@@ -375,31 +376,22 @@ fn start(always: u8) -> Position {
 
 /// The flags of the control segment of a WQE, given those that its position has and the program's.
 #[inline(always)]
-fn control_flags(position: u32, flags: SendFlags) -> u32 {
+fn control_flags(position: u8, flags: SendFlags) -> u32 {
     let bit = |flag, bit| if flags.contains(flag) { bit } else { 0 };
     let bits = bit(SendFlags::SIGNALED, control::CQ_UPDATE)
         | bit(SendFlags::SOLICITED, control::SOLICITED);
-    match flags.contains(SendFlags::FENCE) {
+    let bits = match flags.contains(SendFlags::FENCE) {
         // One field of three bits: a program's fence is larger than the one behind a key change.
-        true => u32::from(bits | control::FENCE) | position & !u32::from(control::SMALL_FENCE),
-        false => u32::from(bits) | position,
-    }
-}
-
-/// What a request changes a memory key of this side for, if it does. Requests after it have to wait.
-#[inline(always)]
-fn key_change(operation: Operation) -> Option<u32> {
-    match operation {
-        Operation::BindMw(_) => Some(BIND),
-        Operation::LocalInv { .. } => Some(INVALIDATE),
-        _ => None,
-    }
+        true => bits | control::FENCE | position & !control::SMALL_FENCE,
+        false => bits | position,
+    };
+    bits.into()
 }
 
 /// What the control segment of a WQE says.
 struct Head {
     opcode: u8,
-    imm: Be32,
+    imm: u32,
     /// Units with the control segment.
     units: u32,
 }
@@ -420,7 +412,7 @@ unsafe fn write_segments(
     // SAFETY: every write goes to the room that this function's contract speaks of, one after the other.
     unsafe {
         let mut at = wqe.add(size_of::<Control>());
-        let mut imm = Be32::ZERO;
+        let mut imm = 0;
         match to {
             None => {}
             Some(Destination::Datagram(DatagramTo { ah, qpn, qkey, .. })) => {
@@ -443,11 +435,11 @@ unsafe fn write_segments(
         let opcode = match operation {
             Operation::Send => opcode::SEND,
             Operation::SendImm { imm: value } => {
-                imm = Be32::new(value);
+                imm = value;
                 opcode::SEND_IMM
             }
             Operation::SendInv { rkey } => {
-                imm = Be32::new(rkey.0);
+                imm = rkey.0;
                 opcode::SEND_INVAL
             }
             Operation::Write { remote } => {
@@ -455,7 +447,7 @@ unsafe fn write_segments(
                 opcode::RDMA_WRITE
             }
             Operation::WriteImm { remote, imm: value } => {
-                imm = Be32::new(value);
+                imm = value;
                 at = put_remote(at, remote);
                 opcode::RDMA_WRITE_IMM
             }
@@ -490,12 +482,12 @@ unsafe fn write_segments(
                 opcode::ATOMIC_FA
             }
             Operation::LocalInv { rkey } => {
-                imm = Be32::new(rkey.0);
+                imm = rkey.0;
                 at = umr::put_invalidate(at, rkey);
                 opcode::UMR
             }
             Operation::BindMw(bind) => {
-                imm = Be32::new(bind.mw_rkey.0);
+                imm = bind.mw_rkey.0;
                 at = umr::put_bind(at, qpn, bind);
                 opcode::UMR
             }
@@ -532,8 +524,7 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
 unsafe fn put_remote(at: NonNull<u8>, remote: Remote) -> NonNull<u8> {
     let segment = RemoteAddress {
         raddr: Be64::new(remote.address),
-        rkey: Be32::new(remote.rkey.0),
-        reserved: Be32::ZERO,
+        rkey_reserved: Pair::new(remote.rkey.0, 0),
     };
     // SAFETY: by this function's contract.
     unsafe { put(at, segment) }
@@ -583,10 +574,17 @@ unsafe fn put_list<E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
             // SAFETY: by this function's contract.
             at = unsafe { put(at, data(slice)) };
             units += 1;
+        } else {
+            rarely();
         }
     }
     units
 }
+
+/// Marks the branch that calls it as one that is rarely taken.
+#[cold]
+#[inline]
+pub(super) fn rarely() {}
 
 /// A slice as the device has it.
 #[inline(always)]

@@ -43,8 +43,8 @@ const RIGHTS: [(Access, u8); 4] = [
 
 /// [`MkeyContext::free`]: the key stands for nothing.
 const FREE: u8 = 1 << 6;
-/// In the queue pair's place: any.
-const ANY_QP: u32 = 0xff_ffff;
+/// In the place of the queue pair in [`MkeyContext::qpn_mkey`]: any.
+const ANY_QP: u32 = 0xff_ffff << 8;
 
 /// Units of a translation of one entry: the device takes whole blocks of them (`MLX5_IB_UMR_XLT_ALIGNMENT`).
 const TRANSLATION_UNITS: u16 = (BLOCK / UNIT) as u16;
@@ -65,7 +65,7 @@ pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull
     };
     let context = MkeyContext {
         free: FREE,
-        qpn_mkey: Be32::new(ANY_QP << 8 | u32::from(rkey.tag())),
+        qpn_mkey: Be32::new(ANY_QP | u32::from(rkey.tag())),
         ..EMPTY_CONTEXT
     };
     // SAFETY: by this function's contract.
@@ -83,6 +83,7 @@ pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
 }
 
 /// Writes the bind of a window to a part of a region, or to nothing. [`check_bind`] has accepted it.
+/// The number of the queue pair is where [`MkeyContext::qpn_mkey`] has it.
 ///
 /// # Safety
 ///
@@ -108,7 +109,7 @@ pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<
         };
         let context = MkeyContext {
             free: FREE,
-            qpn_mkey: Be32::new(ANY_QP << 8 | tag),
+            qpn_mkey: Be32::new(ANY_QP | tag),
             ..EMPTY_CONTEXT
         };
         // SAFETY: by this function's contract.
@@ -136,7 +137,7 @@ pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<
     let zero_based = bind.access.contains(Access::ZERO_BASED);
     let context = MkeyContext {
         access_flags: rights,
-        qpn_mkey: Be32::new(if own { qpn } else { ANY_QP } << 8 | tag),
+        qpn_mkey: Be32::new(if own { qpn } else { ANY_QP } | tag),
         start_addr: Be64::new(if zero_based { 0 } else { bind.address }),
         len: Be64::new(bind.length),
         ..EMPTY_CONTEXT

@@ -2,8 +2,6 @@
 
 #[cfg(feature = "c-abi")]
 use std::mem::MaybeUninit;
-#[cfg(feature = "c-abi")]
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
@@ -145,15 +143,18 @@ impl contract::Cq for Cq {
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
-    fn next_wc(polled: &mut Polled<'_>, place: &mut MaybeUninit<Wc>) -> bool {
-        let copy = |slot: NonNull<u8>| {
-            // SAFETY: a completion ring is one of `Wc`, and every bit pattern is one.
-            let wc = place.write(unsafe { slot.cast::<Wc>().read() });
-            if wc.wc_flags & WITH_INVALIDATE != 0 {
-                wc.wc_flags = flags(wc).bits();
+    fn take_into(&mut self, places: &mut [MaybeUninit<Wc>]) -> Option<usize> {
+        // In this order: as in `poll`.
+        let is_left = || self.shared.needs_attention();
+        self.ring.take_each(places, is_left, |slot, place| {
+            // SAFETY: the kernel has filled the slot and leaves it alone meanwhile. A completion ring is one of
+            // `Wc`, and every bit pattern is one.
+            let found = unsafe { slot.cast::<Wc>().as_ref() };
+            let wc = place.write(*found);
+            if found.wc_flags & WITH_INVALIDATE != 0 {
+                wc.wc_flags = found.wc_flags & !WITH_INVALIDATE | WcFlags::WITH_INV.bits();
             }
-        };
-        polled.0.take_by(copy).is_some()
+        })
     }
 
     #[cfg(feature = "c-abi")]

@@ -276,18 +276,23 @@ impl Producer {
     #[inline(always)]
     pub(super) fn slot(&mut self, count: u32) -> Option<NonNull<u8>> {
         let mask = self.ring.index_mask;
-        let next = count.wrapping_add(1) & mask;
-        if next == self.consumed {
-            self.look();
-            if next == self.consumed {
-                return None;
-            }
+        match count.wrapping_add(1) & mask == self.consumed {
+            true => self.look_for_slot(count),
+            false => Some(self.ring.slot(count & mask)),
         }
-        Some(self.ring.slot(count & mask))
+    }
+
+    /// As [`Self::slot`], once the kernel's index has been looked at again.
+    #[cold]
+    #[inline(never)]
+    fn look_for_slot(&mut self, count: u32) -> Option<NonNull<u8>> {
+        self.look();
+        let mask = self.ring.index_mask;
+        let is_free = count.wrapping_add(1) & mask != self.consumed;
+        is_free.then(|| self.ring.slot(count & mask))
     }
 
     /// Looks at the kernel's index again.
-    #[cold]
     fn look(&mut self) {
         let (consumed, unread) = self.progress();
         // What was not published cannot have been consumed. Such an index frees nothing: it would let slots
@@ -419,6 +424,35 @@ impl Consumer {
         // Release: as in `Waiting::take_by`.
         self.ring.consumer_index().store(behind, Ordering::Release);
         behind
+    }
+
+    /// Takes the elements that the kernel has added, as many as there are places for, by what `copy` does with
+    /// each slot and its place; returns how many. The slots are the kernel's again behind that. `None` if the
+    /// kernel's index is not one of the ring, or it `is_left` to others, which is asked behind the look at it.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    pub(super) fn take_each<T>(
+        &mut self,
+        places: &mut [T],
+        is_left: impl FnOnce() -> bool,
+        mut copy: impl FnMut(NonNull<u8>, &mut T),
+    ) -> Option<usize> {
+        let ring = self.ring;
+        let filled = self.filled();
+        if is_left() {
+            return None;
+        }
+        let filled = ring.checked(filled).ok()?;
+        let mut next = self.next();
+        let mut taken = 0;
+        while taken < places.len() && next != filled {
+            copy(ring.slot(next), &mut places[taken]);
+            next = (next + 1) & self.ring.index_mask;
+            taken += 1;
+        }
+        // Release: as in `Waiting::take_by`.
+        self.ring.consumer_index().store(next, Ordering::Release);
+        Some(taken)
     }
 
     /// The elements that have not been taken, up to an index that was found as the one behind the last.

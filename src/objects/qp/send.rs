@@ -30,9 +30,9 @@ pub(super) struct Fixed {
 pub(super) struct Checks {
     pub(super) fixed: Fixed,
     shared: Arc<QpShared>,
-    /// The queue pair was found in a state in which it sends. It then sends until it is reset, which takes
-    /// the queue.
-    sends: bool,
+    /// What it can post; nothing before it was found in a state in which it sends. It then sends until it is
+    /// reset, which takes the queue.
+    ready: Operations,
 }
 
 /// The send half of a queue pair.
@@ -53,7 +53,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
                 domain,
             },
             shared: Arc::clone(shared),
-            sends: false,
+            ready: Operations::empty(),
         };
         let of = PhantomData;
         Self { queue, checks, of }
@@ -69,7 +69,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
 
     /// The queue, for a reset of the queue pair: whether it sends is asked anew.
     pub(super) fn queue_to_reset(&mut self) -> &mut SendQueue {
-        self.checks.sends = false;
+        self.checks.ready = Operations::empty();
         &mut self.queue
     }
 
@@ -323,12 +323,15 @@ impl Checks {
         } = *request;
         let pd = self.fixed.pd;
         Bounds { room, pd }.check(payload)?;
-        self.fixed.check(operation, to, T::TYPE.is_some())?;
+        let needed = operation.needs();
+        self.fixed.check(needed, to, T::TYPE.is_some())?;
         if is_datagram(operation, to) {
             self.check_datagram(payload.len())?;
         }
-        // Last: what never works is a better reason than what does not work yet.
-        self.check_sends()
+        match self.ready.contains(needed) {
+            true => Ok(()),
+            false => self.check_ready(needed),
+        }
     }
 
     /// Refuses a datagram that no packet holds.
@@ -341,43 +344,40 @@ impl Checks {
         }
     }
 
-    /// Refuses a request if the queue pair does not send: the one place where that is asked, whatever the
-    /// driver.
-    #[inline(always)]
-    fn check_sends(&mut self) -> Result<(), PostError> {
-        if !self.sends {
-            self.shared.check_sends()?;
-            self.sends = true;
+    /// Refuses a request that needs what the queue pair cannot do, or if it does not send: the one place where
+    /// that is asked, whatever the driver.
+    #[cold]
+    #[inline(never)]
+    fn check_ready(&mut self, needed: Operations) -> Result<(), PostError> {
+        let Fixed {
+            operations,
+            transport,
+            ..
+        } = self.fixed;
+        // First: what never works is a better reason than what does not work yet.
+        if !operations.contains(needed) {
+            return Err(operations.refusal(needed, transport));
         }
+        self.shared.check_sends()?;
+        self.ready = operations;
         Ok(())
     }
 }
 
 impl Fixed {
-    /// Refuses what the queue pair cannot do, and what it cannot do there; if it is certain, its type tells
-    /// where requests go.
+    /// Refuses what does not go there; if it is certain, the queue pair's type tells where requests go.
     #[inline(always)]
-    pub(super) fn check(
+    fn check(
         &self,
-        operation: Operation,
+        needed: Operations,
         to: Option<Destination<'_, driver::Ah>>,
         is_certain: bool,
     ) -> Result<(), PostError> {
-        let Self {
-            transport,
-            operations,
-            pd,
-            ..
-        } = *self;
-        let needed = operation.needs();
-        if !is_certain && !is_destination(to, transport, needed) {
+        if !is_certain && !is_destination(to, self.transport, needed) {
             return Err(PostError::Destination);
         }
-        if !operations.contains(needed) {
-            return Err(operations.refusal(needed, transport));
-        }
         match to {
-            Some(Destination::Datagram(to)) if to.pd != pd => Err(PostError::ForeignPd),
+            Some(Destination::Datagram(to)) if to.pd != self.pd => Err(PostError::ForeignPd),
             _ => Ok(()),
         }
     }

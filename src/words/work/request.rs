@@ -170,21 +170,34 @@ impl Bounds {
     /// another protection domain.
     #[inline(always)]
     pub(crate) fn check(self, payload: Payload<'_>) -> Result<(), PostError> {
-        let (local, remote) = (payload.len(), self.room);
-        if matches!(payload, Payload::Gather(_)) && local > MAX_MESSAGE {
-            return Err(PostError::MessageTooLong {
-                given: local,
-                max: MAX_MESSAGE,
-            });
-        }
-        if local > remote {
-            return Err(PostError::BeyondRemote { local, remote });
+        let local = payload.len();
+        let most = match payload {
+            Payload::Gather(_) => self.room.min(MAX_MESSAGE),
+            _ => self.room,
+        };
+        if local > most {
+            return Err(self.too_long(local));
         }
         match payload {
             Payload::Gather(slices) if slices.iter().any(|slice| slice.pd != self.pd) => {
                 Err(PostError::ForeignPd)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Why a payload of so many bytes is too long.
+    #[cold]
+    fn too_long(self, local: u64) -> PostError {
+        match local > MAX_MESSAGE {
+            true => PostError::MessageTooLong {
+                given: local,
+                max: MAX_MESSAGE,
+            },
+            false => PostError::BeyondRemote {
+                local,
+                remote: self.room,
+            },
         }
     }
 }

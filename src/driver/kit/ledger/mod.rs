@@ -19,5 +19,5 @@ mod shared;
 
 pub(crate) use self::loose::LooseLedger;
 pub(crate) use self::receives::RecvLedger;
-pub(crate) use self::sends::SendLedger;
-pub(crate) use self::shared::SrqLedger;
+pub(crate) use self::sends::{SendLedger, SendNote};
+pub(crate) use self::shared::{SrqElement, SrqLedger};

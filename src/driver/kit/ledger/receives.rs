@@ -63,10 +63,21 @@ impl RecvLedger {
     /// in which they were posted.
     #[inline(always)]
     pub(crate) fn finish(&self) -> u64 {
-        let index = self.next();
-        let id = self.id(index).load(Ordering::Relaxed);
-        self.finished(index.wrapping_add(1));
+        let id = self.next_id();
+        self.finish_next();
         id
+    }
+
+    /// The id of the next request, for the poller.
+    #[inline(always)]
+    pub(crate) fn next_id(&self) -> u64 {
+        self.id(self.next()).load(Ordering::Relaxed)
+    }
+
+    /// Takes the next request, whose id has been read, as finished.
+    #[inline(always)]
+    pub(crate) fn finish_next(&self) {
+        self.finished(self.next().wrapping_add(1));
     }
 }
 

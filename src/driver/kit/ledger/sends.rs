@@ -1,6 +1,6 @@
 //! Sends, which finish in order: a completion tells of its request and of all before it.
 
-use super::super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
 #[derive(Debug, Default)]
@@ -8,17 +8,29 @@ pub(crate) struct SendNote {
     id: AtomicU64,
     /// Requests posted, this one included, counted from the start, modulo 2^32.
     count: AtomicU32,
-    /// What the request changes a memory key for; 0 if it changes none.
-    change: AtomicU32,
+    /// Whether it binds a memory window; of this or an earlier request, the last one that changed a key.
+    binds: AtomicBool,
 }
 
 impl SendNote {
     /// Notes a request.
     #[inline(always)]
-    pub(crate) fn write(&self, id: u64, count: u32, change: u32) {
+    pub(crate) fn write(&self, id: u64, count: u32) {
         self.id.store(id, Ordering::Relaxed);
         self.count.store(count, Ordering::Relaxed);
-        self.change.store(change, Ordering::Relaxed);
+    }
+
+    /// The request's id, and whether it binds a memory window, if it changes a memory key.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> (u64, bool) {
+        let id = self.id.load(Ordering::Relaxed);
+        (id, self.binds.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the request changes a memory key, and whether it binds a memory window.
+    #[inline(always)]
+    pub(crate) fn changes_key(&self, binds: bool) {
+        self.binds.store(binds, Ordering::Relaxed);
     }
 }
 
@@ -90,17 +102,22 @@ impl SendLedger {
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what
-    /// it changed a memory key for.
+    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and
+    /// whether it bound a memory window, if it changed a memory key.
     #[inline(always)]
-    pub(crate) fn finish(&self, block: u16) -> (u64, u32) {
+    pub(crate) fn finish(&self, block: u16) -> (u64, bool) {
         let note = self.note(block.into());
-        let id = note.id.load(Ordering::Relaxed);
-        let change = note.change.load(Ordering::Relaxed);
+        let id = note.id();
+        self.finish_noted(note);
+        id
+    }
+
+    /// As [`finish`](Self::finish), of the request with this note, which has been read.
+    #[inline(always)]
+    pub(crate) fn finish_noted(&self, note: &SendNote) {
         let count = note.count.load(Ordering::Relaxed);
         // Release: the note is read before its place may be used again; pairs with the acquire in `done`.
         self.done.store(count, Ordering::Release);
-        (id, change)
     }
 }
 
@@ -111,16 +128,17 @@ mod tests {
     #[test]
     fn a_completion_finishes_all_requests_before_it() {
         let ledger = SendLedger::new(8);
-        ledger.note(0).write(10, 1, 0);
-        ledger.note(2).write(11, 2, 0);
-        ledger.note(3).write(12, 3, 7);
+        ledger.note(0).write(10, 1);
+        ledger.note(2).write(11, 2);
+        ledger.note(3).write(12, 3);
+        ledger.note(3).changes_key(true);
         assert_eq!(ledger.done(), 0);
-        assert_eq!(ledger.finish(3), (12, 7));
+        assert_eq!(ledger.finish(3), (12, true));
         assert_eq!(ledger.done(), 3);
-        ledger.note(8).write(13, 4, 0);
+        ledger.note(8).write(13, 4);
         assert_eq!(
             ledger.finish(0x8000),
-            (13, 0),
+            (13, false),
             "indices are modulo the ring"
         );
     }

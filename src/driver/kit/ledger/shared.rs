@@ -77,6 +77,12 @@ pub(crate) struct SrqElement {
 }
 
 impl SrqElement {
+    /// The id of its request, for who polls.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed)
+    }
+
     #[inline(always)]
     pub(crate) fn is_free(&self) -> bool {
         // Acquire: pairs with the release in `finish`, so that the poller has read the id before it changes.
@@ -209,21 +215,31 @@ impl SrqLedger {
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
-    /// Takes a request as finished and gives its id; `None` if the device does not have this element. What
-    /// its completion was in has been given back: from here on there is room for one more.
+    /// The element that a completion is of; `None` if the device does not have it.
     #[inline(always)]
-    pub(crate) fn finish(&self, index: u16) -> Option<u64> {
+    pub(crate) fn reported(&self, index: u16) -> Option<&SrqElement> {
         let element = self.elements.get(usize::from(index))?;
         // Relaxed: as in `is_posted`.
-        if !element.posted.load(Ordering::Relaxed) {
-            return None;
-        }
-        let id = element.id.load(Ordering::Relaxed);
+        element.posted.load(Ordering::Relaxed).then_some(element)
+    }
+
+    /// Takes the request of an element that was reported, and whose id has been read, as finished. What its
+    /// completion was in has been given back: from here on there is room for one more.
+    #[inline(always)]
+    pub(crate) fn finish_element(&self, element: &SrqElement) {
         // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release:
         // pairs with the acquire in `is_free`.
         if element.posted.swap(false, Ordering::Release) {
             self.count();
         }
+    }
+
+    /// Takes the request of the element at this index as finished and gives its id; `None` if the device does
+    /// not have it.
+    pub(crate) fn finish(&self, index: u16) -> Option<u64> {
+        let element = self.reported(index)?;
+        let id = element.id();
+        self.finish_element(element);
         Some(id)
     }
 

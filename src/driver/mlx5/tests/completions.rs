@@ -1,5 +1,6 @@
 //! Taking completions: laps, ids, statuses, and what makes no sense.
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -138,7 +139,7 @@ fn c_programs_get_all_that_a_completion_tells() {
             producer.write(entry);
             counter += 1;
         }
-        let wcs = [(); 2].map(|()| take(&mut cq).unwrap().to_wc());
+        let wcs = [(); 2].map(|()| *take(&mut cq).unwrap().write_to(&mut MaybeUninit::uninit()));
         let told = take(&mut cq).unwrap();
         let mut expected = Wc {
             wr_id: 9,

@@ -120,6 +120,8 @@ pub use words::{error, gid, grh, guid};
 #[cfg(feature = "cm")]
 use objects::readable;
 use objects::{event_file, flight, owned};
+#[cfg(feature = "aio")]
+use words::callbacks;
 use words::{memory, sync, work};
 
 pub use device::resource;

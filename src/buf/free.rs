@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use super::growing::Growing;
 use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::callbacks::each;
 
 /// No number.
 const NONE: u32 = u32::MAX;
@@ -122,7 +123,7 @@ impl Stack {
     fn wake(&self) {
         // Without the lock: a waker does as it likes.
         let waiting = std::mem::take(&mut *self.waiting());
-        waiting.into_iter().for_each(Waker::wake);
+        each(waiting, Waker::wake);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
@@ -256,6 +257,37 @@ mod tests {
         assert_eq!(list.stack.waiting().len(), 1);
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "the other one is woken");
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+
+    /// Would catch tasks that wait for ever because of a waker before theirs that panics.
+    #[test]
+    fn a_waker_that_panics_costs_no_other_task() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        let list = FreeList::new();
+        list.reach(1);
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let wakers = [
+            Waker::from(Arc::clone(&counts[0])),
+            Waker::from(Arc::new(Panics)),
+            Waker::from(Arc::clone(&counts[1])),
+        ];
+        for waker in &wakers {
+            let mut cx = Context::from_waker(waker);
+            assert!(list.poll_take(&mut cx).is_pending());
+        }
+        assert!(catch_unwind(AssertUnwindSafe(|| list.give(0))).is_err());
+        for count in counts {
+            assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        }
     }
 
     /// Would catch a number in two hands: each thread marks what it holds.

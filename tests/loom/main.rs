@@ -21,6 +21,9 @@ mod again;
 mod agains;
 mod backings;
 mod blocks;
+#[path = "../../src/words/callbacks.rs"]
+#[allow(unused_imports, reason = "the models do not need its unit tests")]
+mod callbacks;
 #[path = "../../src/driver/rxe/counts.rs"]
 #[allow(
     dead_code,

@@ -461,9 +461,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The waiting completions do not fit, or the device's limit is exceeded: the queue is then unchanged. If
-    /// the kernel has resized it but the new ring cannot be mapped, the queue can only be destroyed. Manual
-    /// page: `ibv_resize_cq(3)`.
+    /// The waiting completions do not fit, the device's limit is exceeded, or there is no place for the new
+    /// ring: the queue is then unchanged. Manual page: `ibv_resize_cq(3)`.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<()> {
         let CqShared { object, domain, .. } = &*self.shared;

@@ -122,6 +122,8 @@ use objects::first_day;
 #[cfg(feature = "cm")]
 use objects::readable;
 use objects::{event_file, flight, owned};
+#[cfg(feature = "aio")]
+use words::callbacks;
 use words::{memory, sync, work};
 
 pub use device::resource;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,9 +16,11 @@ use super::lock::{Guard, Lock};
 use super::pump::{Pump, Taken};
 use super::steps::{AT_ONCE, Step, Steps};
 use super::table::Table;
+use crate::callbacks::each;
 use crate::channel::CompletionChannel;
 use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::cq::{CqShared, Notify};
+use crate::error::{Error, Result, Verb};
 use crate::flight::Flight;
 use crate::readable::{Readable, Watching};
 
@@ -54,6 +57,8 @@ struct Inner {
     /// Held while completions are taken and while queue pairs are added or removed; never while tasks are
     /// woken or buffers go back.
     pump: Lock<Pump>,
+    /// The queue under the lock, to be armed without it.
+    armed: Arc<CqShared>,
     channel: CompletionChannel,
     context: Context,
     capacity: u32,
@@ -125,7 +130,7 @@ impl Inner {
     /// Wakes all tasks that wait: no completions come any more.
     fn break_off(&self) {
         let steps = self.pump.lock().break_off();
-        steps.into_iter().for_each(Step::follow);
+        each(steps, Step::follow);
     }
 }
 
@@ -143,6 +148,7 @@ impl Cq {
         let cq = context.cq(entries).channel(&channel).create()?;
         Ok(Self(Arc::new(Inner {
             capacity: cq.capacity(),
+            armed: Arc::clone(cq.shared()),
             pump: Lock::new(Pump::new(cq)),
             channel,
             context: context.clone(),
@@ -209,7 +215,7 @@ impl Cq {
         let mut by = Watching(by);
         loop {
             self.spin(wait).await?;
-            if !self.lock().arm()? {
+            if !self.arm()? {
                 continue;
             }
             while !self.drain_events()? {
@@ -305,9 +311,34 @@ impl Cq {
         }
     }
 
+    /// Asks for an event; false if there are completions. Not under the lock: whoever hears of the command,
+    /// by a subscriber of traces, may make queue pairs that report here, and drop them.
+    fn arm(&self) -> Result<bool> {
+        if !self.lock().is_empty()? {
+            return Ok(false);
+        }
+        self.0.armed.arm(Notify::Next)?;
+        self.lock().is_empty()
+    }
+
+    /// Makes a place for a queue pair or a shared receive queue.
+    pub(super) fn admit(&self, verb: Verb, requests: u32) -> Result<Admission<'_>> {
+        let number = self.lock().admit(verb, requests)?;
+        Ok(Admission {
+            cq: self,
+            number,
+            requests,
+        })
+    }
+
+    /// What reports to the raw queue is created on it.
+    pub(super) fn shared(&self) -> &Arc<CqShared> {
+        &self.0.armed
+    }
+
     /// Arms the queue; false if there are completions, or were events.
     fn may_park(&self) -> Result<bool> {
-        if !self.lock().arm()? {
+        if !self.arm()? {
             return Ok(false);
         }
         Ok(!self.drain_events()?)
@@ -315,7 +346,7 @@ impl Cq {
 
     /// Empties the queue and arms it, as a thread does that is about to wait on the channel.
     fn hand_over(&self) -> Result<()> {
-        while !self.lock().arm()? {
+        while !self.arm()? {
             self.pump_here()?;
         }
         Ok(())
@@ -340,7 +371,7 @@ impl Cq {
     /// Notes that the halves of a queue pair are gone.
     pub(super) fn retire(&self, table: Arc<Table>, flight: Arc<Flight>) {
         let steps = self.lock().retire(table, flight);
-        steps.into_iter().for_each(Step::follow);
+        each(steps, Step::follow);
     }
 
     /// Ends the operations of queue pairs that were dropped while the kernel kept them, and that the kernel
@@ -350,15 +381,45 @@ impl Cq {
     }
 }
 
+/// The place of a queue pair, or a shared receive queue, that is being made. It is made without the lock: as
+/// for [`Cq::arm`].
+pub(super) struct Admission<'c> {
+    cq: &'c Cq,
+    number: u32,
+    requests: u32,
+}
+
+impl Admission<'_> {
+    pub(super) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Enters the table, which has as many slots as the place was made for.
+    pub(super) fn enter(self, table: &Arc<Table>) {
+        let this = ManuallyDrop::new(self);
+        this.cq.lock().enter(this.number, table);
+    }
+}
+
+/// Nothing came of it.
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        self.cq.lock().withdraw(self.number, self.requests);
+    }
+}
+
 /// Arms the queue on drop: a pump that stops may have taken an event that others wait for, without arming the
 /// queue again.
 struct HandOver<'c>(&'c Cq);
 
 impl Drop for HandOver<'_> {
     fn drop(&mut self) {
-        if self.0.hand_over().is_err() {
-            self.0.break_off();
-        }
+        // Once, even if the thread panics already, which the panic of a waker would abort.
+        each([self.0], |cq| {
+            if cq.hand_over().is_err() {
+                cq.break_off();
+            }
+        });
     }
 }
 
@@ -368,12 +429,12 @@ impl Drop for HandOver<'_> {
 fn reap(mut pump: Guard<'_, Pump>) {
     let steps = pump.reap();
     drop(pump);
-    steps.into_iter().for_each(Step::follow);
+    each(steps, Step::follow);
 }
 
 /// The error of a runtime that cannot watch the channel.
 pub(super) fn unwatched(error: &std::io::Error) -> Error {
-    use crate::error::{Errno, Subject, Verb};
+    use crate::error::{Errno, Subject};
     let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
     Error::os(Verb::GetCqEvent, Subject::the("completion channel"), errno)
 }

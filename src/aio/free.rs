@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 use std::task::{Context, Poll, Waker};
 
 use super::sync::{AtomicPtr, Mutex, MutexGuard, Ordering, Place};
+use crate::callbacks::each;
 
 /// A place that leads to another while it is free.
 pub(super) trait Linked: Sized {
@@ -153,7 +154,7 @@ impl<T: Linked> Free<T> {
     #[inline(never)]
     pub(super) fn wake(&self) {
         // Without the lock: a waker does as it likes.
-        self.take_waiting().into_iter().for_each(Waker::wake);
+        each(self.take_waiting(), Waker::wake);
     }
 
     /// Takes the wakers of all that wait: who asks from here on waits anew.
@@ -255,6 +256,37 @@ mod tests {
                 "nobody waits any more"
             );
             take(&free).unwrap();
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+
+    /// Would catch tasks that wait for ever because of a waker before theirs that panics.
+    #[test]
+    fn a_waker_that_panics_costs_no_other_task() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        let (places, free) = (places(1), Free::new());
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let wakers = [
+            Waker::from(Arc::clone(&counts[0])),
+            Waker::from(Arc::new(Panics)),
+            Waker::from(Arc::clone(&counts[1])),
+        ];
+        for waker in &wakers {
+            let mut cx = Context::from_waker(waker);
+            // SAFETY: as in `take`.
+            assert!(unsafe { free.poll_any(&mut cx) }.is_pending());
+        }
+        assert!(catch_unwind(AssertUnwindSafe(|| free.give(&places[0]))).is_err());
+        for count in counts {
+            assert_eq!(count.0.load(Ordering::Relaxed), 1);
         }
     }
 

@@ -6,7 +6,8 @@ use std::task::Waker;
 use super::slot::Success;
 use super::steps::{Step, Steps};
 use super::table::{MOST_TABLES, Slot, Table, index, number, succeed, succeed_closer};
-use crate::cq::{Cq, Notify};
+use crate::callbacks::each;
+use crate::cq::Cq;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::wc::Completion;
@@ -15,7 +16,9 @@ use crate::wc::Completion;
 pub(super) struct Pump {
     cq: Cq,
     tables: Vec<Option<Arc<Table>>>,
-    /// Places in the completion queue that queue pairs have.
+    /// Numbers of tables that are being made.
+    promised: Vec<u32>,
+    /// Places in the completion queue that queue pairs have, or get.
     admitted: u32,
     orphans: Orphans,
     /// The device is gone, or the queue has failed.
@@ -27,21 +30,22 @@ impl Pump {
         Self {
             cq,
             tables: Vec::new(),
+            promised: Vec::new(),
             admitted: 0,
             orphans: Orphans::default(),
             broken: false,
         }
     }
 
-    pub(super) fn cq(&self) -> &Cq {
-        &self.cq
-    }
-
-    /// Makes a place for a queue pair, or a shared receive queue, of so many requests: its table's number.
+    /// Makes a place for a queue pair, or a shared receive queue, of so many requests: its table's number,
+    /// which no other gets. Then its table [enters](Self::enter), or it is [withdrawn](Self::withdraw).
     pub(super) fn admit(&mut self, verb: Verb, requests: u32) -> Result<u32> {
         let left = self.cq.capacity().saturating_sub(self.admitted);
-        let number = self.tables.iter().position(Option::is_none);
-        let number = number.unwrap_or(self.tables.len());
+        let is_free = |number: &usize| {
+            let has_table = self.tables.get(*number).is_some_and(Option::is_some);
+            !has_table && !self.promised.contains(&(*number as u32))
+        };
+        let number = (0..MOST_TABLES).find(is_free).unwrap_or(MOST_TABLES);
         if requests > left || number >= MOST_TABLES || self.broken {
             let why = match self.broken {
                 true => "nobody takes completions any more: the device has been removed, the queue has failed, or its \
@@ -54,17 +58,25 @@ impl Pump {
             };
             return Err(Error::invalid(verb, Subject::the("queue"), why));
         }
+        self.promised.push(number as u32);
+        self.admitted += requests;
         Ok(number as u32)
     }
 
-    /// Enters a table at the place that was made for it.
+    /// Gives back a place that was made for so many requests.
+    pub(super) fn withdraw(&mut self, number: u32, requests: u32) {
+        self.promised.retain(|promised| *promised != number);
+        self.admitted -= requests;
+    }
+
+    /// Enters a table, of as many requests, at the place that was made for it.
     pub(super) fn enter(&mut self, number: u32, table: &Arc<Table>) {
+        self.promised.retain(|promised| *promised != number);
         let number = number as usize;
         if self.tables.len() <= number {
             self.tables.resize_with(number + 1, || None);
         }
         self.tables[number] = Some(Arc::clone(table));
-        self.admitted += table.len();
     }
 
     /// Takes completions until none is left or no more can be followed up at once.
@@ -88,9 +100,9 @@ impl Pump {
         Ok(taken)
     }
 
-    /// Asks for an event; false if there are completions.
-    pub(super) fn arm(&mut self) -> Result<bool> {
-        Ok(self.cq.poll_or_arm(Notify::Next)?.is_none())
+    /// Whether no completion waits.
+    pub(super) fn is_empty(&mut self) -> Result<bool> {
+        Ok(self.cq.is_empty()?)
     }
 
     /// Notes that a queue pair is gone, and what that leads to.
@@ -235,7 +247,7 @@ fn complete(tables: &[Option<Arc<Table>>], completion: &Completion, steps: &mut 
 impl Drop for Pump {
     /// The last time to look: what the device may still have is leaked.
     fn drop(&mut self) {
-        self.reap().into_iter().for_each(Step::follow);
+        each(self.reap(), Step::follow);
     }
 }
 

@@ -105,10 +105,8 @@ impl Cq {
             let why = format!("more than {MOST_SLOTS} requests");
             return Err(Error::invalid(Verb::CreateQp, Subject::the("QP"), why));
         };
-        // Held to the end, so that no other table gets the same number.
-        let mut pump = self.lock();
-        let number = pump.admit(Verb::CreateQp, slots)?;
-        let builder = pd.qp(pump.cq()).caps(caps);
+        let admission = self.admit(Verb::CreateQp, slots)?;
+        let builder = pd.qp_on(self.shared()).caps(caps);
         let raw = match srq {
             Some(srq) => builder.srq(srq).create::<T>()?,
             None => builder.create::<T>()?,
@@ -116,13 +114,12 @@ impl Cq {
         let reliable = T::QP_TYPE == qp::QpType::RC;
         let control = reliable.then(|| raw.control());
         let table = Arc::new(Table::new(
-            number,
+            admission.number(),
             (Some(raw.qpn()), pd.tag()),
             counts,
             control,
         ));
-        pump.enter(number, &table);
-        drop(pump);
+        admission.enter(&table);
         let anchor = Arc::new(Anchor {
             table,
             cq: self.clone(),

@@ -50,7 +50,7 @@ const PHASE: u64 = (1 << PHASE_BITS) - 1;
 pub(super) const NAME_BITS: u32 = 44;
 
 /// What is added to a key for the slot's next operation. The count wraps.
-const NEXT: u64 = 1 << NAME_BITS;
+pub(super) const NEXT: u64 = 1 << NAME_BITS;
 
 /// The state that a slot of this key has in this phase.
 #[inline(always)]
@@ -365,36 +365,39 @@ impl<B, E: Copy> Slot<B, E> {
     }
 
     /// The future is dropped. If the device is done with the buffer, the slot becomes free, as by
-    /// [`poll`](Self::poll); otherwise the buffer stays until the completion.
-    pub(super) fn cancel(&self, key: u64) -> Look {
-        loop {
+    /// [`poll`](Self::poll); otherwise the buffer stays until the completion. The future's waker comes with
+    /// it, to be dropped when all is done.
+    pub(super) fn cancel(&self, key: u64) -> (Look, Option<Waker>) {
+        let mut waker = None;
+        let found = loop {
             match self.phase(key) {
                 phase @ (DONE | TOLD) => {
                     if self.free(key, phase) {
-                        return Look::Done;
+                        break Look::Done;
                     }
                 }
                 WAITING => {
                     if self.change(key, WAITING, SUBMITTED) {
                         // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its
                         // own.
-                        drop(unsafe { self.waker.take() });
+                        waker = Some(unsafe { self.waker.take() });
                     }
                 }
                 SUBMITTED => {
                     if self.change(key, SUBMITTED, CANCELLED) {
-                        return Look::Pending;
+                        break Look::Pending;
                     }
                 }
                 // A few instructions of another thread.
                 BUSY => yield_now(),
                 RECLAIMED => {
                     self.free(key, RECLAIMED);
-                    return Look::Gone;
+                    break Look::Gone;
                 }
-                _ => return Look::Other,
+                _ => break Look::Other,
             }
-        }
+        };
+        (found, waker)
     }
 
     /// Takes the waker of the waiting task, which is then to be woken so that it looks again. Must not be
@@ -526,7 +529,7 @@ mod tests {
         assert_eq!(slot.poll(key, &mut cx), Look::Done);
         unload(&slot);
         assert_eq!(slot.poll(key, &mut cx), Look::Other);
-        assert_eq!(slot.cancel(key), Look::Other);
+        assert_eq!(slot.cancel(key).0, Look::Other);
         assert_eq!(slot.key(), key + NEXT);
     }
 
@@ -570,7 +573,7 @@ mod tests {
     #[test]
     fn what_is_cancelled_keeps_its_slot_until_the_completion() {
         let (slot, key) = filled();
-        assert_eq!(slot.cancel(key), Look::Pending);
+        assert_eq!(slot.cancel(key).0, Look::Pending);
         assert_eq!(slot.in_flight(), Some(key));
         assert!(matches!(complete(&slot, key), After::Release));
         assert_eq!(slot.in_flight(), Some(key), "its buffer is still here");
@@ -592,7 +595,7 @@ mod tests {
         assert!(slot.rouse().is_none());
         assert_eq!(slot.poll(key, &mut cx), Look::Pending);
         assert!(matches!(complete(&slot, key), After::Wake(_)));
-        assert_eq!(slot.cancel(key), Look::Done);
+        assert_eq!(slot.cancel(key).0, Look::Done);
         unload(&slot);
     }
 
@@ -616,7 +619,7 @@ mod tests {
         // SAFETY: nobody else has it.
         unsafe { slot.fill(slot.key(), Arc::default()) };
         assert!(matches!(complete(&slot, last | low), After::Nothing));
-        assert_eq!(slot.cancel(last | low), Look::Done);
+        assert_eq!(slot.cancel(last | low).0, Look::Done);
         unload(&slot);
         assert_eq!(slot.key(), low);
     }
@@ -690,7 +693,7 @@ mod tests {
                 let mut polls = 0;
                 loop {
                     if round % 3 == 0 && polls == round % 2 {
-                        if slot.cancel(key) == Look::Done {
+                        if slot.cancel(key).0 == Look::Done {
                             unload(&slot);
                         } else {
                             cancelled += 1;

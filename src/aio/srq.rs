@@ -61,13 +61,11 @@ impl Cq {
             let why = format!("more than {MOST_SLOTS} receives");
             return Err(Error::invalid(Verb::CreateSrq, Subject::the("SRQ"), why));
         }
-        // Held to the end, so that no other table gets the same number.
-        let mut pump = self.lock();
-        let number = pump.admit(Verb::CreateSrq, receives)?;
+        let admission = self.admit(Verb::CreateSrq, receives)?;
         let raw = pd.srq(receives).create()?;
+        let number = admission.number();
         let table = Arc::new(Table::new(number, (None, pd.tag()), (0, receives), None));
-        pump.enter(number, &table);
-        drop(pump);
+        admission.enter(&table);
         let anchor = Anchor {
             table,
             cq: self.clone(),

@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::slot::After;
 use super::table::Table;
+use crate::callbacks::each;
 
 /// What completions lead to is done when there is so much of it.
 pub(super) const AT_ONCE: usize = 32;
@@ -93,12 +94,19 @@ impl Steps {
 
     /// Does all, and forgets it.
     pub(super) fn follow(&mut self) {
-        self.0.drain(..).for_each(Step::follow);
+        each(self.0.drain(..), Step::follow);
     }
 
     /// All of them.
-    pub(super) fn into_steps(self) -> impl Iterator<Item = Step> {
-        self.0.into_iter()
+    pub(super) fn into_steps(mut self) -> impl Iterator<Item = Step> {
+        std::mem::take(&mut self.0).into_iter()
+    }
+}
+
+/// What is left when a panic ends who would follow it: a waker's, or a subscriber's.
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.follow();
     }
 }
 
@@ -117,6 +125,44 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+
+    /// Would catch tasks that are not woken because of a waker before them that panics, in the list or of the
+    /// task that is woken without one.
+    #[test]
+    fn a_waker_that_panics_costs_no_other_task() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        let count = Arc::new(Count::default());
+        let mut steps = Steps::new();
+        for number in 0..10 {
+            steps.wake(match number {
+                3 | 5 => Waker::from(Arc::new(Panics)),
+                _ => Waker::from(Arc::clone(&count)),
+            });
+        }
+        let followed = catch_unwind(AssertUnwindSafe(|| steps.follow()));
+        assert!(followed.is_err(), "the wakers were not called");
+        assert_eq!(count.0.load(Ordering::Relaxed), 8);
+        assert!(steps.are_none());
+
+        steps.wake(Waker::from(Arc::clone(&count)));
+        steps.wake(Waker::from(Arc::new(Panics)));
+        steps.wake(Waker::from(Arc::clone(&count)));
+        let woken = catch_unwind(AssertUnwindSafe(|| {
+            let _steps = steps;
+            Waker::from(Arc::new(Panics)).wake();
+        }));
+        assert!(woken.is_err());
+        assert_eq!(count.0.load(Ordering::Relaxed), 10);
     }
 
     /// Would catch a list that is full before it counts as many: a completion that wakes a task and has its

@@ -8,8 +8,9 @@ use std::task::{Context, Poll, Waker};
 use super::error::{Completed, OpError, Origin};
 use super::free::Free;
 use super::op::Kind;
-use super::slot::{self, After, Look, NAME_BITS, PHASE_BITS, Success};
+use super::slot::{self, After, Look, NAME_BITS, NEXT, PHASE_BITS, Success};
 use crate::buf::Buf;
+use crate::callbacks::each;
 use crate::qp::Control;
 use crate::wc::Completion;
 use crate::work::PdTag;
@@ -95,7 +96,7 @@ impl Table {
         (sends, receives): (u32, u32),
         control: Option<Control>,
     ) -> Self {
-        let key = |index| u64::from(number) << NUMBER_SHIFT | u64::from(index) << PHASE_BITS;
+        let key = |index| NEXT | u64::from(number) << NUMBER_SHIFT | u64::from(index) << PHASE_BITS;
         let table = Self {
             control,
             failed: AtomicBool::new(false),
@@ -194,8 +195,7 @@ impl Table {
     unsafe fn wake_and_leave(table: NonNull<Self>) {
         // SAFETY: by this function's contract.
         let table = unsafe { Arc::from_raw(table.as_ptr()) };
-        table.sends.wake();
-        table.receives.wake();
+        each([&table.sends, &table.receives], Free::wake);
     }
 
     #[inline(always)]
@@ -247,7 +247,8 @@ impl Table {
     /// A future is dropped: returns its buffer, if the device is done with it.
     #[inline(never)]
     pub(super) fn cancel(&self, slot: &Slot, key: u64) -> Option<Buf> {
-        match slot.cancel(key) {
+        let (found, waker) = slot.cancel(key);
+        let buf = match found {
             // SAFETY: it was found done.
             Look::Done | Look::Told => Some(unsafe { self.unload(slot, key) }),
             Look::Gone => {
@@ -255,7 +256,10 @@ impl Table {
                 None
             }
             Look::Pending | Look::Other => None,
-        }
+        };
+        // Behind all of it: it does as it likes, and may panic. Then the buffer goes to its pool.
+        drop(waker);
+        buf
     }
 
     /// The slot of the send that a completion of this queue pair reports.
@@ -488,7 +492,7 @@ mod tests {
     fn ids_have_all_that_finds_an_operation() {
         let last = MOST_TABLES as u32 - 1;
         let table = Table::new(last, (Some(1), PdTag::new(1, 1)), (1, 0), None);
-        for generation in 0..3 {
+        for generation in 1..4 {
             // SAFETY: this thread alone posts.
             let slot = unsafe { table.take_send() }.unwrap();
             let id = slot.key();
@@ -500,11 +504,58 @@ mod tests {
             // SAFETY: it was taken from the free ones just now.
             unsafe { slot.fill(id, Buf::default()) };
             assert!(table.send_of(id, 2).is_none(), "of another queue pair");
+            // What a completion of zeros would tell.
+            assert!(matches!(succeed(&table.slots[0], 0), Success::Closer));
             let found = table.send_of(id, 1).unwrap();
             assert!(std::ptr::eq(found, slot));
             // What has bits of a phase is none the worse.
             assert!(matches!(succeed(found, id | 3), Success::Nobody));
             assert!(table.cancel(slot, id).is_some());
+        }
+    }
+
+    /// What panics when its last waker goes.
+    struct Fragile;
+
+    impl std::task::Wake for Fragile {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Fragile {
+        fn drop(&mut self) {
+            panic!("a waker's destructor");
+        }
+    }
+
+    /// Would catch a slot and a buffer that are lost because of a waker whose destructor panics.
+    #[test]
+    fn a_waker_that_panics_when_it_goes_costs_no_slot() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        let table = Table::new(0, (Some(1), PdTag::new(1, 1)), (1, 0), None);
+        for is_send in [false, true] {
+            // SAFETY: this thread alone posts.
+            let slot = unsafe { table.take_send() }.unwrap();
+            let id = slot.key();
+            // SAFETY: it was taken from the free ones just now.
+            unsafe { slot.fill(id, Buf::default()) };
+            let waker = Waker::from(Arc::new(Fragile));
+            assert_eq!(
+                slot.poll(id, &mut Context::from_waker(&waker)),
+                Look::Pending
+            );
+            drop(waker);
+            let cancelled = catch_unwind(AssertUnwindSafe(|| table.cancel(slot, id)));
+            assert!(cancelled.is_err(), "the waker is still there");
+            assert_eq!(table.in_flight(), 1);
+            // By both ways on which a success comes.
+            if is_send {
+                assert!(matches!(succeed(slot, id), Success::Closer));
+            }
+            assert!(matches!(succeed_closer(slot, id), After::Release));
+            // SAFETY: it was released just now.
+            unsafe { table.release(0) };
+            assert_eq!(table.in_flight(), 0);
         }
     }
 

@@ -30,8 +30,9 @@ struct Held {
     length: usize,
 }
 
-// SAFETY: a mapping or an allocator's buffer stays where it is until it is dropped, was zeroed, is written to
-// through raw pointers alone, and any byte may be in it. It is `Send`, and so is its share.
+// SAFETY: a mapping or an allocator's buffer stays where it is until it is dropped, and was zeroed. The chunk
+// that made the region lends references to it by blocks: to the holder of a block, which the device does not
+// have then, and not through this region. Any byte may be in it. It is `Send`, and so is its share.
 unsafe impl Memory for Held {
     fn address(&mut self) -> *mut u8 {
         match &*self.source {

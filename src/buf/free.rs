@@ -1,8 +1,11 @@
 //! The free numbers of a stock: taken and given back without a lock, and waited for when there are none.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
+
+use super::growing::Growing;
+use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::callbacks::each;
 
 /// No number.
 const NONE: u32 = u32::MAX;
@@ -14,7 +17,7 @@ const WAITED_FOR: u64 = 1 << 32;
 const CHANGE: u64 = 1 << 33;
 
 /// The free numbers, the latest first. Each method is given `places`, which has the number that follows each
-/// free number; it must be the same list every time.
+/// free number; it must be the same list every time, and have places for all numbers that are given.
 /// It is a Treiber stack: `head` is the number on top, and each number leads to the next. The count of
 /// changes in `head` prevents the ABA problem: a thread that was interrupted in [`take`](Self::take) cannot
 /// install a `next` that is no longer true. The count has 31 bits: the thread would have to be away for
@@ -37,13 +40,13 @@ impl Stack {
 
     /// Takes a number, which is the caller's until it gives it back.
     #[inline]
-    fn take(&self, places: &[AtomicU32]) -> Option<u32> {
+    fn take(&self, places: &Growing<AtomicU32>) -> Option<u32> {
         // Acquire: pairs with the release in `give`. All changes in between are read-modify-writes, so this
         // synchronizes with each of them.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let number = head as u32;
-            let place = places.get(number as usize)?;
+            let place = places.get(number)?;
             // Relaxed: if another thread has taken the number meanwhile, the count of changes differs and the
             // exchange fails.
             let behind = u64::from(place.load(Ordering::Relaxed));
@@ -80,7 +83,7 @@ impl Stack {
     }
 
     /// Takes a number, or has the task woken when one is given back.
-    fn poll_take(&self, places: &[AtomicU32], cx: &mut Context<'_>) -> Poll<u32> {
+    fn poll_take(&self, places: &Growing<AtomicU32>, cx: &mut Context<'_>) -> Poll<u32> {
         loop {
             if let Some(number) = self.take(places) {
                 return Poll::Ready(number);
@@ -120,7 +123,7 @@ impl Stack {
     fn wake(&self) {
         // Without the lock: a waker does as it likes.
         let waiting = std::mem::take(&mut *self.waiting());
-        waiting.into_iter().for_each(Waker::wake);
+        each(waiting, Waker::wake);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
@@ -129,20 +132,26 @@ impl Stack {
     }
 }
 
-/// Numbers below a bound that are free.
+/// The numbers of a stock that are free.
 #[derive(Debug)]
 pub(super) struct FreeList {
     stack: Stack,
-    next: Box<[AtomicU32]>,
+    /// What follows each free number.
+    next: Growing<AtomicU32>,
 }
 
 impl FreeList {
-    /// A list for numbers below `bound`, none of which is free yet.
-    pub(super) fn empty(bound: u32) -> Self {
+    /// A list for no numbers yet.
+    pub(super) fn new() -> Self {
         Self {
             stack: Stack::empty(),
-            next: (0..bound).map(|_| AtomicU32::new(NONE)).collect(),
+            next: Growing::new(),
         }
+    }
+
+    /// Numbers below this one may be given from now on.
+    pub(super) fn reach(&self, bound: u32) {
+        self.next.reach(bound);
     }
 
     /// Takes a number, which is the caller's until it gives it back.
@@ -154,7 +163,7 @@ impl FreeList {
     /// Gives a number back, which was not free.
     #[inline]
     pub(super) fn give(&self, number: u32) {
-        match self.next.get(number as usize) {
+        match self.next.get(number) {
             Some(next) => self.stack.give(number, next),
             None => debug_assert!(false, "{number} is not of this list"),
         }
@@ -186,7 +195,8 @@ mod tests {
 
     /// A list of all numbers below `bound`.
     fn full(bound: u32) -> FreeList {
-        let list = FreeList::empty(bound);
+        let list = FreeList::new();
+        list.reach(bound);
         (0..bound).for_each(|number| list.give(number));
         list
     }
@@ -209,7 +219,7 @@ mod tests {
         assert_eq!(list.take(), None);
         list.give(1);
         assert_eq!(list.take(), Some(1));
-        assert_eq!(FreeList::empty(4).take(), None);
+        assert_eq!(FreeList::new().take(), None);
         assert_eq!(full(0).take(), None);
     }
 
@@ -232,7 +242,8 @@ mod tests {
     /// Would catch wakers that pile up where nothing comes back.
     #[test]
     fn who_gives_up_leaves_nothing() {
-        let list = FreeList::empty(1);
+        let list = FreeList::new();
+        list.reach(1);
         let count = Arc::new(Count::default());
         let wakers = [
             Waker::from(Arc::clone(&count)),
@@ -246,6 +257,37 @@ mod tests {
         assert_eq!(list.stack.waiting().len(), 1);
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "the other one is woken");
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+
+    /// Would catch tasks that wait for ever because of a waker before theirs that panics.
+    #[test]
+    fn a_waker_that_panics_costs_no_other_task() {
+        use std::panic::{AssertUnwindSafe, catch_unwind};
+
+        let list = FreeList::new();
+        list.reach(1);
+        let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
+        let wakers = [
+            Waker::from(Arc::clone(&counts[0])),
+            Waker::from(Arc::new(Panics)),
+            Waker::from(Arc::clone(&counts[1])),
+        ];
+        for waker in &wakers {
+            let mut cx = Context::from_waker(waker);
+            assert!(list.poll_take(&mut cx).is_pending());
+        }
+        assert!(catch_unwind(AssertUnwindSafe(|| list.give(0))).is_err());
+        for count in counts {
+            assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        }
     }
 
     /// Would catch a number in two hands: each thread marks what it holds.

@@ -31,8 +31,10 @@ mod error;
 mod filled;
 mod free;
 mod frozen;
+mod growing;
 mod home;
 mod pool;
+mod sync;
 
 pub use error::{BufferFull, GetError};
 pub use filled::Buf;

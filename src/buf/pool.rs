@@ -14,6 +14,7 @@ use super::chunk::Chunk;
 use super::error::GetError;
 use super::filled::Buf;
 use super::free::FreeList;
+use super::growing::Growing;
 use super::home::Home;
 use crate::alloc::{Allocator, Buffers};
 use crate::error::{Error, Result, Subject, Verb};
@@ -77,7 +78,7 @@ impl PoolBuilder {
         self
     }
 
-    /// Creates the pool. It has no memory yet.
+    /// Creates the pool. It has no memory yet: how much it may have costs neither time nor memory before.
     ///
     /// # Errors
     ///
@@ -167,7 +168,10 @@ pub(super) struct Class {
     /// Blocks of a chunk; the last one may have fewer.
     per_chunk: u32,
     free: FreeList,
-    chunks: Box<[OnceLock<Chunk>]>,
+    chunks: Growing<OnceLock<Chunk>>,
+    /// Blocks of all chunks. Written under the pool's lock. Relaxed: what there is of a block goes by the
+    /// list of those that are free.
+    blocks: AtomicU32,
     /// Buffers in use. Relaxed: for statistics.
     in_use: AtomicU32,
     /// How often somebody waited. Relaxed: for statistics.
@@ -187,10 +191,9 @@ impl Class {
         Self {
             size,
             per_chunk,
-            free: FreeList::empty(most),
-            chunks: (0..most.div_ceil(per_chunk))
-                .map(|_| OnceLock::new())
-                .collect(),
+            free: FreeList::new(),
+            chunks: Growing::new(),
+            blocks: AtomicU32::new(0),
             in_use: AtomicU32::new(0),
             waits: AtomicU64::new(0),
         }
@@ -204,13 +207,28 @@ impl Class {
     /// The chunk of a block, and the block's index in it.
     #[inline]
     pub(super) fn chunk(&self, block: u32) -> Option<(&Chunk, u32)> {
-        let chunk = self.chunks.get((block / self.per_chunk) as usize)?;
+        let chunk = self.chunks.get(block / self.per_chunk)?;
         Some((chunk.get()?, block % self.per_chunk))
     }
 
     fn buffers(&self) -> usize {
-        let chunks = self.chunks.iter().filter_map(OnceLock::get);
-        chunks.map(|chunk| chunk.handles.len()).sum()
+        self.blocks.load(Ordering::Relaxed) as usize
+    }
+
+    /// Adds a chunk of so many blocks, all of which are free. For who has the pool's lock.
+    fn add(&self, chunk: Chunk, blocks: u32) {
+        let first = self.blocks.load(Ordering::Relaxed);
+        let number = first / self.per_chunk;
+        self.chunks.reach(number + 1);
+        if let Some(place) = self.chunks.get(number) {
+            // Behind the last one, so it was not set.
+            let _ = place.set(chunk);
+        }
+        self.free.reach(first + blocks);
+        self.blocks.store(first + blocks, Ordering::Relaxed);
+        for block in (first..first + blocks).rev() {
+            self.free.give(block);
+        }
     }
 }
 
@@ -249,14 +267,17 @@ impl Inner {
         if class.free.has_any() {
             return Ok(true);
         }
-        let number = class.chunks.iter().position(|chunk| chunk.get().is_none());
-        let fit = ((self.limit - *memory) / class.size).min(u32::MAX as usize) as u32;
-        let Some(number) = number.filter(|_| fit > 0) else {
+        let there = class.blocks.load(Ordering::Relaxed);
+        let fit = (self.limit - *memory) / class.size;
+        let most = most_blocks(class.size, self.limit) - there;
+        let blocks = class
+            .per_chunk
+            .min(most)
+            .min(fit.min(u32::MAX as usize) as u32);
+        // The last chunk may have fewer blocks than others. There is none behind it.
+        if blocks == 0 || !there.is_multiple_of(class.per_chunk) {
             return Ok(false);
-        };
-        let first = number as u32 * class.per_chunk;
-        let most = most_blocks(class.size, self.limit) - first;
-        let blocks = class.per_chunk.min(fit).min(most);
+        }
         let chunk = Chunk::new(
             (class.size, blocks),
             &self.pds,
@@ -264,12 +285,47 @@ impl Inner {
             self.access,
         )?;
         *memory += class.size * blocks as usize;
-        // Only under the lock, so it was not set.
-        let _ = class.chunks[number].set(chunk);
-        for block in (first..first + blocks).rev() {
-            class.free.give(block);
-        }
+        class.add(chunk, blocks);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on_nothing() -> PoolBuilder {
+        let (_, file) = rustix::pipe::pipe().unwrap();
+        let context = crate::Context::over(file);
+        let stand = crate::pd::Stand::Imported(None);
+        Pool::on(&Pd::new(context, uverbs_uapi::handle::PdHandle(1), stand))
+    }
+
+    /// Would catch lists as long as what a pool may grow to: this took the memory of the machine.
+    #[test]
+    fn a_limit_costs_nothing() {
+        let pool = on_nothing().sizes([64, 4096]).limit(usize::MAX);
+        let pool = pool.build().unwrap();
+        assert_eq!(pool.stats().limit, usize::MAX);
+        assert_eq!(pool.stats().memory, 0);
+    }
+
+    /// Would catch blocks that are lost or given twice where chunks meet, and a last chunk that is not
+    /// found.
+    #[test]
+    fn each_block_of_each_chunk_is_there_once() {
+        for blocks in [1, 4, 8, 9, 100] {
+            let pool = Pool::of_memory(64, blocks);
+            let all: Vec<Buf> = std::iter::from_fn(|| pool.take(0)).collect();
+            let mut places: Vec<_> = all.iter().map(|buf| buf.as_ptr()).collect();
+            places.sort();
+            places.dedup();
+            assert_eq!(places.len(), blocks as usize);
+            assert_eq!(pool.stats().in_use(), blocks as usize);
+            drop(all);
+            assert_eq!(pool.stats().in_use(), 0);
+            assert!(pool.take(0).is_some());
+        }
     }
 }
 
@@ -283,9 +339,10 @@ impl Pool {
         let pd = Pd::new(context, uverbs_uapi::handle::PdHandle(1), stand);
         let limit = size * blocks as usize;
         let pool = Pool::on(&pd).sizes([size]).limit(limit).build().unwrap();
-        for (chunk, block) in pool.0.classes[0].chunks.iter().zip(0..) {
-            let _ = chunk.set(Chunk::of_memory((size, 1)));
-            pool.0.classes[0].free.give(block);
+        let class = &pool.0.classes[0];
+        while class.buffers() < blocks as usize {
+            let more = class.per_chunk.min(blocks - class.buffers() as u32);
+            class.add(Chunk::of_memory((size, more)), more);
         }
         pool
     }

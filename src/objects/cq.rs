@@ -218,6 +218,36 @@ impl CqShared {
     }
 }
 
+impl CqShared {
+    pub(crate) fn context(&self) -> &Context {
+        self.object.context()
+    }
+
+    pub(crate) fn handle(&self) -> CqHandle {
+        self.object.handle()
+    }
+
+    pub(crate) fn backing(&self) -> &driver::CqBacking {
+        self.object.backing()
+    }
+
+    /// As [`Cq::arm`].
+    pub(crate) fn arm(&self, notify: Notify) -> Result<()> {
+        let solicited_only = notify == Notify::Solicited;
+        let object = &self.object;
+        let fd = object.context().fd();
+        object.backing().arm(fd, object.handle(), solicited_only)
+    }
+}
+
+impl fmt::Debug for CqShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("handle", &self.handle().0)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for CqShared {
     fn drop(&mut self) {
         self.object.end(|_| ());
@@ -418,10 +448,12 @@ impl Cq {
     /// The kernel refuses. Manual page: `ibv_req_notify_cq(3)`.
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn arm(&mut self, notify: Notify) -> Result<()> {
-        let solicited_only = notify == Notify::Solicited;
-        let object = &self.shared.object;
-        let fd = object.context().fd();
-        object.backing().arm(fd, object.handle(), solicited_only)
+        self.shared.arm(notify)
+    }
+
+    /// Whether no completion waits.
+    pub(crate) fn is_empty(&mut self) -> Result<bool, PollError> {
+        self.ring.is_empty()
     }
 
     /// Changes the size of the queue. Waiting completions stay.
@@ -430,9 +462,8 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The waiting completions do not fit, or the device's limit is exceeded: the queue is then unchanged. If
-    /// the kernel has resized it but the new ring cannot be mapped, the queue can only be destroyed. Manual
-    /// page: `ibv_resize_cq(3)`.
+    /// The waiting completions do not fit, the device's limit is exceeded, or there is no place for the new
+    /// ring: the queue is then unchanged. Manual page: `ibv_resize_cq(3)`.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<()> {
         let CqShared { object, domain, .. } = &*self.shared;

@@ -161,6 +161,10 @@ impl Drop for TdUse {
     }
 }
 
+/// How many parent domains may lie over each other. What is done to all of them, one inside the other, must
+/// find room on the stack of any thread.
+const DEEPEST: u32 = 256;
+
 /// The description of a parent domain to build.
 #[must_use = "nothing is created before `create`"]
 pub struct ParentDomainBuilder<'a> {
@@ -174,7 +178,7 @@ impl Pd {
     ///
     /// Called on a parent domain, it builds another one over the same kernel object. The outer domain
     /// inherits the inner domain's thread domain and allocator unless it gets its own, and keeps the inner
-    /// domain in use.
+    /// domain in use. At most 256 may lie over each other.
     pub fn parent_domain(&self) -> ParentDomainBuilder<'_> {
         ParentDomainBuilder {
             pd: self,
@@ -201,7 +205,8 @@ impl<'a> ParentDomainBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// The thread domain belongs to another context. Manual page: `ibv_alloc_parent_domain(3)`.
+    /// The thread domain belongs to another context, or there are 256 domains under this one. Manual page:
+    /// `ibv_alloc_parent_domain(3)`.
     #[doc(alias = "ibv_alloc_parent_domain")]
     pub fn create(self) -> Result<ParentDomain> {
         let context = self.pd.context();
@@ -209,6 +214,11 @@ impl<'a> ParentDomainBuilder<'a> {
         let parts = [("the thread domain", self.td.map(ThreadDomain::context))];
         context.check_parts(Verb::AllocParentDomain, subject, parts)?;
         let inner = self.pd.domain();
+        let depth = inner.map_or(1, |inner| inner.depth + 1);
+        if depth > DEEPEST {
+            let why = format!("{DEEPEST} parent domains lie over each other already");
+            return Err(Error::invalid(Verb::AllocParentDomain, subject(), why));
+        }
         let id = context.new_id();
         let td = self
             .td
@@ -229,6 +239,7 @@ impl<'a> ParentDomainBuilder<'a> {
                 domain: id,
             }),
             base: self.pd.user(User::Domain),
+            depth,
         };
         Ok(ParentDomain(Pd::over(state)))
     }
@@ -251,6 +262,8 @@ pub(crate) struct DomainState {
     pub(crate) buffers: Option<Buffers>,
     /// The protection domain under it, which may be a parent domain again.
     pub(crate) base: PdUse,
+    /// Itself and the parent domains under it.
+    depth: u32,
 }
 
 impl DomainState {
@@ -346,5 +359,36 @@ impl Deref for ParentDomain {
 impl fmt::Debug for ParentDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uverbs_uapi::handle::PdHandle;
+
+    use super::*;
+    use crate::context::Context;
+    use crate::pd::Stand;
+
+    /// Would catch domains that overflow the stack when they go, or are printed: 200,000 of them did.
+    #[test]
+    fn domains_lie_over_each_other_to_a_depth() {
+        let (_, file) = rustix::pipe::pipe().unwrap();
+        let pd = Pd::new(Context::over(file), PdHandle(1), Stand::Imported(None));
+        let mut domain = pd.parent_domain().build().unwrap();
+        for _ in 1..DEEPEST {
+            domain = domain.parent_domain().build().unwrap();
+        }
+        let refused = domain.parent_domain().build().unwrap_err();
+        assert!(matches!(refused.cause(), Cause::Invalid(_)));
+        let words = refused.to_string();
+        assert!(words.contains("256 parent domains"), "{words}");
+        // As much as threads have at least, by any library's defaults.
+        let small = std::thread::Builder::new().stack_size(512 << 10);
+        let gone = small.spawn(move || {
+            assert!(format!("{domain:#?}").len() > DEEPEST as usize);
+            drop(domain);
+        });
+        gone.unwrap().join().unwrap();
     }
 }

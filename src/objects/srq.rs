@@ -323,9 +323,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// The waiting requests do not fit, or the device's limit is exceeded: the queue is then unchanged. If
-    /// the kernel has resized it but the new ring cannot be mapped, the queue can only be destroyed. Manual
-    /// page: `ibv_modify_srq(3)`.
+    /// The waiting requests do not fit, the device's limit is exceeded, or there is no place for the new
+    /// ring: the queue is then unchanged. Manual page: `ibv_modify_srq(3)`.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
         let core = abi::ModifySrq {

@@ -2,6 +2,8 @@
 //!
 //! Nothing here knows a device, a driver or an object.
 
+#[cfg(feature = "aio")]
+pub(crate) mod callbacks;
 pub mod error;
 pub mod gid;
 pub mod grh;

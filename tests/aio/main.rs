@@ -16,6 +16,7 @@ mod pool;
 mod runtime;
 mod shared;
 mod soak;
+mod subscriber;
 mod trouble;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         killed::tests(),
         shared::tests(),
         soak::tests(),
+        subscriber::tests(),
         trouble::tests(),
         datagrams::tests(),
     ])

@@ -334,9 +334,53 @@ static void overrun(void)
 	ibv_ack_async_event(&event);
 }
 
+static int poll_once(void *cq)
+{
+	struct ibv_wc wc;
+
+	return ibv_poll_cq(cq, 1, &wc) < 0;
+}
+
+/* A poll that begins behind the event, whatever comes of it, leaves the queue to others. */
+static void overrun_and_polled(void)
+{
+	struct pair pair = { make_ground(), make_side(IBV_QPT_RC) };
+	struct ibv_cq_init_attr_ex cq_attr = { .cqe = 3 };
+	struct ibv_poll_cq_attr poll_attr = {};
+	struct ibv_async_event event;
+	struct ibv_qp_init_attr attr;
+	struct blocked blocked;
+	struct ibv_cq_ex *cq;
+	pthread_t thread;
+
+	/* As above. */
+	if (!is_soft())
+		return;
+	NEED(cq = ibv_create_cq_ex(context, &cq_attr));
+	pair.a.cq = ibv_cq_ex_to_cq(cq);
+	attr = basic(pair.a.cq, IBV_QPT_RC);
+	NEED(pair.a.qp = ibv_create_qp(pair.a.pd, &attr));
+	connect_both(&pair);
+	for (int i = 0; i <= pair.a.cq->cqe; i++)
+		write_once(&pair);
+	await_event(IBV_EVENT_CQ_ERR, &event);
+	ibv_ack_async_event(&event);
+	for (int i = 0; i < 2; i++) {
+		int status = ibv_start_poll(cq, &poll_attr);
+
+		say_status(i ? "start again" : "start", status);
+		if (!status)
+			ibv_end_poll(cq);
+	}
+	blocked = (struct blocked) { .call = poll_once, .with = pair.a.cq };
+	NEED(!pthread_create(&thread, NULL, run_blocked, &blocked));
+	NEED(!pthread_join(thread, NULL));
+	say("another thread polls", "%s", blocked.status ? "in vain" : "well");
+}
+
 MAIN(
 	{ "completion_event", completion_event }, { "destroy_waits", destroy_waits }, { "unread_events", unread_events },
 	{ "two_queues", two_queues }, { "solicited", solicited }, { "interrupted", interrupted },
 	{ "async_file", async_file }, { "limit_event", limit_event }, { "access_event", access_event },
-	{ "overrun", overrun },
+	{ "overrun", overrun }, { "overrun_and_polled", overrun_and_polled },
 )

@@ -103,6 +103,50 @@ static void aborted(void)
 	say_completions("then", pair.a.cq, 1);
 }
 
+/* The payload of a datagram that was given up is not that of the next one, nor is its address. */
+static void aborted_datagrams(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_UD);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_sge space = part(&pair.b, 0, 256);
+	struct ibv_recv_wr receive = { .wr_id = 3, .sg_list = &space, .num_sge = 1 }, *bad;
+	struct ibv_ah_attr to = to_self();
+	struct ibv_ah *ah;
+	struct ibv_wc wc;
+
+	NEED(ah = ibv_create_ah(pair.a.pd, &to));
+	for (int i = 0; i < 2; i++)
+		NEED(!ibv_post_recv(pair.b.qp, &receive, &bad));
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_start(qp);
+	qp->wr_id = 1;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory, 11);
+	ibv_wr_abort(qp);
+	ibv_wr_start(qp);
+	qp->wr_id = 2;
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory, 22);
+	say_status("behind a payload", ibv_wr_complete(qp));
+	ibv_wr_start(qp);
+	qp->wr_id = 3;
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY + 1);
+	ibv_wr_abort(qp);
+	ibv_wr_start(qp);
+	qp->wr_id = 4;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge(qp, pair.a.mr->lkey, (uintptr_t)pair.a.memory, 44);
+	ibv_wr_set_ud_addr(qp, ah, pair.b.qp->qp_num, Q_KEY);
+	say_status("behind an address", ibv_wr_complete(qp));
+	say_completions("sent", pair.a.cq, 2);
+	for (int i = 0; i < 2; i++) {
+		NEED(completion(pair.b.cq, &wc, WAIT_S));
+		say("received", "%u bytes", wc.byte_len);
+	}
+}
+
 /* One bad request in the middle: nothing is posted at all. */
 static void all_or_nothing(void)
 {
@@ -785,6 +829,7 @@ static void refused_completion_queues(void)
 
 MAIN(
 	{ "completed", completed }, { "nothing_completed", nothing_completed }, { "aborted", aborted },
+	{ "aborted_datagrams", aborted_datagrams },
 	{ "all_or_nothing", all_or_nothing }, { "too_much_inline", too_much_inline },
 	{ "too_long_before_the_address", too_long_before_the_address }, { "too_long_list", too_long_list },
 	{ "no_setter", no_setter }, { "full", full },

@@ -15,11 +15,11 @@ use crate::{crates, differences};
 /// The programs, with the number of their checks.
 const PROGRAMS: [(&str, usize); 10] = [
     ("posting", 28),
-    ("extended", 28),
+    ("extended", 29),
     ("attributes", 22),
     ("dm", 5),
     ("domains", 6),
-    ("events", 10),
+    ("events", 11),
     ("lifetime", 9),
     ("threads", 5),
     ("windows", 4),
@@ -40,6 +40,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     });
     let mut tests = Vec::from(programs);
     tests.push(test("crates::newer_headers", newer_headers));
+    tests.push(test("programs::connection", connection));
     tests.push(test("programs::sanitized", sanitized));
     tests.push(test("programs::layout", layout));
     tests.push(test("programs::log", log));
@@ -183,6 +184,21 @@ fn compare(program: &'static str, checks: usize) -> Result {
     match found.is_empty() {
         true => Ok(()),
         false => fail(found.join("\n")),
+    }
+}
+
+/// Catches events of librdmacm that come otherwise than on rdma-core's, and an identifier that never ends.
+fn connection() -> Result {
+    let program = c_program("connection")?;
+    let run = |library: &Library| -> Result<BTreeMap<String, Facts>> {
+        library.is_used_by(&program)?;
+        read(&tell(library, &program, &[device().name(), "-1"])?)
+    };
+    let (theirs, ours) = (run(&Library::Theirs)?, run(&Library::ours_with_rdmacm()?)?);
+    let well = !theirs.is_empty() && theirs.values().all(ends_well);
+    match well && ours == theirs {
+        true => Ok(()),
+        false => fail(format!("ours says {ours:?}, librdmacm {theirs:?}")),
     }
 }
 

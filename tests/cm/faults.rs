@@ -1,5 +1,6 @@
 //! Faults: nobody there, nobody who answers, peers that die, data that do not fit.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
@@ -15,12 +16,16 @@ use crate::listen::reason_of;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 8] = [
+    let tests: [Named; 9] = [
         ("faults::no_listener", no_listener),
         ("faults::a_listener_that_never_accepts", never_accepts),
         ("faults::a_dropped_listener", dropped_listener),
         ("faults::too_much_private_data", too_much_private_data),
         ("faults::a_peer_that_gave_up", a_peer_that_gave_up),
+        (
+            "faults::a_confirmation_that_fails",
+            a_confirmation_that_fails,
+        ),
         ("faults::no_way", no_way),
         ("faults::a_silent_host", a_silent_host),
         ("faults::another_state", another_state),
@@ -90,12 +95,7 @@ fn dropped_listener() -> Result {
     let first = ask()?;
     let taken = request(&listener)?;
     let second = ask()?;
-    support::until("the second request", || {
-        use rustix::event::{PollFd, PollFlags, poll};
-        let mut files = [PollFd::new(&listener, PollFlags::IN)];
-        let ready = poll(&mut files, Some(&rustix::time::Timespec::default()))?;
-        Ok((ready == 1).then_some(()))
-    })?;
+    await_event(&listener)?;
     drop(listener);
     let Err(refused) = second.within(LIMIT) else {
         return fail("nobody accepted");
@@ -161,6 +161,44 @@ fn a_peer_that_gave_up() -> Result {
             Ok(_) => fail("the peer is gone"),
         },
     }
+}
+
+/// Catches a queue pair that goes on receiving from a peer that is gone, where the peer accepted and went
+/// before this side could confirm: it is in the state ERR, whichever step the kernel refuses.
+fn a_confirmation_that_fails() -> Result {
+    let listener = listener()?;
+    let side = Side::new()?;
+    // The kernel tells of the acceptance first, and handles the farewell behind it meanwhile. Where that is
+    // still on its way, the confirmation succeeds.
+    for _ in 0..20 {
+        let connecting =
+            way_to(listener.local_addr())?.connect(side.qp()?, &Params::default(), b"")?;
+        let accepting = request(&listener)?.accept(side.qp()?, &Params::default(), b"")?;
+        await_event(&connecting)?;
+        drop(accepting.cancel());
+        std::thread::sleep(QUIET);
+        let Err(failed) = connecting.within(LIMIT) else {
+            continue;
+        };
+        says(&failed, &["on connection to", "Invalid argument"])?;
+        same(
+            failed.back.state(),
+            QpState::ERR,
+            "the state as it is known",
+        )?;
+        return same(failed.back.query()?.state, QpState::ERR, "the state");
+    }
+    fail("every confirmation was sent")
+}
+
+/// Waits until the kernel has something to tell.
+fn await_event(file: &impl AsFd) -> Result {
+    support::until("an event", || {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut files = [PollFd::new(file, PollFlags::IN)];
+        let ready = poll(&mut files, Some(&rustix::time::Timespec::default()))?;
+        Ok((ready == 1).then_some(()))
+    })
 }
 
 /// Catches an address without a way to it that passes for another, and an error without its meaning.

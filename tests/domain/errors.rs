@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use libtest_mimic::Trial;
 use rustix::mm::MapFlags;
 use support::exchange::CAPS;
-use support::{Objects, Result, device, open, skip, test_without_leaks};
+use support::{Objects, Result, completions, device, open, skip, test_without_leaks};
 use uverbs::{
-    Cause, Context, Cq, Error, ParentDomain, Pd, Rc,
+    Access, Cause, Context, Cq, Error, Inline, ParentDomain, Pd, Rc,
     alloc::{AllocError, Allocation, Allocator, BufferRequest, Purpose},
     error::Verb,
 };
@@ -33,6 +33,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks("errors::place_in_a_huge_page", huge_place),
         test_without_leaks("errors::panic_in_allocate", panic_in_allocate),
         test_without_leaks("errors::panic_in_free", panic_in_free),
+        test_without_leaks("errors::resizes_that_find_no_place", no_place),
     ]
 }
 
@@ -278,5 +279,60 @@ fn panic_in_free() -> Result {
     pair.exchange()?;
     drop((pair, domain, pd, context));
     assert_eq!(Objects::now()?, before);
+    Ok(())
+}
+
+/// Catches queues that the kernel writes to elsewhere after a resize for which there was no place: no
+/// completion came any more, and no receive was found.
+fn no_place() -> Result {
+    if device().is_mlx5() {
+        return skip("the kernel's mlx5 changes no sizes of queues");
+    }
+    let rig = rig(|number, request| match number {
+        1 | 2 => Ok(Allocation::Memory(fresh(request.size))),
+        _ => Err(AllocError::new(Mine(9))),
+    })?;
+    let (context, pd) = (rig.domain.context(), &rig._pd);
+    let mut cq = cq_on(&rig.domain)?;
+    let mut srq = rig.domain.srq(8).create()?;
+    let mut qp = pd.qp(&cq).srq(&srq).caps(CAPS).create::<Rc>()?;
+    let endpoint = qp.endpoint()?;
+    qp.connect(&endpoint)?;
+    let mr = pd.register(vec![7_u8; 64], Access::LOCAL_WRITE)?;
+    let sizes = (cq.capacity(), srq.capacity());
+    let post = |srq: &mut uverbs::Srq| -> Result {
+        let mut batch = srq.batch();
+        batch.post(1, mr.slice(..)?)?;
+        batch.ring();
+        Ok(())
+    };
+    post(&mut srq)?;
+    for round in 0..3 {
+        let refused = [cq.resize(1000), srq.resize(1000)];
+        for refused in refused {
+            let error = refused.err().ok_or("there was a place")?;
+            let mine = error
+                .source()
+                .and_then(|source| source.downcast_ref::<Mine>());
+            assert_eq!(mine.map(|mine| mine.0), Some(9), "{error}");
+        }
+        // What the kernel refuses leaves them as they are too.
+        let too_many = context.query_device()?.max_cqe + 1;
+        assert!(cq.resize(too_many).is_err());
+        assert_eq!((cq.capacity(), srq.capacity()), sizes);
+        let mut batch = qp.batch();
+        batch.signaled(2).send(Inline(b"still here"))?;
+        batch.ring()?;
+        for wc in completions(&mut cq, 2)? {
+            wc.ok()?;
+        }
+        assert_eq!(srq.in_flight(), 0, "{round}");
+        post(&mut srq)?;
+    }
+    drop((qp, srq, cq, mr));
+    let seen = rig.script.seen();
+    assert_eq!((seen.freed, seen.live.len()), (2, 0));
+    assert_eq!(seen.complaints, Vec::<String>::new());
+    assert_eq!(Objects::now()?, rig.before);
     Ok(())
 }

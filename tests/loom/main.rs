@@ -6,7 +6,8 @@
 //! (`src/objects/flight.rs`). It asks the ledgers how far its requests have come
 //! (`src/words/work/progress.rs`), and so it asks the counts of rxe's shared receive queues
 //! (`src/driver/rxe/counts.rs`). What awaits an operation meets what completes it
-//! in a slot (`src/aio/slot.rs`). They are compiled here once more, with loom's types where the library has
+//! in a slot (`src/aio/slot.rs`), and who waits for a block of a pool meets who gives one back
+//! (`src/buf/free.rs`). They are compiled here once more, with loom's types where the library has
 //! those of the standard one. loom runs each model again and again until it has seen all orders, and fails
 //! where one of them breaks an assertion or lets two threads at a place at once that one of them writes.
 //!
@@ -19,6 +20,10 @@
 mod again;
 mod agains;
 mod backings;
+mod blocks;
+#[path = "../../src/words/callbacks.rs"]
+#[allow(unused_imports, reason = "the models do not need its unit tests")]
+mod callbacks;
 #[path = "../../src/driver/rxe/counts.rs"]
 #[allow(
     dead_code,
@@ -65,6 +70,9 @@ mod frees;
 #[path = "../../src/driver/kit/gate.rs"]
 mod gate;
 mod gates;
+#[path = "../../src/buf/growing.rs"]
+#[allow(unused_imports, reason = "the models do not need its unit tests")]
+mod growing;
 mod inline;
 #[path = "../../src/driver/kit/ledger/mod.rs"]
 #[allow(
@@ -84,6 +92,13 @@ mod ledgers;
 mod lock;
 mod locks;
 mod memory;
+#[path = "../../src/buf/free.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the models do not need all of it, nor its unit tests"
+)]
+mod numbers;
 #[path = "../../src/words/work/progress.rs"]
 #[allow(
     dead_code,
@@ -127,6 +142,7 @@ fn main() {
     tests.extend(turns::tests());
     tests.extend(slots::tests());
     tests.extend(frees::tests());
+    tests.extend(blocks::tests());
     tests.extend(locks::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

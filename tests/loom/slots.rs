@@ -156,7 +156,7 @@ fn dropped() {
     let look = poll(&slot, &waker);
     drop(waker);
     if look == Look::Pending {
-        match slot.cancel(0) {
+        match slot.cancel(0).0 {
             Look::Done => unload(&slot),
             Look::Pending => {}
             look => panic!("{look:?}"),
@@ -172,7 +172,7 @@ fn dropped() {
 /// Catches somebody who finds nothing in flight any more, and a buffer that is not back.
 fn drained() {
     let (slot, given) = submitted();
-    assert_eq!(slot.cancel(0), Look::Pending);
+    assert_eq!(slot.cancel(0).0, Look::Pending);
     let other = completing(&slot, None);
     if slot.in_flight().is_none() {
         assert_eq!(given.load(StdOrdering::Relaxed), 1, "it is on its way");
@@ -247,7 +247,7 @@ fn roused_for() {
         knows || woken.0.load(Ordering::Acquire),
         "it waits for ever"
     );
-    assert_eq!(slot.cancel(0), Look::Pending);
+    assert_eq!(slot.cancel(0).0, Look::Pending);
     complete(&slot, None);
     assert_eq!(given.load(StdOrdering::Relaxed), 1);
 }

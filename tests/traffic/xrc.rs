@@ -21,7 +21,7 @@ use uverbs::{
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 10] = [
+    let tests: [Named; 11] = [
         (
             "xrc::messages_go_to_the_queue_they_name",
             messages_go_to_the_queue_they_name,
@@ -35,6 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_region_waits_for_its_receive,
         ),
         ("xrc::a_queue_that_is_not_there", a_queue_that_is_not_there),
+        ("xrc::a_target_starts_anew", a_target_starts_anew),
         ("xrc::unread_receives", unread_receives),
         (
             "xrc::missing_pages_are_not_told",
@@ -491,6 +492,32 @@ fn a_queue_that_is_not_there() -> Result {
         world.target.connect(&world.qp.endpoint()?)?;
         world.send(to, b"again")?;
         inbox.received(id as u64, at, b"again")?;
+    }
+    Ok(())
+}
+
+/// Catches a target that takes packets of a connection that is over for those of the next: it has to name
+/// another packet sequence number after each reset, whichever way that was asked for.
+fn a_target_starts_anew() -> Result {
+    let mut world = world()?;
+    let mut inbox = world.inbox()?;
+    inbox.stock(0..8)?;
+    let (to, at) = (inbox.number()?, world.target.qpn());
+    let resets: [fn(&mut XrcTarget) -> uverbs::Result<()>; 2] = [XrcTarget::reset, |target| {
+        target.modify(&to_state(QpState::RESET))
+    }];
+    for (id, reset) in resets.into_iter().enumerate() {
+        let before = world.target.endpoint()?;
+        same(world.target.endpoint()?, before, "the endpoint until then")?;
+        world.qp.reset()?;
+        reset(&mut world.target)?;
+        let behind = world.target.endpoint()?;
+        same(behind.qpn, before.qpn, "the number")?;
+        same(behind.psn != before.psn, true, "another PSN after a reset")?;
+        world.qp.connect(&behind)?;
+        world.target.connect(&world.qp.endpoint()?)?;
+        world.send(to, b"anew")?;
+        inbox.received(id as u64, at, b"anew")?;
     }
     Ok(())
 }

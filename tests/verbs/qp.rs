@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::{
-    LIMIT, Pair, QKEY, Result, Setup, completion, device, fail, kernel, open, same, skip, test,
+    LIMIT, Pair, QKEY, Result, Setup, completion, device, fail, kernel, open, same, says, skip,
+    test,
 };
 use uverbs::{
     Access, Caps, ConnectOptions, Inline, PostError, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
@@ -78,9 +79,39 @@ fn drained_and_back() -> Result {
         (QpState::SQD, false),
         "state",
     )?;
+    while_drained(&mut pair)?;
     pair.a.qp.modify(&to(QpState::RTS))?;
-    same(pair.a.qp.query()?.state, QpState::RTS, "state afterwards")?;
+    let info = pair.a.qp.query()?;
+    same(
+        (info.state, info.timeout, info.rnr_retry),
+        (QpState::RTS, 17, 3),
+        "afterwards",
+    )?;
     writes(&mut pair)
+}
+
+/// Changes what a drained queue pair can have changed.
+fn while_drained(pair: &mut Pair<Rc>) -> Result {
+    let drained = to(QpState::SQD);
+    pair.a.qp.modify(&QpAttr {
+        timeout: Some(17),
+        rnr_retry: Some(3),
+        ..drained.clone()
+    })?;
+    let info = pair.a.qp.query()?;
+    same(
+        (info.state, info.timeout, info.rnr_retry),
+        (QpState::SQD, 17, 3),
+        "while it is drained",
+    )?;
+    let refused = pair.a.qp.modify(&QpAttr {
+        path_mtu: Some(Mtu::MTU_256),
+        ..drained
+    });
+    match refused {
+        Err(error) => says(&error, &["from IBV_QPS_SQD to IBV_QPS_SQD", "PATH_MTU"]),
+        Ok(()) => fail("a drained queue pair got another MTU"),
+    }
 }
 
 /// Catches requests and indices of the time before that are taken for new ones, after a failed request as
@@ -107,6 +138,14 @@ fn reset_makes_it_new() -> Result {
         let state = QpState::RESET;
         let refused = pair.a.qp.one(1).send(Inline(b"too early"));
         same(refused, Err(PostError::WrongState { state }), "posting")?;
+        // The kernel has no such transition.
+        let Err(refused) = pair.a.qp.fail() else {
+            return fail("from RESET to ERR");
+        };
+        says(
+            &refused,
+            &["no transition from IBV_QPS_RESET to IBV_QPS_ERR"],
+        )?;
         pair.connect(&Setup::default().options)?;
         writes(&mut pair)?;
     }

@@ -71,6 +71,11 @@ impl Cq {
         self.shared.set(&self.ring, observer, map);
     }
 
+    /// Bytes of a slot of its ring.
+    pub(super) fn slot_size(&self) -> usize {
+        self.ring.slot_size()
+    }
+
     /// How many completions wait.
     pub(super) fn count(&mut self) -> Result<u32, PollError> {
         self.waiting(self.ring.filled())

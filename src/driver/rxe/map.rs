@@ -5,6 +5,7 @@
 //! leaves parent and child with the same pages rather than with copies.
 
 use std::fmt;
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mremap_fixed, munmap};
 use rustix::param::page_size;
-use uverbs_uapi::rxe::Mminfo;
+use uverbs_uapi::rxe::{Mminfo, QueueBuf};
 
 use super::ring::{Indices, Producer};
 use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
@@ -61,10 +62,7 @@ impl RingMap {
         kind: Kind,
         buffers: Option<&Buffers>,
     ) -> Result<Self> {
-        let length = info.size as usize;
-        if length == 0 {
-            return Err(kind.malformed("the ring has no bytes"));
-        }
+        let length = length(info, kind)?;
         let place = match buffers {
             Some(buffers) => place(buffers, length, kind)?,
             None => None,
@@ -89,9 +87,52 @@ impl RingMap {
             length,
             place: None,
         };
+        map.placed(place, kind)
+    }
+
+    /// Maps the ring that `info` describes into room that was made for it. Where the kernel has made a ring
+    /// of another size, as by [`RingMap::new`].
+    pub(super) fn in_room(
+        fd: BorrowedFd<'_>,
+        info: Mminfo,
+        kind: Kind,
+        room: Room,
+        buffers: Option<&Buffers>,
+    ) -> Result<Self> {
+        let length = length(info, kind)?;
+        if length.next_multiple_of(page_size()) != room.addresses.length {
+            drop(room);
+            return Self::new(fd, info, kind, buffers);
+        }
+        let Room { addresses, place } = room;
+        let base = addresses.base;
+        // Whether or not the kernel maps something there, it may have removed what was there.
+        mem::forget(addresses);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the addresses are this ring's alone, and nobody uses what is there.
+        let mapped = unsafe {
+            mmap(
+                base.as_ptr().cast(),
+                length,
+                PROTECTION,
+                flags,
+                fd,
+                info.offset,
+            )
+        };
+        mapped.map_err(|errno| Error::os(Verb::MapQueue, Subject::the(kind.name), errno))?;
+        let map = Self {
+            base,
+            length,
+            place: None,
+        };
+        map.placed(place, kind)
+    }
+
+    fn placed(self, place: Option<Box<Grant>>, kind: Kind) -> Result<Self> {
         match place {
-            Some(place) => map.move_to(place).map_err(|errno| over(kind, errno)),
-            None => Ok(map),
+            Some(place) => self.move_to(place).map_err(|errno| over(kind, errno)),
+            None => Ok(self),
         }
     }
 
@@ -137,6 +178,73 @@ impl RingMap {
     /// Bytes.
     pub(super) fn length(&self) -> usize {
         self.length
+    }
+}
+
+/// Room for a ring that the kernel is yet to make: the addresses where it is mapped, and the user's place
+/// over which it is moved then. Who has it is refused neither any more.
+#[derive(Debug)]
+pub(super) struct Room {
+    addresses: Addresses,
+    place: Option<Box<Grant>>,
+}
+
+impl Room {
+    /// For a ring of so many slots of these bytes.
+    pub(super) fn new(
+        slots: u64,
+        slot_size: usize,
+        kind: Kind,
+        buffers: Option<&Buffers>,
+    ) -> Result<Self> {
+        let bytes = usize::try_from(slots).ok();
+        let bytes = bytes.and_then(|slots| slots.checked_mul(slot_size));
+        let bytes = bytes.and_then(|bytes| bytes.checked_add(size_of::<QueueBuf>()));
+        let length = bytes.and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
+        let no_room = |errno| Error::os(Verb::MapQueue, Subject::the(kind.name), errno);
+        let length = length.ok_or_else(|| no_room(Errno::NOMEM))?;
+        let addresses = Addresses::reserve(length).map_err(no_room)?;
+        let place = match buffers {
+            Some(buffers) => place(buffers, length, kind)?,
+            None => None,
+        };
+        Ok(Self { addresses, place })
+    }
+}
+
+/// Addresses at which there is no memory, and nothing else is mapped.
+#[derive(Debug)]
+struct Addresses {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+impl Addresses {
+    fn reserve(length: usize) -> std::result::Result<Self, Errno> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }?;
+        let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Self { base, length })
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: they are ours, and nothing points there. Where the kernel has no memory to take them apart,
+        // they stay without use.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+// SAFETY: addresses at which nothing is are as good in one thread as in another.
+unsafe impl Send for Addresses {}
+
+/// The bytes of a ring that `info` describes.
+fn length(info: Mminfo, kind: Kind) -> Result<usize> {
+    match info.size as usize {
+        0 => Err(kind.malformed("the ring has no bytes")),
+        length => Ok(length),
     }
 }
 

@@ -31,7 +31,7 @@ use uverbs_uapi::types::Wc;
 
 use self::cq::Cq;
 
-use self::map::{Kind, RingMap, RingMaps, RingView};
+use self::map::{Kind, RingMap, RingMaps, RingView, Room};
 use self::qp::{NewQp, QpCore};
 use self::recv::RecvQueue;
 use self::ring::{Consumer, Producer};
@@ -244,6 +244,11 @@ fn producer(
     buffers: Option<&Buffers>,
 ) -> Result<(Producer, RingMap)> {
     let map = RingMap::new(fd.as_fd(), info, kind, buffers)?;
+    producer_in(map, element, kind)
+}
+
+/// The producer of a ring that was mapped. The map is to be stored beside it.
+fn producer_in(map: RingMap, element: usize, kind: Kind) -> Result<(Producer, RingMap)> {
     // SAFETY: the map is new, so this is its only user, and it is stored beside the producer.
     let ring = unsafe { Producer::new(map.base(), map.length(), element) };
     Ok((ring.map_err(|bad| kind.malformed(bad))?, map))
@@ -267,7 +272,9 @@ fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Resu
         fd.execute(&command)
     })?;
     let CreateCqReply { handle, driver, .. } = reply;
-    let mapped = map_cq(fd, Verb::CreateCq, &driver, parts.buffers, is_roomy);
+    let mapped = map_cq(Verb::CreateCq, &driver, is_roomy, |info| {
+        RingMap::new(fd.as_fd(), info, COMPLETION, parts.buffers)
+    });
     let (ring, capacity, map) = mapped.inspect_err(|_| fd.abandon(handle))?;
     Ok((handle, Cq::new(ring, capacity, Some(map))))
 }
@@ -290,15 +297,17 @@ fn with_room<T>(
 /// Maps the ring of an answer, and tells how many completions it is to hold.
 #[inline]
 fn map_cq(
-    fd: &CommandFd,
     verb: Verb,
     reply: &DriverReply,
-    buffers: Option<&Buffers>,
     is_roomy: bool,
+    map: impl FnOnce(Mminfo) -> Result<RingMap>,
 ) -> Result<(Consumer, u32, RingMap)> {
     // The answer to either verb.
     let abi::CreateCqResp { mi } = answer(verb, || Subject::the(COMPLETION.name), reply)?;
-    let (ring, map) = consumer(fd, mi, buffers)?;
+    let map = map(mi)?;
+    // SAFETY: the map is new, so this is its only user, and it is stored beside the consumer.
+    let ring = unsafe { Consumer::new(map.base(), map.length(), size_of::<Wc>()) };
+    let ring = ring.map_err(|bad| COMPLETION.malformed(bad))?;
     let capacity = match is_roomy {
         true => ring.capacity() / 2,
         false => ring.capacity(),
@@ -306,22 +315,9 @@ fn map_cq(
     Ok((ring, capacity, map))
 }
 
-/// Maps a completion queue's ring.
-#[inline]
-fn consumer(
-    fd: &CommandFd,
-    info: Mminfo,
-    buffers: Option<&Buffers>,
-) -> Result<(Consumer, RingMap)> {
-    let map = RingMap::new(fd.as_fd(), info, COMPLETION, buffers)?;
-    // SAFETY: the map is new, so this is its only user, and it is stored beside the consumer.
-    let ring = unsafe { Consumer::new(map.base(), map.length(), size_of::<Wc>()) };
-    Ok((ring.map_err(|bad| COMPLETION.malformed(bad))?, map))
-}
-
 /// Changes the size of a completion queue's ring. The kernel moves the waiting completions
-/// (`rxe_cq_resize_queue`) and writes to the new ring from then on. It has the room that [`create_cq`]
-/// tells of.
+/// (`rxe_cq_resize_queue`) and writes to the new ring from then on, whether or not it can be mapped: so room
+/// is made for it before. It has as much as [`create_cq`] tells of.
 fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
@@ -337,11 +333,14 @@ fn resize_cq(
         return Err(refusal.with_detail(detail));
     }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
-    let (reply, is_roomy) = with_room(asked, parts, |cqe| {
+    let ((reply, room), is_roomy) = with_room(asked, parts, |cqe| {
         command.cqe = cqe;
-        fd.execute(&command)
+        let room = Room::new(slots(cqe), cq.slot_size(), COMPLETION, parts.buffers)?;
+        Ok((fd.execute(&command)?, room))
     })?;
-    let (ring, capacity, map) = map_cq(fd, Verb::ResizeCq, &reply, parts.buffers, is_roomy)?;
+    let (ring, capacity, map) = map_cq(Verb::ResizeCq, &reply, is_roomy, |info| {
+        RingMap::in_room(fd.as_fd(), info, COMPLETION, room, parts.buffers)
+    })?;
     cq.replace(ring, capacity, Some(map));
     Ok(())
 }
@@ -373,7 +372,8 @@ fn create_srq(
 }
 
 /// Changes the size of a shared receive queue's ring. The kernel moves the waiting requests, and writes where
-/// the new ring is to an address in the command, not to its answer (`rxe_srq_from_attr`).
+/// the new ring is to an address in the command, not to its answer (`rxe_srq_from_attr`). Room for the ring
+/// is made before, as for a completion queue.
 ///
 /// A size that the waiting requests do not fit into is refused here: the kernel would refuse it but free the
 /// old ring, and find none when the next message arrives.
@@ -394,6 +394,7 @@ fn resize_srq(
     let mut info = Box::new(Mminfo::default());
     let mmap_info_addr = (&raw mut *info).expose_provenance() as u64;
     command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr });
+    let room = Room::new(slots(asked), queue.slot_size(), SRQ, buffers)?;
     let resize = || {
         fd.execute(&command)?;
         // SAFETY: the box is alive and nobody else uses it; volatile, because the kernel wrote it by its
@@ -401,16 +402,22 @@ fn resize_srq(
         Ok(unsafe { (&raw const *info).read_volatile() })
     };
     queue.replace(resize, |info, old| {
-        let (ring, map) = producer(fd, info, size_of::<abi::RecvWqe>(), SRQ, buffers)?;
+        let map = RingMap::in_room(fd.as_fd(), info, SRQ, room, buffers)?;
+        let (ring, map) = producer_in(map, size_of::<abi::RecvWqe>(), SRQ)?;
         let maps = alone(map);
         let view = RingView::new(&ring, Some(&maps));
         Ok((RecvQueue::new(ring, old.max_sge(), Some(maps)), view))
     })
 }
 
-/// The capacity of a ring for a requested number of elements: one less than a power of two.
+/// The slots of a ring for a requested number of elements: a power of two (`rxe_queue_init`).
+fn slots(asked: u32) -> u64 {
+    (u64::from(asked) + 1).next_power_of_two()
+}
+
+/// The capacity of such a ring: one less than it has slots.
 fn rounded(asked: u32) -> u64 {
-    (u64::from(asked) + 1).next_power_of_two() - 1
+    slots(asked) - 1
 }
 
 /// Creates an address handle and returns it with its number, which work requests use.

@@ -33,6 +33,13 @@ impl RecvQueue {
     }
 }
 
+impl RecvQueue {
+    /// Bytes of a slot of its ring.
+    pub(super) fn slot_size(&self) -> usize {
+        self.ring.slot_size()
+    }
+}
+
 impl contract::RecvQueue for RecvQueue {
     fn capacity(&self) -> u32 {
         self.ring.capacity()

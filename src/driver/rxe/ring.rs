@@ -384,6 +384,11 @@ impl Consumer {
         self.ring.index_mask
     }
 
+    /// Bytes of a slot.
+    pub(super) fn slot_size(&self) -> usize {
+        1 << self.ring.log2_slot
+    }
+
     /// The next slot to read.
     #[inline(always)]
     pub(super) fn next(&self) -> u32 {

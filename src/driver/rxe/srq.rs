@@ -72,6 +72,11 @@ impl SharedRecvQueue {
         &self.ring
     }
 
+    /// Bytes of a slot of its ring.
+    pub(super) fn slot_size(&self) -> usize {
+        self.queue.slot_size()
+    }
+
     /// Takes over another ring: `resize` has the kernel move the waiting requests, and `map` makes what there
     /// is to see of the kernel's answer. If that fails nobody sees the ring any more.
     ///

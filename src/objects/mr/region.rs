@@ -34,7 +34,8 @@ pub(super) struct Region {
     pub(super) pd: RegionUse,
 }
 
-// SAFETY: the pointer is to memory that is `Send`, and is used by copies only.
+// SAFETY: the pointer is to memory that is `Send`. It is used for copies, and for the references that
+// `unsafe` functions lend by their callers' promise.
 unsafe impl Send for Region {}
 // SAFETY: shared references copy bytes in and out of memory that peers may change as well; tearing is
 // documented, and what they touch is never lent out without the caller's promise.

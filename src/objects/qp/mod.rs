@@ -111,8 +111,8 @@ impl From<Caps> for QpCap {
 #[derive(Clone, Debug)]
 pub struct QpBuilder<'a> {
     pd: &'a Pd,
-    send_cq: &'a Cq,
-    recv_cq: &'a Cq,
+    send_cq: &'a Arc<CqShared>,
+    recv_cq: &'a Arc<CqShared>,
     srq: Option<&'a Srq>,
     caps: Caps,
     signal_all: bool,
@@ -137,6 +137,11 @@ impl Pd {
 
     /// Starts the description of a queue pair whose sends and receives complete on `cq`.
     pub fn qp<'a>(&'a self, cq: &'a Cq) -> QpBuilder<'a> {
+        self.qp_on(cq.shared())
+    }
+
+    /// As [`Pd::qp`], for who has not the queue itself.
+    pub(crate) fn qp_on<'a>(&'a self, cq: &'a Arc<CqShared>) -> QpBuilder<'a> {
         QpBuilder {
             pd: self,
             send_cq: cq,
@@ -155,7 +160,7 @@ impl Pd {
 impl<'a> QpBuilder<'a> {
     /// Reports receives to a completion queue of their own.
     pub fn recv_cq(mut self, cq: &'a Cq) -> Self {
-        self.recv_cq = cq;
+        self.recv_cq = cq.shared();
         self
     }
 
@@ -373,10 +378,7 @@ impl<'a> QpBuilder<'a> {
             told: Mutex::new(None),
             pd,
             flight,
-            _cqs: [
-                Arc::clone(self.send_cq.shared()),
-                Arc::clone(self.recv_cq.shared()),
-            ],
+            _cqs: [Arc::clone(self.send_cq), Arc::clone(self.recv_cq)],
             _srq: self.srq.map(|srq| Arc::clone(srq.shared())),
         });
         Ok(Qp {

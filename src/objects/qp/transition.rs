@@ -17,26 +17,19 @@ pub(crate) struct Attributes {
 
 const NONE: QpAttrMask = QpAttrMask::empty();
 
-/// Attributes that every transition takes: the states themselves.
-const STATES: QpAttrMask = QpAttrMask::STATE.union(QpAttrMask::CUR_STATE);
-
 /// The attributes of the transition, or `None` if there is no such transition.
 pub(crate) fn attributes(transport: QpType, from: QpState, to: QpState) -> Option<Attributes> {
     let (required, optional) = match (from, to) {
+        (QpState::RESET, QpState::ERR) => return None,
         (_, QpState::RESET | QpState::ERR) => (NONE, NONE),
         (QpState::RESET, QpState::INIT) => (initial(transport), NONE),
         (QpState::INIT, QpState::INIT) => (NONE, initial(transport)),
         (QpState::INIT, QpState::RTR) => (to_receive(transport), to_receive_optional(transport)),
         (QpState::RTR, QpState::RTS) => (to_send(transport), to_send_optional(transport)),
-        (QpState::RTS, QpState::RTS) | (QpState::SQD, QpState::RTS) => {
-            (NONE, while_sending(transport))
-        }
-        (QpState::SQE, QpState::RTS)
-            if matches!(transport, QpType::UC | QpType::UD | QpType::DRIVER) =>
-        {
-            (NONE, after_send_error(transport))
-        }
-        (QpState::RTS, QpState::SQD) => (NONE, QpAttrMask::EN_SQD_ASYNC_NOTIFY),
+        (QpState::RTS, QpState::RTS) => (NONE, while_sending(transport)),
+        (QpState::SQD, QpState::RTS) => (NONE, to_send_again(transport)),
+        (QpState::SQE, QpState::RTS) => (NONE, after_send_error(transport)),
+        (QpState::RTS, QpState::SQD) => (NONE, to_drain(transport)),
         (QpState::SQD, QpState::SQD) => (NONE, while_drained(transport)),
         _ => return None,
     };
@@ -70,7 +63,7 @@ pub(crate) fn check(
     let Attributes { required, optional } =
         attributes(transport, from, to).ok_or(Refused::NoTransition)?;
     let missing = required.difference(given);
-    let superfluous = given.difference(required | optional | STATES);
+    let superfluous = given.difference(required | optional | QpAttrMask::STATE);
     if missing.is_empty() && superfluous.is_empty() {
         return Ok(());
     }
@@ -124,25 +117,44 @@ fn to_send(transport: QpType) -> QpAttrMask {
 /// A device's own datagrams are acknowledged, so a receiver that is not ready is tried again.
 fn to_send_optional(transport: QpType) -> QpAttrMask {
     match transport {
-        QpType::DRIVER => QpAttrMask::QKEY | QpAttrMask::RNR_RETRY,
+        QpType::DRIVER => while_sending(transport) | QpAttrMask::RNR_RETRY,
         _ => while_sending(transport),
     }
 }
 
 fn while_sending(transport: QpType) -> QpAttrMask {
-    let connected = QpAttrMask::ALT_PATH | QpAttrMask::ACCESS_FLAGS | QpAttrMask::PATH_MIG_STATE;
+    let connected = QpAttrMask::CUR_STATE
+        | QpAttrMask::ALT_PATH
+        | QpAttrMask::ACCESS_FLAGS
+        | QpAttrMask::PATH_MIG_STATE;
     match transport {
-        QpType::UD | QpType::DRIVER => QpAttrMask::QKEY,
-        QpType::RAW_PACKET => QpAttrMask::empty(),
+        QpType::UD | QpType::DRIVER => QpAttrMask::CUR_STATE | QpAttrMask::QKEY,
+        QpType::RAW_PACKET => QpAttrMask::RATE_LIMIT,
         QpType::UC | QpType::XRC_SEND => connected,
         _ => connected | QpAttrMask::MIN_RNR_TIMER,
     }
 }
 
+fn to_drain(transport: QpType) -> QpAttrMask {
+    match transport {
+        QpType::RAW_PACKET => NONE,
+        _ => QpAttrMask::EN_SQD_ASYNC_NOTIFY,
+    }
+}
+
+fn to_send_again(transport: QpType) -> QpAttrMask {
+    match transport {
+        QpType::RAW_PACKET => NONE,
+        _ => while_sending(transport),
+    }
+}
+
+/// Reliable queue pairs never come to this state. The kernel knows a way back all the same.
 fn after_send_error(transport: QpType) -> QpAttrMask {
     match transport {
-        QpType::UD | QpType::DRIVER => QpAttrMask::QKEY,
-        _ => QpAttrMask::ACCESS_FLAGS,
+        QpType::UD | QpType::DRIVER => QpAttrMask::CUR_STATE | QpAttrMask::QKEY,
+        QpType::UC => QpAttrMask::CUR_STATE | QpAttrMask::ACCESS_FLAGS,
+        _ => NONE,
     }
 }
 
@@ -198,69 +210,204 @@ mod tests {
         QpState::ERR,
     ];
 
+    const TRANSPORTS: [(&str, QpType); 7] = [
+        ("RC", QpType::RC),
+        ("UC", QpType::UC),
+        ("UD", QpType::UD),
+        ("SRD", QpType::DRIVER),
+        ("INI", QpType::XRC_SEND),
+        ("TGT", QpType::XRC_RECV),
+        ("RAW", QpType::RAW_PACKET),
+    ];
+
+    /// What the kernel's tables say of the transitions that take more than the state: which transports, what
+    /// is required, what is optional. A transport without a line takes the state alone.
+    const TABLE: &[(&str, &str, &str, &str)] = &[
+        ("RESET INIT", "UD SRD", "PKEY_INDEX PORT QKEY", ""),
+        ("RESET INIT", "RAW", "PORT", ""),
+        (
+            "RESET INIT",
+            "RC UC INI TGT",
+            "PKEY_INDEX PORT ACCESS_FLAGS",
+            "",
+        ),
+        ("INIT INIT", "UD SRD", "", "PKEY_INDEX PORT QKEY"),
+        ("INIT INIT", "RAW", "", "PORT"),
+        (
+            "INIT INIT",
+            "RC UC INI TGT",
+            "",
+            "PKEY_INDEX PORT ACCESS_FLAGS",
+        ),
+        ("INIT RTR", "UD SRD", "", "PKEY_INDEX QKEY"),
+        (
+            "INIT RTR",
+            "UC INI",
+            "AV PATH_MTU DEST_QPN RQ_PSN",
+            "ALT_PATH ACCESS_FLAGS PKEY_INDEX",
+        ),
+        (
+            "INIT RTR",
+            "RC TGT",
+            "AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+            "ALT_PATH ACCESS_FLAGS PKEY_INDEX",
+        ),
+        ("RTR RTS", "UD", "SQ_PSN", "CUR_STATE QKEY"),
+        ("RTR RTS", "SRD", "SQ_PSN", "CUR_STATE QKEY RNR_RETRY"),
+        ("RTR RTS", "RAW", "", "RATE_LIMIT"),
+        (
+            "RTR RTS",
+            "UC",
+            "SQ_PSN",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE",
+        ),
+        (
+            "RTR RTS",
+            "INI",
+            "TIMEOUT RETRY_CNT RNR_RETRY SQ_PSN MAX_QP_RD_ATOMIC",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE",
+        ),
+        (
+            "RTR RTS",
+            "RC",
+            "TIMEOUT RETRY_CNT RNR_RETRY SQ_PSN MAX_QP_RD_ATOMIC",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE MIN_RNR_TIMER",
+        ),
+        (
+            "RTR RTS",
+            "TGT",
+            "TIMEOUT SQ_PSN",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE MIN_RNR_TIMER",
+        ),
+        ("RTS RTS", "UD SRD", "", "CUR_STATE QKEY"),
+        ("RTS RTS", "RAW", "", "RATE_LIMIT"),
+        (
+            "RTS RTS",
+            "UC INI",
+            "",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE",
+        ),
+        (
+            "RTS RTS",
+            "RC TGT",
+            "",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE MIN_RNR_TIMER",
+        ),
+        ("RTS SQD", "RC UC UD SRD INI TGT", "", "EN_SQD_ASYNC_NOTIFY"),
+        ("SQD RTS", "UD SRD", "", "CUR_STATE QKEY"),
+        (
+            "SQD RTS",
+            "UC INI",
+            "",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE",
+        ),
+        (
+            "SQD RTS",
+            "RC TGT",
+            "",
+            "CUR_STATE ALT_PATH ACCESS_FLAGS PATH_MIG_STATE MIN_RNR_TIMER",
+        ),
+        ("SQD SQD", "UD SRD", "", "PKEY_INDEX QKEY"),
+        (
+            "SQD SQD",
+            "UC",
+            "",
+            "AV ALT_PATH ACCESS_FLAGS PKEY_INDEX PATH_MIG_STATE",
+        ),
+        (
+            "SQD SQD",
+            "RC",
+            "",
+            "PORT AV TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC MAX_DEST_RD_ATOMIC ALT_PATH \
+             ACCESS_FLAGS PKEY_INDEX MIN_RNR_TIMER PATH_MIG_STATE",
+        ),
+        (
+            "SQD SQD",
+            "INI",
+            "",
+            "PORT AV TIMEOUT RETRY_CNT RNR_RETRY MAX_QP_RD_ATOMIC ALT_PATH ACCESS_FLAGS \
+             PKEY_INDEX PATH_MIG_STATE",
+        ),
+        (
+            "SQD SQD",
+            "TGT",
+            "",
+            "PORT AV TIMEOUT MAX_DEST_RD_ATOMIC ALT_PATH ACCESS_FLAGS PKEY_INDEX MIN_RNR_TIMER \
+             PATH_MIG_STATE",
+        ),
+        ("SQE RTS", "UD SRD", "", "CUR_STATE QKEY"),
+        ("SQE RTS", "UC", "", "CUR_STATE ACCESS_FLAGS"),
+    ];
+
+    fn mask(names: &str) -> QpAttrMask {
+        names.split_whitespace().fold(NONE, |mask, name| {
+            mask | QpAttrMask::from_name(name).unwrap()
+        })
+    }
+
+    /// Which transitions there are, for every transport: to RESET and ERR, and those that the table has.
+    fn exists(from: QpState, to: QpState) -> bool {
+        match to {
+            QpState::RESET => true,
+            QpState::ERR => from != QpState::RESET,
+            _ => TABLE
+                .iter()
+                .any(|(states, ..)| *states == format!("{} {}", name(from), name(to))),
+        }
+    }
+
+    fn name(state: QpState) -> &'static str {
+        let names = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
+        names[STATES.iter().position(|of| *of == state).unwrap()]
+    }
+
+    /// Would catch any attribute of any transition that differs from the kernel's tables: `qp_state_table`,
+    /// and `srd_qp_state_table` for a device's own datagrams.
     #[test]
-    fn every_state_can_be_left_for_error_and_reset() {
-        for transport in [QpType::RC, QpType::UC, QpType::UD] {
+    fn transitions_are_those_of_the_kernel() {
+        for (called, transport) in TRANSPORTS {
             for from in STATES {
-                for to in [QpState::RESET, QpState::ERR] {
-                    assert_eq!(check(transport, from, to, QpAttrMask::STATE), Ok(()));
+                for to in STATES {
+                    let states = format!("{} {}", name(from), name(to));
+                    let line = TABLE.iter().find(|(of, transports, ..)| {
+                        *of == states && transports.split(' ').any(|it| it == called)
+                    });
+                    let (required, optional) =
+                        line.map_or((NONE, NONE), |line| (mask(line.2), mask(line.3)));
+                    let expected = exists(from, to).then_some(Attributes { required, optional });
+                    let ours = attributes(transport, from, to);
+                    assert_eq!(ours, expected, "{called} {states}");
                 }
             }
         }
     }
 
+    /// Would catch a check that lets something through besides what the table has.
     #[test]
-    fn states_cannot_be_skipped() {
-        for (from, to) in [
-            (QpState::RESET, QpState::RTR),
-            (QpState::INIT, QpState::RTS),
-            (QpState::ERR, QpState::RTS),
-        ] {
-            assert_eq!(
-                check(QpType::RC, from, to, QpAttrMask::STATE),
-                Err(Refused::NoTransition)
-            );
+    fn a_set_is_taken_if_it_has_what_is_required_and_nothing_unknown() {
+        for (_, transport) in TRANSPORTS {
+            for (from, to) in STATES.iter().flat_map(|from| STATES.map(|to| (*from, to))) {
+                let Some(Attributes { required, optional }) = attributes(transport, from, to)
+                else {
+                    let refused = check(transport, from, to, QpAttrMask::STATE);
+                    assert_eq!(refused, Err(Refused::NoTransition));
+                    continue;
+                };
+                for all in [required, required | optional] {
+                    assert_eq!(check(transport, from, to, all | QpAttrMask::STATE), Ok(()));
+                }
+                for bit in QpAttrMask::all()
+                    .iter()
+                    .filter(|bit| *bit != QpAttrMask::STATE)
+                {
+                    let (without, with) = (required.difference(bit), required | bit);
+                    let complete = without == required;
+                    assert_eq!(check(transport, from, to, without).is_ok(), complete);
+                    let known = (required | optional).contains(bit);
+                    assert_eq!(check(transport, from, to, with).is_ok(), known);
+                }
+            }
         }
-        assert!(attributes(QpType::RC, QpState::SQE, QpState::RTS).is_none());
-        assert!(attributes(QpType::UD, QpState::SQE, QpState::RTS).is_some());
-    }
-
-    /// Would catch a device's own datagrams that need a path, or lack the retries that datagrams have not.
-    #[test]
-    fn reliable_datagrams_take_no_path_and_retry() {
-        let steps = [
-            (
-                QpState::RESET,
-                QpState::INIT,
-                QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY,
-            ),
-            (QpState::INIT, QpState::RTR, NONE),
-            (
-                QpState::RTR,
-                QpState::RTS,
-                QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY,
-            ),
-            (QpState::SQE, QpState::RTS, NONE),
-        ];
-        for (from, to, given) in steps {
-            let given = given | QpAttrMask::STATE;
-            assert_eq!(check(QpType::DRIVER, from, to, given), Ok(()));
-        }
-        let given = QpAttrMask::STATE | QpAttrMask::SQ_PSN | QpAttrMask::RNR_RETRY;
-        assert!(check(QpType::UD, QpState::RTR, QpState::RTS, given).is_err());
-        let given = QpAttrMask::STATE | QpAttrMask::AV;
-        assert!(check(QpType::DRIVER, QpState::INIT, QpState::RTR, given).is_err());
-    }
-
-    #[test]
-    fn the_halves_of_xrc_take_what_is_theirs() {
-        let psn = QpAttrMask::STATE | QpAttrMask::SQ_PSN | QpAttrMask::TIMEOUT;
-        let (from, to) = (QpState::RTR, QpState::RTS);
-        assert_eq!(check(QpType::XRC_RECV, from, to, psn), Ok(()));
-        assert!(check(QpType::XRC_SEND, from, to, psn).is_err());
-        let port = QpAttrMask::STATE | QpAttrMask::PORT;
-        let (from, to) = (QpState::RESET, QpState::INIT);
-        assert_eq!(check(QpType::RAW_PACKET, from, to, port), Ok(()));
     }
 
     #[test]

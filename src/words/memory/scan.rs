@@ -10,8 +10,9 @@ use std::ptr::NonNull;
 /// The bytes are readable, and `start` is aligned to 4.
 pub(crate) unsafe fn has_word(start: NonNull<u8>, bytes: usize, word: u32) -> bool {
     let words = start.cast::<u32>();
-    // SAFETY: by this function's contract. Volatile: the memory is a device's, the kernel's or another
-    // thread's to write, and each word is read once.
+    // SAFETY: by this function's contract. Volatile: the memory is a device's or the kernel's to write, as
+    // well as another thread's that fills a slot; that is a race, but no value is made of a torn word, which
+    // is compared only, and each word is read once.
     (0..bytes / size_of::<u32>()).any(|at| unsafe { words.add(at).read_volatile() } == word)
 }
 

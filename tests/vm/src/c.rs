@@ -1,6 +1,7 @@
 //! C programs on rdma-core's library, which the guest's measurements and tests compare this project with.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
@@ -45,16 +46,21 @@ pub(crate) fn compile(
     Ok(())
 }
 
+/// The header of librdmacm. A program that includes it is linked to that library as well.
+const RDMACM: &str = "<rdma/rdma_cma.h>";
+
 /// Compiles a program that is linked to the libibverbs that the guest has, with further options.
 ///
 /// # Errors
-/// As of [`compile`].
+/// As of [`compile`], or if the source cannot be read.
 pub(crate) fn compile_with_libibverbs(
     source: &Path,
     program: &Path,
     tools: &Path,
     options: &[&str],
 ) -> Result<()> {
+    let text = fs::read(source).with_context(|| format!("reading {}", source.display()))?;
+    let rdmacm = String::from_utf8_lossy(&text).contains(RDMACM);
     compile(source, program, |command| {
         // Headers and library of the guest; a machine that has them itself has nothing there.
         let mut library = OsString::from("-L");
@@ -64,6 +70,7 @@ pub(crate) fn compile_with_libibverbs(
             .arg(tools.join("usr/include"))
             .arg(library)
             .args(["-Wl,--allow-shlib-undefined", "-libverbs"])
+            .args(rdmacm.then_some("-lrdmacm"))
             .args(options);
     })
 }

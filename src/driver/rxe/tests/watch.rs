@@ -140,6 +140,49 @@ fn what_was_before_a_reset_counts_no_longer() {
     assert!(cq.is_empty().unwrap());
 }
 
+/// Would catch a place that is not moved with what waits: completions of before a reset that count again in
+/// the new ring, and such of behind it that are forgotten.
+#[test]
+fn what_was_before_a_reset_stays_forgotten_in_another_ring() {
+    // How many of them have been taken before, and where the other ring begins.
+    for (taken, at) in [(0, 0), (1, 0), (2, 5), (6, 60), (7, 63)] {
+        let (work, completions) = (Memory::ring(8, 7), Memory::ring_at(32, LOG2, 29));
+        let mut queue = producer(&work, 8).unwrap();
+        let mut kernel = KernelConsumer::new(&work);
+        let mut reports = KernelProducer::new(&completions);
+        let mut cq = cq(&completions);
+        queue.heed(Watch::new(cq.shared(), QPN, false));
+        assert_eq!(run(&mut queue, &mut kernel), 7);
+        let failed = completion(QPN, WcOpcode::SEND, WcStatus::WR_FLUSH_ERR);
+        (0..7).for_each(|_| assert!(reports.put(failed)));
+        cq.shared().forget(QPN);
+        assert_eq!(run(&mut queue, &mut kernel), 7);
+        (0..3).for_each(|_| assert!(reports.put(send())));
+        let mut polled = cq.poll().unwrap();
+        assert_eq!(
+            std::iter::from_fn(|| polled.next()).take(taken).count(),
+            taken
+        );
+
+        let larger = Memory::ring_at(64, LOG2, at);
+        let mut moved = KernelProducer::new(&larger);
+        (taken..7).for_each(|_| assert!(moved.put(failed)));
+        (0..3).for_each(|_| assert!(moved.put(send())));
+        let ring = consumer(&larger, size_of::<Wc>()).unwrap();
+        cq.replace(ring, 63, None);
+        assert_eq!(run(&mut queue, &mut kernel), 4, "{taken} {at}");
+        for _ in taken..7 {
+            assert!(cq.poll().unwrap().next().is_some());
+            assert_eq!(run(&mut queue, &mut kernel), 4, "{taken} {at}");
+        }
+        for free in [5, 6, 7] {
+            assert!(cq.poll().unwrap().next().is_some());
+            assert_eq!(run(&mut queue, &mut kernel), free, "{taken} {at}");
+        }
+        assert!(cq.is_empty().unwrap());
+    }
+}
+
 /// Would catch a poller that looks closer ever after.
 #[test]
 fn a_poll_is_as_usual_once_all_is_forgotten() {

@@ -1,0 +1,123 @@
+//! A subscriber of the library's traces that makes queue pairs while it is told of a command.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use support::{Result, device, fail, test_without_leaks};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+use uverbs::aio::{Cq, Wait};
+use uverbs::{Caps, Pd, Rc};
+
+use crate::ground::Two;
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test_without_leaks(
+        "subscriber::it_makes_queue_pairs",
+        makes_queue_pairs,
+    )]
+}
+
+thread_local! {
+    /// Whether this thread is in the subscriber.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Makes a queue pair that reports to a completion queue, and drops it, whenever it is told something.
+struct Maker {
+    cq: Cq,
+    pd: Pd,
+    /// The verbs that it was told of.
+    told: Arc<Mutex<BTreeSet<String>>>,
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+impl Subscriber for Maker {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "uverbs::command"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        if INSIDE.replace(true) {
+            return;
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        let verb = text.0.split(':').next().unwrap_or_default().to_owned();
+        self.told.lock().unwrap().insert(verb);
+        drop(self.cq.create_qp::<Rc>(&self.pd, Caps::default()));
+        INSIDE.set(false);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Catches a lock of the completion queue that is held while a subscriber is told of a command: it never
+/// comes back if it makes or drops a queue pair there.
+fn makes_queue_pairs() -> Result {
+    let two = Two::new()?;
+    let cq = Cq::new(&two.context, 4 * 2 * 128)?;
+    let told = Arc::<Mutex<BTreeSet<String>>>::default();
+    let maker = Maker {
+        cq: cq.clone(),
+        pd: two.context.alloc_pd()?,
+        told: Arc::clone(&told),
+    };
+    tracing::subscriber::with_default(maker, || -> Result {
+        // It arms the queue before it sleeps.
+        let mut begun = false;
+        let later = poll_fn(|cx| {
+            if std::mem::replace(&mut begun, true) {
+                return Poll::Ready(());
+            }
+            let waker = cx.waker().clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                waker.wake();
+            });
+            Poll::Pending
+        });
+        cq.block_on_with(later, Wait::Park)?;
+        let qp = cq.create_qp::<Rc>(&two.pd, Caps::default())?;
+        drop(qp);
+        drop(cq.create_srq(&two.pd, 16)?);
+        Ok(())
+    })?;
+    let told = told.lock().unwrap();
+    let mut verbs = vec!["create_qp", "create_srq", "destroy_qp"];
+    // The adapter is armed by a store.
+    if device().is_rxe() {
+        verbs.push("req_notify_cq");
+    }
+    match verbs.iter().find(|verb| !told.contains(**verb)) {
+        None => Ok(()),
+        Some(verb) => fail(format!("nothing of {verb}, but of {told:?}")),
+    }
+}

@@ -1,0 +1,142 @@
+/*
+ * Connections by address (librdmacm): events that come of a step that the library takes itself.
+ */
+
+#include "check.h"
+
+#include <rdma/rdma_cma.h>
+
+/* The guest's first function has it. */
+#define ADDRESS "10.9.0.1"
+#define STEP_MS (WAIT_S * 1000)
+
+static struct rdma_cm_event *next(struct rdma_event_channel *channel)
+{
+	struct rdma_cm_event *event;
+
+	NEED(!rdma_get_cm_event(channel, &event));
+	return event;
+}
+
+static void need_event(struct rdma_event_channel *channel, enum rdma_cm_event_type kind)
+{
+	struct rdma_cm_event *event = next(channel);
+
+	if (event->event != kind) {
+		say("ends", "%s, not %s", rdma_event_str(event->event), rdma_event_str(kind));
+		exit(1);
+	}
+	NEED(!rdma_ack_cm_event(event));
+}
+
+static bool readable(struct rdma_event_channel *channel)
+{
+	struct pollfd asked = { .fd = channel->fd, .events = POLLIN };
+
+	return poll(&asked, 1, STEP_MS) == 1;
+}
+
+/* Gives an identifier a queue pair of the library's. */
+static void make_qp(struct rdma_cm_id *id)
+{
+	struct ibv_cq *cq = ibv_create_cq(id->verbs, 64, NULL, NULL, 0);
+	struct ibv_pd *pd = ibv_alloc_pd(id->verbs);
+	struct ibv_qp_init_attr attr;
+
+	NEED(cq && pd);
+	attr = basic(cq, IBV_QPT_RC);
+	NEED(!rdma_create_qp(id, pd, &attr));
+}
+
+static struct rdma_cm_id *listen_here(struct rdma_event_channel *channel, struct sockaddr_in *address)
+{
+	struct rdma_cm_id *id;
+
+	address->sin_family = AF_INET;
+	NEED(inet_pton(AF_INET, ADDRESS, &address->sin_addr) == 1);
+	NEED(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(id, (struct sockaddr *)address));
+	NEED(!rdma_listen(id, 1));
+	address->sin_port = rdma_get_src_port(id);
+	return id;
+}
+
+static struct rdma_conn_param shallow(void)
+{
+	return (struct rdma_conn_param) { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7 };
+}
+
+/* An identifier that has asked the listener for a connection. */
+static struct rdma_cm_id *ask(struct rdma_event_channel *channel, struct sockaddr_in *address)
+{
+	struct rdma_conn_param param = shallow();
+	struct rdma_cm_id *id;
+
+	NEED(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	NEED(!rdma_resolve_addr(id, NULL, (struct sockaddr *)address, STEP_MS));
+	need_event(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	NEED(!rdma_resolve_route(id, STEP_MS));
+	need_event(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	make_qp(id);
+	NEED(!rdma_connect(id, &param));
+	return id;
+}
+
+/* Accepts a request, and is gone before the peer has looked at that. */
+static void accept_and_go(struct rdma_event_channel *server, struct rdma_event_channel *client)
+{
+	struct rdma_conn_param param = shallow();
+	struct rdma_cm_event *event = next(server);
+	struct rdma_cm_id *id = event->id;
+
+	NEED(event->event == RDMA_CM_EVENT_CONNECT_REQUEST);
+	make_qp(id);
+	NEED(!rdma_accept(id, &param));
+	NEED(!rdma_ack_cm_event(event));
+	NEED(readable(client));
+	rdma_destroy_qp(id);
+	NEED(!rdma_destroy_id(id));
+	usleep(QUIET_MS * 1000);
+}
+
+/*
+ * The peer has accepted and is gone, so that the library cannot confirm. The program hears of that, but not of the farewell
+ * that follows, and the identifier ends although nobody has acknowledged the farewell.
+ */
+static void confirmation_fails(void)
+{
+	struct rdma_event_channel *server = rdma_create_event_channel();
+	struct rdma_event_channel *client = rdma_create_event_channel();
+	struct sockaddr_in address = {};
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id, *listener;
+	bool fails = false;
+
+	NEED(server && client);
+	listener = listen_here(server, &address);
+	/* Where the farewell is still on its way, the confirmation succeeds. */
+	for (int i = 0; i < 20 && !fails; i++) {
+		if (i)
+			NEED(!rdma_destroy_id(id));
+		id = ask(client, &address);
+		accept_and_go(server, client);
+		event = next(client);
+		fails = event->event != RDMA_CM_EVENT_ESTABLISHED;
+		if (fails)
+			say("event", "%s, %s", rdma_event_str(event->event), event->status < 0 ? "failed" : "well");
+		NEED(!rdma_ack_cm_event(event));
+		if (!fails)
+			rdma_destroy_qp(id);
+	}
+	NEED(fails);
+	NEED(readable(client));
+	NEED(!fcntl(client->fd, F_SETFL, O_NONBLOCK));
+	say_or_errno("the farewell", rdma_get_cm_event(client, &event));
+	rdma_destroy_qp(id);
+	say_or_errno("destroy", rdma_destroy_id(id));
+	say_or_errno("and the listener", rdma_destroy_id(listener));
+}
+
+MAIN(
+	{ "confirmation_fails", confirmation_fails },
+)

@@ -110,7 +110,7 @@ impl Hca {
             PortKind::InfiniBand => &FOR_INFINIBAND,
             PortKind::Roce => &[],
         };
-        FOR_MLX5.iter().chain(further).copied().collect()
+        FOR_MLX5.iter().chain(further).cloned().collect()
     }
 
     /// What its ports are.

@@ -12,6 +12,7 @@ use crate::guest::protocol::Network;
 use crate::guest::{Guest, Options};
 use crate::hca::Hca;
 use crate::klog;
+use crate::modules::Wanted;
 use crate::qemu::Accelerator;
 use crate::store::Store;
 use crate::suite;
@@ -31,6 +32,9 @@ pub(crate) struct Machine {
     /// Processors of the guest
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
+    /// Also load this module; efa, which stock kernels lack, is built first; may be repeated
+    #[arg(long = "module", value_name = "NAME")]
+    modules: Vec<String>,
 }
 
 /// What the guest's programs are compiled for.
@@ -121,6 +125,9 @@ impl Machine {
         network: Network,
     ) -> Result<(Parts, Options)> {
         let parts = fetch::parts(store, arch, kernel, self.qemu.as_deref())?;
+        let modules = self.modules.iter().map(|name| Wanted::named(name));
+        let modules: Vec<Wanted> = modules.collect();
+        let parts = parts.with_modules(store, &modules)?;
         let mut options = Options {
             accelerator: Accelerator::Tcg,
             memory: self.memory,
@@ -129,6 +136,7 @@ impl Machine {
             hca: None,
             agent: suite::agent(store, arch)?,
             without: None,
+            modules,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
         if options.accelerator == Accelerator::Icount {
@@ -153,6 +161,7 @@ impl Machine {
             guest: 0,
         };
         let (parts, mut options) = self.prepare(store, arch, kernel, network)?;
+        let parts = parts.with_modules(store, &hca.modules())?;
         options.hca = Some(hca);
         Ok((parts, options))
     }

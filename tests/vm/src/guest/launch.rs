@@ -169,13 +169,9 @@ impl Emulator {
         shared: Option<Adapter>,
     ) -> Result<Self> {
         let files = Files::new(store)?;
-        initramfs::write(
-            store,
-            parts,
-            &options.hca.as_ref().map(Hca::modules).unwrap_or_default(),
-            boot,
-            &files.initramfs(),
-        )?;
+        let mut further = options.hca.as_ref().map(Hca::modules).unwrap_or_default();
+        further.extend(options.modules.iter().cloned());
+        initramfs::write(store, parts, &further, boot, &files.initramfs())?;
         let mut machine = machine(
             parts,
             options,

@@ -76,6 +76,9 @@ impl Wanted {
     }
 }
 
+/// What the guest loads besides if it has an EFA: a module that is built.
+pub(crate) const FOR_EFA: [Wanted; 1] = [required("efa")];
+
 /// A module, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {

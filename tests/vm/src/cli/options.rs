@@ -64,8 +64,8 @@ pub(crate) struct Kernel {
 /// The guest's adapter.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Adapter {
-    /// An adapter made of software, with N functions, for the real mlx5 driver
-    #[arg(long, value_name = "connectx[=N][,roce]")]
+    /// An adapter made of software, with N functions, for the real driver (mlx5 or efa)
+    #[arg(long, value_name = "connectx[=N][,roce]|efa[=N]")]
     hca: Option<Hca>,
     /// Tell on standard error what the driver asks of the adapter
     #[arg(long, requires = "hca")]
@@ -74,12 +74,16 @@ pub(crate) struct Adapter {
     /// line
     #[arg(long, value_name = "FILE", requires = "hca")]
     hca_tap: Option<PathBuf>,
+    /// The order in which an EFA delivers and completes follows from this number
+    #[arg(long, value_name = "NUMBER", requires = "hca", default_value_t = 1)]
+    hca_seed: u64,
 }
 
 impl Adapter {
     /// What was asked for.
     pub(crate) fn wanted(&self) -> Option<Hca> {
         let hca = self.hca.clone()?;
+        let hca = hca.seeded(self.hca_seed);
         Some(hca.watched(self.hca_trace, self.hca_tap.clone()))
     }
 }

@@ -115,7 +115,7 @@ pub(super) struct Emulator {
 /// The adapter as one of its guests has it.
 #[derive(Clone, Debug)]
 struct Adapter {
-    model: Arc<connectx::Model>,
+    model: Arc<hca::Model>,
     /// The guest's number, counted from 0.
     guest: u16,
 }

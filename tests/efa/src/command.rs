@@ -161,7 +161,7 @@ fn create_qp(
         state: State::Reset,
         qkey: 0,
         psn: 0,
-        rnr_retry: 0,
+        rnr_retry: engine::ENDLESS,
         send,
         receive,
         send_ring: SendRing::new(send_depth, stride as usize),

@@ -40,8 +40,8 @@ const CHOICE: usize = 4;
 /// In how many pieces data are written at most, and bytes that are always written at once.
 const PIECES: usize = 16;
 const AT_ONCE: u64 = 128;
-/// The number of retries that means any number.
-const ENDLESS: u8 = 7;
+/// The number of retries that means any number. It holds for whom the driver sets none.
+pub(crate) const ENDLESS: u8 = 7;
 /// For whom there is no address handle.
 const UNKNOWN: u16 = 0xffff;
 

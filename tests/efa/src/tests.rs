@@ -478,6 +478,9 @@ fn mistakes_of_an_application_are_statuses() {
     ];
     for (status, request) in cases {
         let mut world = World::new(SRD);
+        let handle = world.made[0].handle.to_le_bytes();
+        // One retry when nobody is ready.
+        world.command(0, 2, &[(4, &[1 << 5]), (8, &handle), (29, &[1])]);
         let request = request(&world);
         world.post(&request);
         assert_eq!(world.status(), Some(status));

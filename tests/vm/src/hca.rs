@@ -30,6 +30,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub(crate) const ALL: [Self; 3] = [
+        Self::ConnectX(PortKind::InfiniBand),
+        Self::ConnectX(PortKind::Roce),
+        Self::Efa,
+    ];
+
     /// The start and the end of its name on the command line, between which the number of functions is.
     fn words(self) -> (&'static str, &'static str) {
         match self {
@@ -66,23 +73,19 @@ impl FromStr for Hca {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let kinds = [
-            Kind::ConnectX(PortKind::Roce),
-            Kind::ConnectX(PortKind::InfiniBand),
-            Kind::Efa,
-        ];
         let wrong = || format!("want connectx[=N][,roce] or efa[=N], N up to {MOST}");
-        let named = kinds.into_iter().find_map(|kind| {
-            let (start, end) = kind.words();
-            let count = text.strip_suffix(end)?.strip_prefix(start)?;
-            Some((kind, count))
-        });
-        let (kind, count) = named.ok_or_else(wrong)?;
-        let functions = match count.strip_prefix('=') {
-            Some(count) => Some(count.parse().map_err(|_| wrong())?),
-            None if count.is_empty() => None,
-            None => return Err(wrong()),
+        let (name, end) = match text.split_once(',') {
+            Some((name, _)) => (name, &text[name.len()..]),
+            None => (text, ""),
         };
+        let (name, functions) = match name.split_once('=') {
+            Some((name, count)) => (name, Some(count.parse().map_err(|_| wrong())?)),
+            None => (name, None),
+        };
+        let mut kinds = Kind::ALL.into_iter();
+        let kind = kinds
+            .find(|kind| kind.words() == (name, end))
+            .ok_or_else(wrong)?;
         if functions.is_some_and(|functions| !(1..=MOST).contains(&functions)) {
             return Err(wrong());
         }

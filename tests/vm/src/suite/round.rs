@@ -36,6 +36,7 @@ impl Place {
             Place::One => Ground::SoftRoce,
             Place::Two => Ground::TwoHosts,
             Place::Adapter(hca) if hca.guests() > 1 => Ground::Pair,
+            Place::Adapter(hca) if hca.kind() == Kind::Efa => Ground::Efa,
             Place::Adapter(_) => Ground::Adapter,
         }
     }

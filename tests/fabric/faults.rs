@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use serde_json::json;
 use support::peers::{free_port, listens, play};
 use support::wait::until_so;
-use support::{Control, Efa, Result, fail, test_on_efa};
+use support::{Control, Efa, Result, fail, is_full, run, skip, test_on_efa};
 
 use crate::newer::program;
 
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             unknown_peer,
         ),
         test_on_efa("faults::lost_messages_are_told", lost),
+        test_on_efa("faults::a_command_without_an_answer", no_answer),
     ]
 }
 
@@ -117,4 +118,33 @@ fn lost(efa: Efa) -> Result {
     let failed = fails(efa, "ib_send_bw -c SRD", "syndrom 0xd");
     control.ask("lose", json!({"function": 0, "on": false}))?;
     failed
+}
+
+/// Catches a model that a reset does not put right: after a command that is never answered the driver uses
+/// the device no more, until it is bound anew.
+fn no_answer(efa: Efa) -> Result {
+    const DRIVER: &str = "/sys/bus/pci/drivers/efa";
+    if !is_full() {
+        skip("the driver waits for 30 s: only with `--full`")?;
+    }
+    let (_, last) = efa.ends();
+    let function = fs::read_link(format!("/sys/class/infiniband/{last}/device"))?;
+    let function = function
+        .file_name()
+        .ok_or("no name of a function")?
+        .as_encoded_bytes();
+    let opens = || run(&format!("ibv_devinfo -d {last}"));
+    let mut control = Control::open()?;
+    let number = efa.functions.min(2) - 1;
+    let ask = json!({"function": number, "command": "ALLOC_UAR", "count": 1});
+    control.ask("ignore_command", ask)?;
+    for _ in 0..2 {
+        if opens().is_ok() {
+            fail("the device opens")?;
+        }
+    }
+    fs::write(format!("{DRIVER}/unbind"), function)?;
+    fs::write(format!("{DRIVER}/bind"), function)?;
+    until_so(LIMIT, "the device to be back", || Ok(opens().is_ok()))?;
+    measure(efa, "ib_send_lat -c SRD")?.map_err(Into::into)
 }

@@ -2,7 +2,7 @@
 
 use vfio_model::memory::Unmapped;
 
-use crate::command::{COMMANDS, Command};
+use crate::command::{COMMANDS, Call, Command};
 use crate::fields::{Fields, put};
 use crate::function::Function;
 
@@ -118,8 +118,7 @@ fn next(function: &mut Function) -> Result<(), Unmapped> {
     function
         .report
         .trace(|| format!("function {number}: {name} {:02x?}", &bytes[..]));
-    let mut answer = [0; ANSWER - ANSWER_HEADER];
-    let status = match command {
+    let done = match command {
         None => {
             function.violation(format_args!("there is no command {opcode}"));
             Err(Status::BadOpcode)
@@ -130,10 +129,10 @@ fn next(function: &mut Function) -> Result<(), Unmapped> {
                 Err(Status::Malformed)
             }
             Ok(()) if function.faults.failing.take(&opcode) => Err(Status::NoResources),
-            Ok(()) => execute(function, command, &bytes, &mut answer),
+            Ok(()) => execute(function, command, &bytes),
         },
     };
-    if let Err(status) = status {
+    if let Err(status) = done {
         function
             .report
             .trace(|| format!("function {number}: {name} fails: {status:?}"));
@@ -141,8 +140,11 @@ fn next(function: &mut Function) -> Result<(), Unmapped> {
     if function.faults.unanswered.take(&opcode) {
         return Ok(());
     }
-    let status = status.map_or_else(|status| status as u8, |()| 0);
-    self::answer(function, id, status, &answer)
+    let (status, own) = match done {
+        Ok(own) => (0, own),
+        Err(status) => (status as u8, [0; ANSWER - ANSWER_HEADER]),
+    };
+    answer(function, id, status, &own)
 }
 
 /// Bytes of a command before its own part: 4 in the short form, and in the long one a checksum and the part's
@@ -174,23 +176,20 @@ fn header(bytes: &[u8], phase: u8, command: &Command) -> Result<(), String> {
     fields.rest_is_zero()
 }
 
-/// Executes a command that has the right form so far. Its own part is checked when all of it that has a
-/// meaning was read.
-fn execute(
-    function: &mut Function,
-    command: &Command,
-    bytes: &[u8],
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let mut own = Fields::new(&bytes[header_length(bytes)..]);
-    let done = (command.handler)(function, &mut own, bytes[3], answer);
-    // Who has refused it may not have read it all.
-    if done.is_ok()
-        && let Err(wrong) = own.rest_is_zero()
-    {
+/// Executes a command that has the right form so far, and gives its answer. Its own part is checked when all
+/// of it that has a meaning was read.
+fn execute(function: &mut Function, command: &Command, bytes: &[u8]) -> Result<Answer, Status> {
+    let mut call = Call {
+        input: Fields::new(&bytes[header_length(bytes)..]),
+        flags: bytes[3],
+        answer: [0; ANSWER - ANSWER_HEADER],
+    };
+    // Who refuses it may not have read it all.
+    (command.handler)(function, &mut call)?;
+    if let Err(wrong) = call.input.rest_is_zero() {
         function.violation(format_args!("{}: {wrong}", command.name));
     }
-    done
+    Ok(call.answer)
 }
 
 /// Writes an answer, its phase last, and tells the driver.

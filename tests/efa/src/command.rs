@@ -13,8 +13,17 @@ use crate::qp::{
 use crate::server::{FIRST_OF_CQS, PAGE};
 use crate::{cq, engine};
 
-/// Executes a command: its own part, the flags before that, and what it answers.
-type Handler = fn(&mut Function, &mut Fields<'_>, u8, &mut Answer) -> Result<(), Status>;
+/// A command that is to be executed.
+pub(crate) struct Call<'a> {
+    /// Its own part.
+    pub(crate) input: Fields<'a>,
+    /// The flags before that.
+    pub(crate) flags: u8,
+    pub(crate) answer: Answer,
+}
+
+/// Executes a command.
+type Handler = fn(&mut Function, &mut Call<'_>) -> Result<(), Status>;
 
 /// A command.
 pub(crate) struct Command {
@@ -80,20 +89,15 @@ fn wrong<T>(function: &Function, text: impl std::fmt::Display) -> Result<T, Stat
     Err(Status::IllegalParameter)
 }
 
-fn create_qp(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let (pd, kind) = (command.u16(0), command.u8(2));
+fn create_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let (pd, kind) = (call.input.u16(0), call.input.u8(2));
     // Rings at virtual addresses (bits 0 and 1) are for drivers that have no rings of their own.
-    let (unsolicited, wide_ids) = (command.bit(3, 2), command.bit(3, 3));
-    let base = command.u64(12);
-    let (send_cqn, receive_cqn) = (command.u32(20), command.u32(24));
-    let (send_bytes, send_depth) = (command.u32(36), command.u32(40));
-    let (receive_bytes, receive_depth) = (command.u32(44), command.u32(48));
-    let (uar, _service_level) = (command.u16(52), command.u8(54));
+    let (unsolicited, wide_ids) = (call.input.bit(3, 2), call.input.bit(3, 3));
+    let base = call.input.u64(12);
+    let (send_cqn, receive_cqn) = (call.input.u32(20), call.input.u32(24));
+    let (send_bytes, send_depth) = (call.input.u32(36), call.input.u32(40));
+    let (receive_bytes, receive_depth) = (call.input.u32(44), call.input.u32(48));
+    let (uar, _service_level) = (call.input.u16(52), call.input.u8(54));
     let kind = match kind {
         1 => Kind::Ud,
         2 => Kind::Srd,
@@ -175,32 +179,31 @@ fn create_qp(
     let number = made.wrapping_mul(QUEUE_PAIRS as u16) | index as u16;
     function.objects.qps.get_mut(index)?.number = number;
     let page = index * PAGE as u32;
-    put(answer, 0, &(HANDLES + index).to_le_bytes());
-    put(answer, 4, &number.to_le_bytes());
-    put(answer, 8, &send.ring.to_le_bytes());
-    put(answer, 10, &receive.ring.to_le_bytes());
-    put(answer, 12, &(page + qp::SEND_DOORBELL as u32).to_le_bytes());
+    put(&mut call.answer, 0, &(HANDLES + index).to_le_bytes());
+    put(&mut call.answer, 4, &number.to_le_bytes());
+    put(&mut call.answer, 8, &send.ring.to_le_bytes());
+    put(&mut call.answer, 10, &receive.ring.to_le_bytes());
     put(
-        answer,
+        &mut call.answer,
+        12,
+        &(page + qp::SEND_DOORBELL as u32).to_le_bytes(),
+    );
+    put(
+        &mut call.answer,
         16,
         &(page + qp::RECEIVE_DOORBELL as u32).to_le_bytes(),
     );
     let ring = u64::from(index) * LLQ_ROOM + LLQ_START;
-    put(answer, 20, &(ring as u32).to_le_bytes());
+    put(&mut call.answer, 20, &(ring as u32).to_le_bytes());
     Ok(())
 }
 
-fn modify_qp(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let mask = command.bits32(0, 0x3f);
-    let index = handle(command, 4);
-    let (state, current) = (command.u32(8), command.u32(12));
-    let (qkey, psn) = (command.u32(16), command.u32(20));
-    let (drained, rnr_retry) = (command.u8(24), command.u8(25));
+fn modify_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let mask = call.input.bits32(0, 0x3f);
+    let index = handle(&mut call.input, 4);
+    let (state, current) = (call.input.u32(8), call.input.u32(12));
+    let (qkey, psn) = (call.input.u32(16), call.input.u32(20));
+    let (drained, rnr_retry) = (call.input.u8(24), call.input.u8(25));
     let queue_pair = function.objects.qps.get_mut(index)?;
     let has = |bit: u32| mask & 1 << bit != 0;
     let (Some(state), Some(current), 0..=1) = (State::of(state), State::of(current), drained)
@@ -235,49 +238,37 @@ fn modify_qp(
     Ok(())
 }
 
-fn query_qp(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let queue_pair = function.objects.qps.get(handle(command, 0))?;
-    put(answer, 0, &(queue_pair.state as u32).to_le_bytes());
-    put(answer, 4, &queue_pair.qkey.to_le_bytes());
-    put(answer, 8, &queue_pair.psn.to_le_bytes());
-    answer[13] = queue_pair.rnr_retry;
+fn query_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let queue_pair = function.objects.qps.get(handle(&mut call.input, 0))?;
+    put(
+        &mut call.answer,
+        0,
+        &(queue_pair.state as u32).to_le_bytes(),
+    );
+    put(&mut call.answer, 4, &queue_pair.qkey.to_le_bytes());
+    put(&mut call.answer, 8, &queue_pair.psn.to_le_bytes());
+    call.answer[13] = queue_pair.rnr_retry;
     Ok(())
 }
 
-fn destroy_qp(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    function.objects.qps.remove(handle(command, 0)).map(drop)
+fn destroy_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    function
+        .objects
+        .qps
+        .remove(handle(&mut call.input, 0))
+        .map(drop)
 }
 
-fn create_ah(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let (gid, pd) = (command.bytes(0), command.u16(16));
+fn create_ah(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let (gid, pd) = (call.input.bytes(0), call.input.u16(16));
     function.objects.pds.get(pd.into())?;
     let number = function.objects.ahs.insert(AddressHandle { gid, pd })?;
-    put(answer, 0, &(number as u16).to_le_bytes());
+    put(&mut call.answer, 0, &(number as u16).to_le_bytes());
     Ok(())
 }
 
-fn destroy_ah(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let (number, pd) = (command.u16(0), command.u16(2));
+fn destroy_ah(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let (number, pd) = (call.input.u16(0), call.input.u16(2));
     if function.objects.ahs.get(number.into())?.pd != pd {
         return wrong(
             function,
@@ -287,44 +278,29 @@ fn destroy_ah(
     function.objects.ahs.remove(number.into()).map(drop)
 }
 
-fn reg_mr(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    flags: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let number = mr::register(function, command, flags)?;
-    put(answer, 0, &mr::lkey(number).to_le_bytes());
-    put(answer, 4, &mr::rkey(number).to_le_bytes());
+fn reg_mr(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let number = mr::register(function, &mut call.input, call.flags)?;
+    put(&mut call.answer, 0, &mr::lkey(number).to_le_bytes());
+    put(&mut call.answer, 4, &mr::rkey(number).to_le_bytes());
     // Interconnects: for receives and READs, and none is told for WRITEs.
-    put(answer, 8, &[0b011, 1, 2, 0]);
+    put(&mut call.answer, 8, &[0b011, 1, 2, 0]);
     Ok(())
 }
 
-fn dereg_mr(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let key = command.u32(0);
+fn dereg_mr(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let key = call.input.u32(0);
     if mr::lkey(key >> 4) != key {
         return wrong(function, format_args!("{key:#x} is no key for local use"));
     }
     function.objects.regions.remove(key >> 4).map(drop)
 }
 
-fn create_cq(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let has_events = command.bit(0, 5);
-    let (words, with_source) = (command.bits8(1, 0x1f), command.bit(1, 5));
-    let wide_ids = command.bit(1, 6);
-    let (depth, eqn, base) = (command.u16(2), command.u16(4), command.address(8));
-    let (rings, uar) = (command.u16(20), command.u16(22));
+fn create_cq(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let has_events = call.input.bit(0, 5);
+    let (words, with_source) = (call.input.bits8(1, 0x1f), call.input.bit(1, 5));
+    let wide_ids = call.input.bit(1, 6);
+    let (depth, eqn, base) = (call.input.u16(2), call.input.u16(4), call.input.address(8));
+    let (rings, uar) = (call.input.u16(20), call.input.u16(22));
     function.objects.uars.get(uar.into())?;
     if !depth.is_power_of_two()
         || u32::from(depth) > MAX_CQ_DEPTH
@@ -349,22 +325,17 @@ fn create_cq(
     queue.with_source = with_source;
     queue.wide_ids = wide_ids;
     let number = function.objects.cqs.insert(queue)?;
-    put(answer, 0, &(number as u16).to_le_bytes());
-    put(answer, 2, &depth.to_le_bytes());
+    put(&mut call.answer, 0, &(number as u16).to_le_bytes());
+    put(&mut call.answer, 2, &depth.to_le_bytes());
     let doorbell = FIRST_OF_CQS + u64::from(number) * PAGE + cq::DOORBELL;
-    put(answer, 4, &(doorbell as u32).to_le_bytes());
+    put(&mut call.answer, 4, &(doorbell as u32).to_le_bytes());
     // The doorbell is there.
-    put(answer, 8, &1_u32.to_le_bytes());
+    put(&mut call.answer, 8, &1_u32.to_le_bytes());
     Ok(())
 }
 
-fn destroy_cq(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let number = u32::from(command.u16(0));
+fn destroy_cq(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let number = u32::from(call.input.u16(0));
     let mut users = function.objects.qps.values();
     if users.any(|queue_pair| [queue_pair.send.cqn, queue_pair.receive.cqn].contains(&number)) {
         return Err(Status::Busy);
@@ -376,26 +347,16 @@ fn destroy_cq(
 const FEATURE: usize = 13;
 const VALUE: usize = 16;
 
-fn get_feature(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    feature::get(function, command.u8(FEATURE), answer)
+fn get_feature(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    feature::get(function, call.input.u8(FEATURE), &mut call.answer)
 }
 
-fn set_feature(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    flags: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
+fn set_feature(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
     /// Bytes of what a host tells of itself.
     const HOST: u32 = 0xc4;
-    match command.u8(FEATURE) {
+    match call.input.u8(FEATURE) {
         feature::ASYNC_EVENTS => {
-            let groups = command.u32(VALUE + 4);
+            let groups = call.input.u32(VALUE + 4);
             if groups & !GROUPS != 0 {
                 return wrong(
                     function,
@@ -405,9 +366,9 @@ fn set_feature(
             function.objects.events.enabled = groups;
         }
         feature::HOST => {
-            let (length, address) = (command.u32(0), command.address(4));
+            let (length, address) = (call.input.u32(0), call.input.address(4));
             let read = function.memory.read(address, &mut vec![0; length as usize]);
-            if flags & mr::LIST == 0 || length > 2 * HOST || read.is_err() {
+            if call.flags & mr::LIST == 0 || length > 2 * HOST || read.is_err() {
                 return wrong(
                     function,
                     format_args!("{length} bytes about the host at {address:#x}"),
@@ -419,15 +380,10 @@ fn set_feature(
     Ok(())
 }
 
-fn get_stats(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let (kind, scope) = (command.u8(12), command.u8(13));
+fn get_stats(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let (kind, scope) = (call.input.u8(12), call.input.u8(13));
     // Of all queues: the number of one means nothing.
-    command.u16(14);
+    call.input.u16(14);
     if scope != 0 {
         return Err(Status::IllegalParameter);
     }
@@ -471,29 +427,19 @@ fn get_stats(
         }
     };
     for (index, number) in numbers.iter().enumerate() {
-        put(answer, 8 * index, &number.to_le_bytes());
+        put(&mut call.answer, 8 * index, &number.to_le_bytes());
     }
     Ok(())
 }
 
-fn alloc_pd(
-    function: &mut Function,
-    _: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
+fn alloc_pd(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
     let number = function.objects.pds.insert(())?;
-    put(answer, 0, &(number as u16).to_le_bytes());
+    put(&mut call.answer, 0, &(number as u16).to_le_bytes());
     Ok(())
 }
 
-fn dealloc_pd(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let number = command.u16(0);
+fn dealloc_pd(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let number = call.input.u16(0);
     let objects = &mut function.objects;
     if objects.ahs.values().any(|handle| handle.pd == number)
         || objects.regions.values().any(|region| region.pd == number)
@@ -507,24 +453,14 @@ fn dealloc_pd(
     objects.pds.remove(number.into())
 }
 
-fn alloc_uar(
-    function: &mut Function,
-    _: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
+fn alloc_uar(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
     let number = function.objects.uars.insert(())?;
-    put(answer, 0, &(number as u16).to_le_bytes());
+    put(&mut call.answer, 0, &(number as u16).to_le_bytes());
     Ok(())
 }
 
-fn dealloc_uar(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let number = command.u16(0);
+fn dealloc_uar(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let number = call.input.u16(0);
     let objects = &mut function.objects;
     if objects
         .qps
@@ -536,14 +472,13 @@ fn dealloc_uar(
     objects.uars.remove(number.into())
 }
 
-fn create_eq(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    answer: &mut Answer,
-) -> Result<(), Status> {
-    let (depth, vector) = (command.u16(0), command.u8(2));
-    let (words, base, events) = (command.bits8(3, 0x1f), command.address(4), command.u32(12));
+fn create_eq(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let (depth, vector) = (call.input.u16(0), call.input.u8(2));
+    let (words, base, events) = (
+        call.input.bits8(3, 0x1f),
+        call.input.address(4),
+        call.input.u32(12),
+    );
     if !depth.is_power_of_two()
         || u32::from(depth) > feature::EQ_DEPTH
         || u64::from(words) * 4 != ENTRY
@@ -561,17 +496,12 @@ fn create_eq(
         events: 0,
         is_armed: false,
     })?;
-    put(answer, 0, &(number as u16).to_le_bytes());
+    put(&mut call.answer, 0, &(number as u16).to_le_bytes());
     Ok(())
 }
 
-fn destroy_eq(
-    function: &mut Function,
-    command: &mut Fields<'_>,
-    _: u8,
-    _: &mut Answer,
-) -> Result<(), Status> {
-    let number = u32::from(command.u16(0));
+fn destroy_eq(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
+    let number = u32::from(call.input.u16(0));
     let mut users = function.objects.cqs.values();
     if users.any(|queue| queue.eqn == Some(number)) {
         return Err(Status::Busy);

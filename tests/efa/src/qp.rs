@@ -267,7 +267,7 @@ fn take_requests(function: &mut Function, index: u32, value: u32) -> Result<usiz
         let state = queue_pair.state;
         return Err(format!("it is rung in state {state:?}"));
     }
-    let stored = std::mem::take(&mut ring.stored);
+    let mut stored = std::mem::take(&mut ring.stored);
     let blocks = (stored.len() * WORD).div_ceil(64);
     let mut wrong = Vec::new();
     if limits.batch != 0 && blocks > limits.batch.into() {
@@ -286,7 +286,8 @@ fn take_requests(function: &mut Function, index: u32, value: u32) -> Result<usiz
         ring.taken = ring.taken.wrapping_add(1);
         let place = slot * ring.stride..(slot + 1) * ring.stride;
         let bytes = &ring.bytes[place.clone()];
-        if place.step_by(WORD).any(|word| !stored.contains(&word)) {
+        let words = place.step_by(WORD).map(|word| stored.remove(&word));
+        if words.filter(|was_stored| !was_stored).count() > 0 {
             wrong.push(format!("the request in slot {slot} was not stored whole"));
         }
         let request = wqe::decode(bytes, (round % 2) as u8, wide_ids);
@@ -313,6 +314,11 @@ fn take_requests(function: &mut Function, index: u32, value: u32) -> Result<usiz
                 }));
             }
         }
+    }
+    if let Some(word) = stored.first() {
+        wrong.push(format!(
+            "the doorbell does not tell of what was stored at {word:#x}"
+        ));
     }
     for wrong in wrong {
         function.violation(format_args!("send queue {index}: {wrong}"));

@@ -570,6 +570,15 @@ fn each_rule_of_a_send_ring_is_checked() {
         "{said:?}"
     );
 
+    // One more is stored than is told of.
+    let mut world = World::new(SRD);
+    for _ in 0..2 {
+        let request = world.send(&[]);
+        world.store(&request);
+    }
+    world.ring_queue(0, SEND_DOORBELL, 1);
+    world.assert_broken("the doorbell does not tell of what was stored at 0x40");
+
     let mut world = World::new(SRD);
     world.state().functions[0].faults.stalled = true;
     for _ in 0..2 {

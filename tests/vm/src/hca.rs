@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::UNIX_EPOCH;
 
 use anyhow::{Context, Result};
 use connectx::PortKind;
@@ -111,7 +112,7 @@ impl Hca {
             functions: None,
             trace: false,
             tap: None,
-            seed: 0,
+            seed: u64::from(UNIX_EPOCH.elapsed().unwrap_or_default().subsec_nanos()),
             guests: 1,
         }
     }
@@ -156,6 +157,11 @@ impl Hca {
     /// What it is.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// What its order follows from, if it keeps none by itself.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        (self.kind == Kind::Efa).then_some(self.seed)
     }
 
     /// What it is in a word: of a ConnectX its ports.

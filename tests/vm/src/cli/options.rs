@@ -74,16 +74,20 @@ pub(crate) struct Adapter {
     /// line
     #[arg(long, value_name = "FILE", requires = "hca")]
     hca_tap: Option<PathBuf>,
-    /// The order in which an EFA delivers and completes follows from this number
-    #[arg(long, value_name = "NUMBER", requires = "hca", default_value_t = 1)]
-    hca_seed: u64,
+    /// The order in which an EFA delivers and completes follows from this number; another one in each run if
+    /// it is not given
+    #[arg(long, value_name = "NUMBER", requires = "hca")]
+    hca_seed: Option<u64>,
 }
 
 impl Adapter {
     /// What was asked for.
     pub(crate) fn wanted(&self) -> Option<Hca> {
         let hca = self.hca.clone()?;
-        let hca = hca.seeded(self.hca_seed);
+        let hca = match self.hca_seed {
+            Some(seed) => hca.seeded(seed),
+            None => hca,
+        };
         Some(hca.watched(self.hca_trace, self.hca_tap.clone()))
     }
 }

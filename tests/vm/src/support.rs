@@ -14,7 +14,8 @@ for a reason below the table. The last column names the tests that show it, all 
 `verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`.
 
 Both mlx5 columns are the kernel's real mlx5 driver over a
-[ConnectX modelled in software](../tests/connectx/README.md): none of it has run on real hardware.
+[ConnectX modelled in software](../tests/connectx/README.md): none of it has run on real hardware. The library
+has no driver for the [EFA modelled in software](../tests/efa/README.md) yet, which has a column already.
 ";
 
 /// Text that comes after the table.

@@ -6,7 +6,7 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::device::settle;
 use crate::outcome::Skip;
-use crate::{Hca, Objects, Result};
+use crate::{Efa, Hca, Objects, Result};
 
 /// A test with its name. Outside the guest it is ignored: only there may a test make and break devices.
 pub fn test(name: impl Into<String>, run: impl FnOnce() -> Result + Send + 'static) -> Trial {
@@ -42,6 +42,19 @@ pub fn test_on_adapter(
         Some(hca) => verdict(run(hca)),
         None => Ok(Completion::ignored_with(
             "no adapter here: run `cargo vm test --hca connectx`",
+        )),
+    })
+}
+
+/// A test of the EFA made of software. Where there is none it is ignored.
+pub fn test_on_efa(
+    name: impl Into<String>,
+    run: impl FnOnce(Efa) -> Result + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || match Efa::of_guest() {
+        Some(efa) => verdict(run(efa)),
+        None => Ok(Completion::ignored_with(
+            "no EFA here: run `cargo vm test --hca efa`",
         )),
     })
 }

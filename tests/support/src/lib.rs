@@ -3,8 +3,9 @@
 //!
 //! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values
 //!   and of time.
-//! * [`mod@device`], [`own_device`], [`wire`], [`hca`], [`control`]: the device under test, and others. Where
-//!   devices differ by right, a test asks [`device::Device`], so that each difference is told in one place.
+//! * [`mod@device`], [`own_device`], [`wire`], [`hca`], [`efa`], [`control`]: the device under test, and
+//!   others. Where devices differ by right, a test asks [`device::Device`], so that each difference is told
+//!   in one place.
 //! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]:
 //!   completions as values.
 //! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
@@ -17,6 +18,7 @@ pub mod check;
 pub mod completion;
 pub mod control;
 pub mod device;
+pub mod efa;
 pub mod exchange;
 pub mod harness;
 pub mod hca;
@@ -40,8 +42,11 @@ pub use check::{same, says};
 pub use completion::{Wc, completion, completions, nothing};
 pub use control::Control;
 pub use device::{Device, device, has, kernel, open, own_path};
+pub use efa::Efa;
 pub use exchange::Exchange;
-pub use harness::{is_full, is_sanitized, run_all, test, test_on_adapter, test_without_leaks};
+pub use harness::{
+    is_full, is_sanitized, run_all, test, test_on_adapter, test_on_efa, test_without_leaks,
+};
 pub use hca::Hca;
 pub use objects::Objects;
 pub use outcome::{Result, fail, only_on_rxe, skip};

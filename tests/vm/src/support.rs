@@ -14,7 +14,8 @@ for a reason below the table. The last column names the tests that show it, all 
 `verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`.
 
 Both mlx5 columns are the kernel's real mlx5 driver over a
-[ConnectX modelled in software](../tests/connectx/README.md): none of it has run on real hardware.
+[ConnectX modelled in software](../tests/connectx/README.md): none of it has run on real hardware. The library
+has no driver for the [EFA modelled in software](../tests/efa/README.md) yet, which has a column already.
 ";
 
 /// Text that comes after the table.
@@ -215,7 +216,8 @@ pub(crate) fn page(record: &Record) -> String {
     let _ = write!(
         text,
         "\nThe kernels are Linux {}.\n\n\
-         | capability | soft-RoCE | mlx5, InfiniBand | mlx5, RoCE | shown by |\n|---|---|---|---|---|\n",
+         | capability | soft-RoCE | mlx5, InfiniBand | mlx5, RoCE | EFA | shown by |\n\
+         |---|---|---|---|---|---|\n",
         kernels.join(", ")
     );
     for (capability, tests) in CAPABILITIES {

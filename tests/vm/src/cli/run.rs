@@ -13,6 +13,7 @@ use super::{EXIT_RUNNER_FAILED, EXIT_TIMED_OUT};
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Network, Spec};
 use crate::guest::{self, Guest, Input, Options, Outcome, Stream};
+use crate::hca::Hca;
 use crate::store::Store;
 
 /// Run a command of the host in a guest, and end with its status
@@ -116,6 +117,11 @@ impl Run {
                 self.timeout.unwrap_or_default(),
                 guest.console()
             );
+        }
+        if let Some(seed) = options.hca.as_ref().and_then(Hca::seed)
+            && outcome != Outcome::Ended(Ending::Exited(0))
+        {
+            eprintln!("vm: the order of things was that of --hca-seed {seed}");
         }
         let clean = options::shut_down(guest)? && second_clean;
         Ok(if clean {

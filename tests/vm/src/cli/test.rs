@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use connectx::PortKind;
 
 use super::c_abi;
 use super::options::{Adapter, Architecture, Machine};
@@ -30,14 +29,14 @@ use crate::support;
 /// What is known of where tests run, in the workspace.
 const RECORD: &str = "docs/support.txt";
 
-/// Run the tests: those of the host, and those of the guest on three kernels and three devices
+/// Run the tests: those of the host, and those of the guest on three kernels and four devices
 ///
 /// The last line is `N passed, N failed, N skipped`, over everything. A skipped test says why. The guest's
 /// tests are the programs that [package.metadata.vm] in Cargo.toml lists, and what a kernel has to complain
 /// about in its log is a failure too. Without options and names each test of the guest runs once on each
 /// kernel and at least once on each device (soft-RoCE, an adapter with InfiniBand ports, one with RoCE
-/// ports), and a few run on arm64 as well; with --full, a name, --kernel, --hca or --no-hca, it runs on all
-/// kernels and devices that these leave. N of --hca is 2 if it is not given.
+/// ports, an EFA), and a few run on arm64 as well; with --full, a name, --kernel, --hca or --no-hca, it runs
+/// on all kernels and devices that these leave. N of --hca is 2 if it is not given.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm test\n  cargo vm test mr::\n  cargo vm test --kernel 6.1 --no-hca mr::\n  cargo vm test --hca connectx,roce --kernel latest\n  \
@@ -137,6 +136,14 @@ impl Test {
             fetch::full_tools(&store)?;
         }
         let (kernels, rounds, absent) = self.plan(&store, &suites, &record)?;
+        if !self.list
+            && rounds
+                .iter()
+                .any(|round| round.place.ground() == Ground::Efa)
+        {
+            // This machine's perftest knows less of an EFA.
+            fetch::newer_programs(&store)?;
+        }
         if self.list {
             print!("{}", listed(&kernels, &rounds));
             return Ok(ExitCode::SUCCESS);
@@ -276,7 +283,7 @@ impl Test {
                 _ if all => 0..kernels,
                 Device::SoftRoce => 0..1,
                 Device::Roce => kernels - 1..kernels,
-                Device::InfiniBand => 0..0,
+                Device::InfiniBand | Device::Efa => 0..0,
             };
             rounds.extend(its.map(|kernel| Round {
                 place: place.clone(),
@@ -293,16 +300,18 @@ impl Test {
         let adapters = match self.adapter.wanted() {
             Some(hca) => vec![hca.or_functions(hca::FOR_TESTS)],
             None if self.no_hca => Vec::new(),
-            None => [PortKind::InfiniBand, PortKind::Roce]
-                .map(Hca::for_tests)
-                .to_vec(),
+            None => hca::Kind::ALL.map(Hca::for_tests).to_vec(),
         };
         let mut places = match self.adapter.wanted() {
             Some(_) => Vec::new(),
             None => vec![Place::One, Place::Two],
         };
         places.extend(adapters.iter().cloned().map(Place::Adapter));
-        let shared = adapters.into_iter().map(|hca| hca.shared_by(2));
+        // Between two guests with an EFA there is no network for programs to find each other.
+        let shared = adapters
+            .into_iter()
+            .filter(|hca| hca.kind() != hca::Kind::Efa);
+        let shared = shared.map(|hca| hca.shared_by(2));
         places.extend(shared.map(Place::Adapter));
         places
     }

@@ -50,6 +50,8 @@ pub(crate) enum Ground {
     TwoHosts,
     /// An adapter with the driver mlx5.
     Adapter,
+    /// An adapter with the driver efa.
+    Efa,
     /// An adapter that two guests share.
     Pair,
 }
@@ -397,8 +399,9 @@ fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {
         (Ground::SoftRoce, Kind::Example) => &suite.examples,
         (Ground::TwoHosts, Kind::Tests) => &suite.two_hosts_tests,
         (Ground::Adapter, Kind::Tests) => &suite.hca_tests,
+        (Ground::Efa, Kind::Tests) => &suite.efa_tests,
         (Ground::Pair, Kind::Tests) => &suite.pair_tests,
-        (Ground::TwoHosts | Ground::Adapter | Ground::Pair, Kind::Example) => &[],
+        (_, Kind::Example) => &[],
     }
 }
 

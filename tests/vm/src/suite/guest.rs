@@ -15,6 +15,7 @@ use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Spec};
 use crate::guest::{self, Guest, Options, Outcome};
+use crate::hca::Hca;
 use crate::klog;
 use crate::results::{self, Group, Verdict};
 use crate::store::Store;
@@ -66,8 +67,10 @@ pub(crate) fn run(
         deaths: 0,
         group,
     };
+    let seed = options.hca.as_ref().and_then(Hca::seed);
+    let seed = seed.map_or_else(String::new, |seed| format!(", --hca-seed {seed}"));
     println!(
-        "\n{} ({:?})",
+        "\n{} ({:?}{seed})",
         name(&parts.kernel.release, &round.place),
         options.accelerator
     );
@@ -86,9 +89,9 @@ pub(crate) fn name(kernel: &str, place: &Place) -> String {
         Place::One => format!("Linux {kernel}"),
         Place::Two => format!("Linux {kernel}, two hosts"),
         Place::Adapter(hca) if hca.guests() > 1 => {
-            format!("Linux {kernel}, {}, two guests", hca.port_name())
+            format!("Linux {kernel}, {}, two guests", hca.kind_name())
         }
-        Place::Adapter(hca) => format!("Linux {kernel}, {}", hca.port_name()),
+        Place::Adapter(hca) => format!("Linux {kernel}, {}", hca.kind_name()),
     }
 }
 

@@ -181,6 +181,7 @@ mod tests {
             tests: vec!["verbs".to_owned()],
             two_hosts_tests: Vec::new(),
             hca_tests: vec!["adapter".to_owned()],
+            efa_tests: Vec::new(),
             pair_tests: Vec::new(),
             c_programs: Vec::new(),
             arm64_tests: Vec::new(),

@@ -16,6 +16,8 @@ pub(crate) struct Suite {
     pub(crate) two_hosts_tests: Vec<String>,
     /// Integration tests for a guest that has the adapter instead of soft-RoCE.
     pub(crate) hca_tests: Vec<String>,
+    /// Integration tests for a guest that has the EFA.
+    pub(crate) efa_tests: Vec<String>,
     /// Integration tests that run in two guests at a time, which share an adapter.
     pub(crate) pair_tests: Vec<String>,
     /// C programs on libibverbs that tests run, as paths of their sources in the directory.
@@ -39,6 +41,7 @@ impl Suite {
             tests: kept(&self.tests),
             two_hosts_tests: Vec::new(),
             hca_tests: kept(&self.hca_tests),
+            efa_tests: Vec::new(),
             pair_tests: Vec::new(),
             c_programs: Vec::new(),
             examples: Vec::new(),
@@ -62,6 +65,7 @@ impl Suite {
             &self.tests,
             &self.two_hosts_tests,
             &self.hca_tests,
+            &self.efa_tests,
             &self.pair_tests,
         ];
         lists.into_iter().flatten().any(|test| test == name)
@@ -75,6 +79,7 @@ struct Table {
     guest_tests: Vec<String>,
     guest_tests_on_two_hosts: Vec<String>,
     hca_tests: Vec<String>,
+    efa_tests: Vec<String>,
     pair_tests: Vec<String>,
     c_programs: Vec<String>,
     guest_examples: Vec<String>,
@@ -110,6 +115,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
             tests: table.guest_tests,
             two_hosts_tests: table.guest_tests_on_two_hosts,
             hca_tests: table.hca_tests,
+            efa_tests: table.efa_tests,
             pair_tests: table.pair_tests,
             c_programs: table.c_programs,
             examples: table.guest_examples,

@@ -1,0 +1,16 @@
+//! The EFA made of software (`tests/efa`) against programs that this project did not write: rdma-core's and
+//! libfabric's, with rdma-core's own libefa, on the kernel's own efa driver. What holds here is ground that
+//! this library's driver can stand on.
+//!
+//! The programs are those of Debian 13, which know more of an EFA than those of Debian 12. They are started
+//! by their own loader.
+
+mod faults;
+mod newer;
+mod programs;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    support::run_all([programs::tests(), faults::tests()])
+}

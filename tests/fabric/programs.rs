@@ -1,0 +1,126 @@
+//! rdma-core's and libfabric's programs between two functions: each operation, with polling and with events.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use support::peers::{free_port, listens, play};
+use support::{Efa, Result, kernel, run, skip, test_on_efa};
+
+use crate::newer::program;
+
+/// A run: the test's name, the command without what all have, and whether it needs a kernel that has WRITE.
+const RUNS: [(&str, &str, bool); 13] = [
+    ("send", "ib_send_lat -c SRD -s 64", false),
+    ("send_inline", "ib_send_lat -c SRD -s 32 -I 32", false),
+    ("send_events", "ib_send_bw -c SRD -s 64 -e", false),
+    ("send_both_ways", "ib_send_bw -c SRD -s 8192 -b", false),
+    ("send_queue_pairs", "ib_send_bw -c SRD -s 64 -q 4", false),
+    ("send_list", "ib_send_bw -c SRD -s 64 -l 4", false),
+    ("read", "ib_read_bw -c SRD -s 65536", false),
+    ("read_events", "ib_read_bw -c SRD -s 64 -e", false),
+    ("write", "ib_write_bw -c SRD -s 65536", true),
+    ("write_both_ways", "ib_write_bw -c SRD -s 64 -b", true),
+    (
+        "write_imm",
+        "ib_write_bw -c SRD -s 64 --write_with_imm",
+        true,
+    ),
+    (
+        "write_imm_unsolicited",
+        "ib_write_bw -c SRD -s 64 --write_with_imm --unsolicited_write",
+        true,
+    ),
+    ("ud", "ib_send_lat -c UD -s 64 -Q 1", false),
+];
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let both = RUNS.iter().flat_map(|&(name, run, writes)| {
+        ["", "_back"].map(|way| {
+            test_on_efa(format!("perftest::{name}{way}"), move |efa| {
+                if writes && kernel() < (6, 2) {
+                    skip("the driver of Linux 6.1 has no WRITE")?;
+                }
+                measure(efa, run, !way.is_empty())
+            })
+        })
+    });
+    let pingpong = test_on_efa("libfabric::pingpong_of_all_sizes", pingpong);
+    let devices = test_on_efa(
+        "devices::each_function_is_an_efa_with_an_active_port",
+        active,
+    );
+    both.chain([pingpong, devices]).collect()
+}
+
+/// Catches a function that the kernel's driver or libefa does not take for its own.
+fn active(efa: Efa) -> Result {
+    for device in efa.devices() {
+        let said = run(&format!("ibv_devinfo -d {device}"))?;
+        for line in [
+            "vendor_part_id:61345",
+            "state:PORT_ACTIVE(4)",
+            "transport:unspecified(4)",
+        ] {
+            let has = |said: &str| said.replace(char::is_whitespace, "") == line;
+            if !said.lines().any(has) {
+                return Err(format!("{device} has no line `{line}`: {said}").into());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Catches requests that never complete, or with an error. The figures themselves mean nothing here.
+fn measure(efa: Efa, run: &str, back: bool) -> Result {
+    let port = free_port()?;
+    let side = |device: &str| -> Result<Command> {
+        let mut words = run.split_whitespace();
+        let mut command = program(words.next().unwrap_or_default())?;
+        // -F: the processor's frequency is no matter.
+        command.args([
+            "-F",
+            "-x",
+            "0",
+            "-d",
+            device,
+            "-p",
+            &port.to_string(),
+            "-n",
+            "20",
+        ]);
+        command.args(words);
+        Ok(command)
+    };
+    let (mut here, mut there) = efa.ends();
+    if back {
+        std::mem::swap(&mut here, &mut there);
+    }
+    let (server, mut client) = (side(&here)?, side(&there)?);
+    client.arg("127.0.0.1");
+    play(server, client, || listens(port)).map(drop)
+}
+
+/// Catches a device on which libfabric's own protocol over SRD does not run, which counts on no order. It
+/// goes up to the largest message that the device has.
+fn pingpong(efa: Efa) -> Result {
+    const LARGEST: &str = "8k ";
+    let port = free_port()?;
+    let side = |device: &str| -> Result<Command> {
+        let mut command = program("fi_pingpong")?;
+        command.args(["-p", "efa", "-e", "rdm", "-I", "5", "-S", "all"]);
+        command.args(["-d", &format!("{device}-rdm")]);
+        // Both are on one host, and are to use the device all the same.
+        command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+        Ok(command)
+    };
+    let (here, there) = efa.ends();
+    let (mut server, mut client) = (side(&here)?, side(&there)?);
+    server.args(["-B", &port.to_string()]);
+    client.args(["-P", &port.to_string(), "127.0.0.1"]);
+    let said = play(server, client, || listens(port))?;
+    // It says nothing of a size that it leaves out.
+    match said.client.lines().any(|line| line.starts_with(LARGEST)) {
+        true => Ok(()),
+        false => Err(format!("nothing of the largest size: {}", said.client).into()),
+    }
+}

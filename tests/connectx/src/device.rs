@@ -2,8 +2,9 @@
 //!
 //! One lock is enough: it is not about speed, and what two functions exchange is then in order.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use vfio_model::report::Report;
 
 use crate::Config;
 use crate::command::queue::{Entry, LOG_ENTRIES};
@@ -13,12 +14,8 @@ use crate::function::Function;
 use crate::object::eq::{self, Event};
 use crate::port::Port;
 use crate::registers::Action;
-use crate::report::Report;
 use crate::subnet::Subnet;
 use crate::tap::Tap;
-
-/// How often requests that wait for something are looked at.
-const TICK: Duration = Duration::from_millis(2);
 
 /// All functions.
 #[derive(Debug)]
@@ -46,20 +43,6 @@ impl Device {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Starts the thread that looks after requests that wait. It ends with the device.
-pub(crate) fn start_clock(device: &Arc<Device>) {
-    let device: Weak<Device> = Arc::downgrade(device);
-    std::thread::spawn(move || {
-        loop {
-            std::thread::sleep(TICK);
-            let Some(device) = device.upgrade() else {
-                return;
-            };
-            engine::tick(&mut device.lock());
-        }
-    });
 }
 
 /// Does what an access to a function's registers has set going.

@@ -2,6 +2,8 @@
 //!
 //! A fault is kept here and looked at where it bites; nothing else of the model knows that it was asked for.
 
+use vfio_model::fault::Failing;
+
 use crate::command::{self, Status};
 use crate::function::Function;
 use crate::object::cq;
@@ -21,8 +23,8 @@ pub(crate) struct Faults {
     pub(crate) pages: u32,
     /// The function has failed, and says so in its registers until the driver brings it up anew.
     pub(crate) internal_error: bool,
-    /// Commands that fail: which, and how many times more.
-    failing: Vec<(u16, u32)>,
+    /// Commands that fail.
+    failing: Failing<u16>,
 }
 
 impl Faults {
@@ -43,17 +45,14 @@ impl Faults {
     /// If the model does not know the command.
     pub(crate) fn fail(&mut self, name: &str, count: u32) -> Result<(), String> {
         let opcode = command::opcode(name).ok_or(format!("there is no command {name}"))?;
-        self.failing.retain(|(failing, _)| *failing != opcode);
-        self.failing.push((opcode, count));
+        self.failing.set(opcode, count);
         Ok(())
     }
 
     /// Why a command is to fail, if it is; that is one time less then.
     pub(crate) fn of_command(&mut self, opcode: u16) -> Option<Status> {
-        let mut failing = self.failing.iter_mut();
-        let (_, left) = failing.find(|(failing, left)| *failing == opcode && *left > 0)?;
-        *left -= 1;
-        Some(Status::NoResources)
+        let fails = self.failing.take(&opcode);
+        fails.then_some(Status::NoResources)
     }
 }
 

@@ -4,11 +4,11 @@
 use crate::command::{Handler, Status};
 use crate::function::Function;
 use crate::layout::{Field, cmd};
-use crate::memory::GuestMemory;
 use crate::port::{Port, PortKind};
-use crate::report::Report;
 use crate::subnet::Subnet;
 use crate::tap::Tap;
+use vfio_model::memory::GuestMemory;
+use vfio_model::report::Report;
 
 /// Bytes of the memory, which begins at address 0.
 const MEMORY: usize = 0x8000;
@@ -16,7 +16,12 @@ const MEMORY: usize = 0x8000;
 /// A function with an InfiniBand port, and no objects.
 pub(crate) fn function() -> Function {
     let port = Port::new(PortKind::InfiniBand, 0);
-    let mut function = Function::new(port, Subnet::default(), Report::new(false), Tap::default());
+    let mut function = Function::new(
+        port,
+        Subnet::default(),
+        Report::new("connectx", false),
+        Tap::default(),
+    );
     function.memory = GuestMemory::anonymous(0, MEMORY);
     function
 }

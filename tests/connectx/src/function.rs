@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+use vfio_model::interrupt::Vectors;
+use vfio_model::memory::GuestMemory;
+use vfio_model::report::Report;
+use vfio_model::table;
+
 use crate::capability::Capabilities;
 use crate::command::Status;
 use crate::fault::Faults;
-use crate::interrupt::Vectors;
-use crate::memory::GuestMemory;
 use crate::object::cq::CompletionQueue;
 use crate::object::eq::EventQueue;
 use crate::object::memic::DeviceMemory;
@@ -19,15 +22,21 @@ use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
 use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::port::Port;
-use crate::report::Report;
 use crate::subnet::Subnet;
-use crate::table::Table;
 use crate::tap::Tap;
 
 /// The first UAR that is given out; the initialization segment lies on those before.
 pub(crate) const FIRST_UAR: u32 = 16;
 /// One UAR for each 4 KiB of the registers, or fewer if the driver's pages are larger.
 const UARS: u32 = (crate::pci::UARS_SIZE >> ADAPTER_PAGE_SHIFT) as u32;
+
+/// A table whose refusals are answers to commands.
+pub(crate) type Table<T> = table::Table<T, Status>;
+
+impl table::Refusal for Status {
+    const FULL: Self = Self::NoResources;
+    const MISSING: Self = Self::BadResource;
+}
 
 /// A function and its objects.
 #[derive(Debug)]

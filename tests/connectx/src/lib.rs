@@ -16,31 +16,29 @@ mod fault;
 #[cfg(test)]
 mod fixture;
 mod function;
-mod interrupt;
 mod layout;
-mod memory;
 mod object;
 mod pages;
 mod pci;
 mod port;
 mod registers;
-mod report;
 mod server;
 mod subnet;
-mod table;
 mod tap;
 mod translate;
 
-use std::fmt;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use self::port::PortKind;
+use vfio_model::clock;
+use vfio_model::report::Report;
+use vfio_model::sockets::Sockets;
+pub use vfio_model::sockets::StartError;
 
 use self::device::Device;
-use self::report::Report;
+pub use self::port::PortKind;
 use self::tap::Tap;
 
 /// What to model.
@@ -59,26 +57,11 @@ pub struct Config {
 /// A running model. It serves until the process ends or QEMU closes its connections.
 #[derive(Debug)]
 pub struct Model {
-    sockets: Vec<PathBuf>,
+    sockets: Sockets,
     report: Report,
     tap: Tap,
     device: Arc<Device>,
 }
-
-/// Why the model cannot be started.
-#[derive(Debug)]
-pub struct StartError {
-    what: PathBuf,
-    reason: String,
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "making {}: {}", self.what.display(), self.reason)
-    }
-}
-
-impl std::error::Error for StartError {}
 
 impl Model {
     /// Starts the functions, with one socket for each in this directory.
@@ -86,25 +69,17 @@ impl Model {
     /// # Errors
     /// If a socket or the tap's file cannot be made.
     pub fn start(config: &Config, directory: &Path) -> Result<Self, StartError> {
-        let report = Report::new(config.trace);
+        let report = Report::new("connectx", config.trace);
         let tap = Tap::default();
         if let Some(path) = &config.tap {
-            tap.write_to(path).map_err(|error| StartError {
-                what: path.clone(),
-                reason: error.to_string(),
-            })?;
+            tap.write_to(path)
+                .map_err(|error| StartError::new(path, error))?;
         }
         let device = Arc::new(Device::new(config, &report, &tap));
-        let mut sockets = Vec::new();
-        for index in 0..usize::from(config.functions) {
-            let socket = directory.join(format!("hca{index}"));
-            server::start(&device, index, &socket).map_err(|reason| StartError {
-                what: socket.clone(),
-                reason,
-            })?;
-            sockets.push(socket);
-        }
-        device::start_clock(&device);
+        let sockets = Sockets::serve(config.functions, directory, |index, socket| {
+            vfio_model::server::start(server::Backend::new(&device, index), socket)
+        })?;
+        clock::start(&device, |device| engine::tick(&mut device.lock()));
         Ok(Self {
             sockets,
             report,
@@ -119,27 +94,21 @@ impl Model {
     /// # Errors
     /// If the stream cannot be shared with the thread that reads it.
     pub fn serve_control(&self, stream: UnixStream) -> io::Result<()> {
-        control::start(&self.device, &self.tap, stream)
+        let device = Arc::downgrade(&self.device);
+        vfio_model::control::start(stream, &self.report, &self.tap, move |request| {
+            control::answer(&device, request)
+        })
     }
 
     /// The functions' sockets.
     #[must_use]
     pub fn sockets(&self) -> &[PathBuf] {
-        &self.sockets
+        self.sockets.paths()
     }
 
     /// Takes the rules that were broken since this was asked last, each in words.
     #[must_use]
     pub fn take_violations(&self) -> Vec<String> {
         self.report.take()
-    }
-}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        for socket in &self.sockets {
-            // QEMU may have removed it.
-            let _ = std::fs::remove_file(socket);
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! The buffer of a queue: a list of pages and an offset into the first.
 
-use crate::memory::{GuestMemory, Unmapped};
+use vfio_model::memory::{GuestMemory, Unmapped};
 
 /// The device's own pages have 4 KiB; sizes of pages are given as powers of two of these.
 pub(crate) const ADAPTER_PAGE_SHIFT: u32 = 12;

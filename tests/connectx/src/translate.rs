@@ -1,8 +1,8 @@
 //! Memory through keys: is the access allowed, and which bytes are meant.
 
 use crate::function::Function;
-use crate::memory::GuestMemory;
 use crate::object::mkey::{Access, MemoryKey, NOTHING, Translation, entry};
+use vfio_model::memory::GuestMemory;
 
 /// Why an access through a key is refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

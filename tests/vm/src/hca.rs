@@ -1,14 +1,16 @@
-//! The adapter made of software (`tests/connectx`) as an option of the command line and a device of the
-//! machine.
+//! The adapters made of software (`tests/connectx`, `tests/efa`) as an option of the command line and a
+//! device of the machine.
 
 use std::fmt;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use connectx::{Config, Model, PortKind};
+use connectx::PortKind;
 
-use crate::modules::{FOR_INFINIBAND, FOR_MLX5, Wanted};
+use crate::modules::{FOR_EFA, FOR_INFINIBAND, FOR_MLX5, Wanted};
 use crate::qemu::{Accelerator, Machine};
 
 /// No guest has room for more.
@@ -18,14 +20,44 @@ const MOST: u16 = 8;
 /// wire.
 pub(crate) const FOR_TESTS: u16 = 2;
 
+/// What an adapter is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// A ConnectX with ports of this kind.
+    ConnectX(PortKind),
+    /// An EFA.
+    Efa,
+}
+
+impl Kind {
+    /// The start and the end of its name on the command line, between which the number of functions is.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::ConnectX(PortKind::InfiniBand) => ("connectx", ""),
+            Self::ConnectX(PortKind::Roce) => ("connectx", ",roce"),
+            Self::Efa => ("efa", ""),
+        }
+    }
+
+    /// What the names of its devices begin with; their numbers follow.
+    pub(crate) fn device_prefix(self) -> &'static str {
+        match self {
+            Self::ConnectX(_) => "mlx5_",
+            Self::Efa => "efa_",
+        }
+    }
+}
+
 /// Which adapter a guest has.
 #[derive(Clone, Debug)]
 pub(crate) struct Hca {
+    kind: Kind,
     /// None if the command line does not say it.
     functions: Option<u16>,
-    port: PortKind,
     trace: bool,
     tap: Option<PathBuf>,
+    /// Decides the order in which an EFA does things.
+    seed: u64,
     /// How many guests share it, each with so many functions.
     guests: u16,
 }
@@ -34,12 +66,18 @@ impl FromStr for Hca {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (text, port) = match text.strip_suffix(",roce") {
-            Some(text) => (text, PortKind::Roce),
-            None => (text, PortKind::InfiniBand),
-        };
-        let wrong = || format!("want connectx[=N][,roce], N up to {MOST}");
-        let count = text.strip_prefix("connectx").ok_or_else(wrong)?;
+        let kinds = [
+            Kind::ConnectX(PortKind::Roce),
+            Kind::ConnectX(PortKind::InfiniBand),
+            Kind::Efa,
+        ];
+        let wrong = || format!("want connectx[=N][,roce] or efa[=N], N up to {MOST}");
+        let named = kinds.into_iter().find_map(|kind| {
+            let (start, end) = kind.words();
+            let count = text.strip_suffix(end)?.strip_prefix(start)?;
+            Some((kind, count))
+        });
+        let (kind, count) = named.ok_or_else(wrong)?;
         let functions = match count.strip_prefix('=') {
             Some(count) => Some(count.parse().map_err(|_| wrong())?),
             None if count.is_empty() => None,
@@ -50,10 +88,7 @@ impl FromStr for Hca {
         }
         Ok(Self {
             functions,
-            port,
-            trace: false,
-            tap: None,
-            guests: 1,
+            ..Self::of(kind)
         })
     }
 }
@@ -61,24 +96,26 @@ impl FromStr for Hca {
 /// What is put into `VM_HCA` for a program in the guest: `connectx=2,roce`, always with the number.
 impl fmt::Display for Hca {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(to, "connectx={}", self.functions())?;
-        match self.port {
-            PortKind::InfiniBand => Ok(()),
-            PortKind::Roce => to.write_str(",roce"),
-        }
+        let (start, end) = self.kind.words();
+        write!(to, "{start}={}{end}", self.functions())
     }
 }
 
 impl Hca {
-    /// The adapter of the tests, with ports of this kind.
-    pub(crate) fn for_tests(port: PortKind) -> Self {
+    fn of(kind: Kind) -> Self {
         Self {
-            functions: Some(FOR_TESTS),
-            port,
+            kind,
+            functions: None,
             trace: false,
             tap: None,
+            seed: 0,
             guests: 1,
         }
+    }
+
+    /// The adapter of the tests of this kind.
+    pub(crate) fn for_tests(kind: Kind) -> Self {
+        Self::of(kind).or_functions(FOR_TESTS)
     }
 
     /// The same adapter, with so many functions unless it is said how many it has.
@@ -106,23 +143,24 @@ impl Hca {
 
     /// The modules that a guest needs for it.
     pub(crate) fn modules(&self) -> Vec<Wanted> {
-        let further: &[Wanted] = match self.port {
-            PortKind::InfiniBand => &FOR_INFINIBAND,
-            PortKind::Roce => &[],
-        };
-        FOR_MLX5.iter().chain(further).copied().collect()
+        match self.kind {
+            Kind::ConnectX(PortKind::InfiniBand) => [&FOR_MLX5[..], &FOR_INFINIBAND].concat(),
+            Kind::ConnectX(PortKind::Roce) => FOR_MLX5.to_vec(),
+            Kind::Efa => FOR_EFA.to_vec(),
+        }
     }
 
-    /// What its ports are.
-    pub(crate) fn port(&self) -> PortKind {
-        self.port
+    /// What it is.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
     }
 
-    /// Its ports in a word.
-    pub(crate) fn port_name(&self) -> &'static str {
-        match self.port {
-            PortKind::InfiniBand => "InfiniBand",
-            PortKind::Roce => "RoCE",
+    /// What it is in a word: of a ConnectX its ports.
+    pub(crate) fn kind_name(&self) -> &'static str {
+        match self.kind {
+            Kind::ConnectX(PortKind::InfiniBand) => "InfiniBand",
+            Kind::ConnectX(PortKind::Roce) => "RoCE",
+            Kind::Efa => "EFA",
         }
     }
 
@@ -131,18 +169,75 @@ impl Hca {
         Self { trace, tap, ..self }
     }
 
+    /// The same adapter, doing things in the order that follows from this.
+    pub(crate) fn seeded(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+
     /// Starts the model, with its sockets in this directory.
     ///
     /// # Errors
     /// If a socket cannot be made.
     pub(crate) fn start(&self, directory: &Path) -> Result<Model> {
-        let config = Config {
-            functions: self.functions() * self.guests,
-            port: self.port,
-            trace: self.trace,
-            tap: self.tap.clone(),
+        let functions = self.functions() * self.guests;
+        let (trace, tap) = (self.trace, self.tap.clone());
+        let started = match self.kind {
+            Kind::ConnectX(port) => {
+                let config = connectx::Config {
+                    functions,
+                    port,
+                    trace,
+                    tap,
+                };
+                connectx::Model::start(&config, directory).map(Model::ConnectX)
+            }
+            Kind::Efa => {
+                let config = efa_model::Config {
+                    functions,
+                    seed: self.seed,
+                    trace,
+                    tap,
+                };
+                efa_model::Model::start(&config, directory).map(Model::Efa)
+            }
         };
-        Model::start(&config, directory).context("starting the adapter")
+        started.context("starting the adapter")
+    }
+}
+
+/// A running model of an adapter.
+#[derive(Debug)]
+pub(crate) enum Model {
+    ConnectX(connectx::Model),
+    Efa(efa_model::Model),
+}
+
+impl Model {
+    /// The functions' sockets.
+    fn sockets(&self) -> &[PathBuf] {
+        match self {
+            Self::ConnectX(model) => model.sockets(),
+            Self::Efa(model) => model.sockets(),
+        }
+    }
+
+    /// Takes requests from a program in the guest, until the stream ends.
+    ///
+    /// # Errors
+    /// If the stream cannot be shared.
+    pub(crate) fn serve_control(&self, stream: UnixStream) -> io::Result<()> {
+        match self {
+            Self::ConnectX(model) => model.serve_control(stream),
+            Self::Efa(model) => model.serve_control(stream),
+        }
+    }
+
+    /// Takes the rules that were broken since this was asked last.
+    pub(crate) fn take_violations(&self) -> Vec<String> {
+        match self {
+            Self::ConnectX(model) => model.take_violations(),
+            Self::Efa(model) => model.take_violations(),
+        }
     }
 }
 
@@ -153,7 +248,8 @@ impl Hca {
 /// is then done between two instructions. Otherwise the guest goes on meanwhile, and what it counts until a
 /// completion is how fast the host runs the adapter.
 pub(crate) fn devices(model: &Model, hca: &Hca, guest: u16, machine: &Machine) -> Vec<String> {
-    let waits = machine.accelerator == Accelerator::Icount;
+    // The driver of an EFA reads a register by asking for it, and has little patience for the answer.
+    let waits = machine.accelerator == Accelerator::Icount || hca.kind() == Kind::Efa;
     let device = |socket: &Path, bus: &str| {
         serde_json::json!({
             "driver": "vfio-user-pci",
@@ -215,7 +311,15 @@ mod tests {
         let functions = |text: &str| text.parse::<Hca>().map(|hca| hca.functions());
         assert_eq!(functions("connectx"), Ok(1));
         assert_eq!(functions("connectx=2"), Ok(2));
-        for wrong in ["connectx=0", "connectx=99", "connectx=", "connectx2", "rxe"] {
+        assert_eq!(functions("efa=3"), Ok(3));
+        for wrong in [
+            "connectx=0",
+            "connectx=99",
+            "connectx=",
+            "connectx2",
+            "rxe",
+            "efa,roce",
+        ] {
             assert!(functions(wrong).is_err(), "{wrong}");
         }
     }
@@ -228,5 +332,6 @@ mod tests {
         };
         assert_eq!(told("connectx").as_deref(), Ok("connectx=2"));
         assert_eq!(told("connectx=1,roce").as_deref(), Ok("connectx=1,roce"));
+        assert_eq!(told("efa").as_deref(), Ok("efa=2"));
     }
 }

@@ -45,7 +45,7 @@ pub(crate) fn write(
     boot: &Boot,
     to: &Path,
 ) -> Result<()> {
-    let wanted: Vec<Wanted> = WANTED.iter().chain(further).copied().collect();
+    let wanted: Vec<Wanted> = WANTED.iter().chain(further).cloned().collect();
     let kept = kept_modules(store, parts, &wanted)?;
     fs::copy(&kept, to)
         .with_context(|| format!("copying {} to {}", kept.display(), to.display()))?;
@@ -70,6 +70,7 @@ fn kept_modules(store: &Store, parts: &Parts, wanted: &[Wanted]) -> Result<PathB
         INIT,
         wanted,
         &parts.kernel.modules,
+        &parts.built_modules,
         &parts.tools.busybox,
     )
         .hash(&mut key);
@@ -88,7 +89,8 @@ fn kept_modules(store: &Store, parts: &Parts, wanted: &[Wanted]) -> Result<PathB
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     if !path.is_file() {
         store.directory("initramfs")?;
-        let modules = Modules::read(&parts.kernel.modules)?.in_order(wanted)?;
+        let modules = Modules::read(&parts.kernel.modules, parts.built_modules.as_deref())?;
+        let modules = modules.in_order(wanted)?;
         let busybox = &parts.tools.busybox;
         let busybox =
             fs::read(busybox).with_context(|| format!("reading {}", busybox.display()))?;

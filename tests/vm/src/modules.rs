@@ -4,6 +4,7 @@
 //! neither depmod nor its `modules.dep` is needed, which packages do not carry (their post-install scripts
 //! make it).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,24 +13,24 @@ use anyhow::{Context, Result, anyhow, bail};
 use object::{Object, ObjectSection};
 
 /// A module that the guest is to have.
-#[derive(Clone, Copy, Debug, Hash)]
+#[derive(Clone, Debug, Hash)]
 pub(crate) struct Wanted {
     /// Its name, with underscores.
-    pub(crate) name: &'static str,
+    pub(crate) name: Cow<'static, str>,
     /// Whether a kernel without it is no good.
     pub(crate) required: bool,
 }
 
 const fn required(name: &'static str) -> Wanted {
     Wanted {
-        name,
+        name: Cow::Borrowed(name),
         required: true,
     }
 }
 
 const fn optional(name: &'static str) -> Wanted {
     Wanted {
-        name,
+        name: Cow::Borrowed(name),
         required: false,
     }
 }
@@ -65,6 +66,19 @@ pub(crate) const FOR_MLX5: [Wanted; 2] = [required("mlx5_core"), required("mlx5_
 /// they are there when it is loaded.
 pub(crate) const FOR_INFINIBAND: [Wanted; 1] = [required("ib_ipoib")];
 
+impl Wanted {
+    /// A module that somebody has asked for by name.
+    pub(crate) fn named(name: &str) -> Self {
+        Self {
+            name: Cow::Owned(name.replace('-', "_")),
+            required: true,
+        }
+    }
+}
+
+/// What the guest loads besides if it has an EFA: a module that is built.
+pub(crate) const FOR_EFA: [Wanted; 1] = [required("efa")];
+
 /// A module, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {
@@ -83,13 +97,16 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Reads which modules there are in `.../lib/modules/RELEASE`.
+    /// Reads which modules there are in `.../lib/modules/RELEASE`, and in a directory of those that were
+    /// built for this kernel.
     ///
     /// # Errors
-    /// If the directory cannot be read.
-    pub(crate) fn read(directory: &Path) -> Result<Self> {
+    /// If a directory cannot be read.
+    pub(crate) fn read(directory: &Path, built: Option<&Path>) -> Result<Self> {
         let mut files = BTreeMap::new();
-        collect(directory, &mut files)?;
+        for directory in built.into_iter().chain([directory]) {
+            collect(directory, &mut files)?;
+        }
         let builtin = fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
         let builtin = builtin
             .lines()
@@ -110,8 +127,8 @@ impl Modules {
         let mut loaded = Vec::new();
         let mut seen = BTreeSet::new();
         for module in wanted {
-            if module.required || self.files.contains_key(module.name) {
-                self.visit(module.name, &mut seen, &mut loaded)?;
+            if module.required || self.files.contains_key(&*module.name) {
+                self.visit(&module.name, &mut seen, &mut loaded)?;
             }
         }
         Ok(loaded)
@@ -281,7 +298,7 @@ mod tests {
     #[test]
     fn each_module_comes_once_and_after_what_it_needs() -> Result<()> {
         let directory = kernel("order")?;
-        let modules = Modules::read(&directory)?.in_order(&[
+        let modules = Modules::read(&directory, None)?.in_order(&[
             required("top"),
             required("bottom"),
             optional("absent"),
@@ -296,7 +313,7 @@ mod tests {
     fn a_required_module_that_is_missing_is_named() -> Result<()> {
         let directory = kernel("missing")?;
         fs::remove_file(directory.join("kernel/bottom.ko"))?;
-        let error = Modules::read(&directory)?
+        let error = Modules::read(&directory, None)?
             .in_order(&[required("top")])
             .err()
             .map(|error| format!("{error:#}"));

@@ -215,7 +215,8 @@ pub(crate) fn page(record: &Record) -> String {
     let _ = write!(
         text,
         "\nThe kernels are Linux {}.\n\n\
-         | capability | soft-RoCE | mlx5, InfiniBand | mlx5, RoCE | shown by |\n|---|---|---|---|---|\n",
+         | capability | soft-RoCE | mlx5, InfiniBand | mlx5, RoCE | EFA | shown by |\n\
+         |---|---|---|---|---|---|\n",
         kernels.join(", ")
     );
     for (capability, tests) in CAPABILITIES {

@@ -3,7 +3,7 @@
 //!
 //! This part moves bytes and signatures; what a command means is not its business.
 
-use crate::memory::{GuestMemory, Unmapped};
+use vfio_model::memory::{GuestMemory, Unmapped};
 
 /// Binary logarithm of the number of entries.
 pub(crate) const LOG_ENTRIES: u32 = 5;

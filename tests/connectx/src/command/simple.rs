@@ -2,10 +2,10 @@
 
 use super::Status;
 use crate::function::Function;
+use crate::function::Table;
 use crate::layout::cmd;
 use crate::object::qp::QueuePair;
 use crate::object::srq::SharedReceiveQueue;
-use crate::table::Table;
 
 fn alloc(table: &mut Table<()>, output: &mut [u8]) -> Result<(), Status> {
     cmd::OBJECT.set(output, table.insert(())?.into());

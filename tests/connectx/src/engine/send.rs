@@ -12,13 +12,13 @@ use crate::engine::wqe::{self, Control, Expected, Malformed, Opcode, Request, Se
 use crate::engine::{fabric, header, receive, umr};
 use crate::function::Function;
 use crate::layout::qpc::{self, path};
-use crate::memory::GuestMemory;
 use crate::object::cq;
 use crate::object::mkey::Access;
 use crate::object::qp::{BLOCK, QueuePair, Rung, State, Transport, Waiting};
 use crate::registers::SendDoorbell;
 use crate::tap;
 use crate::translate::{self, Place, User};
+use vfio_model::memory::GuestMemory;
 
 /// Bytes of the longest request.
 const LONGEST: usize = 63 * UNIT;

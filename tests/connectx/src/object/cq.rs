@@ -4,10 +4,10 @@ use crate::command::Status;
 use crate::engine::inline::Entry;
 use crate::function::Function;
 use crate::layout::{cmd, cqc};
-use crate::memory::{GuestMemory, Unmapped};
 use crate::object::eq::{self, Event};
 use crate::object::srq::SharedReceiveQueue;
 use crate::pages::Pages;
+use vfio_model::memory::{GuestMemory, Unmapped};
 
 /// Bytes of the context.
 const CONTEXT_SIZE: usize = 0x40;

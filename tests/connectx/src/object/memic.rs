@@ -8,10 +8,10 @@ use crate::command::Status;
 use crate::function::Function;
 use crate::layout::Field;
 use crate::layout::memic::{self as layout, alloc, dealloc};
-use crate::memory::GuestMemory;
 use crate::object::mkey::{MemoryKey, Translation};
 use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::pci::{BAR0_SIZE, UARS_SIZE};
+use vfio_model::memory::GuestMemory;
 
 /// Where it begins in BAR 0: behind the registers.
 pub(crate) const START: u64 = UARS_SIZE;

@@ -6,8 +6,8 @@ use crate::engine::{complete_frame, complete_nop, frame, signals_nop, switch};
 use crate::function::Function;
 use crate::layout::cmd;
 use crate::layout::ethernet::sqc;
-use crate::memory::{GuestMemory, Unmapped};
 use crate::pages::Pages;
+use vfio_model::memory::{GuestMemory, Unmapped};
 
 /// Where the context begins in the commands.
 const CONTEXT: usize = 0x20;

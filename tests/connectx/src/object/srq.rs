@@ -6,8 +6,8 @@ use crate::command::Status;
 use crate::function::Function;
 use crate::layout::cmd;
 use crate::layout::srqc::{rmp, xrc};
-use crate::memory::{GuestMemory, Unmapped};
 use crate::pages::Pages;
+use vfio_model::memory::{GuestMemory, Unmapped};
 
 /// Entries of a receive memory pool that are chained, not cyclic.
 const LINKED_LIST: u64 = 0;

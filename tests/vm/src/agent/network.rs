@@ -61,8 +61,14 @@ rdma link add rxe2 type rxe netdev veth2
 /// Where the kernel shows RDMA devices.
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// The driver of an adapter's functions, with a link to each of them.
-const MLX5: &str = "/sys/bus/pci/drivers/mlx5_core";
+/// The drivers of adapters' functions, with a link to each of them, and how the names of their devices begin.
+const DRIVERS: [(&str, &str); 2] = [
+    ("/sys/bus/pci/drivers/mlx5_core", "mlx5_"),
+    ("/sys/bus/pci/drivers/efa", EFA),
+];
+
+/// How the names of an EFA's devices begin.
+const EFA: &str = "efa_";
 
 /// RoCE's UDP port, 4791, as /proc/net/udp writes it.
 const ROCE_PORT: &str = ":12B7 ";
@@ -130,6 +136,10 @@ fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
     run("ip link set lo up")?;
     let wanted = usize::from(functions);
     wait_for("the adapter's devices", || devices().count() == wanted)?;
+    // Those of an EFA have no netdevs.
+    if devices().any(|device| device.starts_with(EFA)) {
+        return Ok(());
+    }
     for number in 0..functions {
         let device = format!("mlx5_{number}");
         let netdev = netdev_of(&device)?;
@@ -184,17 +194,20 @@ fn wait_for_link(ip: &str, netdev: &str) -> Result<()> {
 
 /// Removes all RDMA devices: only then does a driver look whether anything was left behind, and log it.
 pub(crate) fn take_down() {
-    for device in devices().filter(|device| !device.starts_with("mlx5_")) {
+    let is_adapters = |device: &str| DRIVERS.iter().any(|(_, name)| device.starts_with(name));
+    for device in devices().filter(|device| !is_adapters(device)) {
         if let Err(error) = run(&format!("rdma link del {device}")) {
             eprintln!("vm-agent: {error:#}");
         }
     }
-    for function in fs::read_dir(MLX5).into_iter().flatten().flatten() {
-        let name = function.file_name();
-        if name.to_string_lossy().contains(':')
-            && let Err(error) = fs::write(format!("{MLX5}/unbind"), name.as_encoded_bytes())
-        {
-            eprintln!("vm-agent: taking {name:?} from its driver: {error}");
+    for (driver, _) in DRIVERS {
+        for function in fs::read_dir(driver).into_iter().flatten().flatten() {
+            let name = function.file_name();
+            if name.to_string_lossy().contains(':')
+                && let Err(error) = fs::write(format!("{driver}/unbind"), name.as_encoded_bytes())
+            {
+                eprintln!("vm-agent: taking {name:?} from its driver: {error}");
+            }
         }
     }
     // On a debug kernel, memory that nothing points to any more is logged now. Stock kernels have no such

@@ -176,8 +176,9 @@ impl Bench {
         if let Some(wait) = &self.wait {
             words.extend(["--wait".to_owned(), wait.clone()]);
         }
-        if options.hca.is_some() {
-            words.extend(["--device".to_owned(), "mlx5_0".to_owned()]);
+        if let Some(hca) = &options.hca {
+            let first = format!("{}0", hca.kind().device_prefix());
+            words.extend(["--device".to_owned(), first]);
             // A processor that is idle waits in the host's time: there the adapter is another thread.
             if options.accelerator == Accelerator::Icount {
                 words.push("--awake".to_owned());

@@ -16,7 +16,7 @@ use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::Options;
 use crate::guest::protocol::Network;
-use crate::hca::Hca;
+use crate::hca::{self, Hca};
 use crate::process;
 use crate::qemu::Accelerator;
 use crate::results::{self, Group};
@@ -150,7 +150,7 @@ impl Clients {
                     (prepared, Place::One)
                 }
                 Some(port) => {
-                    let hca = Hca::for_tests(port);
+                    let hca = Hca::for_tests(hca::Kind::ConnectX(port));
                     let machine = &self.machine;
                     let prepared =
                         machine.prepare_with_adapter(store, Arch::X86_64, kernel, hca.clone())?;

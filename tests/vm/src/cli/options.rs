@@ -12,6 +12,7 @@ use crate::guest::protocol::Network;
 use crate::guest::{Guest, Options};
 use crate::hca::Hca;
 use crate::klog;
+use crate::modules::Wanted;
 use crate::qemu::Accelerator;
 use crate::store::Store;
 use crate::suite;
@@ -31,6 +32,9 @@ pub(crate) struct Machine {
     /// Processors of the guest
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     cpus: u32,
+    /// Also load this module; efa, which stock kernels lack, is built first; may be repeated
+    #[arg(long = "module", value_name = "NAME")]
+    modules: Vec<String>,
 }
 
 /// What the guest's programs are compiled for.
@@ -60,8 +64,8 @@ pub(crate) struct Kernel {
 /// The guest's adapter.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Adapter {
-    /// An adapter made of software, with N functions, for the real mlx5 driver
-    #[arg(long, value_name = "connectx[=N][,roce]")]
+    /// An adapter made of software, with N functions, for the real driver (mlx5 or efa)
+    #[arg(long, value_name = "connectx[=N][,roce]|efa[=N]")]
     hca: Option<Hca>,
     /// Tell on standard error what the driver asks of the adapter
     #[arg(long, requires = "hca")]
@@ -70,12 +74,16 @@ pub(crate) struct Adapter {
     /// line
     #[arg(long, value_name = "FILE", requires = "hca")]
     hca_tap: Option<PathBuf>,
+    /// The order in which an EFA delivers and completes follows from this number
+    #[arg(long, value_name = "NUMBER", requires = "hca", default_value_t = 1)]
+    hca_seed: u64,
 }
 
 impl Adapter {
     /// What was asked for.
     pub(crate) fn wanted(&self) -> Option<Hca> {
         let hca = self.hca.clone()?;
+        let hca = hca.seeded(self.hca_seed);
         Some(hca.watched(self.hca_trace, self.hca_tap.clone()))
     }
 }
@@ -121,6 +129,9 @@ impl Machine {
         network: Network,
     ) -> Result<(Parts, Options)> {
         let parts = fetch::parts(store, arch, kernel, self.qemu.as_deref())?;
+        let modules = self.modules.iter().map(|name| Wanted::named(name));
+        let modules: Vec<Wanted> = modules.collect();
+        let parts = parts.with_modules(store, &modules)?;
         let mut options = Options {
             accelerator: Accelerator::Tcg,
             memory: self.memory,
@@ -129,6 +140,7 @@ impl Machine {
             hca: None,
             agent: suite::agent(store, arch)?,
             without: None,
+            modules,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
         if options.accelerator == Accelerator::Icount {
@@ -153,6 +165,7 @@ impl Machine {
             guest: 0,
         };
         let (parts, mut options) = self.prepare(store, arch, kernel, network)?;
+        let parts = parts.with_modules(store, &hca.modules())?;
         options.hca = Some(hca);
         Ok((parts, options))
     }

@@ -276,7 +276,7 @@ impl Test {
                 _ if all => 0..kernels,
                 Device::SoftRoce => 0..1,
                 Device::Roce => kernels - 1..kernels,
-                Device::InfiniBand => 0..0,
+                Device::InfiniBand | Device::Efa => 0..0,
             };
             rounds.extend(its.map(|kernel| Round {
                 place: place.clone(),
@@ -294,7 +294,7 @@ impl Test {
             Some(hca) => vec![hca.or_functions(hca::FOR_TESTS)],
             None if self.no_hca => Vec::new(),
             None => [PortKind::InfiniBand, PortKind::Roce]
-                .map(Hca::for_tests)
+                .map(|port| Hca::for_tests(hca::Kind::ConnectX(port)))
                 .to_vec(),
         };
         let mut places = match self.adapter.wanted() {

@@ -30,6 +30,8 @@ pub(crate) enum Installed {
     ThisMachineAnd(Vec<String>),
     /// These, in any version that is asked for: so they are not downloaded.
     These(Vec<String>),
+    /// All: the packages alone are downloaded.
+    AllElse,
 }
 
 /// Packages to download, with all that they need and that is not installed.
@@ -172,7 +174,10 @@ impl Apt {
             archives.iter().map(|archive| archive.size).sum::<u64>() * UNPACKED,
         )?;
         let mut command = self.install(wanted, into)?;
-        command.args(["--download-only", "-o", "APT::Status-Fd=1"]);
+        if !matches!(wanted.installed, Installed::AllElse) {
+            command.arg("--download-only");
+        }
+        command.args(["-o", "APT::Status-Fd=1"]);
         self.run(&step, &mut command, progress)?;
         let files: Vec<PathBuf> = archives
             .iter()
@@ -187,12 +192,20 @@ impl Apt {
     /// The command that resolves dependencies and, if left alone, would install; the files go to `archives`.
     fn install(&self, wanted: &Wanted, archives: &Path) -> Result<Command> {
         let mut command = self.command("apt-get");
+        if matches!(wanted.installed, Installed::AllElse) {
+            fs::create_dir_all(archives)
+                .with_context(|| format!("making {}", archives.display()))?;
+            // It downloads into the current directory.
+            command.args(["-qq", "download"]).args(&wanted.packages);
+            command.current_dir(archives);
+            return Ok(command);
+        }
         command.args(["-qq", "install", "--yes", "--no-install-recommends"]);
         command
             .arg("-o")
             .arg(format!("Dir::Cache::archives={}", archives.display()));
         let status = match &wanted.installed {
-            Installed::Nothing => self.directory.join(NOTHING),
+            Installed::Nothing | Installed::AllElse => self.directory.join(NOTHING),
             Installed::ThisMachine => PathBuf::from(STATUS),
             Installed::ThisMachineAnd(names) => {
                 let own = fs::read_to_string(STATUS)

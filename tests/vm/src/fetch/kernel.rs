@@ -179,6 +179,16 @@ pub(crate) fn ensure(store: &Store, arch: Arch, name: &str, progress: &Progress)
     Ok(fetched.kernel)
 }
 
+/// The suites that are asked for a series, in this order.
+///
+/// # Errors
+/// If this is no series.
+pub(super) fn suites(arch: Arch, name: &str) -> Result<&'static [&'static str]> {
+    // A report adds to the series what the kernel is for.
+    let series = name.split(' ').next().unwrap_or_default();
+    Ok(find(Flavour::of(arch, series).0, series)?.suites)
+}
+
 /// The series of the newest kernel that the first suite has which has any.
 fn newest_series(store: &Store, flavour: Flavour, progress: &Progress) -> Result<String> {
     let mut failures = vec![format!("no kernel: asked {}", SUITES_OF_LATEST.join(", "))];

@@ -4,6 +4,7 @@
 //! anything.
 
 mod apt;
+mod built;
 mod cross;
 pub(crate) mod kernel;
 mod output;
@@ -20,6 +21,7 @@ use anyhow::{Result, bail};
 use self::progress::Progress;
 use crate::arch::Arch;
 use crate::kernel::Kernel;
+use crate::modules::Wanted;
 use crate::qemu::Qemu;
 use crate::store::Store;
 
@@ -39,6 +41,35 @@ pub(crate) struct Parts {
     pub(crate) tools: Tools,
     /// The root of further programs, which only a run of everything fetches; none if they are not there.
     pub(crate) full_tools: Option<PathBuf>,
+    /// The directory of modules that the kernel lacks and that are built for it; none if nobody wants them.
+    pub(crate) built_modules: Option<PathBuf>,
+}
+
+impl Parts {
+    /// With the modules that stock kernels lack, built for this one, if one of them is wanted.
+    ///
+    /// # Errors
+    /// If they are neither there nor can be built.
+    pub(crate) fn with_modules(self, store: &Store, wanted: &[Wanted]) -> Result<Self> {
+        if !wanted.iter().any(|wanted| built::has(&wanted.name)) {
+            return Ok(self);
+        }
+        self.with_built_modules(store)
+    }
+
+    /// With the modules that stock kernels lack, built for this one.
+    ///
+    /// # Errors
+    /// If they are neither there nor can be built.
+    pub(crate) fn with_built_modules(self, store: &Store) -> Result<Self> {
+        let _lock = store.lock()?;
+        let (arch, progress) = (self.arch, Progress::new());
+        let directory = built::ensure(store, arch, &self.kernel, &self.qemu, &progress)?;
+        Ok(Self {
+            built_modules: Some(directory),
+            ..self
+        })
+    }
 }
 
 /// Gets everything for a guest of this architecture with this kernel: a series, `latest`, or the path of a
@@ -66,6 +97,7 @@ pub(crate) fn parts(store: &Store, arch: Arch, kernel: &str, qemu: Option<&Path>
         kernel,
         tools,
         full_tools: tools::of_full_run(store, arch),
+        built_modules: None,
     })
 }
 

@@ -115,7 +115,7 @@ pub(super) struct Emulator {
 /// The adapter as one of its guests has it.
 #[derive(Clone, Debug)]
 struct Adapter {
-    model: Arc<connectx::Model>,
+    model: Arc<hca::Model>,
     /// The guest's number, counted from 0.
     guest: u16,
 }
@@ -169,13 +169,9 @@ impl Emulator {
         shared: Option<Adapter>,
     ) -> Result<Self> {
         let files = Files::new(store)?;
-        initramfs::write(
-            store,
-            parts,
-            &options.hca.as_ref().map(Hca::modules).unwrap_or_default(),
-            boot,
-            &files.initramfs(),
-        )?;
+        let mut further = options.hca.as_ref().map(Hca::modules).unwrap_or_default();
+        further.extend(options.modules.iter().cloned());
+        initramfs::write(store, parts, &further, boot, &files.initramfs())?;
         let mut machine = machine(
             parts,
             options,

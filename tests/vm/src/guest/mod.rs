@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 use self::protocol::Network;
 use crate::hca::Hca;
+use crate::modules::Wanted;
 use crate::qemu::Accelerator;
 
 pub(crate) use self::environment::environment;
@@ -35,4 +36,6 @@ pub(crate) struct Options {
     pub(crate) agent: Option<PathBuf>,
     /// How the names of libraries begin that it must not have, although the host or the tools do.
     pub(crate) without: Option<String>,
+    /// Modules besides those that it has in any case.
+    pub(crate) modules: Vec<Wanted>,
 }

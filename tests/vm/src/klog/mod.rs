@@ -210,7 +210,9 @@ mod tests {
 [    1.019316] mtrr: your CPUs had inconsistent fixed MTRR settings
 [    1.430734] ACPI: IRQ 4 override to edge(!), high(!)
 [    5.936993] d0 speed is unknown, defaulting to 1000
-[    5.957138] infiniband rxe0: set active";
+[    5.957138] infiniband rxe0: set active
+[    6.012000] efa: loading out-of-tree module taints kernel.
+[    6.012100] efa: module verification failed: signature and/or required key missing - tainting kernel";
 
     const WARNING: &str = "[    9.000000] vm: running 3: target/debug/deps/pd-1 --exact pd::alloc
 [    9.100000] ------------[ cut here ]------------

@@ -16,11 +16,13 @@ pub(crate) enum Device {
     InfiniBand,
     /// The adapter with Ethernet ports.
     Roce,
+    /// The EFA.
+    Efa,
 }
 
 impl Device {
     /// All of them.
-    pub(crate) const ALL: [Self; 3] = [Self::SoftRoce, Self::InfiniBand, Self::Roce];
+    pub(crate) const ALL: [Self; 4] = [Self::SoftRoce, Self::InfiniBand, Self::Roce, Self::Efa];
 }
 
 impl fmt::Display for Device {
@@ -29,6 +31,7 @@ impl fmt::Display for Device {
             Self::SoftRoce => "soft-RoCE",
             Self::InfiniBand => "InfiniBand",
             Self::Roce => "RoCE",
+            Self::Efa => "EFA",
         })
     }
 }
@@ -132,8 +135,10 @@ mod tests {
 
     use super::*;
 
+    /// As many devices as kernels: a square.
     fn grid() -> Vec<Cell> {
-        let row = |kernel| Device::ALL.map(|device| Cell { kernel, device });
+        let devices = [Device::SoftRoce, Device::InfiniBand, Device::Roce];
+        let row = |kernel| devices.map(|device| Cell { kernel, device });
         (0..3).flat_map(row).collect()
     }
 
@@ -216,6 +221,14 @@ mod tests {
         let dealt = dealer.deal(&open);
         assert_eq!(kernels(&dealt), kernels(&open));
         assert_eq!(devices(&dealt), devices(&open));
+    }
+
+    #[test]
+    fn a_fourth_device_takes_one_cell_more() {
+        let row = |kernel| Device::ALL.map(|device| Cell { kernel, device });
+        let all: Vec<Cell> = (0..3).flat_map(row).collect();
+        let dealt = Dealer::new(Save::Time).deal(&all);
+        assert_eq!((dealt.len(), devices(&dealt).len()), (4, 4));
     }
 
     #[test]

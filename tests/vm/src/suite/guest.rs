@@ -86,9 +86,9 @@ pub(crate) fn name(kernel: &str, place: &Place) -> String {
         Place::One => format!("Linux {kernel}"),
         Place::Two => format!("Linux {kernel}, two hosts"),
         Place::Adapter(hca) if hca.guests() > 1 => {
-            format!("Linux {kernel}, {}, two guests", hca.port_name())
+            format!("Linux {kernel}, {}, two guests", hca.kind_name())
         }
-        Place::Adapter(hca) => format!("Linux {kernel}, {}", hca.port_name()),
+        Place::Adapter(hca) => format!("Linux {kernel}, {}", hca.kind_name()),
     }
 }
 

@@ -150,6 +150,7 @@ fn letter(device: Device) -> char {
         Device::SoftRoce => 'S',
         Device::InfiniBand => 'I',
         Device::Roce => 'R',
+        Device::Efa => 'E',
     }
 }
 
@@ -188,7 +189,7 @@ mod tests {
     fn what_is_written_is_read() {
         let text = record().text();
         assert!(text.contains("\n6.1 7.3\n"), "{text}");
-        assert!(text.contains("\n... S.. verbs mr::prefetch\n"), "{text}");
+        assert!(text.contains("\n.... S... verbs mr::prefetch\n"), "{text}");
         assert_eq!(Record::parse(&text).expect("a record"), record());
         assert!(Record::parse("6.1 7.3\nS.. SXR verbs a\n").is_err());
         assert!(Record::parse("6.1 7.3\nS.. SIR\n").is_err());

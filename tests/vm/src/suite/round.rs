@@ -8,7 +8,7 @@ use super::build::Ground;
 use super::deal::{Cell, Dealer, Device, Save};
 use super::job::Job;
 use super::record::Record;
-use crate::hca::Hca;
+use crate::hca::{Hca, Kind};
 
 /// Where programs run: one host or two with soft-RoCE, or one or two guests with an adapter.
 #[derive(Clone, Debug)]
@@ -42,10 +42,11 @@ impl Place {
 
     /// Which device programs find there.
     pub(crate) fn device(&self) -> Device {
-        match self.hca().map(Hca::port) {
+        match self.hca().map(Hca::kind) {
             None => Device::SoftRoce,
-            Some(PortKind::InfiniBand) => Device::InfiniBand,
-            Some(PortKind::Roce) => Device::Roce,
+            Some(Kind::ConnectX(PortKind::InfiniBand)) => Device::InfiniBand,
+            Some(Kind::ConnectX(PortKind::Roce)) => Device::Roce,
+            Some(Kind::Efa) => Device::Efa,
         }
     }
 }
@@ -130,13 +131,13 @@ pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::build::{Kind, Program};
+    use super::super::build::{self, Program};
     use super::*;
 
     fn rounds(program: &str, tests: &[&str], places: &[Place]) -> Vec<Round> {
         let program = Arc::new(Program {
             name: program.to_owned(),
-            kind: Kind::Tests,
+            kind: build::Kind::Tests,
             path: "/nonexistent".into(),
             directory: "/nonexistent".into(),
         });
@@ -158,7 +159,8 @@ mod tests {
     }
 
     fn adapters() -> [Place; 2] {
-        [PortKind::InfiniBand, PortKind::Roce].map(|port| Place::Adapter(Hca::for_tests(port)))
+        [PortKind::InfiniBand, PortKind::Roce]
+            .map(|port| Place::Adapter(Hca::for_tests(Kind::ConnectX(port))))
     }
 
     fn cells(rounds: &[Round], name: &str) -> Vec<Cell> {
@@ -181,7 +183,7 @@ mod tests {
         deal(&mut rounds, &record, &series());
         let dealt = cells(&rounds, "verbs a");
         assert_eq!(dealt.len(), 3);
-        for device in Device::ALL {
+        for device in [Device::SoftRoce, Device::InfiniBand, Device::Roce] {
             assert!(dealt.iter().any(|cell| cell.device == device), "{device}");
         }
         assert_eq!(cells(&rounds, "verbs new").len(), 9);

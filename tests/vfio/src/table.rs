@@ -1,31 +1,40 @@
 //! Tables of objects by number.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 
-use crate::command::Status;
+/// What a device answers where a table cannot.
+pub trait Refusal {
+    /// There is no number left.
+    const FULL: Self;
+    /// There is no object of that number.
+    const MISSING: Self;
+}
 
 /// Objects of one kind. A number that was given up comes back only after all others were used.
 #[derive(Debug)]
-pub(crate) struct Table<T> {
+pub struct Table<T, E> {
     objects: BTreeMap<u32, T>,
     first: u32,
     end: u32,
     next: u32,
+    refusal: PhantomData<E>,
 }
 
-impl<T> Table<T> {
+impl<T, E: Refusal> Table<T, E> {
     /// An empty table for numbers from `first` to before `end`.
-    pub(crate) const fn new(first: u32, end: u32) -> Self {
+    pub const fn new(first: u32, end: u32) -> Self {
         Self {
             objects: BTreeMap::new(),
             first,
             end,
             next: first,
+            refusal: PhantomData,
         }
     }
 
     /// Has new objects get numbers before `end` only.
-    pub(crate) fn end_at(&mut self, end: u32) {
+    pub fn end_at(&mut self, end: u32) {
         self.end = end;
     }
 
@@ -33,11 +42,11 @@ impl<T> Table<T> {
     ///
     /// # Errors
     /// If there is no number left.
-    pub(crate) fn insert(&mut self, object: T) -> Result<u32, Status> {
+    pub fn insert(&mut self, object: T) -> Result<u32, E> {
         let number = (self.next..self.end)
             .chain(self.first..self.next)
             .find(|number| !self.objects.contains_key(number))
-            .ok_or(Status::NoResources)?;
+            .ok_or(E::FULL)?;
         self.objects.insert(number, object);
         self.next = number + 1;
         Ok(number)
@@ -47,40 +56,40 @@ impl<T> Table<T> {
     ///
     /// # Errors
     /// If there is none of that number.
-    pub(crate) fn get(&self, number: u32) -> Result<&T, Status> {
-        self.objects.get(&number).ok_or(Status::BadResource)
+    pub fn get(&self, number: u32) -> Result<&T, E> {
+        self.objects.get(&number).ok_or(E::MISSING)
     }
 
     /// Finds an object to change it.
     ///
     /// # Errors
     /// As [`Table::get`].
-    pub(crate) fn get_mut(&mut self, number: u32) -> Result<&mut T, Status> {
-        self.objects.get_mut(&number).ok_or(Status::BadResource)
+    pub fn get_mut(&mut self, number: u32) -> Result<&mut T, E> {
+        self.objects.get_mut(&number).ok_or(E::MISSING)
     }
 
     /// Takes an object out.
     ///
     /// # Errors
     /// As [`Table::get`].
-    pub(crate) fn remove(&mut self, number: u32) -> Result<T, Status> {
-        self.objects.remove(&number).ok_or(Status::BadResource)
+    pub fn remove(&mut self, number: u32) -> Result<T, E> {
+        self.objects.remove(&number).ok_or(E::MISSING)
     }
 
     /// Whether there is an object of that number.
-    pub(crate) fn contains(&self, number: u32) -> bool {
+    pub fn contains(&self, number: u32) -> bool {
         self.objects.contains_key(&number)
     }
 
     /// All objects with their numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.objects
             .iter()
             .map(|(&number, object)| (number, object))
     }
 
     /// All objects.
-    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+    pub fn values(&self) -> impl Iterator<Item = &T> {
         self.objects.values()
     }
 }
@@ -88,6 +97,17 @@ impl<T> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, Eq, PartialEq)]
+    enum No {
+        Full,
+        Missing,
+    }
+
+    impl Refusal for No {
+        const FULL: Self = Self::Full;
+        const MISSING: Self = Self::Missing;
+    }
 
     #[test]
     fn numbers_come_back_late_and_run_out() {
@@ -97,7 +117,7 @@ mod tests {
         assert_eq!(table.insert('b'), Ok(5));
         assert_eq!(table.insert('c'), Ok(6));
         assert_eq!(table.insert('d'), Ok(4));
-        assert_eq!(table.insert('e'), Err(Status::NoResources));
-        assert_eq!(table.remove(9), Err(Status::BadResource));
+        assert_eq!(table.insert('e'), Err(No::Full));
+        assert_eq!(table.remove(9), Err(No::Missing));
     }
 }

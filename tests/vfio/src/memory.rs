@@ -12,11 +12,11 @@ use memmap2::{MmapOptions, MmapRaw};
 
 /// Bus addresses that no mapped memory covers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Unmapped {
+pub struct Unmapped {
     /// Where the access began.
-    pub(crate) address: u64,
+    pub address: u64,
     /// How long it was.
-    pub(crate) length: usize,
+    pub length: usize,
 }
 
 /// One piece of memory.
@@ -28,7 +28,7 @@ struct Piece {
 
 /// All mapped pieces.
 #[derive(Debug, Default)]
-pub(crate) struct GuestMemory {
+pub struct GuestMemory {
     pieces: Vec<Piece>,
 }
 
@@ -37,13 +37,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// If the file cannot be mapped.
-    pub(crate) fn map(
-        &mut self,
-        file: &File,
-        offset: u64,
-        address: u64,
-        size: u64,
-    ) -> io::Result<()> {
+    pub fn map(&mut self, file: &File, offset: u64, address: u64, size: u64) -> io::Result<()> {
         let length = usize::try_from(size).map_err(io::Error::other)?;
         let map = MmapOptions::new()
             .offset(offset)
@@ -54,7 +48,7 @@ impl GuestMemory {
     }
 
     /// Unmaps what begins in this range.
-    pub(crate) fn unmap(&mut self, address: u64, size: u64) {
+    pub fn unmap(&mut self, address: u64, size: u64) {
         let range = address..address.saturating_add(size);
         self.pieces.retain(|piece| !range.contains(&piece.address));
     }
@@ -63,7 +57,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// If the range is not covered by one piece.
-    pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Unmapped> {
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Result<(), Unmapped> {
         let source = self.locate(address, bytes.len())?;
         fence(Ordering::Acquire);
         // SAFETY: `locate` has checked that the mapping holds that many bytes from there on; the destination
@@ -77,7 +71,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// As [`GuestMemory::read`].
-    pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unmapped> {
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), Unmapped> {
         let destination = self.locate(address, bytes.len())?;
         // SAFETY: as in `read`, with the roles changed; the mapping is writable.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), destination, bytes.len()) };
@@ -89,7 +83,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// As [`GuestMemory::read`].
-    pub(crate) fn read_be32(&self, address: u64) -> Result<u32, Unmapped> {
+    pub fn read_be32(&self, address: u64) -> Result<u32, Unmapped> {
         let mut bytes = [0; 4];
         self.read(address, &mut bytes)?;
         Ok(u32::from_be_bytes(bytes))
@@ -100,11 +94,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// As [`GuestMemory::read`], and if the address is not a multiple of 8.
-    pub(crate) fn update(
-        &self,
-        address: u64,
-        mut new: impl FnMut(u64) -> u64,
-    ) -> Result<u64, Unmapped> {
+    pub fn update(&self, address: u64, mut new: impl FnMut(u64) -> u64) -> Result<u64, Unmapped> {
         let place = self.locate(address, 8)?.cast::<u64>();
         if !place.is_aligned() {
             return Err(Unmapped { address, length: 8 });
@@ -130,7 +120,7 @@ impl GuestMemory {
     ///
     /// # Panics
     /// If there is none left.
-    pub(crate) fn anonymous(address: u64, size: usize) -> Self {
+    pub fn anonymous(address: u64, size: usize) -> Self {
         let map = memmap2::MmapMut::map_anon(size).expect("anonymous memory");
         let map = MmapRaw::from(map);
         Self {

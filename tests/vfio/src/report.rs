@@ -12,24 +12,27 @@ const KEPT: usize = 100;
 
 /// The violations so far, shared by all functions of a model.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Report {
+pub struct Report {
     violations: Arc<Mutex<Vec<String>>>,
     expected: Arc<Mutex<Vec<String>>>,
-    trace: bool,
+    /// The model's name, if what happens is told on standard error.
+    trace: Option<&'static str>,
 }
 
 impl Report {
-    /// An empty report. With `trace`, what happens is told on standard error as well.
-    pub(crate) fn new(trace: bool) -> Self {
+    /// An empty report of the model of that name. With `trace`, what happens is told on standard error as
+    /// well.
+    #[must_use]
+    pub fn new(model: &'static str, trace: bool) -> Self {
         Self {
             violations: Arc::default(),
             expected: Arc::default(),
-            trace,
+            trace: trace.then_some(model),
         }
     }
 
     /// Adds a violation.
-    pub(crate) fn violation(&self, text: String) {
+    pub fn violation(&self, text: String) {
         self.trace(|| format!("violation: {text}"));
         let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
         if expected.iter().any(|part| text.contains(part)) {
@@ -45,7 +48,7 @@ impl Report {
     }
 
     /// Lets violations whose text has this in it be, from now on.
-    pub(crate) fn expect(&self, part: String) {
+    pub fn expect(&self, part: String) {
         self.expected
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -53,14 +56,15 @@ impl Report {
     }
 
     /// Tells what happens, if that is wanted.
-    pub(crate) fn trace(&self, text: impl FnOnce() -> String) {
-        if self.trace {
-            eprintln!("connectx: {}", text());
+    pub fn trace(&self, text: impl FnOnce() -> String) {
+        if let Some(model) = self.trace {
+            eprintln!("{model}: {}", text());
         }
     }
 
     /// Takes the violations out.
-    pub(crate) fn take(&self) -> Vec<String> {
+    #[must_use]
+    pub fn take(&self) -> Vec<String> {
         let mut violations = self
             .violations
             .lock()

@@ -1,0 +1,1 @@
+//! The rules, each broken in one place.

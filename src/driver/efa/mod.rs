@@ -182,6 +182,18 @@ impl Limits {
         }
     }
 
+    /// The limits of a queue pair, for errors.
+    fn of_queues(&self) -> String {
+        format!(
+            "an EFA like this has at most {} sends of {} slices and {} inline bytes, and {} receives of {} slices",
+            self.max_send_wr,
+            self.max_send_sge,
+            self.inline.max(self.wide_inline),
+            self.max_recv_wr,
+            self.max_recv_sge
+        )
+    }
+
     /// Bytes of an entry of a completion queue: the length of a WRITE needs the larger ones.
     fn entry_bytes(&self) -> usize {
         match self.caps.contains(abi::DeviceCaps::RDMA_WRITE) {

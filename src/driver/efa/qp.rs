@@ -86,7 +86,8 @@ pub(super) fn create(
     spec: &QpSpec,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {
-    let refuse = || Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL);
+    let refuse =
+        || Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL).with_detail(limits.of_queues());
     let send = send_layout(spec.qp_type, spec.sq_sig_all, &spec.cap, limits).ok_or_else(refuse)?;
     let recv = recv_layout(&spec.cap, limits).ok_or_else(refuse)?;
     let driver = abi::CreateQp {

@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         on_each("srd::each_operation", each_operation),
         on_each("srd::inline_and_empty", inline_and_empty),
+        on_each("srd::wide_requests", wide_requests),
         on_each("srd::lists_are_gathered", lists_are_gathered),
         on_each("srd::many_in_no_order", many_in_no_order),
         on_each(
@@ -256,6 +257,35 @@ fn inline_and_empty(context: &Context) -> Result {
         Ok(()) => fail("81 inline bytes were taken"),
         Err(error) => says(&error, &["81 inline bytes"]),
     }
+}
+
+/// Catches requests of two blocks whose second block is another's, or lies at the wrong place of the ring.
+fn wide_requests(context: &Context) -> Result {
+    if kernel() < (7, 3) {
+        return skip("this kernel has no requests of two blocks");
+    }
+    let wide = Caps {
+        max_inline_data: 80,
+        ..caps(8)
+    };
+    let (mut a, mut b, _pd) = pair(context, wide, 8 * BYTES)?;
+    same(a.qp.caps().max_inline_data, 80, "inline bytes")?;
+    for round in 0..40 {
+        let bytes: &'static [u8] = pattern(round, 80).leak();
+        b.receive(round, 0..80)?;
+        a.post(round..round + 1, |id, batch, to, _, remote| {
+            batch.signaled(id).to(to).send(Inline(bytes))?;
+            let there = remote.slice(100..180)?;
+            Ok(batch.signaled(id).to(to).write(Inline(bytes), there)?)
+        })?;
+        for wc in completions(&mut a.cq, 2)? {
+            wc.ok()?;
+        }
+        same(completion(&mut b.cq)?.byte_len, 80, "bytes")?;
+        same(b.bytes(0..80)?, bytes.to_vec(), "what was sent")?;
+        same(b.bytes(100..180)?, bytes.to_vec(), "what was written")?;
+    }
+    talk(&mut a, &mut b)
 }
 
 /// Catches slices that are left out, or come in another order, on either side.

@@ -46,6 +46,7 @@
 //! |---|---|
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
 //! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField, with InfiniBand and Ethernet ports. It has run on a model of the adapter, and never on real hardware |
+//! | `efa` | Amazon's Elastic Fabric Adapter: reliable datagrams ([`Srd`](qp::Srd)) and datagrams. It has run on a model of the adapter, and never on real hardware |
 //!
 //! A driver refuses by name what it does not have ([`Cause::Unsupported`]). Devices of other drivers are
 //! listed, but opening one fails with an error that says so.
@@ -54,7 +55,7 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `rxe`, `mlx5` | yes | the drivers; at least one is required |
+//! | `rxe`, `mlx5`, `efa` | yes | the drivers; at least one is required |
 //! | `aio` | yes | [`aio`], asynchronous operations, and [`buf`], their buffers; brings `cm` |
 //! | `cm` | yes | [`cm`], connections by address |
 //! | `share` | yes | [`share`], a protection domain for several processes |

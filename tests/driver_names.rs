@@ -12,10 +12,14 @@ use support::sources::files;
 /// The drivers, by what their names contain in small letters.
 const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
 
+/// The drivers whose names other words contain, such as `default`: by what their words begin with.
+const SHORT: [&str; 1] = ["efa"];
+
 /// What may name them: their folders, the list, answers of real drivers that the tests of commands decode,
 /// and the verbs of one kind of device for C programs.
-const ALLOWED: [&str; 5] = [
+const ALLOWED: [&str; 6] = [
     "c/direct/",
+    "driver/efa/",
     "driver/rxe/",
     "driver/mlx5/",
     "driver/mod.rs",
@@ -58,7 +62,9 @@ fn naming(text: &str) -> Vec<(usize, String)> {
     for (number, line) in before_tests.unwrap_or_default().lines().enumerate() {
         let code = line.split("//").next().unwrap_or_default();
         let small = code.to_lowercase();
-        if NAMES.iter().any(|name| small.contains(name)) {
+        let mut words = small.split(|c: char| !c.is_alphanumeric());
+        let is_short = words.any(|word| SHORT.iter().any(|name| word.starts_with(name)));
+        if is_short || NAMES.iter().any(|name| small.contains(name)) {
             found.push((number + 1, line.trim().to_owned()));
         }
     }
@@ -101,8 +107,8 @@ fn comments_of_the_contract_name_no_device() {
 
 #[test]
 fn a_planted_name_is_found_and_a_comment_is_not() {
-    let text = "//! As on mlx5.\nfn a() {\n    if self.is_mlx5() {} // rxe too\n    let b = \"RXE\";\n}\n\
+    let text = "//! As on mlx5.\nfn a() {\n    if self.is_mlx5() {} // rxe too\n    let b = \"RXE\";\n    Efa::default();\n}\n\
                 #[cfg(test)]\nmod tests {\n    const ID: DriverId = DriverId::RXE;\n}\n";
     let lines: Vec<usize> = naming(text).iter().map(|(at, _)| *at).collect();
-    assert_eq!(lines, [3, 4]);
+    assert_eq!(lines, [3, 4, 5]);
 }

@@ -131,7 +131,8 @@ fn create(
         return Err(Failure::INVALID);
     }
     let operations = context.operations(transport)?;
-    if !context.driver().has_type(transport) {
+    // A device's own type is for that device's functions, of which there are none yet.
+    if transport == QpType::DRIVER || !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
     }
     if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {

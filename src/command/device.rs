@@ -128,6 +128,32 @@ impl Command for QueryDevice {
     }
 }
 
+/// As [`QueryDevice`], with what the driver has to say of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "not every driver has something to say")]
+pub(crate) struct QueryDeviceWith {
+    pub(crate) driver: DriverData,
+}
+
+impl Command for QueryDeviceWith {
+    type Reply = (ExQueryDeviceResp, DriverReply);
+    const VERB: Verb = Verb::QueryDevice;
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request
+            .write_command::<_, ExQueryDeviceResp>(
+                cmd::EX_QUERY_DEVICE,
+                &abi::ExQueryDevice::default(),
+            )
+            .driver(&self.driver);
+        Some(|command, answer| Ok((answer.response()?, answer.driver_reply(&command.driver))))
+    }
+}
+
 /// Queries a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryPort {

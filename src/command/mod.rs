@@ -40,7 +40,8 @@ pub(crate) use destroy::{Destroy, Object};
 #[cfg(feature = "c-abi")]
 pub(crate) use device::QueryPortSpeed;
 pub(crate) use device::{
-    AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryGid, QueryGidTable, QueryPort,
+    AllocAsyncFd, GetContext, GetContextReply, QueryDevice, QueryDeviceWith, QueryGid,
+    QueryGidTable, QueryPort,
 };
 pub(crate) use dm::{AllocDm, ExportDmabuf, RegDmMr};
 pub(crate) use fd::{CommandFd, write};

@@ -22,6 +22,7 @@ macro_rules! drivers {
             {
                 (feature = "rxe") Rxe crate::driver::rxe::Rxe,
                 (feature = "mlx5") Mlx5 crate::driver::mlx5::Device,
+                (feature = "efa") Efa crate::driver::efa::Efa,
                 (test) Sample crate::driver::sample::Sample,
             }
             $($arguments)*
@@ -71,7 +72,9 @@ macro_rules! forward {
 mod absent;
 pub(crate) mod contract;
 mod data;
-#[cfg(any(test, feature = "mlx5"))]
+#[cfg(feature = "efa")]
+mod efa;
+#[cfg(any(test, feature = "efa", feature = "mlx5"))]
 #[allow(
     dead_code,
     reason = "not every driver that is built in needs all of it"
@@ -159,7 +162,7 @@ macro_rules! one_of {
         )*
 
         #[cfg(not(any($($($built_in)*),*)))]
-        compile_error!("a driver is needed: the feature `rxe`, `mlx5`, or both");
+        compile_error!("a driver is needed: the feature `rxe`, `mlx5` or `efa`, or several");
 
         /// The drivers that are built in.
         fn built_in() -> impl Iterator<Item = Driver> {
@@ -451,7 +454,7 @@ impl Device {
         buffers: Option<&Buffers>,
     ) -> Result<(SrqHandle, SharedRecvQueue, SrqBacking, Option<u32>)> {
         dispatch!(self, D(device) => {
-            let (handle, queue, backing, number) = match command.kind {
+            let created = match command.kind {
                 SrqKind::Basic => {
                     let (handle, queue, backing) = device.create_srq(fd, command, buffers)?;
                     (handle, queue, backing, None)
@@ -463,7 +466,8 @@ impl Device {
                     (handle, queue, backing, Some(number))
                 }
             };
-            Ok((handle, D::wrap(queue), D::wrap(backing), number))
+            // In one: a driver without such a queue has none of it, and nothing behind it is reached.
+            Ok((created.0, D::wrap(created.1), D::wrap(created.2), created.3))
         })
     }
 

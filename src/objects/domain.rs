@@ -375,11 +375,11 @@ mod tests {
     fn domains_lie_over_each_other_to_a_depth() {
         let (_, file) = rustix::pipe::pipe().unwrap();
         let pd = Pd::new(Context::over(file), PdHandle(1), Stand::Imported(None));
-        let mut domain = pd.parent_domain().build().unwrap();
+        let mut domain = pd.parent_domain().create().unwrap();
         for _ in 1..DEEPEST {
-            domain = domain.parent_domain().build().unwrap();
+            domain = domain.parent_domain().create().unwrap();
         }
-        let refused = domain.parent_domain().build().unwrap_err();
+        let refused = domain.parent_domain().create().unwrap_err();
         assert!(matches!(refused.cause(), Cause::Invalid(_)));
         let words = refused.to_string();
         assert!(words.contains("256 parent domains"), "{words}");

@@ -21,7 +21,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         test_without_leaks("fork::aligned", || match device() {
             Device::Rxe => disturbs_nothing(Aligned),
-            Device::Mlx5 { .. } => {
+            Device::Mlx5 { .. } | Device::Efa => {
                 skip("a fork copies the heap's pages, which rings of an adapter must not lie in")
             }
         }),

@@ -14,7 +14,7 @@
 //! * [`enums`], [`flags`], [`handle`]: numbers with a type. The kernel may answer with a number
 //!   that this crate has never seen, so none of them is a Rust `enum`.
 //! * [`names`]: from numbers back to names, for traces.
-//! * [`rxe`], [`mlx5`]: what these two drivers add.
+//! * [`rxe`], [`mlx5`], [`efa`]: what these drivers add.
 //! * [`nldev`]: the numbers of RDMA netlink that find devices.
 //! * `rdma_cm`: the connection manager's device file, another ABI (feature `rdma-cm`, on by default).
 //!
@@ -48,6 +48,7 @@ mod macros;
 
 pub mod attr;
 pub mod cmd;
+pub mod efa;
 pub mod enums;
 pub mod event;
 pub mod flags;

@@ -1,9 +1,10 @@
 //! Parts that drivers of hardware share. No part knows a device.
 //!
-//! - [`memory`]: rings and doorbell records.
+//! - [`memory`]: rings and doorbell records of this side's.
+//! - [`map`]: rings and registers that the kernel gives out.
 //! - [`barrier`]: memory order towards a device.
 //! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock, where a ring's
-//!   places name them: in order, out of order, of shared queues.
+//!   places name them: in order, out of order, of shared queues; or where numbers do, in any order.
 //! - [`directory`], [`reporters`]: which queue a completion belongs to, where it names it by a number.
 //! - [`unordered`]: which request a completion means, where numbers of its own name them.
 //! - [`copy`]: copies into write-combining memory.
@@ -16,6 +17,7 @@ pub(crate) mod copy;
 pub(crate) mod directory;
 pub(crate) mod gate;
 pub(crate) mod ledger;
+pub(crate) mod map;
 pub(crate) mod memory;
 pub(crate) mod reporters;
 pub(crate) mod sync;

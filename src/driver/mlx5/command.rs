@@ -1,13 +1,10 @@
 //! Commands that only mlx5 has.
 
-use uverbs_uapi::cmd;
 use uverbs_uapi::handle::{DmHandle, PdHandle};
-use uverbs_uapi::mlx5::{QueryDevRespFlags, QueryDeviceResp, UarAllocType, attr, method, object};
-use uverbs_uapi::types::ExQueryDeviceResp;
-use uverbs_uapi::write::ExQueryDevice;
+use uverbs_uapi::mlx5::{UarAllocType, attr, method, object};
 use uverbs_uapi::{attr as core_attr, object as core_object};
 
-use crate::command::{AllocDm, Command, Decode, DriverData, Request, Undo, driver_reply};
+use crate::command::{AllocDm, Command, Decode, Request, Undo};
 use crate::error::{Subject, Verb};
 
 /// Allocates a UAR: a page of the device's registers for this context.
@@ -73,31 +70,6 @@ impl Command for QueryPd {
             .handle(attr::query_pd::HANDLE, self.0.0)
             .output(attr::query_pd::RESP_PDN, size_of::<u32>());
         Some(|_, answer| answer.answer(attr::query_pd::RESP_PDN))
-    }
-}
-
-/// Asks whether some queue pairs may receive out of order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct QueryOutOfOrder;
-
-impl Command for QueryOutOfOrder {
-    type Reply = bool;
-    const VERB: Verb = Verb::QueryDevice;
-
-    fn subject(&self) -> Subject {
-        Subject::the("device")
-    }
-
-    fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
-        request
-            .write_command::<_, ExQueryDeviceResp>(cmd::EX_QUERY_DEVICE, &ExQueryDevice::default())
-            .driver(&DriverData::output::<QueryDeviceResp>());
-        Some(|_, answer| {
-            let reply = answer.driver_reply(&DriverData::output::<QueryDeviceResp>());
-            // A kernel that answers less does not know it.
-            let flags = driver_reply::<QueryDeviceResp>(&reply).map_or(0, |answer| answer.flags);
-            Ok(flags & QueryDevRespFlags::FLAGS_OOO_DP.bits() != 0)
-        })
     }
 }
 

@@ -2,11 +2,11 @@
 //! order.
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::mlx5::{QueryDevRespFlags, QueryDeviceResp};
 
 use super::Device;
-use super::command::QueryOutOfOrder;
 use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways};
-use crate::command::{CommandFd, QpSpec};
+use crate::command::{CommandFd, DriverData, QpSpec, QueryDeviceWith, driver_reply};
 use crate::driver::contract::QpName;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::LagPort;
@@ -62,7 +62,12 @@ impl Device {
         if spec.qp_type == QpType::XRC_SEND {
             return lacks(" with XRC");
         }
-        if !fd.execute(&QueryOutOfOrder)? {
+        let (_, told) = fd.execute(&QueryDeviceWith {
+            driver: DriverData::output::<QueryDeviceResp>(),
+        })?;
+        // A kernel that answers less does not know it.
+        let flags = driver_reply::<QueryDeviceResp>(&told).map_or(0, |told| told.flags);
+        if flags & QueryDevRespFlags::FLAGS_OOO_DP.bits() == 0 {
             return lacks(", which Linux 6.13 and newer firmware brought");
         }
         let [datagrams, unreliable, reliable] = self

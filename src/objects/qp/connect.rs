@@ -206,7 +206,8 @@ impl ConnectOptions {
 
 impl Context {
     /// The default GID of a port, which [`ConnectOptions::gid_index`] uses if it is `None`. On InfiniBand
-    /// there is none, since peers in the subnet need none.
+    /// there is none, since peers in the subnet need none. A port that is neither InfiniBand nor Ethernet is
+    /// named by its GID.
     ///
     /// # Errors
     ///
@@ -217,7 +218,7 @@ impl Context {
 
     /// The best GID of a port whose attributes are known.
     fn best_gid_of(&self, port: u8, attr: &PortAttr) -> Result<Option<(u8, Gid)>> {
-        if attr.link_layer != LinkLayer::ETHERNET {
+        if attr.link_layer == LinkLayer::INFINIBAND {
             return Ok(None);
         }
         let table = self.gid_table()?;

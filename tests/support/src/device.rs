@@ -22,11 +22,18 @@ pub enum Device {
         /// Whether its ports are Ethernet ones.
         roce: bool,
     },
+    /// The software EFA under the kernel's efa driver.
+    Efa,
 }
 
-/// The device under test, which is the guest's. `VM_HCA` tells of an adapter, as `connectx=2,roce`.
+/// Why a test of allocators cannot run.
+const NOT_PLACED: &str = "the rings of an EFA are the kernel's and the device's";
+
+/// The device under test, which is the guest's. `VM_HCA` tells of an adapter, as `connectx=2,roce` or
+/// `efa=2`.
 pub fn device() -> Device {
     match std::env::var("VM_HCA") {
+        Ok(hca) if hca.starts_with("efa") => Device::Efa,
         Ok(hca) => Device::Mlx5 {
             roce: hca.split(',').any(|word| word == "roce"),
         },
@@ -40,9 +47,17 @@ impl Device {
         self == Self::Rxe
     }
 
-    /// Whether it is an adapter.
+    /// Whether it is the software ConnectX.
     pub fn is_mlx5(self) -> bool {
-        !self.is_rxe()
+        matches!(self, Self::Mlx5 { .. })
+    }
+
+    /// Inline bytes that every queue pair may ask for.
+    pub fn inline(self) -> u32 {
+        match self {
+            Self::Rxe | Self::Mlx5 { .. } => 64,
+            Self::Efa => 32,
+        }
     }
 
     /// The name of the guest's first device.
@@ -50,6 +65,7 @@ impl Device {
         match self {
             Self::Rxe => "rxe0",
             Self::Mlx5 { .. } => "mlx5_0",
+            Self::Efa => "efa_0",
         }
     }
 
@@ -64,6 +80,7 @@ impl Device {
         match self {
             Self::Rxe => ResourceType::RXE_CQ,
             Self::Mlx5 { .. } => ResourceType::MLX5_CQ,
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -72,6 +89,7 @@ impl Device {
         match self {
             Self::Rxe => ResourceType::RXE_SRQ,
             Self::Mlx5 { .. } => ResourceType::MLX5_SRQ,
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -80,6 +98,7 @@ impl Device {
         match self {
             Self::Rxe => &[ResourceType::RXE_CQ],
             Self::Mlx5 { .. } => &[ResourceType::MLX5_CQ, ResourceType::MLX5_DBR],
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -88,6 +107,7 @@ impl Device {
         match self {
             Self::Rxe => &[ResourceType::RXE_SEND, ResourceType::RXE_RECV],
             Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -97,6 +117,7 @@ impl Device {
         match self {
             Self::Rxe => &[ResourceType::RXE_SEND],
             Self::Mlx5 { .. } => &[ResourceType::MLX5_QP, ResourceType::MLX5_DBR],
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -105,6 +126,7 @@ impl Device {
         match self {
             Self::Rxe => &[ResourceType::RXE_SRQ],
             Self::Mlx5 { .. } => &[ResourceType::MLX5_SRQ, ResourceType::MLX5_DBR],
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -120,6 +142,7 @@ impl Device {
         match self {
             Self::Rxe => Purpose::Place,
             Self::Mlx5 { .. } => Purpose::Memory,
+            Self::Efa => panic!("{NOT_PLACED}"),
         }
     }
 
@@ -129,6 +152,7 @@ impl Device {
         match self {
             Self::Rxe => u64::from(capacity) + 1,
             Self::Mlx5 { .. } => 1,
+            Self::Efa => 0,
         }
     }
 }
@@ -166,7 +190,7 @@ pub fn kernel() -> (u32, u32) {
 /// # Errors
 /// If nothing can be registered.
 pub fn settle(name: &str) -> Result {
-    if device().is_rxe() {
+    if !device().is_mlx5() {
         return Ok(());
     }
     let pd = uverbs::open(name)?.alloc_pd()?;

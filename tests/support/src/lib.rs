@@ -51,7 +51,7 @@ pub use hca::Hca;
 pub use objects::Objects;
 pub use outcome::{Result, fail, only_on_rxe, skip};
 pub use own_device::OwnDevice;
-pub use pair::{ALL, Pair, QKEY, Setup, Side};
+pub use pair::{ALL, Pair, QKEY, Setup, Side, all_there_is};
 pub use program::run;
 pub use wait::{LIMIT, QUIET, until};
 pub use wire::Wire;

@@ -43,6 +43,6 @@ pub fn skip<T>(why: impl Into<String>) -> Result<T> {
 pub fn only_on_rxe(why: &str) -> Result {
     match device() {
         Device::Rxe => Ok(()),
-        Device::Mlx5 { .. } => skip(why),
+        Device::Mlx5 { .. } | Device::Efa => skip(why),
     }
 }

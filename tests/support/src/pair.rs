@@ -9,13 +9,36 @@ use uverbs::{
     transport::{Connected, StaticTransport, Transport},
 };
 
-use crate::{Result, Wc, completion, open, until};
+use crate::{Device, Result, Wc, completion, device, kernel, open, says, skip, until};
 
 /// What peers may do to the memory of a pair: all that every kernel has.
 pub const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
+
+/// [`ALL`], as far as the device has it: an EFA has no atomics, and on Linux 6.1 no WRITE.
+pub fn all_there_is() -> Access {
+    match device() {
+        Device::Efa if kernel() < (6, 12) => ALL
+            .difference(Access::REMOTE_ATOMIC)
+            .difference(Access::REMOTE_WRITE),
+        Device::Efa => ALL.difference(Access::REMOTE_ATOMIC),
+        Device::Rxe | Device::Mlx5 { .. } => ALL,
+    }
+}
+
+/// A queue pair, or the end of a test that needs one of a type that this device does not have: then the
+/// driver has said so by name.
+fn created<T: Transport>(qp: uverbs::Result<Qp<T>>) -> Result<Qp<T>> {
+    match qp {
+        Err(error) if device() == Device::Efa && error.is_unsupported() => {
+            says(&error, &["driver for efa", "queue pairs of type"])?;
+            skip(error.to_string())
+        }
+        qp => Ok(qp?),
+    }
+}
 
 /// The key of datagrams.
 pub const QKEY: u32 = 0x1122_3344;
@@ -55,6 +78,7 @@ impl Default for Setup {
         Self {
             caps: Caps {
                 max_send_wr: 128,
+                max_inline_data: device().inline(),
                 ..Caps::default()
             },
             options: options(),
@@ -128,8 +152,8 @@ impl<T: Transport> Side<T> {
     ) -> Result<Self> {
         let builder = pd.qp(&cq).caps(setup.caps).signal_all(setup.signal_all);
         Ok(Self {
-            qp: create(builder)?,
-            mr: pd.register(vec![0; setup.length], ALL)?,
+            qp: created(create(builder))?,
+            mr: pd.register(vec![0; setup.length], all_there_is())?,
             cq,
         })
     }

@@ -2,7 +2,7 @@
 
 use bitflags::Flags;
 use uverbs_uapi::names::{Ids, OBJECT_IDS, OBJECTS};
-use uverbs_uapi::{cmd, enums, flags, ioctl, mlx5, nldev, rdma_cm, rxe, write};
+use uverbs_uapi::{cmd, efa, enums, flags, ioctl, mlx5, nldev, rdma_cm, rxe, write};
 
 /// Name in C and value.
 pub(crate) type Constant = (String, u64);
@@ -15,6 +15,7 @@ pub(crate) fn kernel() -> Vec<Constant> {
     all.extend(kernel_enums());
     all.extend(kernel_flags());
     all.extend(mlx5_flags());
+    all.extend(efa_flags());
     all.extend(connection_manager());
     for (name, _) in &mut all {
         if let Some((_, kernel_name)) = RENAMED.iter().find(|(ours, _)| ours == name) {
@@ -141,6 +142,8 @@ fn plain() -> Vec<Constant> {
         constant("RXE_NETWORK_TYPE_IPV4", rxe::NETWORK_TYPE_IPV4),
         constant("RXE_NETWORK_TYPE_IPV6", rxe::NETWORK_TYPE_IPV6),
         constant("MLX5_IB_UVERBS_ABI_VERSION", mlx5::ABI_VERSION),
+        constant("EFA_UVERBS_ABI_VERSION", efa::ABI_VERSION),
+        constant("EFA_QP_DRIVER_TYPE_SRD", efa::QP_DRIVER_TYPE_SRD),
     ]
 }
 
@@ -288,6 +291,23 @@ fn mlx5_flags() -> Vec<Constant> {
     all.extend(bits::<mlx5::FlowActionFlags>(
         "MLX5_IB_UAPI_FLOW_ACTION_FLAGS_",
     ));
+    all
+}
+
+fn efa_flags() -> Vec<Constant> {
+    let mut all = bits::<efa::UcontextCaps>("EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_");
+    all.extend(bits::<efa::UdataCmds>("EFA_USER_CMDS_SUPP_UDATA_"));
+    all.extend(bits::<efa::DeviceCaps>("EFA_QUERY_DEVICE_CAPS_"));
+    all.extend(bits::<efa::CreateCqFlags>("EFA_CREATE_CQ_WITH_"));
+    all.extend(bits::<efa::CreateCqRespMask>("EFA_CREATE_CQ_RESP_"));
+    all.extend(bits::<efa::CreateQpFlags>("EFA_CREATE_QP_WITH_"));
+    all.extend(bits::<efa::QueryMrValidity>("EFA_QUERY_MR_VALIDITY_"));
+    let ids = [
+        efa::method::mr::IDS,
+        efa::attr::query_mr::IDS,
+        efa::attr::create_comp_cntr::IDS,
+    ];
+    all.extend(ids.iter().flat_map(|ids| named(ids, ids.prefix)));
     all
 }
 

@@ -50,6 +50,15 @@ const SINCE: &[(Version, &[&str])] = &[
             "MLX5_IB_ATTR_GET_DATA_DIRECT_SYSFS_PATH",
             "MLX5_IB_ATTR_REG_DMABUF_MR_ACCESS_FLAGS",
             "MLX5_IB_UAPI_REG_DMABUF_ACCESS_*",
+            // At the latest.
+            "EFA_QUERY_DEVICE_CAPS_DATA_POLLING_128",
+            "EFA_QUERY_DEVICE_CAPS_RDMA_WRITE",
+            "EFA_QUERY_DEVICE_CAPS_UNSOLICITED_WRITE_RECV",
+            "EFA_CREATE_QP_WITH_UNSOLICITED_WRITE_RECV",
+            "EFA_QUERY_MR_VALIDITY_*",
+            "EFA_IB_ATTR_QUERY_MR_*",
+            "EFA_IB_METHOD_MR_QUERY",
+            "efa_ibv_create_qp.flags",
         ],
     ),
     (
@@ -136,6 +145,19 @@ const SINCE: &[(Version, &[&str])] = &[
             "UVERBS_ATTR_CREATE_SRQ_BUF_UMEM",
             "MLX5_IB_ATTR_CREATE_SRQ_DBR_BUF_UMEM",
             "ib_uverbs_clock_info*",
+            // At the latest.
+            "EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_*",
+            "EFA_QUERY_DEVICE_CAPS_CQ_WITH_EXT_MEM",
+            "EFA_QUERY_DEVICE_CAPS_COMP_CNTR",
+            "EFA_QUERY_DEVICE_CAPS_SQ_64_BIT_REQ_ID",
+            "EFA_CREATE_CQ_WITH_SQ_COMP_64_BIT_REQ_ID",
+            "EFA_CREATE_QP_WITH_SQ_64_BIT_REQ_ID",
+            "EFA_IB_ATTR_CREATE_COMP_CNTR_*",
+            "efa_ibv_alloc_ucontext_cmd.supported_caps",
+            "efa_ibv_alloc_ucontext_resp.inline_buf_size_ex",
+            "efa_ibv_alloc_ucontext_resp.reserved_b0",
+            "efa_ibv_create_qp.sl",
+            "efa_ibv_create_qp.reserved_98",
         ],
     ),
 ];
@@ -147,6 +169,7 @@ const UNTIL: &[(Version, &[&str])] = &[((7, 3), &["mlx5_ib_clock_info*"])];
 const CHANGED: &[(Version, &str)] = &[
     ((6, 7), "ib_uverbs_query_port_resp_ex.reserved"),
     ((6, 8), "mlx5_ib_query_device_resp"),
+    ((6, 12), "efa_ibv_create_qp"),
 ];
 
 /// What the crate leaves out, with the reason.
@@ -215,6 +238,19 @@ const OUT_OF_SCOPE: &[(&str, &str)] = &[
         "since 7.3 a macro for ib_uverbs_clock_info",
     ),
     ("rxe_gid*", "the union is bytes here"),
+    (
+        "EFA_ALLOC_UCONTEXT_CMD_COMP_*",
+        "old names of EFA_ALLOC_UCONTEXT_CMD_SUPP_CAPS_*",
+    ),
+    (
+        "efa_ibv_alloc_ucontext_cmd.comp_mask",
+        "old name of `supported_caps`",
+    ),
+    (
+        "efa_ibv_alloc_ucontext_resp.reserved_a0",
+        "has become `inline_buf_size_ex` in part",
+    ),
+    ("efa_ibv_create_qp.reserved_90", "has become `sl` in part"),
     ("RDMA_NL_*", "netlink: only what finds devices and objects"),
     (
         "RDMA_NLDEV_*",

@@ -19,6 +19,7 @@ const HEADERS: &[&str] = &[
     "rdma/mlx5_user_ioctl_cmds.h",
     "rdma/mlx5_user_ioctl_verbs.h",
     "rdma/mlx5-abi.h",
+    "rdma/efa-abi.h",
     "rdma/rdma_netlink.h",
     "rdma/rdma_user_cm.h",
     "rdma/ib_user_sa.h",

@@ -1,6 +1,6 @@
 //! Every struct of the crate, as Rust lays it out.
 
-use uverbs_uapi::{event, ioctl, mlx5, rdma_cm, rxe, types, write};
+use uverbs_uapi::{efa, event, ioctl, mlx5, rdma_cm, rxe, types, write};
 
 /// A struct as Rust lays it out.
 pub(crate) struct Layout {
@@ -234,6 +234,15 @@ pub(crate) fn all() -> Vec<Layout> {
         mlx5::FlowCountersDesc = "mlx5_ib_flow_counters_desc" { description, index }
         mlx5::FlowCountersData = "mlx5_ib_flow_counters_data" { counters_data, ncounters, reserved }
         mlx5::CreateFlow = "mlx5_ib_create_flow" { ncounters_data, reserved }
+        efa::AllocUcontextCmd = "efa_ibv_alloc_ucontext_cmd" { supported_caps, reserved_20 }
+        efa::AllocUcontextResp = "efa_ibv_alloc_ucontext_resp" { comp_mask, cmds_supp_udata_mask, sub_cqs_per_cq, inline_buf_size, max_llq_size, max_tx_batch, min_sq_wr, inline_buf_size_ex, reserved_b0 }
+        efa::QueryDeviceResp = "efa_ibv_ex_query_device_resp" { comp_mask, max_sq_wr, max_rq_wr, max_sq_sge, max_rq_sge, max_rdma_size, device_caps }
+        efa::AllocPdResp = "efa_ibv_alloc_pd_resp" { comp_mask, pdn, reserved_30 }
+        efa::CreateAhResp = "efa_ibv_create_ah_resp" { comp_mask, efa_address_handle, reserved_30 }
+        efa::CreateCq = "efa_ibv_create_cq" { comp_mask, cq_entry_size, num_sub_cqs, flags, reserved_58 }
+        efa::CreateCqResp = "efa_ibv_create_cq_resp" { comp_mask, reserved_20, q_mmap_key, q_mmap_size, cq_idx, reserved_d0, db_off, db_mmap_key }
+        efa::CreateQp = "efa_ibv_create_qp" { comp_mask, rq_ring_size, sq_ring_size, driver_qp_type, flags, sl, reserved_98 }
+        efa::CreateQpResp = "efa_ibv_create_qp_resp" { comp_mask, rq_db_offset, sq_db_offset, llq_desc_offset, rq_mmap_key, rq_mmap_size, rq_db_mmap_key, sq_db_mmap_key, llq_desc_mmap_key, send_sub_cq_idx, recv_sub_cq_idx, reserved_1e0 }
         rdma_cm::CmdHdr = "rdma_ucm_cmd_hdr" { cmd, in_, out }
         rdma_cm::CreateId = "rdma_ucm_create_id" { uid, response, ps, qp_type, reserved }
         rdma_cm::CreateIdResp = "rdma_ucm_create_id_resp" { id }

@@ -368,7 +368,7 @@ fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
     ) {
         return fail(format!("port {number} of {device} is {}", port.state));
     }
-    if port.link_layer != LinkLayer::ETHERNET && port.lid == 0 {
+    if port.link_layer == LinkLayer::INFINIBAND && port.lid == 0 {
         return fail(format!(
             "port {number} of {device} has no LID: no subnet manager has given it one"
         ));

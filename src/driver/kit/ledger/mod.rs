@@ -13,11 +13,13 @@
 //! Everything is an atomic, so that a device that reports nonsense spoils ids and not memory.
 
 mod loose;
+mod numbered;
 mod receives;
 mod sends;
 mod shared;
 
 pub(crate) use self::loose::LooseLedger;
+pub(crate) use self::numbered::{About, Noted, NumberedLedger};
 pub(crate) use self::receives::RecvLedger;
 pub(crate) use self::sends::{SendLedger, SendNote};
 pub(crate) use self::shared::{SrqElement, SrqLedger};

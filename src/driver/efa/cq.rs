@@ -1,0 +1,425 @@
+//! Completion queues: polling, and arming.
+//!
+//! A completion queue has one ring or several; a queue pair reports its sends in one of them and its receives
+//! in one. All requests complete; those that nobody asked for are dropped here, unless they failed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::WcFlags;
+use uverbs_uapi::handle::CqHandle;
+
+use super::format::{Entry, doorbell, entry, request, status};
+use super::reporters::{Directory, Name, Reporters};
+use super::ring::{Register, View};
+use crate::command::CommandFd;
+use crate::driver::contract::{self, Driver as _};
+use crate::driver::kit::map::Map;
+use crate::driver::kit::turn::Turn;
+use crate::driver::kit::{barrier, ledger::Noted};
+use crate::error::{Result, Verb};
+use crate::work::PollError;
+
+/// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
+#[derive(Debug)]
+pub(crate) struct CqCore {
+    // It points into the map.
+    pub(super) directory: Arc<Directory>,
+    pub(super) events: Arc<AtomicU32>,
+    /// With events alone.
+    doorbell: Option<Doorbell>,
+    _map: Map,
+}
+
+/// Where the device learns how many entries were taken, and whether an event is wanted.
+#[derive(Debug)]
+struct Doorbell {
+    register: Register,
+    turn: Turn,
+}
+
+impl CqCore {
+    /// Over rings that lie in the map.
+    pub(super) fn new(rings: Box<[View]>, map: Map, register: Option<Register>) -> Self {
+        Self {
+            directory: Arc::new(Directory::new(rings)),
+            events: Arc::default(),
+            doorbell: register.map(|register| Doorbell {
+                register,
+                turn: Turn::new(),
+            }),
+            _map: map,
+        }
+    }
+
+    /// Tells the device how many entries were taken, with these bits; nothing without a doorbell.
+    fn tell(&self, bits: u32) {
+        if let Some(Doorbell { register, turn }) = &self.doorbell {
+            // By turns: else an older count could come last.
+            let _turn = turn.take();
+            let taken = self.directory.taken() & u32::from(u16::MAX);
+            barrier::ring_before_record();
+            register.store(taken | bits);
+        }
+    }
+
+    /// Asks for an event for the next completion.
+    fn ask(&self) {
+        // Relaxed: the number only has to change after an event has been read, which came before in this
+        // thread or by whatever handed the queue to it.
+        let sequence = self.events.load(Ordering::Relaxed) & 3;
+        self.tell(doorbell::ARM | sequence << doorbell::SEQUENCE);
+    }
+
+    #[cfg(test)]
+    pub(super) fn told(&self) -> u32 {
+        self.doorbell.as_ref().unwrap().register.stored()
+    }
+}
+
+/// A completion queue's poller.
+#[derive(Debug)]
+pub(crate) struct Cq {
+    /// The next entry of each ring, and the ring that is looked at next.
+    next: Box<[u32]>,
+    turn: usize,
+    reporters: Reporters,
+    /// What the next poll has to tell.
+    wrong: Option<PollError>,
+    /// A completion that was found before somebody wanted to have it.
+    found: Option<Completion>,
+    /// What a C program looks at.
+    #[cfg(feature = "c-abi")]
+    shown: Option<Completion>,
+    capacity: u32,
+    core: Arc<CqCore>,
+}
+
+impl Cq {
+    /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
+    pub(super) fn new(core: CqCore, qpn_mask: u32) -> Self {
+        let rings = core.directory.rings();
+        Self {
+            next: vec![0; rings.len()].into(),
+            turn: 0,
+            reporters: Reporters::new(qpn_mask),
+            wrong: None,
+            found: None,
+            #[cfg(feature = "c-abi")]
+            shown: None,
+            capacity: rings.first().map_or(0, |ring| ring.count()),
+            core: Arc::new(core),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn core(&self) -> &Arc<CqCore> {
+        &self.core
+    }
+
+    /// Sees to what has come up since the last poll, and tells what is wrong, once.
+    #[inline(always)]
+    fn attend(&mut self) -> std::result::Result<(), PollError> {
+        if self.reporters.are_stale(&self.core.directory) || self.reporters.are_leaving() {
+            self.catch_up();
+        }
+        match self.wrong {
+            None => Ok(()),
+            Some(error) => {
+                self.wrong = None;
+                Err(error)
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn catch_up(&mut self) {
+        self.reporters.catch_up(&self.core.directory);
+        self.reporters.settle(&self.core.directory);
+    }
+
+    /// Takes the next entry of the rings, which are looked at in turn: its ring, its index and what it says.
+    #[inline(always)]
+    fn take(&mut self) -> Option<(usize, u32, Entry)> {
+        for _ in 0..self.next.len() {
+            let ring = self.turn;
+            self.turn = if ring + 1 == self.next.len() {
+                0
+            } else {
+                ring + 1
+            };
+            let index = self.next[ring];
+            let view = self.core.directory.rings()[ring];
+            if view.has_arrived(index) {
+                let fields = view.entry(index);
+                self.next[ring] = index.wrapping_add(1);
+                // Before its request is finished: room in a queue means room for one more completion.
+                self.core.directory.pass(ring, self.next[ring]);
+                return Some((ring, index, fields));
+            }
+        }
+        None
+    }
+
+    /// The next completion that somebody wants, of at most so many entries. None as well if one makes no
+    /// sense, which the next poll tells.
+    #[inline(always)]
+    fn next(&mut self, left: &mut u32) -> Option<Completion> {
+        while *left > 0 {
+            *left -= 1;
+            let (ring, index, fields) = self.take()?;
+            if self.reporters.are_stale(&self.core.directory) {
+                self.reporters.catch_up(&self.core.directory);
+            }
+            let (name, code) = (name(&fields), fields.operation());
+            let Some(reporter) = self.reporters.find(name, ring, index) else {
+                self.wrong = Some(PollError::Stray { number: name.qpn });
+                return None;
+            };
+            if reporter.is_forgotten {
+                continue;
+            }
+            if fields.flags & entry::UNSOLICITED != 0 {
+                self.wrong = Some(PollError::Unknown { code });
+                return None;
+            }
+            let Some(noted) = reporter.ledger.finish(fields.number.get()) else {
+                self.wrong = Some(PollError::Unknown { code });
+                return None;
+            };
+            let status = status(fields.status);
+            if noted.is_signaled || status != WcStatus::SUCCESS {
+                return Some(Completion {
+                    fields,
+                    noted,
+                    status,
+                });
+            }
+        }
+        None
+    }
+
+    /// As many entries as all rings hold.
+    fn all(&self) -> u32 {
+        self.capacity.saturating_mul(self.next.len() as u32)
+    }
+}
+
+fn name(fields: &Entry) -> Name {
+    Name {
+        qpn: fields.qpn.get().into(),
+        is_receive: fields.is_receive(),
+    }
+}
+
+impl contract::Cq for Cq {
+    type Backing = Arc<CqCore>;
+    type Completion = Completion;
+    type Polled<'q> = Polled<'q>;
+
+    fn backing(&self) -> Arc<CqCore> {
+        Arc::clone(&self.core)
+    }
+
+    fn events(backing: &Arc<CqCore>) -> Option<&Arc<AtomicU32>> {
+        Some(&backing.events)
+    }
+
+    fn arm(
+        backing: &Arc<CqCore>,
+        _fd: &CommandFd,
+        _cq: CqHandle,
+        solicited_only: bool,
+    ) -> Result<()> {
+        let lacks = |what| Err(super::Efa::lacks(Verb::ReqNotifyCq, what));
+        match &backing.doorbell {
+            _ if solicited_only => lacks("events for solicited messages alone"),
+            None => lacks("events of completion queues that were created without a channel"),
+            Some(_) => {
+                backing.ask();
+                Ok(())
+            }
+        }
+    }
+
+    fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// What nobody wants does not count.
+    fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
+        self.attend()?;
+        if self.found.is_none() {
+            let mut left = self.all();
+            self.found = self.next(&mut left);
+            if left < self.all() {
+                self.core.tell(0);
+            }
+        }
+        self.attend()?;
+        Ok(self.found.is_none())
+    }
+
+    #[inline(always)]
+    fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
+        self.attend()?;
+        let left = self.all();
+        Ok(Polled {
+            left,
+            all: left,
+            cq: self,
+        })
+    }
+
+    /// Entries have gone back when they are shown.
+    #[cfg(feature = "c-abi")]
+    fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
+        let next = self.poll()?.next();
+        self.shown = next;
+        Ok(next)
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn shown(&self) -> Option<Completion> {
+        self.shown
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn hide(&mut self) {
+        self.shown = None;
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        self.core.directory.close();
+    }
+}
+
+/// Completions that are being taken.
+#[derive(Debug)]
+pub(crate) struct Polled<'q> {
+    cq: &'q mut Cq,
+    /// Entries that it may still look at, and at first: once round the rings, while the device goes on.
+    left: u32,
+    all: u32,
+}
+
+impl Iterator for Polled<'_> {
+    type Item = Completion;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Completion> {
+        match self.cq.found.take() {
+            None => self.cq.next(&mut self.left),
+            found => found,
+        }
+    }
+}
+
+impl Drop for Polled<'_> {
+    /// Tells the device what was taken, once for all of it.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.left < self.all && self.cq.core.doorbell.is_some() {
+            self.cq.core.tell(0);
+        }
+    }
+}
+
+/// A completion: a copy of its entry, with what was noted of its request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    fields: Entry,
+    noted: Noted,
+    status: WcStatus,
+}
+
+impl contract::Completion for Completion {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.noted.id
+    }
+
+    #[inline(always)]
+    fn status(&self) -> WcStatus {
+        self.status
+    }
+
+    #[inline(always)]
+    fn opcode(&self) -> WcOpcode {
+        match (self.fields.is_receive(), self.fields.operation()) {
+            (true, request::WRITE) => WcOpcode::RECV_RDMA_WITH_IMM,
+            (true, _) => WcOpcode::RECV,
+            (false, request::READ) => WcOpcode::RDMA_READ,
+            (false, request::WRITE) => WcOpcode::RDMA_WRITE,
+            (false, _) => WcOpcode::SEND,
+        }
+    }
+
+    #[inline(always)]
+    fn vendor_err(&self) -> u32 {
+        self.fields.status.into()
+    }
+
+    /// What a request of this side's had in it is noted: its entry has an id in that place.
+    #[inline(always)]
+    fn byte_len(&self) -> u32 {
+        match self.fields.is_receive() {
+            true => self.fields.bytes(),
+            false => self.noted.bytes,
+        }
+    }
+
+    #[inline(always)]
+    fn qp_num(&self) -> u32 {
+        self.fields.qpn.get().into()
+    }
+
+    #[inline(always)]
+    fn src_qp(&self) -> u32 {
+        self.fields.src_qpn.get().into()
+    }
+
+    #[inline(always)]
+    fn ex(&self) -> u32 {
+        self.fields.imm.get().to_be()
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> WcFlags {
+        match self.fields.is_receive() && self.fields.flags & entry::IMMEDIATE != 0 {
+            true => WcFlags::WITH_IMM,
+            false => WcFlags::empty(),
+        }
+    }
+
+    /// The device has no clock.
+    #[inline(always)]
+    fn timestamp(&self) -> Option<u64> {
+        None
+    }
+
+    #[inline(always)]
+    fn pkey_index(&self) -> u16 {
+        0
+    }
+
+    /// The number of this side's AH for the sender, as libefa has it; 65,535 if there is none.
+    #[inline(always)]
+    fn slid(&self) -> u16 {
+        self.fields.ah.get()
+    }
+
+    #[inline(always)]
+    fn sl(&self) -> u8 {
+        0
+    }
+
+    #[inline(always)]
+    fn dlid_path_bits(&self) -> u8 {
+        0
+    }
+}

@@ -1,0 +1,298 @@
+//! EFA, the driver of Amazon's Elastic Fabric Adapter: datagrams, reliable and not, whose requests lie in
+//! memory of the device.
+//!
+//! What is particular to it: the kernel gives out all rings and registers, to be mapped by offset. Requests
+//! are copied to the device in blocks ([`send`]); receives are descriptors in memory ([`recv`]). Requests
+//! complete in any order, all of them, and a completion names its request by a number of this side's, and its
+//! queue by the queue pair's number ([`reporters`]). A completion queue may have several rings ([`cq`]).
+//! The formats are the hardware's ([`format`]). Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
+//!
+//! Not there yet: WRITEs with immediate data that consume no receive, ids of 64 bits, the GID of a sender
+//! without an AH, service levels, the interconnects of a region.
+
+mod cq;
+mod format;
+mod qp;
+mod recv;
+mod reporters;
+mod ring;
+mod send;
+#[cfg(test)]
+mod tests;
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use rustix::mm::ProtFlags;
+use rustix::param::page_size;
+use uverbs_uapi::efa as abi;
+use uverbs_uapi::enums::{self, QpType};
+use uverbs_uapi::flags::QpAttrMask;
+use uverbs_uapi::handle::{AhHandle, CqHandle};
+
+use self::cq::{Cq, CqCore};
+use self::format::Entry;
+use self::qp::{NewQp, QpCore};
+use self::recv::RecvQueue;
+use self::ring::{Register, View};
+use self::send::SendQueue;
+use super::absent::NoRecvQueue;
+use super::answer;
+use super::contract::{
+    self, ContextOptions, CqParts, NoDeviceMemory, Nothing, QpParts, Replacement, ResetQp,
+};
+use super::kit::map::Map;
+use super::options::Options;
+use crate::command::{
+    Command, CommandFd, CreateAh, CreateCq, CreateCqReply, DriverData, GetContext, GetContextReply,
+    QpSpec, QueryDeviceWith,
+};
+use crate::device::{DriverClue, DriverId};
+use crate::error::{Error, Result, Subject, Verb};
+use crate::work::Operations;
+
+impl DriverId {
+    /// Amazon's Elastic Fabric Adapter.
+    pub const EFA: Self = Self(enums::DriverId::EFA.0);
+}
+
+/// A context's share of the device.
+#[derive(Debug)]
+pub(crate) struct Efa {
+    limits: Limits,
+}
+
+/// What the device says of itself.
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    caps: abi::DeviceCaps,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    max_rdma_sge: u32,
+    max_rdma_bytes: u32,
+    /// Inline bytes of a request of one block, and of two: then 0 if there are none.
+    inline: u32,
+    wide_inline: u32,
+    /// Bytes of a send ring.
+    max_ring_bytes: u32,
+    /// Blocks between two doorbells; 0 for no limit.
+    max_batch_blocks: u32,
+    /// The fewest requests of a send ring; 0 for no limit.
+    min_sq_wr: u32,
+    /// Rings of a completion queue.
+    sub_cqs: u16,
+    /// The bits in which the numbers of queue pairs differ.
+    qpn_mask: u32,
+}
+
+type Parts<'a> = QpParts<'a, Arc<CqCore>, Nothing, Nothing>;
+
+impl contract::Driver for Efa {
+    const ID: DriverId = DriverId::EFA;
+    const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
+    const QP_TYPES: &'static [QpType] = &[QpType::UD, QpType::DRIVER];
+    const OPTIONS: Options = Options::MR_IOVA.union(Options::MR_DMABUF);
+
+    type Cq = Cq;
+    type SendQueue = SendQueue;
+    type RecvQueue = RecvQueue;
+    type SharedRecvQueue = NoRecvQueue;
+    /// The device's number of it.
+    type Ah = u16;
+    type DeviceMemory = NoDeviceMemory;
+    type QpBacking = Arc<QpCore>;
+    type SrqBacking = Nothing;
+    type ThreadDomain = Nothing;
+
+    fn operations(&self, transport: QpType) -> Operations {
+        self.limits.operations(transport)
+    }
+
+    fn is_behind(clue: &DriverClue) -> bool {
+        matches!(clue, DriverClue::Bus(name) if name == "efa")
+    }
+
+    fn get_context(fd: &CommandFd, _: ContextOptions) -> Result<(Self, GetContextReply)> {
+        get_context(fd)
+    }
+
+    fn create_cq(
+        &self,
+        fd: &CommandFd,
+        command: CreateCq,
+        _: &CqParts<'_>,
+    ) -> Result<(CqHandle, Cq)> {
+        create_cq(&self.limits, fd, command)
+    }
+
+    fn create_qp(&self, fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
+        qp::create(&self.limits, fd, spec, parts)
+    }
+
+    fn reset_qp(
+        &self,
+        fd: &Arc<CommandFd>,
+        reset: ResetQp<'_, SendQueue, RecvQueue, Arc<QpCore>>,
+    ) -> Result<Option<Replacement<Arc<QpCore>>>> {
+        fd.execute(reset.command)?;
+        reset.backing.reset(reset.send, reset.recv);
+        Ok(None)
+    }
+
+    /// Of others the kernel's driver refuses the query.
+    fn query_mask(&self, _: QpType) -> QpAttrMask {
+        QpAttrMask::STATE
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::PORT
+            | QpAttrMask::QKEY
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::CAP
+            | QpAttrMask::RNR_RETRY
+    }
+
+    fn create_ah(&self, fd: &CommandFd, mut command: CreateAh) -> Result<(Option<AhHandle>, u16)> {
+        command.driver = DriverData::output::<abi::CreateAhResp>();
+        let reply = fd.execute(&command)?;
+        let answer = answer(Verb::CreateAh, || command.subject(), &reply.driver);
+        let abi::CreateAhResp {
+            efa_address_handle, ..
+        } = answer.inspect_err(|_| fd.abandon(reply.handle))?;
+        Ok((Some(reply.handle), efa_address_handle))
+    }
+}
+
+impl Limits {
+    /// Each READ and WRITE is a capability of the device.
+    fn operations(&self, transport: QpType) -> Operations {
+        let mut has = Operations::of(QpType::UD);
+        match transport {
+            QpType::UD => has,
+            QpType::DRIVER => {
+                let writes = Operations::WRITE | Operations::WRITE_IMM;
+                has.set(
+                    Operations::READ,
+                    self.caps.contains(abi::DeviceCaps::RDMA_READ),
+                );
+                has.set(writes, self.caps.contains(abi::DeviceCaps::RDMA_WRITE));
+                has
+            }
+            _ => Operations::empty(),
+        }
+    }
+
+    /// The limits of a queue pair, for errors.
+    fn of_queues(&self) -> String {
+        format!(
+            "an EFA like this has at most {} sends of {} slices and {} inline bytes, and {} receives of {} slices",
+            self.max_send_wr,
+            self.max_send_sge,
+            self.inline.max(self.wide_inline),
+            self.max_recv_wr,
+            self.max_recv_sge
+        )
+    }
+
+    /// Bytes of an entry of a completion queue: the length of a WRITE needs the larger ones.
+    fn entry_bytes(&self) -> usize {
+        match self.caps.contains(abi::DeviceCaps::RDMA_WRITE) {
+            true => Entry::LARGE,
+            false => Entry::SMALL,
+        }
+    }
+}
+
+/// Makes the open file a context of the device, and asks for its limits.
+fn get_context(fd: &CommandFd) -> Result<(Efa, GetContextReply)> {
+    let respected = abi::UcontextCaps::TX_BATCH | abi::UcontextCaps::MIN_SQ_WR;
+    let request = abi::AllocUcontextCmd {
+        supported_caps: respected.bits(),
+        ..Default::default()
+    };
+    let reply = fd.execute(&GetContext {
+        driver: DriverData::exchange::<_, abi::AllocUcontextResp>(&request),
+    })?;
+    let subject = || Subject::the("device");
+    let context: abi::AllocUcontextResp = answer(Verb::GetContext, subject, &reply.driver)?;
+    let (core, driver) = fd.execute(&QueryDeviceWith {
+        driver: DriverData::output::<abi::QueryDeviceResp>(),
+    })?;
+    let device: abi::QueryDeviceResp = answer(Verb::QueryDevice, subject, &driver)?;
+    if context.sub_cqs_per_cq == 0 {
+        let what = "completion queues without rings".to_owned();
+        return Err(Error::malformed(Verb::GetContext, subject(), what));
+    }
+    let limits = Limits {
+        caps: abi::DeviceCaps::from_bits_retain(device.device_caps),
+        max_send_wr: device.max_sq_wr,
+        max_recv_wr: device.max_rq_wr,
+        max_send_sge: device.max_sq_sge.into(),
+        max_recv_sge: device.max_rq_sge.into(),
+        // The format has room for one.
+        max_rdma_sge: core.base.max_sge_rd.min(1),
+        max_rdma_bytes: device.max_rdma_size,
+        // And for so many bytes.
+        inline: context.inline_buf_size.min(32).into(),
+        wide_inline: context.inline_buf_size_ex.min(80).into(),
+        max_ring_bytes: context.max_llq_size,
+        max_batch_blocks: context.max_tx_batch.into(),
+        min_sq_wr: context.min_sq_wr.into(),
+        sub_cqs: context.sub_cqs_per_cq,
+        // Numbers have 16 bits.
+        qpn_mask: core.base.max_qp.clamp(1, 1 << 16).next_power_of_two() - 1,
+    };
+    Ok((Efa { limits }, reply))
+}
+
+/// Creates a completion queue and maps its rings.
+fn create_cq(limits: &Limits, fd: &CommandFd, mut command: CreateCq) -> Result<(CqHandle, Cq)> {
+    let size = limits.entry_bytes();
+    let mut flags = abi::CreateCqFlags::empty();
+    flags.set(
+        abi::CreateCqFlags::COMPLETION_CHANNEL,
+        command.channel.is_some(),
+    );
+    let driver = abi::CreateCq {
+        cq_entry_size: size as u32,
+        num_sub_cqs: limits.sub_cqs,
+        flags: flags.bits(),
+        ..Default::default()
+    };
+    command.driver = DriverData::exchange::<_, abi::CreateCqResp>(&driver);
+    // The kernel refuses 0, and what is too large.
+    let asked = command.cqe;
+    command.cqe = asked
+        .checked_next_power_of_two()
+        .filter(|_| asked > 0)
+        .unwrap_or(asked);
+    let reply = fd.execute(&command)?;
+    let core = map_cq(limits, fd, &command, &reply).inspect_err(|_| fd.abandon(reply.handle))?;
+    Ok((reply.handle, Cq::new(core, limits.qpn_mask)))
+}
+
+fn map_cq(
+    limits: &Limits,
+    fd: &CommandFd,
+    command: &CreateCq,
+    reply: &CreateCqReply,
+) -> Result<CqCore> {
+    let malformed =
+        |what: &str| Error::malformed(Verb::CreateCq, command.subject(), what.to_owned());
+    let answer: abi::CreateCqResp = answer(Verb::CreateCq, || command.subject(), &reply.driver)?;
+    let (what, length) = ("completion ring", answer.q_mmap_size as usize);
+    let map = Map::new(fd, what, answer.q_mmap_key, length, ProtFlags::READ)?;
+    let rings = View::of(&map, limits.sub_cqs.into(), reply.cqe, limits.entry_bytes())
+        .ok_or_else(|| malformed("rings beyond their memory"))?;
+    let has = abi::CreateCqRespMask::from_bits_retain(answer.comp_mask);
+    let doorbell = match has.contains(abi::CreateCqRespMask::DB_OFF) {
+        false => None,
+        true => {
+            let (what, key) = ("completion queue's doorbell", answer.db_mmap_key);
+            let page = Map::new(fd, what, key, page_size(), ProtFlags::WRITE)?;
+            let register = Register::new(Arc::new(page), answer.db_off);
+            Some(register.ok_or_else(|| malformed("a doorbell beyond its page"))?)
+        }
+    };
+    Ok(CqCore::new(rings, map, doorbell))
+}

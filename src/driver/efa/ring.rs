@@ -1,0 +1,141 @@
+//! The rings of a completion queue, and registers.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::format::{Entry, entry};
+use crate::driver::kit::barrier;
+use crate::driver::kit::map::Map;
+
+/// The entries of a ring; valid as long as the map is that they lie in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    first: NonNull<u8>,
+    /// How many there are, a power of two.
+    count: u32,
+    /// Bytes of one.
+    size: usize,
+}
+
+// SAFETY: it is an address, and what is read through it are atomics, and entries that have arrived.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// The rings of a map, one behind the other, with `count` entries of `size` bytes each; `None` if they do
+    /// not fit, or there is no such ring.
+    pub(super) fn of(map: &Map, rings: usize, count: u32, size: usize) -> Option<Box<[Self]>> {
+        let bytes = (count as usize).checked_mul(size)?;
+        let fits = bytes.checked_mul(rings)? <= map.length();
+        if !fits || rings == 0 || !count.is_power_of_two() {
+            return None;
+        }
+        let ring = |at| Self {
+            // SAFETY: the ring lies in the map, as was just checked.
+            first: unsafe { map.base().add(at * bytes) },
+            count,
+            size,
+        };
+        Some((0..rings).map(ring).collect())
+    }
+
+    /// How many entries there are.
+    pub(super) fn count(self) -> u32 {
+        self.count
+    }
+
+    #[inline(always)]
+    fn at(self, index: u32) -> NonNull<u8> {
+        let at = (index & (self.count - 1)) as usize * self.size;
+        // SAFETY: the masked index is below the count, so the entry lies in the ring.
+        unsafe { self.first.add(at) }
+    }
+
+    /// Whether the device has written the entry at this index, which keeps counting past the ring's end.
+    #[inline(always)]
+    pub(super) fn has_arrived(self, index: u32) -> bool {
+        // SAFETY: the byte lies in the entry; while the device may write it only atomics touch it.
+        let flags = unsafe { self.at(index).cast::<AtomicU8>().add(Entry::FLAGS).as_ref() };
+        let is_odd_lap = index & self.count != 0;
+        // Relaxed: the barrier orders it.
+        let phase = flags.load(Ordering::Relaxed) & entry::PHASE != 0;
+        if phase == is_odd_lap {
+            return false;
+        }
+        barrier::owner_before_entry();
+        true
+    }
+
+    /// A copy of the entry at this index, which has arrived.
+    #[inline(always)]
+    pub(super) fn entry(self, index: u32) -> Entry {
+        let at = self.at(index).cast::<Entry>();
+        if self.size >= Entry::LARGE {
+            // SAFETY: the entry lies in the ring and is aligned to its size, of which the map's start is a
+            // multiple. The device has written it and leaves it alone until it has gone once round. Volatile:
+            // should it not, what is read is some entry, and every bit pattern is one.
+            return unsafe { at.read_volatile() };
+        }
+        // SAFETY: as above, of the first half.
+        let half = unsafe { at.cast::<[u64; 2]>().read_volatile() };
+        let mut whole = Entry::default();
+        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut whole);
+        bytes[..Entry::SMALL].copy_from_slice(zerocopy::IntoBytes::as_bytes(&half));
+        whole
+    }
+
+    /// Writes an entry as the device does.
+    #[cfg(test)]
+    pub(super) fn play(self, index: u32, mut written: Entry) {
+        let is_odd_lap = index & self.count != 0;
+        written.flags = written.flags & !entry::PHASE | u8::from(!is_odd_lap);
+        let bytes = zerocopy::IntoBytes::as_bytes(&written);
+        // SAFETY: the entry lies in the ring, and the test plays the device.
+        unsafe {
+            let to = self.at(index).as_ptr();
+            to.copy_from_nonoverlapping(bytes.as_ptr(), self.size);
+        }
+    }
+}
+
+/// A register of 32 bits, in uncached memory of the device.
+#[derive(Debug)]
+pub(super) struct Register {
+    at: NonNull<u32>,
+    _map: Arc<Map>,
+}
+
+// SAFETY: stores to it are single ones, and whole.
+unsafe impl Send for Register {}
+// SAFETY: as above.
+unsafe impl Sync for Register {}
+
+impl Register {
+    /// The register at an offset of a map; `None` if it does not lie there.
+    pub(super) fn new(map: Arc<Map>, offset: u32) -> Option<Self> {
+        let offset = offset as usize;
+        let end = offset.checked_add(size_of::<u32>())?;
+        if end > map.length() || !offset.is_multiple_of(size_of::<u32>()) {
+            return None;
+        }
+        // SAFETY: the register lies in the map.
+        let at = unsafe { map.base().add(offset) }.cast();
+        Some(Self { at, _map: map })
+    }
+
+    /// Stores a number.
+    #[inline(always)]
+    pub(super) fn store(&self, value: u32) {
+        // SAFETY: the register lies in the map that this value keeps, aligned; the store is a single one.
+        unsafe { self.at.write_volatile(value.to_le()) };
+    }
+
+    /// What was stored last.
+    #[cfg(test)]
+    pub(super) fn stored(&self) -> u32 {
+        // SAFETY: as in `store`; in tests it is memory.
+        unsafe { self.at.read_volatile() }
+    }
+}

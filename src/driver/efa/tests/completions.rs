@@ -1,0 +1,302 @@
+//! Completions: their fields, the phase, what is dropped, several rings, and the doorbell.
+
+use std::sync::Arc;
+
+use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::flags::WcFlags;
+use uverbs_uapi::handle::CqHandle;
+
+use super::super::cq::{Completion, Cq, CqCore};
+use super::super::format::{Entry, entry};
+use super::super::reporters::{Name, Registration};
+use super::super::ring::{Register, View};
+use super::Device;
+use crate::command::{CommandFd, Route};
+use crate::driver::contract::{Completion as _, Cq as _};
+use crate::driver::kit::ledger::{About, NumberedLedger};
+use crate::driver::kit::map::Map;
+use crate::work::PollError;
+
+pub(super) const QPN: u32 = 0x105;
+const DEPTH: u32 = 4;
+
+/// A completion queue, with the rings that its device writes.
+pub(super) struct Ring {
+    pub(super) cq: Cq,
+    pub(super) views: Box<[View]>,
+    /// How many entries the device has written in each.
+    pub(super) written: [u32; 2],
+    _device: Device,
+}
+
+pub(super) fn ring(rings: usize, size: usize) -> Ring {
+    let device = Device::new(0);
+    let map = Map::of_memory(rings * DEPTH as usize * size);
+    let views = View::of(&map, rings, DEPTH, size).unwrap();
+    let register = Register::new(Arc::clone(&device.doorbell), 0).unwrap();
+    let core = CqCore::new(views.clone(), map, Some(register));
+    Ring {
+        cq: Cq::new(core, 0xff),
+        views,
+        written: [0; 2],
+        _device: device,
+    }
+}
+
+impl Ring {
+    pub(super) fn register(
+        &self,
+        ring: usize,
+        is_receive: bool,
+    ) -> (Registration, Arc<NumberedLedger>) {
+        let ledger = Arc::new(NumberedLedger::new(64));
+        let name = Name {
+            qpn: QPN,
+            is_receive,
+        };
+        let directory = &self.cq.core().directory;
+        let registration = Registration::new(directory, ring, name, Arc::clone(&ledger));
+        (registration.unwrap(), ledger)
+    }
+
+    /// Has the device write an entry to a ring.
+    pub(super) fn write(&mut self, ring: usize, fields: Entry) {
+        self.views[ring].play(self.written[ring], fields);
+        self.written[ring] += 1;
+    }
+
+    /// The ids of the completions that are there.
+    pub(super) fn ids(&mut self) -> Vec<u64> {
+        let polled = self.cq.poll().unwrap();
+        polled.map(|completion| completion.wr_id()).collect()
+    }
+
+    fn only(&mut self) -> Completion {
+        let mut polled = self.cq.poll().unwrap();
+        let only = polled.next().unwrap();
+        assert!(polled.next().is_none());
+        only
+    }
+}
+
+/// The entry of a send.
+pub(super) fn sent(number: u16, status: u8) -> Entry {
+    Entry {
+        number: number.into(),
+        status,
+        flags: entry::SENDS,
+        qpn: (QPN as u16).into(),
+        ..Entry::default()
+    }
+}
+
+/// Posts requests with these ids and this wish.
+pub(super) fn post(
+    ledger: &NumberedLedger,
+    ids: std::ops::Range<u64>,
+    is_signaled: bool,
+) -> Vec<u16> {
+    let first = ledger.posted();
+    let count = (ids.end - ids.start) as u32;
+    let numbers = (first..first + count)
+        .zip(ids)
+        .map(|(at, id)| ledger.note(at, id, About::new(is_signaled), 77));
+    let numbers = numbers.collect();
+    ledger.post(first + count);
+    numbers
+}
+
+#[test]
+fn fields_of_a_receive() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (_queue, ledger) = ring.register(0, true);
+    let numbers = post(&ledger, 50..52, true);
+    let received = Entry {
+        number: numbers[1].into(),
+        flags: entry::RECEIVES | entry::IMMEDIATE,
+        qpn: (QPN as u16).into(),
+        length: 0x1234.into(),
+        ah: 9.into(),
+        src_qpn: 0x77.into(),
+        imm: 0x0102_0304.into(),
+        rest: [0xee; 16],
+        ..Entry::default()
+    };
+    ring.write(0, received);
+    let first = ring.only();
+    assert_eq!((first.wr_id(), first.status()), (51, WcStatus::SUCCESS));
+    assert_eq!((first.opcode(), first.byte_len()), (WcOpcode::RECV, 0x1234));
+    assert_eq!(
+        (first.qp_num(), first.src_qp(), first.slid()),
+        (QPN, 0x77, 9)
+    );
+    assert_eq!(first.flags(), WcFlags::WITH_IMM);
+    assert_eq!(u32::from_be(first.ex()), 0x0102_0304);
+    // A WRITE has more bytes than fit into 16 bits.
+    let mut rest = [0; 16];
+    rest[2..4].copy_from_slice(&[5, 0]);
+    ring.write(
+        0,
+        Entry {
+            number: numbers[0].into(),
+            flags: entry::RECEIVES | entry::IMMEDIATE | 2 << 4,
+            rest,
+            ..received
+        },
+    );
+    let second = ring.only();
+    assert_eq!((second.wr_id(), second.byte_len()), (50, 0x5_1234));
+    assert_eq!(second.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
+}
+
+#[test]
+fn fields_of_a_send() {
+    let mut ring = ring(1, Entry::SMALL);
+    let (_queue, ledger) = ring.register(0, false);
+    let numbers = post(&ledger, 1..4, true);
+    for (number, code, opcode) in [
+        (numbers[2], 0, WcOpcode::SEND),
+        (numbers[0], 1, WcOpcode::RDMA_READ),
+        (numbers[1], 2, WcOpcode::RDMA_WRITE),
+    ] {
+        let fields = sent(number, 0);
+        ring.write(
+            0,
+            Entry {
+                flags: fields.flags | code << 4,
+                imm: 0xffff_ffff.into(),
+                ..fields
+            },
+        );
+        let done = ring.only();
+        assert_eq!(
+            (done.opcode(), done.wr_id()),
+            (opcode, u64::from(number) + 1)
+        );
+        // What was read is what the request asked for.
+        assert_eq!((done.byte_len(), done.flags()), (77, WcFlags::empty()));
+    }
+    let failed = post(&ledger, 9..10, false);
+    ring.write(0, sent(failed[0], 14));
+    let failed = ring.only();
+    assert_eq!((failed.wr_id(), failed.status()), (9, WcStatus::REM_OP_ERR));
+    assert_eq!(failed.vendor_err(), 14);
+}
+
+/// Would catch an entry of the lap before that is taken again, and one that is overlooked.
+#[test]
+fn the_phase_flips_with_each_lap() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (_queue, ledger) = ring.register(0, false);
+    assert!(ring.ids().is_empty());
+    for lap in 0..5 {
+        for count in [1, 3, 4] {
+            let first = lap * 100 + count * 10;
+            let numbers = post(&ledger, first..first + count, true);
+            for number in numbers {
+                ring.write(0, sent(number, 0));
+            }
+            assert!(!ring.cq.is_empty().unwrap());
+            assert!(ring.ids().into_iter().eq(first..first + count));
+            assert!(ring.ids().is_empty());
+            assert!(ring.cq.is_empty().unwrap());
+        }
+    }
+}
+
+/// Would catch a completion that nobody asked for, and one that makes a queue look as if it had some.
+#[test]
+fn what_nobody_asked_for_is_dropped() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (_queue, ledger) = ring.register(0, false);
+    let quiet = post(&ledger, 0..3, false);
+    for number in [quiet[2], quiet[0]] {
+        ring.write(0, sent(number, 0));
+    }
+    assert!(ring.cq.is_empty().unwrap());
+    assert_eq!(ledger.in_flight(), 1);
+    let loud = post(&ledger, 7..8, true);
+    ring.write(0, sent(loud[0], 0));
+    ring.write(0, sent(quiet[1], 0));
+    // It waits, although a look has taken it from the ring.
+    assert!(!ring.cq.is_empty().unwrap());
+    assert!(!ring.cq.is_empty().unwrap());
+    assert_eq!(ring.ids(), [7]);
+    assert!(ring.cq.is_empty().unwrap());
+    assert_eq!((ledger.in_flight(), ledger.before()), (0, 4));
+}
+
+#[test]
+fn rings_are_looked_at_in_turn() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (_first, sends) = ring.register(0, false);
+    let (_second, receives) = ring.register(1, true);
+    let numbers = post(&sends, 0..4, true);
+    for number in numbers {
+        ring.write(0, sent(number, 0));
+    }
+    for number in post(&receives, 10..12, true) {
+        ring.write(
+            1,
+            Entry {
+                flags: entry::RECEIVES,
+                ..sent(number, 0)
+            },
+        );
+    }
+    assert_eq!(ring.ids(), [0, 10, 1, 11, 2, 3]);
+    // And once they have gone round.
+    for number in post(&sends, 4..6, true) {
+        ring.write(0, sent(number, 0));
+    }
+    assert_eq!(ring.ids(), [4, 5]);
+}
+
+#[test]
+fn what_makes_no_sense_is_told_once() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (_queue, ledger) = ring.register(0, false);
+    let numbers = post(&ledger, 1..2, true);
+    let stranger = Entry {
+        qpn: (QPN as u16 + 1).into(),
+        ..sent(0, 0)
+    };
+    ring.write(0, stranger);
+    ring.write(0, sent(numbers[0] + 1, 0));
+    ring.write(0, sent(numbers[0], 0));
+    assert!(ring.ids().is_empty());
+    let stray = ring.cq.poll().map(drop).unwrap_err();
+    assert_eq!(stray, PollError::Stray { number: QPN + 1 });
+    assert!(ring.ids().is_empty());
+    let unknown = ring.cq.is_empty().unwrap_err();
+    assert_eq!(unknown, PollError::Unknown { code: 0 });
+    assert_eq!(ring.ids(), [1]);
+}
+
+/// Would catch a device that is not told what was taken, an event that is asked for twice by the same number,
+/// and one that is not asked for.
+#[test]
+fn the_doorbell_has_the_count_and_the_events() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (_queue, ledger) = ring.register(0, false);
+    let core = Arc::clone(ring.cq.core());
+    for round in 0..6_u32 {
+        for number in post(&ledger, 0..2, true) {
+            ring.write(0, sent(number, 0));
+        }
+        assert_eq!(ring.ids().len(), 2);
+        let taken = (round + 1) * 2;
+        assert_eq!(core.told(), taken);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let fd = CommandFd::new(file.into(), 0, Route::Best);
+        assert!(
+            Cq::arm(&core, &fd, CqHandle(1), true)
+                .unwrap_err()
+                .is_unsupported()
+        );
+        Cq::arm(&core, &fd, CqHandle(1), false).unwrap();
+        assert_eq!(core.told(), 1 << 31 | (round & 3) << 29 | taken);
+        let events = Cq::events(&core).unwrap();
+        events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}

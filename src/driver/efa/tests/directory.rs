@@ -1,0 +1,103 @@
+//! Which queue an entry is of, when queue pairs come, are reset, and go.
+
+use std::sync::Arc;
+
+use super::super::format::Entry;
+use super::completions::{Ring, post, ring, sent};
+use crate::driver::contract::Cq as _;
+use crate::driver::kit::ledger::NumberedLedger;
+use crate::work::PollError;
+
+fn complete(ring: &mut Ring, numbers: Vec<u16>) {
+    for number in numbers {
+        ring.write(0, sent(number, 0));
+    }
+}
+
+/// Would catch completions that are taken for those of a new queue pair with the same number.
+#[test]
+fn a_number_that_is_used_again_tells_old_completions_from_new_ones() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (old, old_ledger) = ring.register(0, false);
+    complete(&mut ring, post(&old_ledger, 1..3, true));
+    drop(old);
+    let (_new, new_ledger) = ring.register(0, false);
+    complete(&mut ring, post(&new_ledger, 11..13, true));
+    assert_eq!(ring.ids(), [1, 2, 11, 12]);
+    assert_eq!((old_ledger.in_flight(), new_ledger.in_flight()), (0, 0));
+    complete(&mut ring, post(&new_ledger, 13..14, true));
+    assert_eq!(ring.ids(), [13]);
+}
+
+/// The kernel may give the number away before this side has told that the old queue pair is gone.
+#[test]
+fn a_new_queue_pair_ends_the_old_one_of_its_number() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (old, old_ledger) = ring.register(0, false);
+    complete(&mut ring, post(&old_ledger, 1..2, true));
+    let (_new, new_ledger) = ring.register(0, false);
+    complete(&mut ring, post(&new_ledger, 11..12, true));
+    drop(old);
+    assert_eq!(ring.ids(), [1, 11]);
+    complete(&mut ring, post(&new_ledger, 12..13, true));
+    assert_eq!(ring.ids(), [12]);
+}
+
+#[test]
+fn what_was_reported_before_a_reset_is_passed_over() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (queue, before) = ring.register(0, false);
+    complete(&mut ring, post(&before, 1..3, true));
+    let after = Arc::new(NumberedLedger::new(64));
+    queue.replace(Arc::clone(&after));
+    complete(&mut ring, post(&after, 11..12, true));
+    assert_eq!(ring.ids(), [11]);
+    assert!(Arc::ptr_eq(&queue.ledger(), &after));
+    drop(queue);
+    assert!(ring.ids().is_empty());
+}
+
+#[test]
+fn a_queue_pair_that_is_gone_reports_no_more() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (queue, ledger) = ring.register(0, false);
+    let numbers = post(&ledger, 1..3, true);
+    ring.write(0, sent(numbers[0], 0));
+    assert_eq!(ring.ids(), [1]);
+    drop(queue);
+    assert!(ring.ids().is_empty());
+    ring.write(0, sent(numbers[1], 0));
+    assert!(ring.ids().is_empty());
+    assert!(matches!(ring.cq.poll(), Err(PollError::Stray { .. })));
+}
+
+/// Would catch changes that pile up while nobody polls, or for nobody.
+#[test]
+fn queue_pairs_that_report_nothing_leave_nothing_behind() {
+    let ring = ring(1, Entry::LARGE);
+    for _ in 0..100 {
+        drop(ring.register(0, false));
+    }
+    let text = format!("{:?}", ring.cq.core().directory);
+    assert!(!text.contains("Set"), "{text}");
+    let (_queue, _) = ring.register(0, false);
+    let core = Arc::clone(ring.cq.core());
+    drop(ring);
+    let text = format!("{:?}", core.directory);
+    assert!(
+        text.contains("is_closed: true") && !text.contains("Set"),
+        "{text}"
+    );
+}
+
+/// Completions that are to go with their queue pair, as libefa has it.
+#[cfg(feature = "c-abi")]
+#[test]
+fn what_is_forgotten_goes_with_its_queue_pair() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (queue, ledger) = ring.register(0, false);
+    complete(&mut ring, post(&ledger, 1..3, true));
+    queue.forget();
+    drop(queue);
+    assert!(ring.ids().is_empty());
+}

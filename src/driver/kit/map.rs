@@ -1,0 +1,89 @@
+//! Pages of the command file: rings that the kernel or the device has the memory of, and registers.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::param::page_size;
+
+use crate::command::CommandFd;
+use crate::error::{Error, Result, Subject, Verb};
+
+/// A mapping, unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Map {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+unsafe impl Send for Map {}
+// SAFETY: shared references give out the address and the length only.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps whole pages for so many bytes at an offset of the command file. `what` is what they are, for
+    /// errors.
+    pub(crate) fn new(
+        fd: &CommandFd,
+        what: &'static str,
+        offset: u64,
+        length: usize,
+        access: ProtFlags,
+    ) -> Result<Self> {
+        let malformed = |why: fmt::Arguments<'_>| {
+            Error::malformed(Verb::MapQueue, Subject::the(what), why.to_string())
+        };
+        let length = match length.checked_next_multiple_of(page_size()) {
+            None | Some(0) => return Err(malformed(format_args!("{length} bytes"))),
+            Some(length) => length,
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                length,
+                access,
+                MapFlags::SHARED,
+                fd.as_fd(),
+                offset,
+            )
+        };
+        let base = base.map_err(|errno| Error::os(Verb::MapQueue, Subject::the(what), errno))?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| malformed(format_args!("mapped at address 0")))?;
+        Ok(Self { base, length })
+    }
+
+    /// Memory of this process that plays a device's.
+    #[cfg(test)]
+    pub(crate) fn of_memory(length: usize) -> Self {
+        let length = length.max(1).next_multiple_of(page_size());
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `new`.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), length, access, MapFlags::PRIVATE)
+        };
+        let base = NonNull::new(base.unwrap().cast()).unwrap();
+        Self { base, length }
+    }
+
+    /// The first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Bytes.
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was
+        // not mapped; there is nobody to tell.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}

@@ -1,0 +1,690 @@
+//! Reliable datagrams: each operation, in no order, with what only they have: destinations, limits, failures
+//! that leave the queue pair alone. On each of the device's functions, whose limits differ.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use support::{
+    Device, LIMIT, QKEY, QUIET, Result, Wc, all_there_is, completion, completions, device, fail,
+    is_full, kernel, nothing, pattern, same, says, skip, test, test_without_leaks, until,
+};
+use uverbs::{
+    Access, Ah, Batch, Caps, ConnectOptions, Context, Cq, Inline, Mr, Notify, Pd, PostError, Qp,
+    QpState, RemoteSlice, UdPeer, WcOpcode, WcStatus, qp::QpType, transport::Srd,
+};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        on_each("srd::each_operation", each_operation),
+        on_each("srd::inline_and_empty", inline_and_empty),
+        on_each("srd::wide_requests", wide_requests),
+        on_each("srd::lists_are_gathered", lists_are_gathered),
+        on_each("srd::many_in_no_order", many_in_no_order),
+        on_each(
+            "srd::unsignaled_free_their_slots",
+            unsignaled_free_their_slots,
+        ),
+        on_each("srd::rings_of_every_size_wrap", rings_of_every_size_wrap),
+        on_each("srd::batches_beyond_the_limit", batches_beyond_the_limit),
+        on_each("srd::events", events),
+        on_each("srd::a_failure_stays_alone", a_failure_stays_alone),
+        on_each("srd::both_sides_need_a_handle", both_sides_need_a_handle),
+        on_each("srd::works_again_after_reset", works_again_after_reset),
+        on_each("srd::regions_wait_for_requests", regions_wait_for_requests),
+        on_each("srd::numbers_are_used_again", numbers_are_used_again),
+        on_each("srd::states_and_attributes", states_and_attributes),
+        on_each("srd::refused_by_name", refused_by_name),
+        test("srd::between_two_functions", between_two_functions),
+    ]
+}
+
+/// A test on each function of the device, behind which the kernel must have as many objects as before.
+fn on_each(name: &'static str, run: fn(&Context) -> Result) -> Trial {
+    test_without_leaks(name, move || {
+        needs_srd()?;
+        for device in uverbs::devices()? {
+            let context = device.open()?;
+            let told = |error| format!("on {}: {error}", device.name());
+            run(&context).map_err(|error| told(error.to_string()))?;
+        }
+        Ok(())
+    })
+}
+
+fn needs_srd() -> Result {
+    match device() {
+        Device::Efa => Ok(()),
+        _ => skip("the device has no reliable datagrams of its own"),
+    }
+}
+
+const BYTES: usize = 64;
+
+/// A queue pair that sends to a peer, with memory for both directions. The queue pair is declared first: it
+/// goes before what it may still work on.
+struct Node {
+    qp: Qp<Srd>,
+    cq: Cq,
+    mr: Mr<Vec<u8>>,
+    /// The way to the peer, its number and its memory.
+    to: Option<(Ah, u32, RemoteSlice)>,
+}
+
+fn caps(depth: u32) -> Caps {
+    Caps {
+        max_send_wr: depth,
+        max_recv_wr: depth,
+        max_inline_data: 32,
+        ..Caps::default()
+    }
+}
+
+impl Node {
+    fn new(pd: &Pd, cq: Cq, caps: Caps, length: usize) -> Result<Self> {
+        let mut qp = pd.create_qp::<Srd>(&cq, caps)?;
+        qp.activate(QKEY, &ConnectOptions::default())?;
+        let mr = pd.register(vec![0; length], all_there_is())?;
+        let to = None;
+        Ok(Self { qp, cq, mr, to })
+    }
+
+    /// Has it send to another.
+    fn meet(&mut self, pd: &Pd, other: &Self) -> Result {
+        let peer = other.qp.endpoint()?;
+        let path = pd.context().path_to(&peer, &ConnectOptions::default())?;
+        self.to = Some((pd.create_ah(&path)?, peer.qpn, other.mr.remote()));
+        Ok(())
+    }
+
+    /// Posts requests to the peer, each by a call with its number, which knows its own memory and the peer's.
+    fn post<'q>(
+        &'q mut self,
+        numbers: std::ops::Range<u64>,
+        fill: impl Fn(u64, &mut Batch<'q, Srd>, UdPeer<'q>, &'q Mr<Vec<u8>>, RemoteSlice) -> Result,
+    ) -> Result {
+        let Some((ah, qpn, remote)) = &self.to else {
+            return fail("it has met nobody");
+        };
+        let mut batch = self.qp.batch();
+        for number in numbers {
+            fill(number, &mut batch, ah.to(*qpn, QKEY), &self.mr, *remote)?;
+        }
+        batch.ring()?;
+        Ok(())
+    }
+
+    fn receive(&mut self, wr_id: u64, range: Range<usize>) -> Result {
+        let mut batch = self.qp.recv_batch();
+        batch.post(wr_id, self.mr.slice(range)?)?;
+        batch.ring();
+        Ok(())
+    }
+
+    fn bytes(&self, range: Range<usize>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; range.len()];
+        self.mr.read_at(range.start, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+/// Two queue pairs that know each other.
+fn pair(context: &Context, caps: Caps, length: usize) -> Result<(Node, Node, Pd)> {
+    let pd = context.alloc_pd()?;
+    // Room for each request of both queues, rounded up as the queues are.
+    let node = || Node::new(&pd, context.create_cq(1024)?, caps, length);
+    let (mut a, mut b) = (node()?, node()?);
+    a.meet(&pd, &b)?;
+    b.meet(&pd, &a)?;
+    Ok((a, b, pd))
+}
+
+/// Linux 6.1 has no WRITE for these devices.
+fn has_writes() -> bool {
+    kernel() >= (6, 12)
+}
+
+/// Sends and receives in flight.
+fn in_flight(node: &mut Node) -> u32 {
+    let (sends, receives) = node.qp.halves();
+    sends.in_flight() + receives.in_flight()
+}
+
+/// The bytes of a slot of memory.
+fn slot(at: usize) -> Range<usize> {
+    at * BYTES..(at + 1) * BYTES
+}
+
+/// Catches a wrong operation, key, address, length, destination or byte order in any request, descriptor or
+/// completion.
+fn each_operation(context: &Context) -> Result {
+    let (mut a, mut b, _pd) = pair(context, caps(16), 8 * BYTES)?;
+    talk(&mut a, &mut b)
+}
+
+/// Each operation once.
+fn talk(a: &mut Node, b: &mut Node) -> Result {
+    let sent = pattern(1, BYTES);
+    a.mr.write_at(0, &sent)?;
+    b.receive(21, slot(1))?;
+    a.post(1..2, |id, batch, to, mr, _| {
+        Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+    })?;
+    completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+    let received = completion(&mut b.cq)?;
+    received.is(WcOpcode::RECV)?;
+    let told = (
+        received.wr_id,
+        received.byte_len,
+        received.src_qp,
+        received.imm,
+    );
+    same(told, (21, BYTES as u32, a.qp.qpn(), None), "the receive")?;
+    same(b.bytes(slot(1))?, sent.clone(), "the message")?;
+
+    b.receive(22, slot(0))?;
+    a.post(2..3, |id, batch, to, mr, _| {
+        let from = mr.slice(..10)?;
+        Ok(batch.signaled(id).to(to).send_imm(from, 0x0102_0304)?)
+    })?;
+    completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+    let received = completion(&mut b.cq)?;
+    let told = (received.wr_id, received.byte_len, received.imm);
+    same(told, (22, 10, Some(0x0102_0304)), "immediate data")?;
+
+    if has_writes() {
+        a.post(3..4, |id, batch, to, mr, remote| {
+            let there = remote.slice(slot(2))?;
+            Ok(batch.signaled(id).to(to).write(mr.slice(slot(0))?, there)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+        same(b.bytes(slot(2))?, sent.clone(), "what was written")?;
+        nothing(&mut b.cq)?;
+
+        let mut batch = b.qp.recv_batch();
+        batch.post_empty(23)?;
+        batch.ring();
+        a.post(4..5, |id, batch, to, mr, remote| {
+            let (from, there) = (mr.slice(slot(0))?, remote.slice(slot(3))?);
+            Ok(batch.signaled(id).to(to).write_imm(from, there, 77)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+        let received = completion(&mut b.cq)?;
+        received.is(WcOpcode::RECV_RDMA_WITH_IMM)?;
+        let told = (received.wr_id, received.byte_len, received.imm);
+        same(told, (23, BYTES as u32, Some(77)), "a WRITE with data")?;
+        same(b.bytes(slot(3))?, sent, "what was written with data")?;
+    }
+
+    let there = pattern(2, BYTES);
+    b.mr.write_at(slot(5).start, &there)?;
+    a.post(5..6, |id, batch, to, mr, remote| {
+        let (into, from) = (mr.slice(slot(6))?, remote.slice(slot(5))?);
+        Ok(batch.signaled(id).to(to).read(into, from)?)
+    })?;
+    let read = completion(&mut a.cq)?;
+    read.is(WcOpcode::RDMA_READ)?;
+    same(read.byte_len, BYTES as u32, "bytes that were read")?;
+    same(a.bytes(slot(6))?, there, "what was read")?;
+    same((in_flight(a), in_flight(b)), (0, 0), "requests in flight")
+}
+
+/// Catches inline bytes that are cut off, or whose place the next request's slices get; and a message of
+/// nothing that is refused or fails.
+fn inline_and_empty(context: &Context) -> Result {
+    let (mut a, mut b, _pd) = pair(context, caps(16), 8 * BYTES)?;
+    for length in [0, 1, 31, 32] {
+        b.receive(length as u64, slot(1))?;
+        let bytes = pattern(length as u64, length);
+        let bytes: &'static [u8] = bytes.leak();
+        a.post(1..2, |id, batch, to, _, _| {
+            Ok(batch.signaled(id).to(to).send(Inline(bytes))?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+        let received = completion(&mut b.cq)?;
+        same(received.byte_len, length as u32, "bytes")?;
+        same(
+            b.bytes(slot(1))?[..length].to_vec(),
+            bytes.to_vec(),
+            "inline bytes",
+        )?;
+    }
+    let too_long = a.post(1..2, |id, batch, to, _, _| {
+        Ok(batch.signaled(id).to(to).send(Inline(&[0; 81]))?)
+    });
+    match too_long {
+        Ok(()) => fail("81 inline bytes were taken"),
+        Err(error) => says(&error, &["81 inline bytes"]),
+    }
+}
+
+/// Catches requests of two blocks whose second block is another's, or lies at the wrong place of the ring.
+fn wide_requests(context: &Context) -> Result {
+    if kernel() < (7, 3) {
+        return skip("this kernel has no requests of two blocks");
+    }
+    let wide = Caps {
+        max_inline_data: 80,
+        ..caps(8)
+    };
+    let (mut a, mut b, _pd) = pair(context, wide, 8 * BYTES)?;
+    same(a.qp.caps().max_inline_data, 80, "inline bytes")?;
+    for round in 0..40 {
+        let bytes: &'static [u8] = pattern(round, 80).leak();
+        b.receive(round, 0..80)?;
+        a.post(round..round + 1, |id, batch, to, _, remote| {
+            batch.signaled(id).to(to).send(Inline(bytes))?;
+            let there = remote.slice(100..180)?;
+            Ok(batch.signaled(id).to(to).write(Inline(bytes), there)?)
+        })?;
+        for wc in completions(&mut a.cq, 2)? {
+            wc.ok()?;
+        }
+        same(completion(&mut b.cq)?.byte_len, 80, "bytes")?;
+        same(b.bytes(0..80)?, bytes.to_vec(), "what was sent")?;
+        same(b.bytes(100..180)?, bytes.to_vec(), "what was written")?;
+    }
+    talk(&mut a, &mut b)
+}
+
+/// Catches slices that are left out, or come in another order, on either side.
+fn lists_are_gathered(context: &Context) -> Result {
+    let two = Caps {
+        max_send_sge: 2,
+        max_recv_sge: 2,
+        ..caps(8)
+    };
+    let (mut a, mut b, _pd) = pair(context, two, 8 * BYTES)?;
+    for round in 0..20_u64 {
+        let sent = pattern(round, 8 * BYTES);
+        a.mr.write_at(0, &sent)?;
+        let mut batch = b.qp.recv_batch();
+        batch.post(round, [b.mr.slice(200..230)?, b.mr.slice(0..100)?])?;
+        batch.ring();
+        a.post(round..round + 1, |id, batch, to, mr, _| {
+            let list = [mr.slice(300..350)?, mr.slice(7..27)?];
+            Ok(batch.signaled(id).to(to).send(list)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+        same(completion(&mut b.cq)?.byte_len, 70, "bytes")?;
+        let whole = [&sent[300..350], &sent[7..27]].concat();
+        let got = [b.bytes(200..230)?, b.bytes(0..40)?].concat();
+        same(got, whole, "the message")?;
+    }
+    Ok(())
+}
+
+/// Catches a request that completes twice or never, a message that is lost or comes twice, an id that is
+/// another request's, and a driver that believes in order.
+fn many_in_no_order(context: &Context) -> Result {
+    const DEPTH: u64 = 32;
+    let rounds = if is_full() { 200 } else { 30 };
+    let (mut a, mut b, _pd) = pair(context, caps(DEPTH as u32), 64 * BYTES)?;
+    let mut is_in_order = true;
+    for round in 0..rounds {
+        let first = round * DEPTH;
+        let mut batch = b.qp.recv_batch();
+        for id in 0..DEPTH {
+            batch.post(first + id, b.mr.slice(slot(id as usize))?)?;
+        }
+        batch.ring();
+        for id in 0..DEPTH {
+            let number = (first + id).to_le_bytes();
+            a.mr.write_at(slot(id as usize).start, &number)?;
+        }
+        a.post(first..first + DEPTH, |id, batch, to, mr, _| {
+            let from = mr.slice(slot((id - first) as usize))?;
+            Ok(batch.signaled(id).to(to).send(from)?)
+        })?;
+        let ids = |all: Vec<Wc>| -> Result<Vec<u64>> {
+            all.into_iter().map(|wc| Ok(wc.ok()?.wr_id)).collect()
+        };
+        let sent = ids(completions(&mut a.cq, DEPTH as usize)?)?;
+        let received = ids(completions(&mut b.cq, DEPTH as usize)?)?;
+        let all: BTreeSet<u64> = (first..first + DEPTH).collect();
+        same(sent.iter().copied().collect(), all.clone(), "what was sent")?;
+        same(received.iter().copied().collect(), all.clone(), "receives")?;
+        let mut messages = BTreeSet::new();
+        for at in 0..DEPTH {
+            let bytes = b.bytes(slot(at as usize))?;
+            messages.insert(u64::from_le_bytes(bytes[..8].try_into()?));
+        }
+        same(messages, all, "the messages")?;
+        is_in_order &= sent.is_sorted() && received.is_sorted();
+    }
+    same(
+        is_in_order,
+        false,
+        "whether all came in order: the model is to shuffle",
+    )
+}
+
+/// Catches completions that nobody asked for, and requests without one that keep their slots.
+fn unsignaled_free_their_slots(context: &Context) -> Result {
+    let (mut a, mut b, _pd) = pair(context, caps(32), 64 * BYTES)?;
+    let depth = u64::from(a.qp.caps().max_send_wr);
+    for _ in 0..50 {
+        a.post(0..depth, |id, batch, to, mr, remote| {
+            let (into, from) = (mr.slice(slot(id as usize))?, remote.slice(slot(0))?);
+            Ok(batch.unsignaled(id).to(to).read(into, from)?)
+        })?;
+        until("all of them", || {
+            nothing(&mut a.cq)?;
+            Ok((in_flight(&mut a) == 0).then_some(()))
+        })?;
+    }
+    nothing(&mut b.cq)
+}
+
+/// Catches indices, phases and doorbells that are wrong where a ring ends, and capacities that are not what
+/// they say.
+fn rings_of_every_size_wrap(context: &Context) -> Result {
+    for (sends, receives, max_recv_sge) in [(1, 1, 1), (2, 5, 2), (7, 3, 1), (33, 20, 2)] {
+        let caps = Caps {
+            max_send_wr: sends,
+            max_recv_wr: receives,
+            max_recv_sge,
+            ..caps(1)
+        };
+        let (mut a, mut b, _pd) = pair(context, caps, 64 * BYTES)?;
+        let has = (a.qp.caps(), b.qp.caps());
+        if has.0.max_send_wr < sends || has.1.max_recv_wr < receives {
+            return fail(format!("{has:?} for {caps:?}"));
+        }
+        // As many as both have room for, until both have gone round three times.
+        let some = has.0.max_send_wr.min(has.1.max_recv_wr).min(60);
+        let rounds = 3 * has.0.max_send_wr.max(has.1.max_recv_wr) / some + 1;
+        for round in 0..rounds {
+            let mut batch = b.qp.recv_batch();
+            for id in 0..some {
+                batch.post(id.into(), b.mr.slice(slot(id as usize))?)?;
+            }
+            batch.ring();
+            a.post(0..some.into(), |id, batch, to, mr, _| {
+                Ok(batch
+                    .signaled(id)
+                    .to(to)
+                    .send(mr.slice(slot(id as usize))?)?)
+            })?;
+            for cq in [&mut a.cq, &mut b.cq] {
+                for wc in completions(cq, some as usize)? {
+                    wc.ok()
+                        .map_err(|error| format!("{caps:?}, round {round}: {error}"))?;
+                }
+            }
+        }
+        let full = a.post(
+            0..u64::from(has.0.max_send_wr) + 1,
+            |id, batch, to, mr, remote| {
+                let (into, from) = (mr.slice(slot(0))?, remote.slice(slot(0))?);
+                Ok(batch.signaled(id).to(to).read(into, from)?)
+            },
+        );
+        says(
+            &full.err().ok_or("one more than fits was taken")?,
+            &["the queue is full"],
+        )?;
+    }
+    Ok(())
+}
+
+/// Catches a batch of which the device gets more between two doorbells than it takes: it then complains.
+fn batches_beyond_the_limit(context: &Context) -> Result {
+    let (mut a, _b, _pd) = pair(context, caps(256), 4 * BYTES)?;
+    let depth = u64::from(a.qp.caps().max_send_wr);
+    for _ in 0..5 {
+        a.post(0..depth, |id, batch, to, mr, remote| {
+            let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
+            Ok(batch.signaled(id).to(to).read(into, from)?)
+        })?;
+        let mut ids = BTreeSet::new();
+        for wc in completions(&mut a.cq, depth as usize)? {
+            ids.insert(wc.ok()?.wr_id);
+        }
+        same(ids.len() as u64, depth, "requests")?;
+    }
+    Ok(())
+}
+
+/// Catches a queue that is not armed, is armed with an old number, or whose consumer index is not told.
+fn events(context: &Context) -> Result {
+    let channel = context.create_channel()?;
+    let pd = context.alloc_pd()?;
+    let cq = || context.cq(256).channel(&channel).create();
+    let mut a = Node::new(&pd, cq()?, caps(16), 4 * BYTES)?;
+    let mut b = Node::new(&pd, context.create_cq(256)?, caps(16), 4 * BYTES)?;
+    a.meet(&pd, &b)?;
+    b.meet(&pd, &a)?;
+    for round in 0..20 {
+        same(a.cq.poll_or_arm(Notify::Next)?.is_none(), true, "armed")?;
+        same(channel.wait_for(QUIET)?.is_none(), true, "no event yet")?;
+        b.receive(round, slot(1))?;
+        a.post(round..round + 1, |id, batch, to, mr, _| {
+            Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+        })?;
+        let event = channel.wait_for(LIMIT)?;
+        same(event.is_some(), true, "an event")?;
+        same(completion(&mut a.cq)?.ok()?.wr_id, round, "the request")?;
+        completion(&mut b.cq)?.is(WcOpcode::RECV)?;
+        // Without arming there is none.
+        b.receive(round, slot(1))?;
+        a.post(round..round + 1, |id, batch, to, mr, _| {
+            Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+        completion(&mut b.cq)?.is(WcOpcode::RECV)?;
+        same(
+            channel.wait_for(Duration::ZERO)?.is_none(),
+            true,
+            "one event",
+        )?;
+    }
+    let refused =
+        a.cq.arm(Notify::Solicited)
+            .err()
+            .ok_or("armed for solicited messages")?;
+    says(&refused, &["solicited messages alone"])
+}
+
+/// Catches a status that is another one's, and a queue pair that is given up after a request that failed.
+fn a_failure_stays_alone(context: &Context) -> Result {
+    let (mut a, mut b, pd) = pair(context, caps(16), 8 * BYTES)?;
+    let private = pd.register(vec![0u8; BYTES], Access::LOCAL_WRITE)?;
+    let closed = private.remote();
+    a.post(1..2, |id, batch, to, mr, _| {
+        Ok(batch
+            .unsignaled(id)
+            .to(to)
+            .read(mr.slice(slot(1))?, closed)?)
+    })?;
+    let failed = completion(&mut a.cq)?;
+    failed.failed(WcStatus::REM_ACCESS_ERR)?;
+    same((failed.wr_id, failed.vendor_err), (1, 7), "the failure")?;
+    same(a.qp.query()?.state, QpState::RTS, "the state")?;
+    // A receive that is too short.
+    b.receive(2, 0..10)?;
+    a.post(2..3, |id, batch, to, mr, _| {
+        Ok(batch.signaled(id).to(to).send(mr.slice(slot(1))?)?)
+    })?;
+    let failed = completion(&mut a.cq)?;
+    same(
+        failed.status == WcStatus::SUCCESS,
+        false,
+        "success, into a short receive",
+    )?;
+    a.qp.reset()?;
+    b.qp.reset()?;
+    for node in [&mut a, &mut b] {
+        node.qp.activate(QKEY, &ConnectOptions::default())?;
+    }
+    talk(&mut a, &mut b)
+}
+
+/// Catches a failure that is told as another one.
+fn both_sides_need_a_handle(context: &Context) -> Result {
+    // A handle of either PD would serve both queue pairs, so they have one each.
+    let (one, other) = (context.alloc_pd()?, context.alloc_pd()?);
+    let mut a = Node::new(&one, context.create_cq(64)?, caps(8), 8 * BYTES)?;
+    let mut b = Node::new(&other, context.create_cq(64)?, caps(8), 8 * BYTES)?;
+    a.meet(&one, &b)?;
+    let read = |a: &mut Node| -> Result<Wc> {
+        a.post(1..2, |id, batch, to, mr, remote| {
+            let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
+            Ok(batch.signaled(id).to(to).read(into, from)?)
+        })?;
+        completion(&mut a.cq)
+    };
+    read(&mut a)?.failed(WcStatus::REM_OP_ERR)?;
+    b.meet(&other, &a)?;
+    read(&mut a)?.is(WcOpcode::RDMA_READ)
+}
+
+/// Catches rings, phases, numbers or completions from before a reset that are met behind it.
+fn works_again_after_reset(context: &Context) -> Result {
+    let (mut a, mut b, _pd) = pair(context, caps(8), 8 * BYTES)?;
+    for round in 0..6 {
+        talk(&mut a, &mut b)?;
+        // Some receives and unread completions are left behind.
+        for id in 0..round {
+            b.receive(100 + id, slot(1))?;
+        }
+        a.post(0..round, |id, batch, to, mr, remote| {
+            let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
+            Ok(batch.signaled(id).to(to).read(into, from)?)
+        })?;
+        for node in [&mut a, &mut b] {
+            node.qp.reset()?;
+            same(in_flight(node), 0, "requests in flight")?;
+            node.qp.activate(QKEY, &ConnectOptions::default())?;
+        }
+        nothing(&mut a.cq)?;
+        nothing(&mut b.cq)?;
+    }
+    Ok(())
+}
+
+/// Catches a region that is deregistered under a request that names it, and one that waits for good.
+fn regions_wait_for_requests(context: &Context) -> Result {
+    let (mut a, mut b, pd) = pair(context, caps(8), 8 * BYTES)?;
+    let short = pd.register(vec![0u8; BYTES], Access::LOCAL_WRITE)?;
+    let mut batch = b.qp.recv_batch();
+    batch.post(1, short.slice(..)?)?;
+    batch.ring();
+    drop(short);
+    a.post(1..2, |id, batch, to, mr, _| {
+        Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+    })?;
+    completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+    completion(&mut b.cq)?.is(WcOpcode::RECV)?;
+    let into = pd.register(vec![0u8; BYTES], Access::LOCAL_WRITE)?;
+    let Some((ah, qpn, remote)) = &a.to else {
+        return fail("it has met nobody");
+    };
+    let mut batch = a.qp.batch();
+    let from = remote.slice(slot(0))?;
+    batch
+        .signaled(2)
+        .to(ah.to(*qpn, QKEY))
+        .read(into.slice(..)?, from)?;
+    batch.ring()?;
+    drop(into);
+    completion(&mut a.cq)?.is(WcOpcode::RDMA_READ)
+}
+
+/// Catches completions of a queue pair that is gone, as those of the one that has its number now.
+fn numbers_are_used_again(context: &Context) -> Result {
+    let pd = context.alloc_pd()?;
+    let mut server = Node::new(&pd, context.create_cq(64)?, caps(8), 8 * BYTES)?;
+    let mut cq = Some(context.create_cq(256)?);
+    let mut numbers = Vec::new();
+    for round in 0..20 {
+        let Some(own) = cq.take() else {
+            return fail("no completion queue");
+        };
+        let mut node = Node::new(&pd, own, caps(8), 8 * BYTES)?;
+        numbers.push(node.qp.qpn());
+        node.meet(&pd, &server)?;
+        server.meet(&pd, &node)?;
+        node.post(round..round + 1, |id, batch, to, mr, remote| {
+            let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
+            Ok(batch.signaled(id).to(to).read(into, from)?)
+        })?;
+        // Nobody looks whether it is done.
+        std::thread::sleep(QUIET);
+        // It goes with its completion unread.
+        let Node { qp, cq: own, .. } = node;
+        qp.destroy().map_err(|refused| refused.error)?;
+        cq = Some(own);
+    }
+    let Some(mut cq) = cq else {
+        return fail("no completion queue");
+    };
+    let mut ids = Vec::new();
+    for wc in completions(&mut cq, 20)? {
+        ids.push(wc.ok()?.wr_id);
+    }
+    same(ids, (0..20).collect(), "the READs")
+}
+
+/// Catches attributes that this device does not have, and states that it does not reach.
+fn states_and_attributes(context: &Context) -> Result {
+    let (mut a, mut b, _pd) = pair(context, caps(8), 8 * BYTES)?;
+    let info = a.qp.query()?;
+    same(
+        (info.state, info.qkey, info.port),
+        (QpState::RTS, QKEY, 1),
+        "attributes",
+    )?;
+    same(info.caps.max_send_wr, a.qp.caps().max_send_wr, "requests")?;
+    b.receive(1, slot(1))?;
+    b.qp.fail()?;
+    same(b.qp.query()?.state, QpState::ERR, "the state")?;
+    a.qp.reset()?;
+    same(a.qp.query()?.state, QpState::RESET, "the state")
+}
+
+/// Catches what the device lacks being asked of the kernel, or being refused without its name.
+fn refused_by_name(context: &Context) -> Result {
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(64)?;
+    let refused = |error: uverbs::Error, words: &[&str]| {
+        same(error.is_unsupported(), true, "whether it is unsupported")?;
+        says(&error, words)
+    };
+    let lacks = |what: &str| format!("{what} was created");
+    for transport in [QpType::RC, QpType::UC, QpType::XRC_SEND, QpType::RAW_PACKET] {
+        let created = pd.qp(&cq).caps(caps(8)).create_any(transport);
+        let error = created.err().ok_or_else(|| lacks("a queue pair"))?;
+        refused(error, &["driver for efa", "queue pairs of type"])?;
+    }
+    let srq = pd.srq(8).create().err().ok_or_else(|| lacks("an SRQ"))?;
+    refused(srq, &["shared receive queues"])?;
+    let (mut a, _b, _pd) = pair(context, caps(8), 8 * BYTES)?;
+    a.post(1..2, |id, batch, to, mr, _| {
+        let fenced = batch.signaled(id).fence().to(to).send(mr.slice(..)?);
+        let transport = QpType::DRIVER;
+        let refused = Some(PostError::NotInTransport { transport });
+        same(fenced.err(), refused, "a fence")
+    })
+}
+
+/// Catches a path or an address handle that leads to this function.
+fn between_two_functions() -> Result {
+    needs_srd()?;
+    let devices = uverbs::devices()?;
+    let [one, other, ..] = &devices[..] else {
+        return skip("there is one function");
+    };
+    let node = |device: &uverbs::Device| -> Result<(Node, Pd)> {
+        let context = device.open()?;
+        let pd = context.alloc_pd()?;
+        let node = Node::new(&pd, context.create_cq(256)?, caps(16), 8 * BYTES)?;
+        Ok((node, pd))
+    };
+    let ((mut a, pd_a), (mut b, pd_b)) = (node(one)?, node(other)?);
+    a.meet(&pd_a, &b)?;
+    b.meet(&pd_b, &a)?;
+    talk(&mut a, &mut b)?;
+    talk(&mut b, &mut a)
+}

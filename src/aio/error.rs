@@ -100,8 +100,7 @@ impl From<OpError> for Error {
 /// The error of a wait that was too long.
 #[cfg(any(feature = "compio", feature = "tokio"))]
 pub(super) fn timed_out(verb: Verb, subject: Subject, limit: std::time::Duration) -> Error {
-    let why = format!("nothing came within {limit:?}");
-    Error::new(verb, subject, crate::error::Cause::TimedOut(why.into()))
+    Error::new(verb, subject, crate::error::Cause::nothing_within(limit))
 }
 
 /// What the device tells of an operation that succeeded.

@@ -56,7 +56,7 @@ impl From<&EventResp> for Event {
 
 impl Event {
     /// Whether the connection is over: nothing is exchanged with the peer after this event.
-    pub(crate) fn ends(&self) -> bool {
+    pub fn ends(&self) -> bool {
         matches!(
             self,
             Self::Disconnected { .. } | Self::TimewaitExit | Self::DeviceRemoved | Self::Refused(_)

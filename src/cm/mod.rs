@@ -70,6 +70,7 @@ mod connection;
 mod data;
 mod event;
 pub(crate) mod file;
+mod first;
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz;
 mod id;
@@ -89,6 +90,7 @@ pub use address::IbAddr;
 pub use connect::Connecting;
 pub use connection::{Connection, Disconnecting, Link};
 pub use event::Event;
+pub use first::First;
 pub use listen::{Listen, Listener, listen, listen_ib};
 pub use look_up::{Found, LookingUp};
 pub use multicast::{Group, Join, Joining, Membership, join};

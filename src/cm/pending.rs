@@ -100,7 +100,7 @@ pub trait Pending: AsFd + Sized + describe::Describe {
             Step::Done(output) => Ok(output),
             Step::Pending(pending) => {
                 let (verb, subject) = pending.describe();
-                let cause = Cause::TimedOut(format!("nothing came within {limit:?}").into());
+                let cause = Cause::nothing_within(limit);
                 Err(Failed {
                     back: pending.cancel(),
                     error: Error::new(verb, subject, cause),

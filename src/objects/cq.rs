@@ -414,13 +414,7 @@ impl Cq {
     /// The queue has no channel; otherwise as for [`Cq::poll`], [`Cq::arm`] and
     /// [`CompletionChannel::wait_for`].
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completions<'_>>> {
-        let Some(channel) = self.shared.channel.clone() else {
-            return Err(Error::invalid(
-                Verb::GetCqEvent,
-                self.shared.object.subject(),
-                "the queue has no completion channel to wait on: create it with one",
-            ));
-        };
+        let channel = self.channel()?.clone();
         // None: so far away that it never comes.
         let deadline = Instant::now().checked_add(timeout);
         while self.ring.is_empty()? {
@@ -436,6 +430,17 @@ impl Cq {
             }
         }
         Ok(Some(self.poll()?))
+    }
+
+    /// The channel to wait on.
+    pub(crate) fn channel(&self) -> Result<&CompletionChannel> {
+        self.shared.channel.as_ref().ok_or_else(|| {
+            Error::invalid(
+                Verb::GetCqEvent,
+                self.shared.object.subject(),
+                "the queue has no completion channel to wait on: create it with one",
+            )
+        })
     }
 
     /// Requests one event on the queue's channel, for the next completion.

@@ -8,7 +8,7 @@ use support::{LIMIT, Result, fail, same, test_without_leaks};
 use tokio::runtime::Builder;
 use uverbs::aio::{self, Connection, Post, Wait};
 use uverbs::buf::Pool;
-use uverbs::cm::{self, Params, Pending};
+use uverbs::cm::{self, First, Params, Pending};
 use uverbs::qp::QpState;
 use uverbs::{Cause, Rc};
 
@@ -18,12 +18,13 @@ use crate::ground::Side;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 5] = [
+    let tests: [Named; 6] = [
         ("connections::without_a_runtime", without_a_runtime),
         ("connections::on_tokio", on_tokio),
         ("connections::a_deadline", a_deadline),
         ("connections::one_watch_for_all", one_watch_for_all),
         ("connections::dropped_halfway", dropped_halfway),
+        ("connections::a_message_or_the_end", a_message_or_the_end),
     ];
     tests
         .map(|(name, run)| test_without_leaks(name, run))
@@ -215,4 +216,51 @@ fn dropped_halfway() -> Result {
     same(result.err(), Some(aio::OpError::Gone), "the receive")?;
     drop(buf);
     same(side.pool.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches who waits for a message and never learns that the peer is gone, and an operation that is lost with
+/// that.
+fn a_message_or_the_end() -> Result {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let (here, there) = (Side::new()?, Side::new()?);
+    let way = cm::resolve::<Rc>(listener.local_addr())?;
+    let way = way.start()?.within(LIMIT)?;
+    let connecting = here.qp()?.connect_to(way, &Params::default(), b"")?;
+    let request = listener.next_within(LIMIT)?.ok_or("no request")?;
+    let mut qp = there.qp()?;
+    qp.init_for_request(&request)?;
+    let first = qp.recv(there.pool.try_get(256)?);
+    let mut second = qp.recv(there.pool.try_get(256)?);
+    let accepting = qp.accept(request, &Params::default(), b"")?;
+    let mut active = connecting.within(LIMIT)?;
+    let mut passive = accepting.within(LIMIT)?;
+    let mut buf = here.pool.try_get(5)?;
+    buf.extend_from_slice(b"hello")?;
+    let sent = active.qp().send(buf);
+    here.cq.block_on(sent)?.0?;
+    runtime.block_on(async {
+        let serving = tokio::spawn(aio::tokio::serve(there.cq.clone(), Wait::default()));
+        let mut watch = aio::tokio::Watch::new();
+        let waited = passive.link().or_event_by(first, &mut watch);
+        match tokio::time::timeout(LIMIT, waited).await?? {
+            First::Output((result, buf)) => {
+                result?;
+                same(&*buf, &b"hello"[..], "the message")?;
+            }
+            First::Event(event) => return fail(format!("{event:?}")),
+        }
+        drop(active);
+        let waited = passive.link().or_event_by(&mut second, &mut watch);
+        match tokio::time::timeout(LIMIT, waited).await?? {
+            First::Event(event) => same(event.ends(), true, &format!("{event:?}"))?,
+            First::Output((result, _)) => return fail(format!("{result:?}")),
+        }
+        passive.disconnect().await?;
+        let (result, _) = tokio::time::timeout(LIMIT, second).await?;
+        let flushed = result.is_err_and(|error| error.is_flushed());
+        same(flushed, true, "the receive that was lent")?;
+        serving.abort();
+        Ok(())
+    })
 }

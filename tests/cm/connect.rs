@@ -1,22 +1,22 @@
 //! Ours to ours: connections made, used and ended.
 
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use support::{LIMIT, QUIET, Result, device, fail, same, test_without_leaks};
-use uverbs::cm::{self, Event, Listener, Params, Pending, RejectReason, Resolved, Step};
+use support::{LIMIT, QUIET, Result, device, fail, open, same, says, test_without_leaks};
+use uverbs::cm::{self, Event, First, Listener, Params, Pending, RejectReason, Resolved, Step};
 use uverbs::qp::QpState;
 use uverbs::{Access, Inline, Rc, Uc};
 
-use crate::ground::{Side, Two, listener, own_address, request, way_to};
+use crate::ground::{Side, Two, both, listener, own_address, request, way_to};
 use crate::listen::reason_of;
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 10] = [
+    let tests: [Named; 11] = [
         ("connect::and_talk", and_talk),
         ("connect::unreliably", unreliably),
         (
@@ -28,6 +28,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("connect::attributes_are_ours", attributes_are_ours),
         ("connect::without_blocking", without_blocking),
         ("connect::disconnect", disconnect),
+        ("connect::one_wait_for_both", one_wait_for_both),
         ("connect::a_queue_pair_again", a_queue_pair_again),
         ("connect::many", many),
     ];
@@ -305,4 +306,64 @@ fn many() -> Result {
     }
     drop((listener, here, there));
     same(files()?, before, "open files")
+}
+
+/// Catches a wait for completions that sleeps on when the peer is gone, one that does not wake up for a
+/// completion, and a message that is lost behind the end.
+fn one_wait_for_both() -> Result {
+    let context = open()?;
+    let channel = context.create_channel()?;
+    let mut here = Side::on(&context)?;
+    let mut bare = std::mem::replace(&mut here.cq, context.cq(64).channel(&channel).create()?);
+    let there = Side::new()?;
+    let listener = listener()?;
+    let mut qp = here.qp()?;
+    let way = way_to(listener.local_addr())?;
+    way.init(&mut qp)?;
+    here.receive(&mut qp)?;
+    here.receive(&mut qp)?;
+    let connecting = way.connect(qp, &Params::default(), b"")?;
+    let accepting = request(&listener)?.accept(there.qp()?, &Params::default(), b"")?;
+    let (active, mut passive) = both(connecting, accepting)?;
+    let link = active.link();
+
+    let refused = link.completions_or_event(&mut bare, LIMIT).err();
+    let refused = refused.ok_or("there is no channel")?;
+    says(&refused, &["no completion channel"])?;
+    let short = Duration::from_millis(100);
+    let neither = link.completions_or_event(&mut here.cq, short)?.is_none();
+    same(neither, true, "nothing has come")?;
+    let mut send = || -> Result {
+        let mut batch = passive.batch();
+        batch.signaled(1).send(Inline(b"hello"))?;
+        Ok(batch.ring().map(drop)?)
+    };
+    let mut took = |count: usize| -> Result {
+        let mut left = count;
+        while left > 0 {
+            match link.completions_or_event(&mut here.cq, LIMIT)? {
+                Some(First::Output(mut completions)) => left -= completions.iter().count(),
+                other => return fail(format!("{other:?}")),
+            }
+        }
+        Ok(())
+    };
+    send()?;
+    took(1)?;
+    send()?;
+    // It has acknowledged: the message is there before the farewell.
+    let mut there_cq = there.cq;
+    support::completions(&mut there_cq, 2)?;
+    drop(passive);
+    support::until("the farewell", || {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut files = [PollFd::new(link, PollFlags::IN)];
+        let ready = poll(&mut files, Some(&rustix::time::Timespec::default()))?;
+        Ok((ready == 1).then_some(()))
+    })?;
+    took(1)?;
+    match link.completions_or_event(&mut here.cq, LIMIT)? {
+        Some(First::Event(event)) => same(event.ends(), true, &format!("{event:?}")),
+        other => fail(format!("{other:?}")),
+    }
 }

@@ -113,6 +113,17 @@ pub enum Cause {
     TimedOut(Cow<'static, str>),
 }
 
+impl Cause {
+    /// What did not come within a limit, which is told in milliseconds where it has any.
+    pub(crate) fn nothing_within(limit: std::time::Duration) -> Self {
+        let told = match u64::try_from(limit.as_millis()) {
+            Ok(milliseconds @ 1..) => std::time::Duration::from_millis(milliseconds),
+            Ok(0) | Err(_) => limit,
+        };
+        Self::TimedOut(format!("nothing came within {told:?}").into())
+    }
+}
+
 /// A verb that failed: which, on what, and why.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);

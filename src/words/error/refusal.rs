@@ -77,7 +77,7 @@ impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoListener => "nobody listens on that port",
-            Self::Consumer => "the program refused, or it listens on another address, or for connections of another kind",
+            Self::Consumer => "the program refused or has ended, or it listens on another address, or for connections of another kind",
             Self::NoResources => "it has no resources left",
             Self::TimedOut => "an answer came too late",
             Self::Stale => "the queue pair's last connection is not over yet",

@@ -306,7 +306,8 @@ fn meaning(status: WcStatus) -> &'static str {
             "a local slice is not registered, or without the access that the request needs"
         }
         WcStatus::WR_FLUSH_ERR => {
-            "flushed, because the QP is in the error state; if no earlier request failed, check the local keys"
+            "flushed, because the QP is in the error state; if no earlier request failed, the peer may have ended the \
+             connection, or a local key is wrong"
         }
         WcStatus::MW_BIND_ERR => "the memory window could not be bound",
         WcStatus::BAD_RESP_ERR => "the peer's response is malformed",

@@ -113,14 +113,15 @@ fn connect<T: Initiates + Connected>(
     }
 }
 
-/// Waits a little if nobody listened and there is time left; fails as the attempt did otherwise.
+/// Waits a little if nobody listened and there is time left for another attempt; fails as this one did
+/// otherwise.
 fn wait_for_a_listener<B>(failed: Failed<B>, deadline: Instant) -> Result<Failed<B>> {
     let nobody = matches!(failed.error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
     let left = until(deadline);
-    if left.is_zero() || !nobody {
+    if left < 2 * PAUSE || !nobody {
         return Err(peer(failed));
     }
-    std::thread::sleep(PAUSE.min(left));
+    std::thread::sleep(PAUSE);
     Ok(failed)
 }
 

@@ -54,8 +54,8 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     if count <= 0 {
         return 0;
     }
-    // SAFETY: the caller passes a completion queue, of a device of that driver's, and room. The lock is taken,
-    // and the completions of the two structs are the same.
+    // SAFETY: the caller passes a completion queue, of a device of that driver's, and room. The lock is
+    // taken, and the completions of the two structs are the same.
     unsafe {
         let cq = object::<CqObject>(c).unwrap_unchecked();
         let places = slice::from_raw_parts_mut(to.cast(), count as usize);

@@ -131,8 +131,10 @@ fn create(
         return Err(Failure::INVALID);
     }
     let operations = context.operations(transport)?;
-    // A device's own type is for that device's functions, of which there are none yet.
-    if transport == QpType::DRIVER || !context.driver().has_type(transport) {
+    // Requests of a device's own type name a destination, also WRITEs and READs. In a list there is no room
+    // for it: these need the functions.
+    let by_functions = transport != QpType::DRIVER || parts.functions.is_some();
+    if !by_functions || !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
     }
     if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {

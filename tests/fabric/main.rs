@@ -2,15 +2,18 @@
 //! libfabric's, with rdma-core's own libefa, on the kernel's own efa driver. What holds here is ground that
 //! this library's driver can stand on.
 //!
+//! `srd` is that driver: what its requests do.
+//!
 //! The programs are those of Debian 13, which know more of an EFA than those of Debian 12. They are started
 //! by their own loader.
 
 mod faults;
 mod newer;
 mod programs;
+mod srd;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    support::run_all([programs::tests(), faults::tests()])
+    support::run_all([programs::tests(), faults::tests(), srd::tests()])
 }

@@ -16,7 +16,6 @@ mod regions;
 mod registers;
 mod resets;
 mod shapes;
-mod srd;
 mod ud;
 mod xrc;
 
@@ -42,7 +41,6 @@ fn main() -> ExitCode {
         resets::tests(),
         beside::tests(),
         xrc::tests(),
-        srd::tests(),
         // The last, for one of them leaves its context behind, whose registers others would count.
         ud::tests(),
     ])

@@ -108,8 +108,8 @@ impl Gate {
 impl Drop for Inside<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: pairs with the acquire in `close`. If nothing was done inside this time, the closing thread
-        // may still see this store instead of that of the previous time.
+        // Release: pairs with the acquire in `close`. If nothing was done inside this time, the closing
+        // thread may still see this store instead of that of the previous time.
         self.0.inside.store(false, Ordering::Release);
     }
 }

@@ -115,8 +115,8 @@ impl Cq {
         &self.core.uar
     }
 
-    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong, which
-    /// is told once.
+    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
+    /// which is told once.
     #[inline(always)]
     fn up_to_date(&mut self) -> Result<&mut Self, PollError> {
         match self.needs_attention() {
@@ -154,8 +154,8 @@ impl Cq {
         self.has_news = true;
     }
 
-    /// Takes the completion of the next entry of this view, the queue's, if it has arrived; returns what `see`
-    /// makes of it before its entry goes back. Gives the entry if it is not as usual.
+    /// Takes the completion of the next entry of this view, the queue's, if it has arrived; returns what
+    /// `see` makes of it before its entry goes back. Gives the entry if it is not as usual.
     #[inline(always)]
     fn take<T>(
         &mut self,
@@ -170,8 +170,8 @@ impl Cq {
         if self.reporters.are_stale(directory) {
             return Err(entry);
         }
-        // SAFETY: the device has written the entry and leaves it alone until it is given back, which is below;
-        // every bit pattern is a `Cqe`.
+        // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
+        // below; every bit pattern is a `Cqe`.
         let cqe = unsafe { entry.as_ref() };
         let Some(noted) = self.usual(cqe) else {
             return Err(entry);

@@ -152,8 +152,8 @@ impl contract::Cq for Cq {
         // In this order: as in `poll`.
         let is_left = || self.shared.needs_attention();
         self.ring.take_each(places, is_left, |slot, place| {
-            // SAFETY: the kernel has filled the slot and leaves it alone meanwhile. A completion ring is one of
-            // `Wc`, and every bit pattern is one.
+            // SAFETY: the kernel has filled the slot and leaves it alone meanwhile. A completion ring is one
+            // of `Wc`, and every bit pattern is one.
             let found = unsafe { slot.cast::<Wc>().as_ref() };
             let wc = place.write(*found);
             if found.wc_flags & WITH_INVALIDATE != 0 {

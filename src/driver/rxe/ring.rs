@@ -431,9 +431,10 @@ impl Consumer {
         behind
     }
 
-    /// Takes the elements that the kernel has added, as many as there are places for, by what `copy` does with
-    /// each slot and its place; returns how many. The slots are the kernel's again behind that. `None` if the
-    /// kernel's index is not one of the ring, or it `is_left` to others, which is asked behind the look at it.
+    /// Takes the elements that the kernel has added, as many as there are places for, by what `copy` does
+    /// with each slot and its place; returns how many. The slots are the kernel's again behind that. `None`
+    /// if the kernel's index is not one of the ring, or it `is_left` to others, which is asked behind the
+    /// look at it.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     pub(super) fn take_each<T>(

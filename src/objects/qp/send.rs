@@ -344,8 +344,8 @@ impl Checks {
         }
     }
 
-    /// Refuses a request that needs what the queue pair cannot do, or if it does not send: the one place where
-    /// that is asked, whatever the driver.
+    /// Refuses a request that needs what the queue pair cannot do, or if it does not send: the one place
+    /// where that is asked, whatever the driver.
     #[cold]
     #[inline(never)]
     fn check_ready(&mut self, needed: Operations) -> Result<(), PostError> {

@@ -46,7 +46,7 @@
 //! |---|---|
 //! | `rxe` | soft-RoCE, the kernel's software device over any network interface |
 //! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField, with InfiniBand and Ethernet ports. It has run on a model of the adapter, and never on real hardware |
-//! | `efa` | Amazon's Elastic Fabric Adapter: reliable datagrams ([`Srd`](qp::Srd)) and datagrams. It has run on a model of the adapter, and never on real hardware |
+//! | `efa` | Amazon's Elastic Fabric Adapter: reliable datagrams ([`Srd`]) and datagrams. It has run on a model of the adapter, and never on real hardware |
 //!
 //! A driver refuses by name what it does not have ([`Cause::Unsupported`]). Devices of other drivers are
 //! listed, but opening one fails with an error that says so.

@@ -51,6 +51,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test_without_leaks("programs::pingpong_by_address", pingpong),
         test_without_leaks("programs::commands_as_librdmacm", commands_as_librdmacm),
+        test_without_leaks(
+            "programs::the_doctor_finds_the_way",
+            the_doctor_finds_the_way,
+        ),
         rping(
             "programs::rping_client",
             "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
@@ -87,6 +91,21 @@ pub(crate) fn tests() -> Vec<Trial> {
             UCMATOSE,
         ),
     ]
+}
+
+/// Catches an answer that is taken for none, and a peer that is said to be there and is not.
+fn the_doctor_finds_the_way() -> Result {
+    let ask = |peer: &str| -> Result<(String, Option<i32>)> {
+        let mut doctor = Command::new(uverbs()?);
+        let output = doctor.args(["doctor", "--verbose", peer]).output()?;
+        Ok((String::from_utf8(output.stdout)?, output.status.code()))
+    };
+    let (said, status) = ask(&own_address().ip().to_string())?;
+    let answers = said.contains("its connection manager answers");
+    same((answers, status), (true, Some(0)), &said)?;
+    let (said, status) = ask("192.0.2.1")?;
+    let is_lost = said.contains("no route to the peer");
+    same((is_lost, status), (true, Some(1)), &said)
 }
 
 /// Catches another wire than that of rdma-core's `rping`.

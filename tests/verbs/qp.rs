@@ -5,7 +5,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use support::{
     LIMIT, Pair, QKEY, Result, Setup, completion, device, fail, kernel, open, same, says, skip,
-    test,
+    test, until,
 };
 use uverbs::{
     Access, Caps, ConnectOptions, Inline, PostError, QpState, Rc, Uc, Ud, WcOpcode, WcStatus,
@@ -80,6 +80,11 @@ fn drained_and_back() -> Result {
         "state",
     )?;
     while_drained(&mut pair)?;
+    // The kernel's rxe drains anew with each change in SQD, and refuses RTS until it has (`rxe_qp_chk_attr`).
+    until("the queue to be drained again", || {
+        let info = pair.a.qp.query()?;
+        Ok((!info.sq_draining).then_some(()))
+    })?;
     pair.a.qp.modify(&to(QpState::RTS))?;
     let info = pair.a.qp.query()?;
     same(

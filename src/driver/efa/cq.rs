@@ -157,6 +157,9 @@ impl Cq {
                 self.next[ring] = index.wrapping_add(1);
                 // Before its request is finished: room in a queue means room for one more completion.
                 self.core.directory.pass(ring, self.next[ring]);
+                if self.core.doorbell.is_some() {
+                    self.core.tell(0);
+                }
                 return Some((ring, index, fields));
             }
         }
@@ -254,9 +257,6 @@ impl contract::Cq for Cq {
         if self.found.is_none() {
             let mut left = self.all();
             self.found = self.next(&mut left);
-            if left < self.all() {
-                self.core.tell(0);
-            }
         }
         self.attend()?;
         Ok(self.found.is_none())
@@ -266,11 +266,7 @@ impl contract::Cq for Cq {
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
         self.attend()?;
         let left = self.all();
-        Ok(Polled {
-            left,
-            all: left,
-            cq: self,
-        })
+        Ok(Polled { cq: self, left })
     }
 
     /// Entries have gone back when they are shown.
@@ -302,9 +298,8 @@ impl Drop for Cq {
 #[derive(Debug)]
 pub(crate) struct Polled<'q> {
     cq: &'q mut Cq,
-    /// Entries that it may still look at, and at first: once round the rings, while the device goes on.
+    /// Entries that it may still look at: once round the rings, while the device goes on.
     left: u32,
-    all: u32,
 }
 
 impl Iterator for Polled<'_> {
@@ -315,16 +310,6 @@ impl Iterator for Polled<'_> {
         match self.cq.found.take() {
             None => self.cq.next(&mut self.left),
             found => found,
-        }
-    }
-}
-
-impl Drop for Polled<'_> {
-    /// Tells the device what was taken, once for all of it.
-    #[inline(always)]
-    fn drop(&mut self) {
-        if self.left < self.all && self.cq.core.doorbell.is_some() {
-            self.cq.core.tell(0);
         }
     }
 }

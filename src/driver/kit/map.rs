@@ -23,8 +23,8 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps whole pages for so many bytes at an offset of the command file. `what` is what they are, for
-    /// errors.
+    /// Maps whole pages for so many bytes at an offset of the command file. `what` is what of a queue they
+    /// are, for errors.
     pub(crate) fn new(
         fd: &CommandFd,
         what: &'static str,
@@ -32,9 +32,21 @@ impl Map {
         length: usize,
         access: ProtFlags,
     ) -> Result<Self> {
-        let malformed = |why: fmt::Arguments<'_>| {
-            Error::malformed(Verb::MapQueue, Subject::the(what), why.to_string())
-        };
+        let subject = || Subject::the(what);
+        Self::by(Verb::MapQueue, subject, fd, offset, length, access)
+    }
+
+    /// As [`new`](Self::new), by another verb.
+    pub(crate) fn by(
+        verb: Verb,
+        subject: impl Fn() -> Subject,
+        fd: &CommandFd,
+        offset: u64,
+        length: usize,
+        access: ProtFlags,
+    ) -> Result<Self> {
+        let malformed =
+            |why: fmt::Arguments<'_>| Error::malformed(verb, subject(), why.to_string());
         let length = match length.checked_next_multiple_of(page_size()) {
             None | Some(0) => return Err(malformed(format_args!("{length} bytes"))),
             Some(length) => length,
@@ -50,7 +62,7 @@ impl Map {
                 offset,
             )
         };
-        let base = base.map_err(|errno| Error::os(Verb::MapQueue, Subject::the(what), errno))?;
+        let base = base.map_err(|errno| Error::os(verb, subject(), errno))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| malformed(format_args!("mapped at address 0")))?;
         Ok(Self { base, length })

@@ -1,11 +1,12 @@
 //! The device's clock: a counter of 64 bits in a page of its registers.
 
-use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
+#[cfg(feature = "c-abi")]
+use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::ProtFlags;
 use uverbs_uapi::mlx5::MmapCmd;
 
+use super::map::Map;
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -19,34 +20,17 @@ const PAGE: usize = 4096;
 /// The mapped page.
 #[derive(Debug)]
 pub(super) struct Clock {
-    base: NonNull<u8>,
+    map: Map,
     /// The counter's offset in the page, a multiple of 4 with room for 8 bytes.
     offset: usize,
 }
 
-// SAFETY: the mapping is owned, and what lies there is only read.
-unsafe impl Send for Clock {}
-// SAFETY: as above.
-unsafe impl Sync for Clock {}
-
 /// Maps the first page of a kind, so many bytes of it, for reading.
-pub(super) fn map(fd: &CommandFd, verb: Verb, kind: MmapCmd, bytes: usize) -> Result<NonNull<u8>> {
+pub(super) fn map(fd: &CommandFd, verb: Verb, kind: MmapCmd, bytes: usize) -> Result<Map> {
     let subject = || Subject::the("device's clock");
     let place = u64::from(kind.0) << INDEX_BITS;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-    let base = unsafe {
-        mmap(
-            ptr::null_mut(),
-            bytes,
-            ProtFlags::READ,
-            MapFlags::SHARED,
-            fd.as_fd(),
-            place * bytes as u64,
-        )
-    };
-    let base = base.map_err(|errno| Error::os(verb, subject(), errno))?;
-    let what = || "mapped at address 0".to_owned();
-    NonNull::new(base.cast::<u8>()).ok_or_else(|| Error::malformed(verb, subject(), what()))
+    let offset = place * bytes as u64;
+    Map::by(verb, subject, fd, offset, bytes, ProtFlags::READ)
 }
 
 impl Clock {
@@ -60,15 +44,15 @@ impl Clock {
                 let what = format!("a clock at offset {offset:#x} of its page");
                 Error::malformed(Verb::QueryRtValues, subject(), what)
             })?;
-        let base = map(fd, Verb::QueryRtValues, MmapCmd::CORE_CLOCK, PAGE)?;
-        Ok(Self { base, offset })
+        let map = map(fd, Verb::QueryRtValues, MmapCmd::CORE_CLOCK, PAGE)?;
+        Ok(Self { map, offset })
     }
 
     /// Where the counter is mapped, for reading.
     #[cfg(feature = "c-abi")]
     pub(super) fn address(&self) -> NonNull<u8> {
         // SAFETY: the counter lies in the page.
-        unsafe { self.base.add(self.offset) }
+        unsafe { self.map.base().add(self.offset) }
     }
 
     /// The counter now.
@@ -77,7 +61,8 @@ impl Clock {
             // SAFETY: both halves lie in the page, aligned to 4, which `map` has checked; the device allows
             // reads of 4 bytes.
             u32::from_be(unsafe {
-                self.base
+                self.map
+                    .base()
                     .add(self.offset + at)
                     .cast::<u32>()
                     .read_volatile()
@@ -90,12 +75,5 @@ impl Clock {
                 return u64::from(high) << 32 | u64::from(low);
             }
         }
-    }
-}
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned. An error would mean that it was not mapped; there is nobody to tell.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), PAGE) };
     }
 }

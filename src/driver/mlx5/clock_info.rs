@@ -4,13 +4,13 @@
 //! `drivers/net/ethernet/mellanox/mlx5/core/lib/clock.c`).
 
 use std::hint;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use rustix::mm::munmap;
+use rustix::param::page_size;
 use uverbs_uapi::mlx5::MmapCmd;
 
 use super::clock::map;
+use super::map::Map;
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::WallClock;
@@ -60,29 +60,23 @@ impl Shared {
 
 /// The mapped page.
 #[derive(Debug)]
-pub(super) struct ClockInfo(NonNull<Shared>);
-
-// SAFETY: the mapping is owned, and what lies there is only read, atomically.
-unsafe impl Send for ClockInfo {}
-// SAFETY: as above.
-unsafe impl Sync for ClockInfo {}
-
-fn page() -> usize {
-    rustix::param::page_size()
-}
+pub(super) struct ClockInfo(Map);
 
 impl ClockInfo {
     /// Maps the page.
     pub(super) fn map(fd: &CommandFd) -> Result<Self> {
-        Ok(Self(
-            map(fd, Verb::GetClockInfo, MmapCmd::CLOCK_INFO, page())?.cast(),
-        ))
+        let page = page_size();
+        map(fd, Verb::GetClockInfo, MmapCmd::CLOCK_INFO, page).map(Self)
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the page is mapped as long as `self` is, and holds this struct at its start.
+        unsafe { self.0.base().cast().as_ref() }
     }
 
     /// What it says now.
     pub(super) fn read(&self) -> Result<WallClock> {
-        // SAFETY: the page is mapped as long as `self` is, and holds this struct at its start.
-        let clock = unsafe { self.0.as_ref() }.read();
+        let clock = self.shared().read();
         let malformed = |what: &str| {
             Error::malformed(
                 Verb::GetClockInfo,
@@ -102,17 +96,8 @@ impl ClockInfo {
 impl ClockInfo {
     /// Nanoseconds within which the page must be read again, before the clock wraps around.
     pub(super) fn period(&self) -> u64 {
-        // SAFETY: the page is mapped as long as `self` is, and holds this struct at its start.
-        let shared = unsafe { self.0.as_ref() };
         // Nothing is ordered by it: the kernel sets it once, before the page can be mapped.
-        shared.overflow_period.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for ClockInfo {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned. An error would mean that it was not mapped; there is nobody to tell.
-        let _ = unsafe { munmap(self.0.as_ptr().cast(), page()) };
+        self.shared().overflow_period.load(Ordering::Relaxed)
     }
 }
 

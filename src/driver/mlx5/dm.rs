@@ -3,15 +3,15 @@
 //! The processor reaches it by loads and stores of 4 bytes: the device takes no others. The mapping combines
 //! writes, so stores are flushed, or else a request could overtake them.
 
-use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::ProtFlags;
 use uverbs_uapi::handle::DmHandle;
 use uverbs_uapi::mlx5::MmapCmd;
 
 use super::command::{AllocMemic, Place, QueryDm};
+use super::map::Map;
 use super::{barrier, contract};
 use crate::command::{AllocDm, Command, CommandFd};
 use crate::error::{Error, Result, Subject, Verb};
@@ -53,8 +53,7 @@ pub(super) fn import(fd: &CommandFd, handle: DmHandle) -> Result<Dm> {
 /// A piece of device memory, mapped.
 #[derive(Debug)]
 pub(crate) struct Dm {
-    base: NonNull<u8>,
-    mapped: usize,
+    map: Map,
     /// Where it begins in the mapping, at a multiple of a word.
     start: usize,
     /// Bytes, not more than the mapping has from there on.
@@ -62,11 +61,6 @@ pub(crate) struct Dm {
     /// Where the command file has the pages, in bytes.
     file_offset: u64,
 }
-
-// SAFETY: the mapping is owned, and each load and store is a single one of a word.
-unsafe impl Send for Dm {}
-// SAFETY: as above. Words that others store meanwhile come out old or new, as from any device.
-unsafe impl Sync for Dm {}
 
 impl Dm {
     fn map(
@@ -81,23 +75,10 @@ impl Dm {
         let shape = Shape::new(place, length, page)
             .ok_or_else(|| malformed(format!("{length} bytes of device memory at {place:?}")))?;
         let file_offset = file_offset(place.page) * page as u64;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(
-                ptr::null_mut(),
-                shape.mapped,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd.as_fd(),
-                file_offset,
-            )
-        };
-        let base = base.map_err(|errno| {
-            Error::os(verb, subject(), errno).with_detail("it could not be mapped")
-        })?;
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| malformed("mapped at address 0".to_owned()))?;
-        Ok(shape.at(base, file_offset))
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let map = Map::by(verb, &subject, fd, file_offset, shape.mapped, access)
+            .map_err(|error| error.with_detail("it could not be mapped"))?;
+        Ok(shape.of(map, file_offset))
     }
 
     /// The first of the words that so many bytes are, from the offset on.
@@ -120,7 +101,7 @@ impl Dm {
             });
         }
         // SAFETY: the bytes lie in the mapping, as was just checked.
-        Ok(unsafe { self.base.add(self.start + at) }.cast())
+        Ok(unsafe { self.map.base().add(self.start + at) }.cast())
     }
 }
 
@@ -164,13 +145,6 @@ impl contract::DeviceMemory for Dm {
     }
 }
 
-impl Drop for Dm {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned. An error would mean that it was not mapped; there is nobody to tell.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped) };
-    }
-}
-
 /// The place in the file of the pages with that index, in pages (`MLX5_IB_MMAP_CMD_SHIFT` in the kernel).
 fn file_offset(index: u16) -> u64 {
     let (index, command) = (u64::from(index), u64::from(MmapCmd::DEVICE_MEM.0));
@@ -203,17 +177,11 @@ impl Shape {
         })
     }
 
-    fn at(self, base: NonNull<u8>, file_offset: u64) -> Dm {
-        let Self {
-            mapped,
-            start,
-            length,
-        } = self;
+    fn of(self, map: Map, file_offset: u64) -> Dm {
         Dm {
-            base,
-            mapped,
-            start,
-            length,
+            map,
+            start: self.start,
+            length: self.length,
             file_offset,
         }
     }
@@ -224,17 +192,12 @@ impl Dm {
     /// A piece of memory that plays the device's.
     fn of_memory(start: usize, length: usize) -> Self {
         let mapped = rustix::param::page_size();
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, flags, MapFlags::PRIVATE)
-        };
         let shape = Shape {
             mapped,
             start,
             length,
         };
-        shape.at(NonNull::new(base.unwrap().cast()).unwrap(), 0)
+        shape.of(Map::of_memory(mapped), 0)
     }
 }
 
@@ -283,7 +246,7 @@ mod tests {
         memory.read(60, &mut found).unwrap();
         assert_eq!(found, [61, 62, 63, 64, 65, 66, 67, 68]);
         // SAFETY: the mapping is a page.
-        let beside = |at| unsafe { memory.base.add(at).read_volatile() };
+        let beside = |at| unsafe { memory.map.base().add(at).read_volatile() };
         assert_eq!((beside(63), beside(64), beside(64 + 68)), (0, 1, 0));
         for (offset, length) in [(68, 4), (72, 0), (0, 72), (u64::MAX, 4), (u64::MAX - 3, 8)] {
             let refused = memory.write(offset, &vec![0; length]);

@@ -66,7 +66,7 @@ use self::uar::{Lease, Registers, UarPage};
 use super::answer;
 use super::contract::{self, ContextOptions, CqParts, QpName, QpParts, Replacement, ResetQp};
 use super::kit::memory::{Memory, Record, Records};
-use super::kit::{barrier, copy, ledger, memory, turn};
+use super::kit::{barrier, copy, ledger, map, memory, turn};
 use super::options::Options;
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{

@@ -12,18 +12,18 @@
 //! CPU may merge 8 bytes of one request with the copy of another, and the device would execute the result.
 //! Registers in the uncached UAR need none: single stores are atomic.
 
-use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::ProtFlags;
 use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
 use super::command::AllocUar;
 use super::copy::{copy_blocks, stores_at_once};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
+use super::map::Map;
 use super::turn::{Mine, Turn};
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
@@ -41,7 +41,7 @@ const SHARED: usize = 12;
 /// A mapped UAR page. The kernel frees the UAR with the context.
 #[derive(Debug)]
 pub(super) struct UarPage {
-    base: NonNull<u8>,
+    map: Map,
     length: usize,
     page_id: u32,
     /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
@@ -50,11 +50,6 @@ pub(super) struct UarPage {
     /// Whose turn it is to arm a queue, if it combines.
     turn: Turn,
 }
-
-// SAFETY: the mapping is owned; registers are written by single volatile stores or by the holder of a lease.
-unsafe impl Send for UarPage {}
-// SAFETY: as above.
-unsafe impl Sync for UarPage {}
 
 impl UarPage {
     /// Allocates and maps a UAR page.
@@ -65,27 +60,8 @@ impl UarPage {
             let what = format!("a UAR of {length} bytes");
             return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(
-                ptr::null_mut(),
-                length,
-                ProtFlags::WRITE,
-                MapFlags::SHARED,
-                fd.as_fd(),
-                uar.offset,
-            )
-        };
-        let base = base.map_err(|errno| Error::os(Verb::MapQueue, Subject::the("UAR"), errno))?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| {
-            Error::malformed(
-                Verb::MapQueue,
-                Subject::the("UAR"),
-                "mapped at address 0".to_owned(),
-            )
-        })?;
         Ok(Self {
-            base,
+            map: Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE)?,
             length,
             page_id: uar.page_id,
             combines: kind != UarAllocType::NC,
@@ -102,12 +78,8 @@ impl UarPage {
     /// One of so many UARs.
     #[cfg(test)]
     fn of_uars(uars: usize) -> Self {
-        use rustix::mm::mmap_anonymous;
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), uars * UAR, flags, MapFlags::PRIVATE) };
         Self {
-            base: NonNull::new(base.unwrap().cast()).unwrap(),
+            map: Map::of_memory(uars * UAR),
             length: uars * UAR,
             page_id: 5,
             combines: true,
@@ -120,7 +92,13 @@ impl UarPage {
     pub(super) fn stored<const BYTES: usize>(&self, at: usize) -> [u8; BYTES] {
         assert!(at + BYTES <= self.length);
         // SAFETY: the bytes lie in the page.
-        unsafe { self.base.add(at).cast::<[u8; BYTES]>().read_volatile() }
+        unsafe {
+            self.map
+                .base()
+                .add(at)
+                .cast::<[u8; BYTES]>()
+                .read_volatile()
+        }
     }
 
     /// The number that objects name it by.
@@ -135,20 +113,13 @@ impl UarPage {
         barrier::record_before_register();
         // SAFETY: the register lies in the page and is 8 bytes, aligned; a single store to it is whole.
         unsafe {
-            self.base
+            self.map
+                .base()
                 .add(ARM_DOORBELL)
                 .cast::<u64>()
                 .write_volatile(doorbell.to_be());
         }
         barrier::flush_write_combining();
-    }
-}
-
-impl Drop for UarPage {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and registers keep the page alive. An error would mean that it was
-        // not mapped, and could not be returned from here.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 
@@ -182,7 +153,7 @@ impl Register {
         let offset = uar * UAR + SEND_DOORBELL + index * size;
         assert!(offset + size.max(size_of::<u64>()) <= page.length);
         // SAFETY: the register lies in the page, as was just asserted.
-        let at = unsafe { page.base.add(offset) };
+        let at = unsafe { page.map.base().add(offset) };
         Self {
             next: AtomicPtr::new(at.as_ptr()),
             half: size / 2,

@@ -1,16 +1,14 @@
 //! Faults on demand: what programs and the kernel see when a function fails as it was asked to.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::json;
-use support::peers::{free_port, listens, play};
 use support::wait::until_so;
 use support::{Control, Efa, Result, fail, is_full, run, skip, test_on_efa};
 
-use crate::newer::program;
+use crate::programs::perftest;
 
 /// How long the kernel may take to count an event.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -29,38 +27,17 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Runs perftest between the functions and gives whether it went well, with what was said.
-fn measure(efa: Efa, program_and_options: &str) -> Result<std::result::Result<(), String>> {
-    let port = free_port()?;
-    let side = |device: &str| -> Result<Command> {
-        let mut words = program_and_options.split_whitespace();
-        let mut command = program(words.next().unwrap_or_default())?;
-        command.args([
-            "-F",
-            "-x",
-            "0",
-            "-d",
-            device,
-            "-p",
-            &port.to_string(),
-            "-n",
-            "5",
-        ]);
-        command.args(words);
-        Ok(command)
-    };
+/// Runs a program of perftest between the functions.
+fn measure(efa: Efa, run: &str) -> Result {
     let (here, there) = efa.ends();
-    let (server, mut client) = (side(&here)?, side(&there)?);
-    client.arg("127.0.0.1");
-    let played = play(server, client, || listens(port));
-    Ok(played.map(drop).map_err(|error| error.to_string()))
+    perftest(run, 5, [&here, &there])
 }
 
 /// Checks that a run fails, and that somebody says this.
 fn fails(efa: Efa, run: &str, why: &str) -> Result {
-    match measure(efa, run)? {
+    match measure(efa, run) {
         Ok(()) => fail("it did not fail"),
-        Err(said) if said.contains(why) => Ok(()),
+        Err(said) if said.to_string().contains(why) => Ok(()),
         Err(said) => fail(format!("nobody says `{why}`: {said}")),
     }
 }
@@ -73,7 +50,7 @@ fn command_fails(efa: Efa) -> Result {
         json!({"function": 0, "command": "CREATE_QP", "count": 1}),
     )?;
     fails(efa, "ib_send_lat -c SRD", "create QP")?;
-    measure(efa, "ib_send_lat -c SRD")?.map_err(Into::into)
+    measure(efa, "ib_send_lat -c SRD")
 }
 
 /// Catches an asynchronous event that does not reach the driver.
@@ -97,9 +74,9 @@ fn not_ready(efa: Efa) -> Result {
         let asked = control.ask("not_ready", json!({"function": 0, "on": false}));
         asked.map(drop).map_err(|error| error.to_string())
     });
-    let measured = measure(efa, "ib_send_bw -c SRD")?;
+    let measured = measure(efa, "ib_send_bw -c SRD");
     ready.join().map_err(|_| "the thread panicked")??;
-    measured.map_err(Into::into)
+    measured
 }
 
 /// Catches a READ that a peer serves for somebody whom it does not know.
@@ -146,5 +123,5 @@ fn no_answer(efa: Efa) -> Result {
     fs::write(format!("{DRIVER}/unbind"), function)?;
     fs::write(format!("{DRIVER}/bind"), function)?;
     until_so(LIMIT, "the device to be back", || Ok(opens().is_ok()))?;
-    measure(efa, "ib_send_lat -c SRD")?.map_err(Into::into)
+    measure(efa, "ib_send_lat -c SRD")
 }

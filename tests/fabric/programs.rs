@@ -72,30 +72,26 @@ fn active(efa: Efa) -> Result {
 
 /// Catches requests that never complete, or with an error. The figures themselves mean nothing here.
 fn measure(efa: Efa, run: &str, back: bool) -> Result {
+    let (mut here, mut there) = efa.ends();
+    if back {
+        std::mem::swap(&mut here, &mut there);
+    }
+    perftest(run, 20, [&here, &there])
+}
+
+/// Runs a program of perftest, so many times, between a server's device and a client's.
+pub(crate) fn perftest(run: &str, count: u32, [here, there]: [&str; 2]) -> Result {
     let port = free_port()?;
     let side = |device: &str| -> Result<Command> {
         let mut words = run.split_whitespace();
         let mut command = program(words.next().unwrap_or_default())?;
         // -F: the processor's frequency is no matter.
-        command.args([
-            "-F",
-            "-x",
-            "0",
-            "-d",
-            device,
-            "-p",
-            &port.to_string(),
-            "-n",
-            "20",
-        ]);
+        command.args(["-F", "-x", "0", "-d", device]);
+        command.args(["-p", &port.to_string(), "-n", &count.to_string()]);
         command.args(words);
         Ok(command)
     };
-    let (mut here, mut there) = efa.ends();
-    if back {
-        std::mem::swap(&mut here, &mut there);
-    }
-    let (server, mut client) = (side(&here)?, side(&there)?);
+    let (server, mut client) = (side(here)?, side(there)?);
     client.arg("127.0.0.1");
     play(server, client, || listens(port)).map(drop)
 }

@@ -701,26 +701,32 @@ pub(crate) trait Completion: Debug + Copy {
     fn ex(&self) -> u32;
     fn flags(&self) -> WcFlags;
 
+    #[inline(always)]
     fn vendor_err(&self) -> u32 {
         0
     }
 
+    #[inline(always)]
     fn timestamp(&self) -> Option<u64> {
         None
     }
 
+    #[inline(always)]
     fn pkey_index(&self) -> u16 {
         0
     }
 
+    #[inline(always)]
     fn slid(&self) -> u16 {
         0
     }
 
+    #[inline(always)]
     fn sl(&self) -> u8 {
         0
     }
 
+    #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
         0
     }

@@ -381,30 +381,9 @@ impl contract::Completion for Completion {
         }
     }
 
-    /// The device has no clock.
-    #[inline(always)]
-    fn timestamp(&self) -> Option<u64> {
-        None
-    }
-
-    #[inline(always)]
-    fn pkey_index(&self) -> u16 {
-        0
-    }
-
     /// The number of this side's AH for the sender, as libefa has it; 65,535 if there is none.
     #[inline(always)]
     fn slid(&self) -> u16 {
         self.fields.ah.get()
-    }
-
-    #[inline(always)]
-    fn sl(&self) -> u8 {
-        0
-    }
-
-    #[inline(always)]
-    fn dlid_path_bits(&self) -> u8 {
-        0
     }
 }

@@ -275,12 +275,6 @@ impl contract::Completion for Completion {
         flags(&self.0)
     }
 
-    /// rxe has no clock.
-    #[inline(always)]
-    fn timestamp(&self) -> Option<u64> {
-        None
-    }
-
     #[inline(always)]
     fn pkey_index(&self) -> u16 {
         self.0.pkey_index

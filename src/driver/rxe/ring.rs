@@ -426,7 +426,7 @@ impl Consumer {
     #[inline(always)]
     pub(super) fn pass(&mut self, index: u32) -> u32 {
         let behind = (index + 1) & self.ring.index_mask;
-        // Release: as in `Waiting::take_by`.
+        // Release: as in `Waiting::take`.
         self.ring.consumer_index().store(behind, Ordering::Release);
         behind
     }
@@ -456,7 +456,7 @@ impl Consumer {
             next = (next + 1) & self.ring.index_mask;
             taken += 1;
         }
-        // Release: as in `Waiting::take_by`.
+        // Release: as in `Waiting::take`.
         self.ring.consumer_index().store(next, Ordering::Release);
         Some(taken)
     }
@@ -491,7 +491,7 @@ impl Observer {
     /// The next slot to be taken, and the one behind the last.
     pub(super) fn indices(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
-        // Acquire: pairs with the release in `Waiting::take_by`. The poster that frees a slot for what has
+        // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has
         // been taken lets the kernel put the next completion in only behind this.
         let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
         // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before
@@ -590,20 +590,19 @@ impl Waiting<'_> {
     /// The ring is one of such elements, and every bit pattern is one.
     #[inline(always)]
     pub(super) unsafe fn take<T>(&mut self) -> Option<T> {
-        // SAFETY: the slot holds an element, by this function's contract.
-        self.take_by(|slot| unsafe { slot.cast::<T>().read() })
-    }
-
-    /// Takes the next element by what `copy` makes of its slot, which is the kernel's again behind that.
-    #[inline(always)]
-    pub(super) fn take_by<T>(&mut self, copy: impl FnOnce(NonNull<u8>) -> T) -> Option<T> {
         if self.is_empty() {
             return None;
         }
         let behind = (self.next + 1) & self.mask;
         // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
-        // borrowed has. The kernel has filled it and leaves it alone until the index below is behind it.
-        let element = copy(unsafe { self.slots.add(self.next << self.log2_slot) });
+        // borrowed has. The kernel has filled it with an element, by this function's contract, and leaves it
+        // alone until the index below is behind it.
+        let element = unsafe {
+            self.slots
+                .add(self.next << self.log2_slot)
+                .cast::<T>()
+                .read()
+        };
         self.next = behind;
         // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
         // element having been read before, and with that of `Observer::indices`.

@@ -50,18 +50,13 @@ impl QpCore {
     }
 }
 
-/// How far the queue of a ledger is.
-fn progress(ledger: &NumberedLedger) -> Progress {
-    Progress::look(u32::MAX, || ledger.posted(), || ledger.before())
-}
-
 impl contract::QpBacking for Arc<QpCore> {
     fn sends(&self) -> Progress {
-        progress(&self.sends.ledger())
+        self.sends.ledger().progress()
     }
 
     fn receives(&self) -> Option<Progress> {
-        Some(progress(&self.receives.ledger()))
+        Some(self.receives.ledger().progress())
     }
 
     fn sends_name(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {

@@ -6,7 +6,6 @@
 //! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock, where a ring's
 //!   places name them: in order, out of order, of shared queues; or where numbers do, in any order.
 //! - [`directory`], [`reporters`]: which queue a completion belongs to, where it names it by a number.
-//! - [`unordered`]: which request a completion means, where numbers of its own name them.
 //! - [`copy`]: copies into write-combining memory.
 //! - [`turn`]: the lock of a register that several queues share.
 //! - [`gate`]: for what a poller rarely does in the poster's place.
@@ -22,5 +21,3 @@ pub(crate) mod memory;
 pub(crate) mod reporters;
 pub(crate) mod sync;
 pub(crate) mod turn;
-#[cfg(test)]
-pub(crate) mod unordered;

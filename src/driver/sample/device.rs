@@ -15,7 +15,7 @@ use crate::work::{Operation, Remote};
 /// A send request as the device reads it.
 #[derive(Debug)]
 pub(super) struct Wqe {
-    pub(super) number: u32,
+    pub(super) number: u16,
     pub(super) operation: Operation,
     pub(super) dest_qpn: u32,
     pub(super) data: Data,
@@ -24,7 +24,7 @@ pub(super) struct Wqe {
 /// A receive request as the device reads it.
 #[derive(Debug)]
 pub(super) struct Rqe {
-    pub(super) number: u32,
+    pub(super) number: u16,
     pub(super) slices: Vec<Sge>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum Data {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cqe {
     pub(super) qpn: u32,
-    pub(super) number: u32,
+    pub(super) number: u16,
     pub(super) is_receive: bool,
     pub(super) status: WcStatus,
     pub(super) opcode: WcOpcode,

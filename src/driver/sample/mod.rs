@@ -20,12 +20,13 @@ use super::absent::NoRecvQueue;
 use super::contract::{
     self, ContextOptions, CqParts, NewQp, NoDeviceMemory, Nothing, QpParts, Replacement, ResetQp,
 };
+use super::kit::ledger::NumberedLedger;
 use crate::command::{
     CommandFd, CreateAh, CreateCq, DriverReply, GetContext, GetContextReply, QpSpec, RegMr,
     RegMrReply,
 };
 use crate::device::{DriverClue, DriverId};
-use crate::error::Result;
+use crate::error::{Errno, Error, Result, Verb};
 use crate::work::Operations;
 
 /// What a context has of its device. There is no kernel that would be asked for objects: their handles are
@@ -115,6 +116,9 @@ impl contract::Driver for Sample {
         parts: &QpParts<'_, CqBacking, Nothing, Nothing>,
     ) -> Result<NewQp<SendQueue, RecvQueue, QpBacking>> {
         let rooms = [spec.cap.max_send_wr, spec.cap.max_recv_wr];
+        if rooms.iter().any(|room| *room > NumberedLedger::MOST) {
+            return Err(Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL));
+        }
         Ok(queues::create_qp(
             &self.0,
             [parts.send_cq, parts.recv_cq],
@@ -128,7 +132,7 @@ impl contract::Driver for Sample {
         reset: ResetQp<'_, SendQueue, RecvQueue, QpBacking>,
     ) -> Result<Option<Replacement<QpBacking>>> {
         fd.execute(reset.command)?;
-        reset.backing.reset();
+        reset.backing.reset(reset.send, reset.recv);
         Ok(None)
     }
 }

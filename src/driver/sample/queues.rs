@@ -11,7 +11,7 @@ use uverbs_uapi::types::Sge;
 
 use super::device::{Cqe, Data, Device, Rqe, Wqe};
 use crate::driver::contract::{self, NewQp, Position};
-use crate::driver::kit::unordered::Unordered;
+use crate::driver::kit::ledger::{About, Noted, NumberedLedger};
 use crate::error::Errno;
 use crate::work::{
     Destination, Element, Operation, Payload, PollError, PostError, Progress, WorkRequest,
@@ -24,32 +24,14 @@ pub(super) const MAX_SGE_RDMA: u32 = 1;
 /// The most inline bytes of a message. WRITEs have none.
 pub(super) const MAX_INLINE: u32 = 32;
 
-/// What is known of a request in flight.
-#[derive(Debug)]
-struct Note {
-    wr_id: u64,
-    /// The program wants to hear of it even if all is well.
-    is_signaled: bool,
-}
-
-/// The notes of a queue, which its completion queue reads too.
-#[derive(Clone, Debug)]
-pub(super) struct Notes(Arc<Mutex<Unordered<Note>>>);
-
-impl Notes {
-    fn new(capacity: u32) -> Self {
-        Self(Arc::new(Mutex::new(Unordered::new(capacity))))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Unordered<Note>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// What is known of a queue's requests in flight, which its completion queue reads too.
+type Ledger = Arc<NumberedLedger>;
 
 /// A request that was written and not rung.
 #[derive(Debug)]
 struct Written {
-    note: Note,
+    wr_id: u64,
+    is_signaled: bool,
     dest_qpn: u32,
     operation: Operation,
     data: Data,
@@ -60,7 +42,7 @@ pub(crate) struct SendQueue {
     device: Device,
     qpn: u32,
     capacity: u32,
-    notes: Notes,
+    ledger: Ledger,
     /// Requests that were rung, counted from the start, modulo 2^32, and those that were written behind.
     rung: u32,
     written: Vec<Written>,
@@ -100,7 +82,7 @@ impl contract::SendQueue for SendQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.notes.lock().in_flight()
+        self.ledger.in_flight()
     }
 
     fn position(&self) -> Position {
@@ -120,17 +102,15 @@ impl contract::SendQueue for SendQueue {
         } = request;
         self.written
             .truncate(at.count.wrapping_sub(self.rung) as usize);
-        has_room(&self.notes, self.written.len(), self.capacity)?;
+        has_room(&self.ledger, at.count, self.capacity)?;
         // Above it was checked that there is one.
         let dest_qpn = match to {
             Some(Destination::Datagram(to)) => to.qpn,
             _ => 0,
         };
         self.written.push(Written {
-            note: Note {
-                wr_id,
-                is_signaled: flags.contains(SendFlags::SIGNALED),
-            },
+            wr_id,
+            is_signaled: flags.contains(SendFlags::SIGNALED),
             dest_qpn,
             operation,
             data: data(operation, payload)?,
@@ -143,23 +123,26 @@ impl contract::SendQueue for SendQueue {
         let count = end.count.wrapping_sub(start.count) as usize;
         self.written.truncate(count);
         self.rung = end.count;
-        let mut notes = self.notes.lock();
-        let numbered = self.written.drain(..).filter_map(|written| {
-            Some(Wqe {
-                number: notes.begin(written.note)?,
+        self.ledger.post(end.count);
+        let written = self.written.drain(..).enumerate();
+        let numbered = written.map(|(nth, written)| {
+            let about = About::new(written.is_signaled);
+            let count = start.count.wrapping_add(nth as u32);
+            Wqe {
+                number: self.ledger.note(count, written.wr_id, about, 0),
                 operation: written.operation,
                 dest_qpn: written.dest_qpn,
                 data: written.data,
-            })
+            }
         });
         self.device.ring_sends(self.qpn, numbered);
         Ok(count)
     }
 }
 
-/// Refuses another request if the queue is full with those that were written.
-fn has_room(notes: &Notes, written: usize, capacity: u32) -> Result<(), PostError> {
-    match notes.lock().room() > written {
+/// Refuses the request of this count if the queue is full.
+fn has_room(ledger: &NumberedLedger, count: u32, capacity: u32) -> Result<(), PostError> {
+    match count.wrapping_sub(ledger.done()) < capacity {
         true => Ok(()),
         false => Err(PostError::QueueFull { capacity }),
     }
@@ -212,8 +195,10 @@ pub(crate) struct RecvQueue {
     device: Device,
     qpn: u32,
     capacity: u32,
-    notes: Notes,
-    written: Vec<(Note, Vec<Sge>)>,
+    ledger: Ledger,
+    /// As of a send queue.
+    rung: u32,
+    written: Vec<(u64, Vec<Sge>)>,
 }
 
 impl contract::RecvQueue for RecvQueue {
@@ -226,34 +211,35 @@ impl contract::RecvQueue for RecvQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        self.notes.lock().in_flight()
+        self.ledger.in_flight()
     }
 
     fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError> {
         fits(slices.len(), MAX_SGE)?;
         self.written.truncate(nth as usize);
-        has_room(&self.notes, self.written.len(), self.capacity)?;
-        let note = Note {
-            wr_id,
-            is_signaled: true,
-        };
-        self.written.push((note, slices.iter().map(sge).collect()));
+        has_room(&self.ledger, self.rung.wrapping_add(nth), self.capacity)?;
+        let slices = slices.iter().map(sge).collect();
+        self.written.push((wr_id, slices));
         Ok(())
     }
 
     fn ring(&mut self, count: u32) {
         self.written.truncate(count as usize);
-        let mut notes = self.notes.lock();
-        let numbered = self.written.drain(..).filter_map(|(note, slices)| {
-            let number = notes.begin(note)?;
-            Some(Rqe { number, slices })
+        let start = self.rung;
+        self.rung = start.wrapping_add(count);
+        self.ledger.post(self.rung);
+        let written = self.written.drain(..).enumerate();
+        let numbered = written.map(|(nth, (wr_id, slices))| {
+            let count = start.wrapping_add(nth as u32);
+            let number = self.ledger.note(count, wr_id, About::new(true), 0);
+            Rqe { number, slices }
         });
         self.device.ring_receives(self.qpn, numbered);
     }
 }
 
-/// The notes of the queues that report to a completion queue, by the queue pair's number.
-type Directory = Arc<Mutex<BTreeMap<u32, [Notes; 2]>>>;
+/// The ledgers of the queues that report to a completion queue, by the queue pair's number.
+type Directory = Arc<Mutex<BTreeMap<u32, [Ledger; 2]>>>;
 
 /// What of a completion queue its queue pairs know.
 #[derive(Clone, Debug)]
@@ -263,7 +249,7 @@ pub(crate) struct CqBacking {
 }
 
 impl CqBacking {
-    pub(super) fn directory(&self) -> MutexGuard<'_, BTreeMap<u32, [Notes; 2]>> {
+    pub(super) fn directory(&self) -> MutexGuard<'_, BTreeMap<u32, [Ledger; 2]>> {
         self.directory
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -393,10 +379,15 @@ impl Iterator for Polled<'_> {
             let Some([sends, receives]) = directory.get(&cqe.qpn) else {
                 continue;
             };
-            let notes = if cqe.is_receive { receives } else { sends };
-            let Some(Note { wr_id, is_signaled }) = notes.lock().finish(cqe.number) else {
+            let ledger = if cqe.is_receive { receives } else { sends };
+            let Some(noted) = ledger.finish(cqe.number) else {
                 continue;
             };
+            let Noted {
+                id: wr_id,
+                is_signaled,
+                ..
+            } = noted;
             if is_signaled || cqe.status != WcStatus::SUCCESS {
                 return Some(Completion { wr_id, cqe });
             }
@@ -412,28 +403,51 @@ pub(crate) struct QpBacking(Arc<Kept>);
 struct Kept {
     device: Device,
     qpn: u32,
-    /// Of the send queue and of the receive queue.
-    notes: [Notes; 2],
     cqs: [CqBacking; 2],
+    /// Rooms of the send queue and of the receive queue, with their ledgers.
+    rooms: [u32; 2],
+    ledgers: Mutex<[Ledger; 2]>,
+}
+
+fn ledgers(rooms: [u32; 2]) -> [Ledger; 2] {
+    rooms.map(|room| Arc::new(NumberedLedger::new(room)))
+}
+
+impl Kept {
+    fn ledgers(&self) -> MutexGuard<'_, [Ledger; 2]> {
+        self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has completions finish requests of new ledgers.
+    fn start(&self) -> [Ledger; 2] {
+        let ledgers = ledgers(self.rooms);
+        for cq in &self.cqs {
+            cq.directory().insert(self.qpn, ledgers.clone());
+        }
+        *self.ledgers() = ledgers.clone();
+        ledgers
+    }
 }
 
 impl QpBacking {
     /// Makes the queue pair as new.
-    pub(super) fn reset(&self) {
+    pub(super) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
         self.0.device.reset(self.0.qpn);
-        for notes in &self.0.notes {
-            notes.lock().finish_all();
+        let [sends, receives] = self.0.start();
+        (send.rung, send.ledger) = (0, sends);
+        if let Some(recv) = recv {
+            (recv.rung, recv.ledger) = (0, receives);
         }
     }
 }
 
 impl contract::QpBacking for QpBacking {
     fn sends(&self) -> Progress {
-        self.0.notes[0].lock().progress()
+        self.0.ledgers()[0].progress()
     }
 
     fn receives(&self) -> Option<Progress> {
-        Some(self.0.notes[1].lock().progress())
+        Some(self.0.ledgers()[1].progress())
     }
 }
 
@@ -454,10 +468,14 @@ pub(super) fn create_qp(
 ) -> NewQp<SendQueue, RecvQueue, QpBacking> {
     let cqs = cqs.map(CqBacking::clone);
     let qpn = device.create_qp(cqs[0].number, cqs[1].number);
-    let notes = rooms.map(Notes::new);
-    for cq in &cqs {
-        cq.directory().insert(qpn, notes.clone());
-    }
+    let kept = Kept {
+        device: device.clone(),
+        qpn,
+        cqs,
+        rooms,
+        ledgers: Mutex::new(ledgers(rooms)),
+    };
+    let [sends, receives] = kept.start();
     NewQp {
         handle: QpHandle(qpn),
         qpn,
@@ -465,7 +483,7 @@ pub(super) fn create_qp(
             device: device.clone(),
             qpn,
             capacity: rooms[0],
-            notes: notes[0].clone(),
+            ledger: sends,
             rung: 0,
             written: Vec::new(),
         },
@@ -473,14 +491,10 @@ pub(super) fn create_qp(
             device: device.clone(),
             qpn,
             capacity: rooms[1],
-            notes: notes[1].clone(),
+            ledger: receives,
+            rung: 0,
             written: Vec::new(),
         }),
-        backing: QpBacking(Arc::new(Kept {
-            device: device.clone(),
-            qpn,
-            notes,
-            cqs,
-        })),
+        backing: QpBacking(Arc::new(kept)),
     }
 }

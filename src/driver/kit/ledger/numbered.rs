@@ -1,6 +1,7 @@
 //! Requests that finish in any order, all of them, and that the device names by numbers of this side's.
 
 use super::super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::work::Progress;
 
 /// The notes of a queue. A request has a number from when it is written until its completion has been taken.
 ///
@@ -160,6 +161,11 @@ impl NumberedLedger {
         // In this order: what is finished was posted before. Relaxed: it is a number to look at.
         let count = self.count.load(Ordering::Relaxed);
         self.posted.load(Ordering::Relaxed).wrapping_sub(count)
+    }
+
+    /// How far the queue is.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress::look(u32::MAX, || self.posted(), || self.before())
     }
 
     /// Whether one of the requests of these counts may be unfinished and have this key in it.

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 
@@ -41,6 +41,17 @@ impl<'q> Kind for Polls<'q> {
     type Of<D: contract::Driver> = <D::Cq as contract::Cq>::Polled<'q>;
 }
 
+/// Tells the compiler that a queue pair of a transport is none of a driver's that lacks it: no code of that
+/// driver is there where such a queue pair posts.
+#[inline(always)]
+fn expect_transport<D: contract::Driver>(transport: Option<QpType>) {
+    let has = |transport| D::QP_TYPES.contains(&transport);
+    assert!(
+        transport.is_none_or(has),
+        "the driver has no such queue pairs"
+    );
+}
+
 impl SendQueue {
     forward! {
         capacity() -> u32;
@@ -49,10 +60,14 @@ impl SendQueue {
         in_flight() -> u32;
     }
 
-    /// The queue for a batch. The compiler knows its driver from here on, and asks no more.
+    /// The queue for a batch, on its transport if that is known. The compiler knows its driver from here on,
+    /// and asks no more.
     #[inline(always)]
-    pub(crate) fn lend(&mut self) -> Posting<'_> {
-        dispatch!(self, D(queue) => D::wrap(queue))
+    pub(crate) fn lend(&mut self, transport: Option<QpType>) -> Posting<'_> {
+        dispatch!(self, D(queue) => {
+            expect_transport::<D>(transport);
+            D::wrap(queue)
+        })
     }
 }
 
@@ -156,8 +171,11 @@ impl RecvQueue {
 
     /// The queue for a batch, as [`SendQueue::lend`].
     #[inline(always)]
-    pub(crate) fn lend(&mut self) -> Receiving<'_> {
-        dispatch!(self, D(queue) => D::wrap(OwnOrShared::Own(queue)))
+    pub(crate) fn lend(&mut self, transport: Option<QpType>) -> Receiving<'_> {
+        dispatch!(self, D(queue) => {
+            expect_transport::<D>(transport);
+            D::wrap(OwnOrShared::Own(queue))
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! A completion queue has one ring or several; a queue pair reports its sends in one of them and its receives
 //! in one. All requests complete; those that nobody asked for are dropped here, unless they failed.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -87,8 +88,12 @@ pub(crate) struct Cq {
     reporters: Reporters,
     /// What the next poll has to tell.
     wrong: Option<PollError>,
-    /// A completion that was found before somebody wanted to have it.
+    /// Entries that this poll may still look at: once round the rings, while the device goes on.
+    left: u32,
+    /// The last completion that was found.
     found: Option<Completion>,
+    /// Nobody has taken it yet.
+    waits: bool,
     /// What a C program looks at.
     #[cfg(feature = "c-abi")]
     shown: Option<Completion>,
@@ -105,7 +110,9 @@ impl Cq {
             turn: 0,
             reporters: Reporters::new(qpn_mask),
             wrong: None,
+            left: 0,
             found: None,
+            waits: false,
             #[cfg(feature = "c-abi")]
             shown: None,
             capacity: rings.first().map_or(0, |ring| ring.count()),
@@ -118,18 +125,17 @@ impl Cq {
         &self.core
     }
 
-    /// Sees to what has come up since the last poll, and tells what is wrong, once.
-    #[inline(always)]
-    fn attend(&mut self) -> std::result::Result<(), PollError> {
+    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
+    /// which is told once.
+    #[inline(never)]
+    fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
         if self.reporters.are_stale(&self.core.directory) || self.reporters.are_leaving() {
             self.catch_up();
         }
-        match self.wrong {
-            None => Ok(()),
-            Some(error) => {
-                self.wrong = None;
-                Err(error)
-            }
+        self.left = self.all();
+        match self.wrong.take() {
+            None => Ok(self),
+            Some(error) => Err(error),
         }
     }
 
@@ -141,7 +147,6 @@ impl Cq {
     }
 
     /// Takes the next entry of the rings, which are looked at in turn: its ring, its index and what it says.
-    #[inline(always)]
     fn take(&mut self) -> Option<(usize, u32, Entry)> {
         for _ in 0..self.next.len() {
             let ring = self.turn;
@@ -166,12 +171,17 @@ impl Cq {
         None
     }
 
-    /// The next completion that somebody wants, of at most so many entries. None as well if one makes no
-    /// sense, which the next poll tells.
-    #[inline(always)]
-    fn next(&mut self, left: &mut u32) -> Option<Completion> {
-        while *left > 0 {
-            *left -= 1;
+    /// The next completion that somebody wants. None as well if an entry makes no sense, which the next poll
+    /// tells.
+    ///
+    /// By reference: the caller reads what it wants of it.
+    #[inline(never)]
+    fn next(&mut self) -> Option<&Completion> {
+        if mem::take(&mut self.waits) {
+            return self.found.as_ref();
+        }
+        while self.left > 0 {
+            self.left -= 1;
             let (ring, index, fields) = self.take()?;
             if self.reporters.are_stale(&self.core.directory) {
                 self.reporters.catch_up(&self.core.directory);
@@ -194,11 +204,11 @@ impl Cq {
             };
             let status = status(fields.status);
             if noted.is_signaled || status != WcStatus::SUCCESS {
-                return Some(Completion {
+                return Some(self.found.insert(Completion {
                     fields,
                     noted,
                     status,
-                });
+                }));
             }
         }
         None
@@ -253,28 +263,22 @@ impl contract::Cq for Cq {
 
     /// What nobody wants does not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
-        self.attend()?;
-        if self.found.is_none() {
-            let mut left = self.all();
-            self.found = self.next(&mut left);
-        }
-        self.attend()?;
-        Ok(self.found.is_none())
+        let cq = self.up_to_date()?;
+        cq.waits = cq.next().is_some();
+        let cq = cq.up_to_date()?;
+        Ok(!cq.waits)
     }
 
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        self.attend()?;
-        let left = self.all();
-        Ok(Polled { cq: self, left })
+        Ok(Polled(self.up_to_date()?))
     }
 
     /// Entries have gone back when they are shown.
     #[cfg(feature = "c-abi")]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        let next = self.poll()?.next();
-        self.shown = next;
-        Ok(next)
+        self.shown = self.poll()?.next();
+        Ok(self.shown)
     }
 
     #[cfg(feature = "c-abi")]
@@ -296,21 +300,14 @@ impl Drop for Cq {
 
 /// Completions that are being taken.
 #[derive(Debug)]
-pub(crate) struct Polled<'q> {
-    cq: &'q mut Cq,
-    /// Entries that it may still look at: once round the rings, while the device goes on.
-    left: u32,
-}
+pub(crate) struct Polled<'q>(&'q mut Cq);
 
 impl Iterator for Polled<'_> {
     type Item = Completion;
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        match self.cq.found.take() {
-            None => self.cq.next(&mut self.left),
-            found => found,
-        }
+        self.0.next().copied()
     }
 }
 

@@ -5,7 +5,10 @@
 //! are copied to the device in blocks ([`send`]); receives are descriptors in memory ([`recv`]). Requests
 //! complete in any order, all of them, and a completion names its request by a number of this side's, and its
 //! queue by the queue pair's number ([`reporters`]). A completion queue may have several rings ([`cq`]).
-//! The formats are the hardware's ([`format`]). Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
+//! The formats are the hardware's ([`format`]).
+//!
+//! Posting and polling are called, where the other drivers' are inlined: a request is copied to the device, which
+//! takes longer than a call, and a program that is built with all drivers keeps its registers for theirs. Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
 //!
 //! Not there yet: WRITEs with immediate data that consume no receive, ids of 64 bits, the GID of a sender
 //! without an AH, service levels, the interconnects of a region.

@@ -77,7 +77,7 @@ impl<T: Transport> RecvHalf<T> {
             receives: &mut self.receives,
         };
         RecvBatch::new(
-            self.queue.as_mut().map(RecvQueue::lend),
+            self.queue.as_mut().map(|queue| queue.lend(T::TYPE)),
             self.pd,
             Some(asks),
         )
@@ -232,21 +232,21 @@ mod tests {
     use uverbs_uapi::enums::QpType;
 
     use super::super::tests::shared;
-    use super::super::transport::Rc;
+    use super::super::transport::Srd;
     use super::*;
     use crate::context::Context;
     use crate::driver::samples;
     use crate::owned::tests::Listener;
 
     /// A receive half over a queue of a driver that checks no state.
-    fn half(state: QpState) -> RecvHalf<Rc> {
+    fn half(state: QpState) -> RecvHalf<Srd> {
         let (_kernel, file) = rustix::pipe::pipe().unwrap();
-        let shared = Arc::new(shared(&Context::over(file), QpType::RC));
+        let shared = Arc::new(shared(&Context::over(file), QpType::DRIVER));
         shared.store(state);
         RecvHalf::new(Some(samples::recv_queue()), &shared)
     }
 
-    fn post(half: &mut RecvHalf<Rc>) -> Result<usize, PostError> {
+    fn post(half: &mut RecvHalf<Srd>) -> Result<usize, PostError> {
         let mut batch = half.batch();
         batch.post_empty(1)?;
         Ok(batch.ring())

@@ -102,7 +102,7 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
-        Batch::new(self.queue.lend(), &mut self.checks)
+        Batch::new(self.queue.lend(T::TYPE), &mut self.checks)
     }
 }
 
@@ -110,7 +110,7 @@ impl<T: Transport> SendHalf<T> {
     /// Starts a signaled request that is posted alone: see [`Qp::one`](super::Qp::one).
     #[inline(always)]
     pub fn one(&mut self, wr_id: u64) -> Request<'_, '_, T> {
-        Request::alone(self.queue.lend(), &mut self.checks, wr_id)
+        Request::alone(self.queue.lend(T::TYPE), &mut self.checks, wr_id)
     }
 
     /// Posts send requests: see [`Qp::post`](super::Qp::post).
@@ -141,7 +141,7 @@ impl<T: Transport> SendHalf<T, InDomain> {
         domain: &'q mut ThreadDomain,
     ) -> Result<Batch<'q, T>, PostError> {
         domain.check(self.checks.fixed.domain)?;
-        Ok(Batch::new(self.queue.lend(), &mut self.checks))
+        Ok(Batch::new(self.queue.lend(T::TYPE), &mut self.checks))
     }
 
     /// Starts a signaled request that is posted alone: see [`Qp::one`](super::Qp::one).
@@ -156,7 +156,11 @@ impl<T: Transport> SendHalf<T, InDomain> {
         wr_id: u64,
     ) -> Result<Request<'q, 'q, T>, PostError> {
         domain.check(self.checks.fixed.domain)?;
-        Ok(Request::alone(self.queue.lend(), &mut self.checks, wr_id))
+        Ok(Request::alone(
+            self.queue.lend(T::TYPE),
+            &mut self.checks,
+            wr_id,
+        ))
     }
 }
 
@@ -389,7 +393,7 @@ mod tests {
 
     use super::super::payload::Inline;
     use super::super::tests::shared;
-    use super::super::transport::Rc;
+    use super::super::transport::Any;
     use super::*;
     use crate::context::Context;
     use crate::driver::samples;
@@ -397,7 +401,7 @@ mod tests {
 
     /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks
     /// nothing.
-    fn halves(state: QpState) -> Vec<SendHalf<Rc>> {
+    fn halves(state: QpState) -> Vec<SendHalf<Any>> {
         let (_kernel, file) = rustix::pipe::pipe().unwrap();
         let context = Context::over(file);
         let half = |queue| {
@@ -409,7 +413,7 @@ mod tests {
     }
 
     /// Posts some in each way.
-    fn post(half: &mut SendHalf<Rc>) -> Result<(), PostError> {
+    fn post(half: &mut SendHalf<Any>) -> Result<(), PostError> {
         half.one(1).send(Inline(b"one"))?;
         half.one(2).send(Inline(b"another"))?;
         half.batch().ring()?;

@@ -11,7 +11,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, ResourceType};
 pub struct BufferCounts {
     /// Requests, whatever the answer.
     pub asked: u64,
-    /// Answered with memory.
+    /// Answered with memory, at an address or in a dma-buf.
     pub granted: u64,
     /// Answered with [`Allocation::Default`].
     pub defaulted: u64,
@@ -92,7 +92,7 @@ unsafe impl<A: Allocator> Allocator for Counting<A> {
         let counts = counts.entry(request.resource).or_default();
         counts.asked += 1;
         match &answer {
-            Ok(Allocation::Memory(_)) => {
+            Ok(Allocation::Memory(_) | Allocation::Dmabuf { .. }) => {
                 counts.granted += 1;
                 counts.live_bytes += request.size as u64;
             }

@@ -2,38 +2,66 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::param::page_size;
 use uverbs_uapi::handle::PdHandle;
 
-use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose, ResourceType};
+use super::dmabuf::FileId;
+use super::{AllocError, Allocation, Allocator, BufferRequest, Dmabuf, Purpose, ResourceType};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
-/// The buffers of a context that are in use: start address to end.
+/// The buffers of a context that are in use: where each begins, and its end.
 #[derive(Debug, Default)]
-pub(crate) struct Live(Mutex<BTreeMap<usize, usize>>);
+pub(crate) struct Live(Mutex<BTreeMap<(Space, u64), u64>>);
+
+/// What a place is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Space {
+    /// Addresses of this process.
+    Process,
+    /// Offsets in a dma-buf, which several mappings may show.
+    Dmabuf(FileId),
+}
+
+/// A part of a space: start and length.
+type Part = (Space, u64, u64);
 
 impl Live {
-    /// Notes a buffer; false if it overlaps one that is in use.
-    fn insert(&self, start: usize, end: usize) -> bool {
+    /// Notes the parts of a buffer; false, and none is noted, if one overlaps another that is in use.
+    fn insert(&self, parts: impl Iterator<Item = Part> + Clone) -> bool {
         // The map is consistent after every statement, so a panic elsewhere did no harm.
         let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = live.range(..end).next_back();
-        if before.is_some_and(|(_, &other_end)| other_end > start) {
+        let is_taken = |(space, start, length): Part| {
+            let before = live.range(..(space, start + length)).next_back();
+            before.is_some_and(|(&(other, _), &end)| other == space && end > start)
+        };
+        if parts.clone().any(is_taken) {
             return false;
         }
-        live.insert(start, end);
+        live.extend(parts.map(|(space, start, length)| ((space, start), start + length)));
         true
     }
 
-    fn remove(&self, start: usize) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&start);
+    fn remove(&self, parts: impl Iterator<Item = Part>) {
+        let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (space, start, _) in parts {
+            live.remove(&(space, start));
+        }
     }
+}
+
+/// Whether buffers may lie in dma-bufs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dmabufs {
+    /// As far as the kernel takes them.
+    #[allow(dead_code, reason = "not every driver takes them")]
+    Taken,
+    /// They may not; the text says what is missing.
+    Refused(&'static str),
 }
 
 /// A domain's allocator, for drivers.
@@ -43,9 +71,19 @@ pub(crate) struct Buffers {
     pub(crate) live: Arc<Live>,
     pub(crate) pd: PdHandle,
     pub(crate) domain: u64,
+    pub(crate) dmabufs: Dmabufs,
 }
 
 impl Buffers {
+    /// The same allocator, for buffers that cannot lie in dma-bufs; the text says what is missing.
+    #[allow(dead_code, reason = "not every driver takes dma-bufs elsewhere")]
+    pub(crate) fn without_dmabufs(&self, missing: &'static str) -> Self {
+        Self {
+            dmabufs: Dmabufs::Refused(missing),
+            ..self.clone()
+        }
+    }
+
     /// Asks the allocator for a buffer; `None` if it wants the driver's default.
     pub(crate) fn allocate(
         &self,
@@ -61,10 +99,16 @@ impl Buffers {
             purpose,
             pd: self.pd,
             domain: self.domain,
+            dmabuf: self.dmabufs == Dmabufs::Taken,
         };
         let answer = catch_unwind(AssertUnwindSafe(|| self.allocator.allocate(&request)));
-        let memory = match answer {
-            Ok(Ok(Allocation::Memory(memory))) => memory,
+        let (memory, place) = match answer {
+            Ok(Ok(Allocation::Memory(memory))) => (memory, None),
+            Ok(Ok(Allocation::Dmabuf {
+                dmabuf,
+                offset,
+                memory,
+            })) => (memory, Some((dmabuf, offset))),
             Ok(Ok(Allocation::Default)) => return Ok(None),
             Ok(Err(error)) => return Err(refused(&request, error)),
             Err(panic) => {
@@ -74,17 +118,25 @@ impl Buffers {
         };
         let mut grant = Grant {
             memory,
+            place,
             request,
             allocator: Arc::clone(&self.allocator),
             live: None,
         };
         // From here on dropping the grant returns the buffer, once, even if something is wrong with it.
+        if let (Some(_), Dmabufs::Refused(missing)) = (&grant.place, self.dmabufs) {
+            return Err(Error::unsupported(
+                Verb::AllocBuffer,
+                subject(&request),
+                missing,
+            ));
+        }
         grant
             .check()
             .map_err(|why| refused(&request, AllocError::new(why)))?;
-        let start = memory.cast::<u8>().addr().get();
-        if !self.live.insert(start, start + size) {
-            let why = format!("the allocator's buffer at {start:#x} overlaps one that is in use");
+        if !self.live.insert(grant.parts()) {
+            let place = grant.told_place();
+            let why = format!("the allocator's buffer at {place} overlaps one that is in use");
             return Err(refused(&request, AllocError::new(why)));
         }
         grant.live = Some(Arc::clone(&self.live));
@@ -102,17 +154,20 @@ impl std::fmt::Debug for Buffers {
 }
 
 fn refused(request: &BufferRequest, error: AllocError) -> Error {
+    Error::new(Verb::AllocBuffer, subject(request), Cause::Allocator(error))
+}
+
+fn subject(request: &BufferRequest) -> Subject {
     let BufferRequest {
         size,
         alignment,
         resource,
         ..
     } = request;
-    let subject = Subject::named(
+    Subject::named(
         "buffer",
         format_args!("for the {resource:?}, {size} bytes aligned to {alignment}"),
-    );
-    Error::new(Verb::AllocBuffer, subject, Cause::Allocator(error))
+    )
 }
 
 /// The text of a panic, where it is one.
@@ -126,6 +181,8 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 /// then.
 pub(crate) struct Grant {
     memory: NonNull<[u8]>,
+    /// The dma-buf that it lies in and the offset there, if the device is to be told that.
+    place: Option<(Dmabuf, u64)>,
     request: BufferRequest,
     allocator: Arc<dyn Allocator>,
     /// Where the buffer is noted as in use, once it is.
@@ -153,25 +210,74 @@ impl Grant {
         std::mem::forget(self);
     }
 
+    /// The dma-buf that it lies in, the offset there, and how many bytes were asked for; `None` if it lies at
+    /// its address.
+    #[allow(dead_code, reason = "not every driver takes dma-bufs")]
+    pub(crate) fn dmabuf(&self) -> Option<(BorrowedFd<'_>, u64, u64)> {
+        let (dmabuf, offset) = self.place.as_ref()?;
+        Some((dmabuf.for_kernel(), *offset, self.request.size as u64))
+    }
+
+    /// What it takes of the address space, and of a dma-buf.
+    fn parts(&self) -> impl Iterator<Item = Part> + Clone + use<> {
+        let address = self.memory.cast::<u8>().addr().get() as u64;
+        let size = self.request.size as u64;
+        let place = self.place.as_ref();
+        let place = place.map(|(dmabuf, offset)| (Space::Dmabuf(dmabuf.id()), *offset, size));
+        [Some((Space::Process, address, size)), place]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Where it lies, in words.
+    fn told_place(&self) -> String {
+        match &self.place {
+            Some((_, offset)) => format!("{offset:#x} of the dma-buf"),
+            None => format!("{:#x}", self.memory.cast::<u8>().addr()),
+        }
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
         let BufferRequest {
             size, alignment, ..
         } = self.request;
         let address = self.memory.cast::<u8>().addr().get();
+        let place = self.told_place();
         if self.memory.len() < size {
             return Err(format!(
                 "the allocator's buffer has {} bytes, {size} are needed",
                 self.memory.len()
             ));
         }
-        if !address.is_multiple_of(alignment) {
+        // What the device is told must be aligned.
+        let aligned = match &self.place {
+            Some((_, offset)) => offset.is_multiple_of(alignment as u64),
+            None => address.is_multiple_of(alignment),
+        };
+        if !aligned {
             return Err(format!(
-                "the allocator's buffer at {address:#x} is not aligned to {alignment} bytes"
+                "the allocator's buffer at {place} is not aligned to {alignment} bytes"
             ));
         }
         if address.checked_add(size).is_none() {
             return Err(format!(
                 "the allocator's buffer at {address:#x} reaches beyond the address space"
+            ));
+        }
+        let Some((dmabuf, offset)) = &self.place else {
+            return Ok(());
+        };
+        let end = offset.checked_add(size as u64);
+        if end.is_none_or(|end| end > dmabuf.length()) {
+            return Err(format!(
+                "the allocator's buffer at {place} reaches beyond its {} bytes",
+                dmabuf.length()
+            ));
+        }
+        // Mappings are of whole pages.
+        if (address as u64 ^ offset) & (page_size() as u64 - 1) != 0 {
+            return Err(format!(
+                "the allocator's buffer at {place} cannot be mapped at {address:#x}"
             ));
         }
         Ok(())
@@ -181,7 +287,7 @@ impl Grant {
 impl Drop for Grant {
     fn drop(&mut self) {
         if let Some(live) = &self.live {
-            live.remove(self.memory.cast::<u8>().addr().get());
+            live.remove(self.parts());
         }
         let freed = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the allocator has returned it for this request, and only this value gives it back. The
@@ -199,6 +305,7 @@ impl std::fmt::Debug for Grant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Grant")
             .field("memory", &self.memory)
+            .field("place", &self.place)
             .field("request", &self.request)
             .finish_non_exhaustive()
     }
@@ -245,6 +352,7 @@ mod tests {
                 live: Arc::default(),
                 pd: PdHandle(1),
                 domain: 2,
+                dmabufs: Dmabufs::Refused("rings in dma-bufs"),
             },
         )
     }
@@ -312,11 +420,31 @@ mod tests {
     #[test]
     fn neighbours_do_not_overlap() {
         let live = Live::default();
-        assert!(live.insert(0x2000, 0x3000));
-        assert!(live.insert(0x1000, 0x2000));
-        assert!(live.insert(0x3000, 0x4000));
-        assert!(!live.insert(0x0, 0x5000));
-        assert!(!live.insert(0x2800, 0x2900));
+        let insert = |space, start, end| live.insert([(space, start, end - start)].into_iter());
+        let file = |inode| Space::Dmabuf(FileId::of(inode));
+        for space in [Space::Process, file(7), file(6), file(8)] {
+            assert!(insert(space, 0x2000, 0x3000));
+            assert!(insert(space, 0x1000, 0x2000));
+            assert!(insert(space, 0x3000, 0x4000));
+            assert!(!insert(space, 0x0, 0x5000));
+            assert!(!insert(space, 0x2800, 0x2900));
+        }
+    }
+
+    /// Of a buffer with two places, none is noted if one is taken.
+    #[test]
+    fn a_part_that_is_refused_leaves_nothing_behind() {
+        let live = Live::default();
+        let dmabuf = Space::Dmabuf(FileId::of(7));
+        let parts = |address, offset| {
+            [(Space::Process, address, 0x1000), (dmabuf, offset, 0x1000)].into_iter()
+        };
+        assert!(live.insert(parts(0x1000, 0)));
+        // Another mapping of the same bytes.
+        assert!(!live.insert(parts(0x5000, 0x800)));
+        assert!(live.insert(parts(0x5000, 0x1000)));
+        live.remove(parts(0x1000, 0));
+        assert!(live.insert(parts(0x1000, 0)));
     }
 
     /// The allocator's own error must reach the caller of the verb.

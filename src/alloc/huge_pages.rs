@@ -197,7 +197,7 @@ mod tests {
             });
             match memory.unwrap() {
                 Allocation::Memory(memory) => addresses.push(memory),
-                Allocation::Default => panic!("the pool gave nothing"),
+                other => panic!("{other:?}"),
             }
         }
         assert_eq!(mapped, 1);

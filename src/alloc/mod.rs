@@ -8,11 +8,15 @@
 //! rxe's rings are the kernel's own pages. There the allocator supplies the *place*: addresses over which the
 //! driver maps the ring, and which it returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
+//! mlx5's rings may also lie in a *dma-buf*: memory that the kernel knows by a file descriptor and an offset,
+//! such as a GPU's ([`Allocation::Dmabuf`]).
+//!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
-//! [`NumaMemory`], and [`Counting`] around any.
+//! [`NumaMemory`], in dma-bufs [`Udmabuf`], [`DmaHeap`] and [`DmabufMemory`], and [`Counting`] around any.
 
 mod arena;
 mod counting;
+mod dmabuf;
 mod free_list;
 mod grant;
 mod guard;
@@ -33,7 +37,8 @@ use uverbs_uapi::handle::PdHandle;
 pub use crate::error::AllocError;
 pub use arena::{Arena, ArenaError};
 pub use counting::{BufferCounts, Counting};
-pub(crate) use grant::{Buffers, Grant, Live};
+pub use dmabuf::{DmaHeap, Dmabuf, DmabufMemory, Udmabuf};
+pub(crate) use grant::{Buffers, Dmabufs, Grant, Live};
 pub use guard::GuardPages;
 pub use huge_pages::{HugePageSize, HugePages};
 pub(crate) use mapping::Mapping;
@@ -116,6 +121,9 @@ pub struct BufferRequest {
     pub pd: PdHandle,
     /// The domain that asks, by its [`ParentDomain::id`](crate::ParentDomain::id).
     pub domain: u64,
+    /// The driver takes a dma-buf for it ([`Allocation::Dmabuf`]), if the kernel does: that shows only when
+    /// the object is created. Without, such an answer is refused.
+    pub dmabuf: bool,
 }
 
 impl BufferRequest {
@@ -132,11 +140,23 @@ impl BufferRequest {
     }
 }
 
-/// An allocator's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// An allocator's answer: where the buffer lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Allocation {
-    /// This memory, at least as long and as aligned as requested.
+    /// At this address: memory of this process, at least as long and as aligned as requested.
     Memory(NonNull<[u8]>),
+    /// In a dma-buf from an offset on, a multiple of the requested alignment. The device is told that; this
+    /// process uses `memory`, a mapping of the same bytes, at least as long as requested, whose address has
+    /// the same offset in its page.
+    Dmabuf {
+        /// The file.
+        dmabuf: Dmabuf,
+        /// Where the buffer begins in it, in bytes.
+        offset: u64,
+        /// Where this process reaches it. [`Allocator::free`] gets it.
+        memory: NonNull<[u8]>,
+    },
     /// The driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
     Default,
 }
@@ -147,7 +167,8 @@ pub enum Allocation {
 /// use a domain, so calls may be concurrent.
 ///
 /// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Memory
-/// that is misaligned, too small, or overlaps a live buffer of the same context is refused.
+/// that is misaligned, too small, or overlaps a live buffer of the same context is refused, and so is a
+/// dma-buf where none is taken.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -177,7 +198,8 @@ pub enum Allocation {
 /// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, and not
 /// copied on write after a fork, and must stay so until `free` is called for it or the allocator is dropped,
 /// whichever comes first. For [`Purpose::Place`] it is enough that whole pages are mapped and that nobody
-/// relies on their contents.
+/// relies on their contents. Memory of an [`Allocation::Dmabuf`] is a mapping of the dma-buf's bytes from the
+/// offset on, by which this process and the device see what the other writes without further calls.
 pub unsafe trait Allocator: Send + Sync + 'static {
     /// Finds memory for a buffer.
     ///

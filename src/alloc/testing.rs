@@ -20,6 +20,7 @@ pub(super) fn memory(size: usize, alignment: usize) -> BufferRequest {
         purpose: Purpose::Memory,
         pd: PdHandle(0),
         domain: 1,
+        dmabuf: false,
     }
 }
 

@@ -16,10 +16,13 @@ use super::filled::Buf;
 use super::free::FreeList;
 use super::growing::Growing;
 use super::home::Home;
-use crate::alloc::{Allocator, Buffers};
+use crate::alloc::{Allocator, Buffers, Dmabufs};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::work::PdTag;
+
+/// What is missing where an allocator answers a pool with a dma-buf.
+const NO_DMABUFS: &str = "a pool in a DMA-BUF: its regions are registered by address";
 
 /// Buffers start at multiples of this, so that no two of them share a cache line.
 const ALIGNMENT: usize = 64;
@@ -109,8 +112,12 @@ impl PoolBuilder {
                 live: Arc::clone(first.context().live_buffers()),
                 pd: first.handle(),
                 domain: 0,
+                dmabufs: Dmabufs::Refused(NO_DMABUFS),
             }),
-            None => first.buffers().cloned(),
+            None => {
+                let buffers = first.buffers();
+                buffers.map(|buffers| buffers.without_dmabufs(NO_DMABUFS))
+            }
         };
         // Of a small pool no size takes all memory with its first chunk.
         let chunk = CHUNK.min(self.limit / (4 * sizes.len()));

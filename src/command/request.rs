@@ -125,6 +125,14 @@ impl DriverData {
         self.attributes.push((id, value));
         self
     }
+
+    /// Adds a struct in an attribute that came with a newer kernel, if there is one, as [`Self::with`] does.
+    pub(crate) fn with_struct<T: IntoBytes + Immutable>(self, id: u16, value: Option<T>) -> Self {
+        match value {
+            Some(value) => self.with(id, DriverAttr::Input(value.as_bytes().into())),
+            None => self,
+        }
+    }
 }
 
 /// What a driver answered privately.

@@ -115,7 +115,7 @@ use self::contract::methods::*;
 pub(crate) use self::contract::{ContextOptions, CqParts, Position, QpName};
 pub(crate) use self::data::{Completion, Polled, Posting, Receiving};
 use self::options::Options;
-use crate::alloc::{Buffers, ResourceType};
+use crate::alloc::{Buffers, Dmabufs, ResourceType};
 use crate::command::{
     AllocDm, CommandFd, CreateAh, CreateCq, CreateSrq, CreateXrcTarget, DriverReply,
     GetContextReply, ModifySrq, QpSpec, RegDmabufMr, RegMr, RegMrReply, ReregMr, ResizeCq, SrqKind,
@@ -378,6 +378,16 @@ impl Device {
         null_lkey() -> Result<u32>;
         raw_clock(fd: &CommandFd) -> Result<u64>;
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
+    }
+
+    /// Whether rings may lie in dma-bufs. Which do is the allocator's answer, so [`Buffers`] refuses it.
+    pub(crate) fn dmabufs(&self) -> Dmabufs {
+        dispatch!(self, D(_device) => match D::OPTIONS.contains(Options::DMABUFS) {
+            true => Dmabufs::Taken,
+            false => Dmabufs::Refused(
+                "rings in DMA-BUFs, which this library's driver for the device does not take",
+            ),
+        })
     }
 
     #[inline(always)]

@@ -30,6 +30,9 @@ bitflags! {
         const MR_DMABUF = 1 << 7;
         /// Memory regions that change.
         const MR_CHANGES = 1 << 8;
+        /// Rings and doorbell records in dma-bufs, where an allocator answers so. The driver tells the
+        /// kernel of them in a way that is refused where the kernel does not know it.
+        const DMABUFS = 1 << 9;
     }
 }
 
@@ -46,6 +49,7 @@ impl Options {
             Self::MR_IOVA => "memory regions whose I/O virtual address is not their address",
             Self::MR_DMABUF => "memory regions of a DMA-BUF",
             Self::MR_CHANGES => "memory regions that change",
+            Self::DMABUFS => "rings in DMA-BUFs",
             _ => return None,
         })
     }
@@ -88,10 +92,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 9);
+        assert_eq!(names.len(), 10);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 9);
+        assert_eq!(names.len(), 10);
         assert_eq!(Options::empty().what(), None);
     }
 }

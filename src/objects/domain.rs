@@ -237,6 +237,7 @@ impl<'a> ParentDomainBuilder<'a> {
                 live,
                 pd,
                 domain: id,
+                dmabufs: context.driver().dmabufs(),
             }),
             base: self.pd.user(User::Domain),
             depth,

@@ -3,6 +3,7 @@
 
 mod allocators;
 mod busy;
+mod dmabuf;
 mod errors;
 mod fork;
 mod kinds;
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         nested::tests(),
         posting::tests(),
         fork::tests(),
+        dmabuf::tests(),
         model::tests(),
     ])
 }

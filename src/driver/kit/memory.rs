@@ -1,10 +1,11 @@
 //! Memory that the device reads and writes: rings, and doorbell records.
 //!
-//! A ring is the domain's allocator's if it gives one, else pages of its own. Doorbell records are small and
-//! many, so the default ones are packed into pages, a cache line apart. Neither is copied by fork(2): the
-//! device keeps to the parent's pages, and a child that wrote first would else leave the parent with a copy
-//! that the device does not see.
+//! A ring is the domain's allocator's if it gives one, at an address or in a dma-buf, else pages of its own.
+//! Doorbell records are small and many, so the default ones are packed into pages, a cache line apart.
+//! Neither is copied by fork(2): the device keeps to the parent's pages, and a child that wrote first would
+//! else leave the parent with a copy that the device does not see.
 
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU16, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
+use uverbs_uapi::enums::BufferType;
+use uverbs_uapi::types::BufferDesc;
 
 use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
 use crate::error::{Error, Result, Subject, Verb};
@@ -56,10 +59,35 @@ impl Memory {
         }
     }
 
-    /// The address for the kernel.
+    /// The address for the kernel; 0 if it is to be told a dma-buf, so that a kernel that overlooks that has
+    /// no memory at all.
     pub(crate) fn address(&self) -> u64 {
-        self.base().as_ptr().expose_provenance() as u64
+        match self.dmabuf() {
+            Some(_) => 0,
+            None => self.base().as_ptr().expose_provenance() as u64,
+        }
     }
+
+    /// The dma-buf for the kernel, with its part of exactly the length that was asked for, if the memory lies
+    /// in one. It names a descriptor that is open as long as this value lives.
+    pub(crate) fn dmabuf(&self) -> Option<BufferDesc> {
+        match self {
+            Self::Granted(grant) => described(grant),
+            Self::Pages(_) => None,
+        }
+    }
+}
+
+/// What the kernel is told of a buffer in a dma-buf.
+fn described(grant: &Grant) -> Option<BufferDesc> {
+    let (file, offset, length) = grant.dmabuf()?;
+    Some(BufferDesc {
+        type_: BufferType::DMABUF.0,
+        fd: file.as_raw_fd(),
+        addr: offset,
+        length,
+        ..BufferDesc::default()
+    })
 }
 
 /// Private pages of this process that fork(2) does not hand on.
@@ -186,13 +214,13 @@ impl Drop for Packed {
 #[derive(Debug)]
 pub(crate) struct Record {
     words: NonNull<AtomicU32>,
-    _place: Place,
+    place: Place,
 }
 
 /// What keeps a record's memory.
 #[derive(Debug)]
 enum Place {
-    Granted(#[expect(dead_code, reason = "held until the record goes")] Grant),
+    Granted(Grant),
     Packed(#[expect(dead_code, reason = "held until the record goes")] Packed),
 }
 
@@ -211,7 +239,7 @@ impl Record {
         let record = match granted {
             Some(grant) => Self {
                 words: grant.address().cast(),
-                _place: Place::Granted(grant),
+                place: Place::Granted(grant),
             },
             None => Self::packed(records).map_err(|errno| {
                 Error::os(Verb::AllocBuffer, Subject::the("doorbell record"), errno)
@@ -236,7 +264,7 @@ impl Record {
         let words = unsafe { packed.page.pages.base.add(packed.place * STRIDE) };
         Ok(Self {
             words: words.cast(),
-            _place: Place::Packed(packed),
+            place: Place::Packed(packed),
         })
     }
 
@@ -266,9 +294,20 @@ impl Record {
         }
     }
 
-    /// The address for the kernel.
+    /// The address for the kernel, as of [`Memory::address`].
     pub(crate) fn address(&self) -> u64 {
-        self.words.as_ptr().expose_provenance() as u64
+        match self.dmabuf() {
+            Some(_) => 0,
+            None => self.words.as_ptr().expose_provenance() as u64,
+        }
+    }
+
+    /// The dma-buf for the kernel, as of [`Memory::dmabuf`].
+    pub(crate) fn dmabuf(&self) -> Option<BufferDesc> {
+        match &self.place {
+            Place::Granted(grant) => described(grant),
+            Place::Packed(_) => None,
+        }
     }
 }
 

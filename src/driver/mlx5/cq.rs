@@ -298,6 +298,12 @@ impl Cq {
         self.view.entry_bytes()
     }
 
+    /// Whether its ring lies in a dma-buf.
+    pub(super) fn is_in_dmabuf(&self) -> bool {
+        let inner = self.core.directory.lock();
+        inner.entries.memory().dmabuf().is_some()
+    }
+
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
     ///
     /// # Errors

@@ -66,9 +66,9 @@ impl Entries {
         self.view
     }
 
-    /// The memory's address for the kernel.
-    pub(super) fn address(&self) -> u64 {
-        self.memory.address()
+    /// Their memory, for the kernel.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.memory
     }
 }
 

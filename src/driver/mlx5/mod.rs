@@ -43,6 +43,7 @@ use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use uverbs_uapi::attr;
 use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::mlx5::{
@@ -588,7 +589,7 @@ fn create_cq(
     let record = Record::new(&device.records, buffers)?;
     let uar = device.common(fd)?.register().page();
     let driver = abi::CreateCq {
-        buf_addr: entries.address(),
+        buf_addr: entries.memory().address(),
         db_addr: record.address(),
         cqe_size: size as u32,
         flags: CreateCqFlags::UAR_PAGE_INDEX.bits(),
@@ -610,8 +611,16 @@ fn create_cq(
             )
         }
     };
+    command.driver = command
+        .driver
+        .with_struct(attr::create_cq::BUF_UMEM, entries.memory().dmabuf())
+        .with_struct(abi::attr::create_cq::DBR_BUF_UMEM, record.dmabuf());
     command.cqe = count - 1;
-    let CreateCqReply { handle, driver, .. } = fd.execute(&command)?;
+    let reply = fd.execute(&command);
+    let CreateCqReply { handle, driver, .. } = match in_dmabufs(entries.memory(), &record) {
+        true => reply.map_err(|error| without_dmabufs(error, "7.2"))?,
+        false => reply?,
+    };
     let answer = answer(Verb::CreateCq, || command.subject(), &driver);
     let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| fd.abandon(handle))?;
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The
@@ -619,6 +628,29 @@ fn create_cq(
     entries.invalidate(0);
     let core = CqCore::new(entries, record, cqn, Arc::clone(uar));
     Ok((handle, Cq::new(Arc::new(core))))
+}
+
+/// What is missing for another ring of a completion queue. Of Linux 7.3.
+const NO_RESIZE: &str = "a way to tell the kernel of a new ring in a DMA-BUF";
+
+/// Whether the kernel is told of a dma-buf.
+fn in_dmabufs(memory: &Memory, record: &Record) -> bool {
+    memory.dmabuf().is_some() || record.dmabuf().is_some()
+}
+
+/// The error of a command that told the kernel of dma-bufs, with what may be missing for these. Kernels have
+/// them `since` a version.
+#[cold]
+fn without_dmabufs(error: Error, since: &str) -> Error {
+    let Some(errno) = error.errno() else {
+        return error;
+    };
+    let missing = match errno {
+        Errno::PROTONOSUPPORT => format!("rings in DMA-BUFs, which Linux {since} brought"),
+        Errno::OPNOTSUPP => "an exporter that keeps the DMA-BUF's pages in their place".into(),
+        _ => return error,
+    };
+    Error::unsupported_by_kernel(error.verb(), error.subject().clone(), errno, missing)
 }
 
 /// Gives a completion queue a ring of another size.
@@ -641,12 +673,21 @@ fn resize_cq(
     if count == cq.count() {
         return Ok(());
     }
+    if cq.is_in_dmabuf() {
+        // The kernel takes an address only, and the queue would leave the dma-buf without a word.
+        return Err(Error::unsupported(
+            Verb::ResizeCq,
+            command.subject(),
+            NO_RESIZE,
+        ));
+    }
     let size = cq.entry_bytes();
-    let new = ring(count, size, buffers)?;
+    let buffers = buffers.map(|buffers| buffers.without_dmabufs(NO_RESIZE));
+    let new = ring(count, size, buffers.as_ref())?;
     command.cqe = count - 1;
     cq.resize(new, |new| {
         let driver = abi::ResizeCq {
-            buf_addr: new.address(),
+            buf_addr: new.memory().address(),
             cqe_size: size as u16,
             ..Default::default()
         };

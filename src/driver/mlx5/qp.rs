@@ -7,6 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use uverbs_uapi::attr;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::mlx5::{self as abi, ModifyQpMask, QpFlags};
@@ -25,7 +26,7 @@ use super::recv::{Drawn, RecvLayout, RecvQueue, recv_bytes};
 use super::reporter::{Receiver, Reporter};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
-use super::{Device, Limits, NewQp, Parts, answer, umr};
+use super::{Device, Limits, NewQp, Parts, answer, in_dmabufs, umr, without_dmabufs};
 use crate::alloc::ResourceType;
 use crate::command::{
     Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply, QpSpec,
@@ -92,10 +93,15 @@ pub(crate) fn create_qp(
     };
     let command = CreateQp {
         spec: *spec,
-        driver: DriverData::exchange::<_, abi::CreateQpResp>(&driver),
+        driver: draft.told(DriverData::exchange::<_, abi::CreateQpResp>(&driver)),
     };
     // Whatever fails from here on gives everything back in the order of its making, backwards.
-    let reply = fd.execute(&command)?;
+    let reply = match fd.execute(&command) {
+        Err(error) if in_dmabufs(&draft.rings.memory, &draft.rings.record) => {
+            return Err(without_dmabufs(error, "7.2"));
+        }
+        reply => reply?,
+    };
     let offered = match checked(spec, &reply) {
         Ok(answer) => device.ece.then_some(answer.ece_options),
         Err(error) => {
@@ -234,6 +240,19 @@ impl Draft {
             bfreg_index: self.lease.register().page_id(),
             ..Default::default()
         }
+    }
+
+    /// The driver's part of the command, with the dma-bufs that the rings and the record lie in.
+    fn told(&self, driver: DriverData) -> DriverData {
+        let Rings { memory, record } = &*self.rings;
+        // Without rings the kernel looks for no memory of theirs.
+        let has_rings = self.send.blocks > 0 || self.recv.count > 0;
+        driver
+            .with_struct(
+                attr::create_qp::BUF_UMEM,
+                memory.dmabuf().filter(|_| has_rings),
+            )
+            .with_struct(abi::attr::create_qp::DBR_BUF_UMEM, record.dmabuf())
     }
 
     /// The queues, now that the queue pair has its number on the wire, and the device offers options for its

@@ -6,6 +6,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use uverbs_uapi::attr;
 use uverbs_uapi::handle::SrqHandle;
 use uverbs_uapi::mlx5 as abi;
 
@@ -16,7 +17,7 @@ use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
 use super::recv::{Drawn, SharedRecvQueue};
 use super::reporter::{Receiver, Reporter};
-use super::{Device, Limits};
+use super::{Device, Limits, without_dmabufs};
 use crate::alloc::{Buffers, ResourceType};
 use crate::command::{Command, CommandFd, CreateSrq, CreateSrqReply, DriverData, SrqKind};
 #[cfg(feature = "c-abi")]
@@ -225,6 +226,7 @@ fn create(
     let memory = Memory::new(bytes, page, ResourceType::MLX5_SRQ, buffers)?;
     let record = Record::new(&device.records, buffers)?;
     let (buf_addr, db_addr) = (memory.address(), record.address());
+    let (ring_dmabuf, record_dmabuf) = (memory.dmabuf(), record.dmabuf());
     let ring = Arc::new(SrqRing::new(memory, record, count, stride));
     let ledger = Arc::new(SrqLedger::new(count));
     let queue = SharedRecvQueue::new(Arc::clone(&ring), Arc::clone(&ledger));
@@ -238,8 +240,15 @@ fn create(
         uidx: registration.as_ref().map_or(0, Registration::number),
         ..Default::default()
     };
-    command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver);
-    let reply = fd.execute(&command)?;
+    command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver)
+        .with_struct(attr::create_srq::BUF_UMEM, ring_dmabuf)
+        .with_struct(abi::attr::create_srq::DBR_BUF_UMEM, record_dmabuf);
+    let reply = match fd.execute(&command) {
+        Err(error) if ring_dmabuf.or(record_dmabuf).is_some() => {
+            return Err(without_dmabufs(error, "7.3"));
+        }
+        reply => reply?,
+    };
     #[cfg(feature = "c-abi")]
     let number = answer(Verb::CreateSrq, || command.subject(), &reply.driver)
         .inspect_err(|_| fd.abandon(reply.handle))

@@ -338,7 +338,7 @@ mod tests {
     use uverbs_uapi::handle::PdHandle;
 
     use super::*;
-    use crate::alloc::{Allocation, Allocator, BufferRequest};
+    use crate::alloc::{Allocation, Allocator, BufferRequest, Dmabufs};
     use crate::error::AllocError;
 
     type Result<T, E> = std::result::Result<T, E>;
@@ -378,6 +378,7 @@ mod tests {
             live: Arc::default(),
             pd: PdHandle(1),
             domain: 2,
+            dmabufs: Dmabufs::Refused("rings in dma-bufs"),
         };
         let page = page_size();
         let granted = buffers.allocate(page, page, ResourceType::RXE_CQ, Purpose::Place);

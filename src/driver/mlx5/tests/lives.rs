@@ -12,7 +12,7 @@ use super::super::format::cqe;
 use super::super::memory::Memory;
 use super::super::recv::SharedRecvQueue;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
-use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, ResourceType};
+use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, Dmabufs, ResourceType};
 use crate::driver::contract::methods::*;
 use crate::driver::contract::receiving;
 use crate::error::AllocError;
@@ -336,6 +336,7 @@ fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
             live: Arc::default(),
             pd: PdHandle(1),
             domain: 2,
+            dmabufs: Dmabufs::Refused("rings in dma-bufs"),
         };
         body(&allocator, &buffers);
         let left = allocator.0.lock().unwrap().is_some();

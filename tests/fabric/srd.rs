@@ -6,13 +6,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use serde_json::json;
 use support::{
-    Device, LIMIT, QKEY, QUIET, Result, Wc, all_there_is, completion, completions, device, fail,
-    is_full, kernel, nothing, pattern, same, says, skip, test, test_without_leaks, until,
+    Control, Device, LIMIT, QKEY, QUIET, Result, Wc, all_there_is, completion, completions, device,
+    fail, is_full, kernel, nothing, pattern, same, says, skip, test, test_without_leaks, until,
 };
 use uverbs::{
     Access, Ah, Batch, Caps, ConnectOptions, Context, Cq, Inline, Mr, Notify, Pd, PostError, Qp,
-    QpState, RemoteSlice, UdPeer, WcOpcode, WcStatus, qp::QpType, transport::Srd,
+    QpState, RemoteSlice, UdPeer, WcOpcode, WcStatus, cq::PollError, qp::QpType, transport::Srd,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -34,6 +35,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         on_each("srd::works_again_after_reset", works_again_after_reset),
         on_each("srd::regions_wait_for_requests", regions_wait_for_requests),
         on_each("srd::numbers_are_used_again", numbers_are_used_again),
+        on_each("srd::overruns_are_told", overruns_are_told),
         on_each("srd::states_and_attributes", states_and_attributes),
         on_each("srd::refused_by_name", refused_by_name),
         test("srd::between_two_functions", between_two_functions),
@@ -633,6 +635,44 @@ fn numbers_are_used_again(context: &Context) -> Result {
         "efa_0" => same(different.len(), 1, "numbers"),
         _ => Ok(()),
     }
+}
+
+/// Catches completions that are lost and nobody hears of it, requests that count as finished then, and a queue
+/// that gives none any more.
+fn overruns_are_told(context: &Context) -> Result {
+    const ROOM: u64 = 16;
+    const LOST: u64 = 5;
+    // The one of the program: no driver could keep the room.
+    let expected = json!({"text": "has no room"});
+    Control::open()?.ask("expect", expected)?;
+    let pd = context.alloc_pd()?;
+    let small = context.create_cq(ROOM as u32)?;
+    same(u64::from(small.capacity()), ROOM, "the room of a ring")?;
+    let mut a = Node::new(&pd, small, caps(32), 8 * BYTES)?;
+    let mut b = Node::new(&pd, context.create_cq(256)?, caps(32), 8 * BYTES)?;
+    a.meet(&pd, &b)?;
+    b.meet(&pd, &a)?;
+    a.post(0..ROOM + LOST, |id, batch, to, mr, remote| {
+        let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
+        Ok(batch.signaled(id).to(to).read(into, from)?)
+    })?;
+    // Nobody looks while they complete.
+    std::thread::sleep(QUIET);
+    let mut left = BTreeSet::new();
+    let mut told = 0;
+    until("an overrun and what is left", || {
+        match a.cq.poll() {
+            Ok(mut polled) => left.extend(polled.iter().map(|completion| completion.wr_id())),
+            Err(PollError::Overrun) => told += 1,
+            Err(other) => return Err(other.into()),
+        }
+        Ok((told > 0 && left.len() as u64 == ROOM).then_some(()))
+    })?;
+    nothing(&mut a.cq)?;
+    same((told, in_flight(&mut a)), (1, LOST as u32), "told and lost")?;
+    a.qp.reset()?;
+    a.qp.activate(QKEY, &ConnectOptions::default())?;
+    talk(&mut a, &mut b)
 }
 
 /// Catches attributes that this device does not have, and states that it does not reach.

@@ -141,6 +141,7 @@ impl Cq {
     }
 
     /// Takes the next entry of the rings, which are looked at in turn: its ring, its index and what it says.
+    /// None as well if a ring has overrun.
     #[inline(always)]
     fn take(&mut self) -> Option<(usize, u32, Entry)> {
         for _ in 0..self.next.len() {
@@ -162,8 +163,25 @@ impl Cq {
                 }
                 return Some((ring, index, fields));
             }
+            if view.has_overrun(index) {
+                self.skip_lost(ring);
+                return None;
+            }
         }
         None
+    }
+
+    /// Goes on behind the entries of a ring that the device has written over. The next poll tells.
+    #[cold]
+    #[inline(never)]
+    fn skip_lost(&mut self, ring: usize) {
+        let view = self.core.directory.rings()[ring];
+        let from = self.next[ring];
+        let mut places = (0..view.count()).map(|ahead| from.wrapping_add(ahead));
+        self.next[ring] = places.find(|at| view.has_arrived(*at)).unwrap_or(from);
+        self.core.directory.pass(ring, self.next[ring]);
+        self.core.tell(0);
+        self.wrong = Some(PollError::Overrun);
     }
 
     /// The next completion that somebody wants, of at most so many entries. None as well if one makes no

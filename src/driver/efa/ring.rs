@@ -68,6 +68,17 @@ impl View {
         true
     }
 
+    /// Whether the device has gone round the ring and written over the entry at this index, which has not been
+    /// taken. By its phase the entry then looks as if it had not arrived; but the last place of its lap has
+    /// been written, before which the entry was. It is not seen while no place still shows the lap: once the
+    /// device is two laps or more ahead of the first entry that was not taken.
+    pub(super) fn has_overrun(self, index: u32) -> bool {
+        let last = index.wrapping_add(self.count - 1);
+        // In this order, which the first look's barrier keeps: else the device could have come from before the
+        // entry to the last one meanwhile.
+        self.has_arrived(last) && !self.has_arrived(index)
+    }
+
     /// A copy of the entry at this index, which has arrived.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> Entry {

@@ -106,6 +106,58 @@ pub(super) fn post(
     numbers
 }
 
+/// Would catch completions that are lost and nobody hears of it, and a poller that waits for good behind them.
+#[test]
+fn an_overrun_is_told_and_polling_goes_on() {
+    for (rings, size) in [(1, Entry::SMALL), (2, Entry::LARGE)] {
+        let mut ring = ring(rings, size);
+        let own = rings - 1;
+        let (_queue, ledger) = ring.register(own, false);
+        // Wherever in the ring the poller is, and in a lap of either phase.
+        for start in 0..2 * DEPTH {
+            for lost in 1..DEPTH {
+                let first = u64::from(ledger.posted());
+                let end = first + u64::from(DEPTH + lost);
+                for number in post(&ledger, first..end, true) {
+                    ring.write(own, sent(number, 0));
+                }
+                assert!(ring.ids().is_empty(), "{start}: {lost} of {rings} rings");
+                assert_eq!(ring.cq.poll().map(drop), Err(PollError::Overrun));
+                let left: Vec<u64> = (first + u64::from(lost)..end).collect();
+                assert_eq!(ring.ids(), left, "{start}: {lost}");
+                assert!(ring.ids().is_empty());
+                // The device is told of the lost ones too, which are taken.
+                assert_eq!(ring.cq.core().told() & 0xffff, ring.written[own]);
+                for number in first..first + u64::from(lost) {
+                    assert!(ledger.finish((number % 128) as u16).is_some(), "in flight");
+                }
+            }
+            let first = u64::from(ledger.posted());
+            for number in post(&ledger, first..first + 1, true) {
+                ring.write(own, sent(number, 0));
+            }
+            assert_eq!(ring.ids(), [first]);
+        }
+    }
+}
+
+/// Would catch a full ring that is taken for one that has overrun, also while the device fills it.
+#[test]
+fn a_full_ring_has_not_overrun() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (_queue, ledger) = ring.register(1, false);
+    for _ in 0..3 * DEPTH {
+        for count in 0..=DEPTH {
+            let first = u64::from(ledger.posted());
+            for number in post(&ledger, first..first + u64::from(count), true) {
+                ring.write(1, sent(number, 0));
+            }
+            assert_eq!(ring.ids().len(), count as usize);
+            assert_eq!(ring.cq.is_empty(), Ok(true));
+        }
+    }
+}
+
 #[test]
 fn fields_of_a_receive() {
     let mut ring = ring(1, Entry::LARGE);

@@ -30,6 +30,10 @@ bitflags! {
         const MR_DMABUF = 1 << 7;
         /// Memory regions that change.
         const MR_CHANGES = 1 << 8;
+        /// WRITEs with immediate data that consume no receives.
+        const UNSOLICITED_WRITES = 1 << 9;
+        /// Service levels of queue pairs.
+        const SERVICE_LEVEL = 1 << 10;
     }
 }
 
@@ -46,6 +50,8 @@ impl Options {
             Self::MR_IOVA => "memory regions whose I/O virtual address is not their address",
             Self::MR_DMABUF => "memory regions of a DMA-BUF",
             Self::MR_CHANGES => "memory regions that change",
+            Self::UNSOLICITED_WRITES => "WRITEs with immediate data that consume no receives",
+            Self::SERVICE_LEVEL => "service levels of queue pairs, instead of paths",
             _ => return None,
         })
     }
@@ -71,6 +77,8 @@ impl Options {
             (Self::QP_FLAGS, !spec.flags.is_empty()),
             (Self::INLINE_SCATTER, parts.inline_scatter),
             (Self::OUT_OF_ORDER, parts.out_of_order),
+            (Self::UNSOLICITED_WRITES, parts.unsolicited_writes),
+            (Self::SERVICE_LEVEL, parts.service_level.is_some()),
             (Self::BUFFERS, parts.buffers.is_some()),
         ])
     }
@@ -88,10 +96,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 9);
+        assert_eq!(names.len(), 11);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 9);
+        assert_eq!(names.len(), 11);
         assert_eq!(Options::empty().what(), None);
     }
 }

@@ -10,6 +10,8 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 
+#[cfg(feature = "c-abi")]
+use super::QueueMemory;
 use super::format::{Entry, doorbell, entry, request, status};
 use super::reporters::{Directory, Name, Reporters};
 use super::ring::{Register, View};
@@ -29,7 +31,11 @@ pub(crate) struct CqCore {
     pub(super) events: Arc<AtomicU32>,
     /// With events alone.
     doorbell: Option<Doorbell>,
-    _map: Map,
+    #[cfg_attr(
+        not(feature = "c-abi"),
+        expect(dead_code, reason = "the rings point into it")
+    )]
+    map: Map,
 }
 
 /// Where the device learns how many entries were taken, and whether an event is wanted.
@@ -49,7 +55,7 @@ impl CqCore {
                 register,
                 turn: Turn::new(),
             }),
-            _map: map,
+            map,
         }
     }
 
@@ -70,6 +76,20 @@ impl CqCore {
         // thread or by whatever handed the queue to it.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         self.tell(doorbell::ARM | sequence << doorbell::SEQUENCE);
+    }
+
+    /// Its rings, one behind the other.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn memory(&self) -> QueueMemory {
+        let doorbell = self.doorbell.as_ref();
+        let rings = self.directory.rings();
+        QueueMemory {
+            first: self.map.base().as_ptr(),
+            entry_bytes: rings.first().map_or(0, |ring| ring.size() as u32),
+            entries: rings.first().map_or(0, |ring| ring.count()),
+            doorbell: doorbell.map_or(std::ptr::null_mut(), |it| it.register.address()),
+            max_batch: u32::MAX,
+        }
     }
 
     #[cfg(test)]
@@ -93,12 +113,14 @@ pub(crate) struct Cq {
     #[cfg(feature = "c-abi")]
     shown: Option<Completion>,
     capacity: u32,
+    /// Entries have the GIDs of senders for whom there is no AH.
+    tells_senders: bool,
     core: Arc<CqCore>,
 }
 
 impl Cq {
     /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
-    pub(super) fn new(core: CqCore, qpn_mask: u32) -> Self {
+    pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
         let rings = core.directory.rings();
         Self {
             next: vec![0; rings.len()].into(),
@@ -109,6 +131,7 @@ impl Cq {
             #[cfg(feature = "c-abi")]
             shown: None,
             capacity: rings.first().map_or(0, |ring| ring.count()),
+            tells_senders,
             core: Arc::new(core),
         }
     }
@@ -202,11 +225,12 @@ impl Cq {
             if reporter.is_forgotten {
                 continue;
             }
-            if fields.flags & entry::UNSOLICITED != 0 {
-                self.wrong = Some(PollError::Unknown { code });
-                return None;
-            }
-            let Some(noted) = reporter.ledger.finish(fields.number.get()) else {
+            let noted = match fields.flags & entry::UNSOLICITED {
+                0 => reporter.ledger.finish(fields.number.get()),
+                // Its number means nothing.
+                _ => (reporter.takes_unsolicited && code == request::WRITE).then_some(UNSOLICITED),
+            };
+            let Some(noted) = noted else {
                 self.wrong = Some(PollError::Unknown { code });
                 return None;
             };
@@ -216,6 +240,7 @@ impl Cq {
                     fields,
                     noted,
                     status,
+                    tells_sender: self.tells_senders,
                 });
             }
         }
@@ -228,10 +253,18 @@ impl Cq {
     }
 }
 
+/// What is noted of messages that consume no receive.
+const UNSOLICITED: Noted = Noted {
+    id: 0,
+    is_signaled: true,
+    bytes: 0,
+};
+
 fn name(fields: &Entry) -> Name {
     Name {
         qpn: fields.qpn.get().into(),
         is_receive: fields.is_receive(),
+        takes_unsolicited: false,
     }
 }
 
@@ -338,6 +371,8 @@ pub(crate) struct Completion {
     fields: Entry,
     noted: Noted,
     status: WcStatus,
+    /// It has the sender's GID if there is no AH for that.
+    tells_sender: bool,
 }
 
 impl contract::Completion for Completion {
@@ -403,5 +438,19 @@ impl contract::Completion for Completion {
     #[inline(always)]
     fn slid(&self) -> u16 {
         self.fields.ah.get()
+    }
+
+    #[inline(always)]
+    fn is_unsolicited(&self) -> bool {
+        self.fields.flags & entry::UNSOLICITED != 0
+    }
+
+    /// In its place a WRITE has the high half of its length.
+    #[inline(always)]
+    fn sender_gid(&self) -> Option<[u8; 16]> {
+        let is_unknown = self.fields.ah.get() == entry::NO_AH;
+        let is_message = self.fields.is_receive() && self.fields.operation() == request::SEND;
+        (self.tells_sender && is_unknown && is_message && self.status == WcStatus::SUCCESS)
+            .then_some(self.fields.rest)
     }
 }

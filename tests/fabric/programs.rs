@@ -51,12 +51,21 @@ pub(crate) fn tests() -> Vec<Trial> {
     let datagrams = test_on_efa("libfabric::pingpong_of_datagrams", |efa| {
         pingpong(efa, "dgram", "4k ")
     });
-    let ours = test_on_efa("uverbs::pingpong_of_datagrams", own_pingpong);
+    let ours = [
+        ("uverbs::pingpong_of_datagrams", "ud", 1000, false),
+        ("uverbs::pingpong_of_reliable_datagrams", "srd", 8192, false),
+        ("uverbs::pingpong_with_events", "srd", 64, true),
+    ]
+    .map(|(name, transport, size, events)| {
+        test_on_efa(name, move |efa| own_pingpong(efa, transport, size, events))
+    });
     let devices = test_on_efa(
         "devices::each_function_is_an_efa_with_an_active_port",
         active,
     );
-    both.chain([messages, datagrams, ours, devices]).collect()
+    both.chain([messages, datagrams, devices])
+        .chain(ours)
+        .collect()
 }
 
 /// Catches a function that the kernel's driver or libefa does not take for its own.
@@ -136,17 +145,17 @@ fn device_of(device: &str, endpoint: &str) -> String {
     }
 }
 
-/// Catches a header before a datagram that this library does not count with.
-fn own_pingpong(efa: Efa) -> Result {
+/// Catches a header before a datagram that this library does not count with, or one that SRD does not have.
+fn own_pingpong(efa: Efa, transport: &str, size: u32, events: bool) -> Result {
     let (here, there) = efa.ends();
     let port = free_port()?;
     let side = |device| Pingpong {
-        transport: "ud",
+        transport,
         device,
         gid_index: Some(0),
-        size: 1000,
+        size,
         count: 50,
-        events: false,
+        events,
         port,
     };
     let server = side(&here).ours()?;

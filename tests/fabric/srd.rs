@@ -745,6 +745,9 @@ fn unsolicited_writes(context: &Context) -> Result {
 
 /// Catches a sender without a handle whose GID is not told, or is another one's.
 fn senders_that_nobody_knows(context: &Context) -> Result {
+    if !has_writes() {
+        return skip("without WRITEs completions are the short ones, which have no room for a GID");
+    }
     let (one, other) = (context.alloc_pd()?, context.alloc_pd()?);
     let mut a = Node::new(&one, context.create_cq(64)?, caps(8), 8 * BYTES)?;
     let mut b = Node::new(&other, context.create_cq(64)?, caps(8), 8 * BYTES)?;

@@ -14,7 +14,7 @@ use super::abi::queue::ibv_ah;
 use super::abi::work::ibv_wc;
 use super::context::{ContextObject, context};
 use super::failure::{Failure, Result, minus_one, pointer};
-use super::object::{CStruct, Object, destroy};
+use super::object::{CStruct, Object, destroy, object};
 use super::pd::pd;
 use crate::command::{CreateAh, Destroy, DriverData};
 use crate::driver;
@@ -50,6 +50,18 @@ impl AhObject {
             pd,
         }
     }
+}
+
+/// How requests name the address handle of a C program's.
+///
+/// # Safety
+///
+/// As of [`object`].
+#[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
+pub(super) unsafe fn ah<'a>(c: *mut ibv_ah) -> Result<&'a driver::Ah> {
+    // SAFETY: the caller vouches for it.
+    let object = unsafe { object::<AhObject>(c) }.ok_or(Failure::INVALID)?;
+    Ok(&object.vector)
 }
 
 /// A path as the kernel has it.

@@ -1,7 +1,9 @@
 //! Completion queues: creation, arming, resizing, destruction. [`super::poll`] takes completions.
 
+use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::handle::CqHandle;
@@ -31,6 +33,9 @@ pub(super) struct CqObject {
     backing: driver::CqBacking,
     channel: Option<*const ChannelObject>,
     domain: Option<PdUse>,
+    /// What direct verbs keep of it.
+    #[allow(dead_code, reason = "they may not be built in")]
+    pub(super) direct: OnceLock<Box<dyn Any>>,
 }
 
 // SAFETY: the C struct is the first field, and starts with the plain one.
@@ -165,6 +170,7 @@ pub(super) unsafe fn create(
         context: context.clone(),
         channel: channel.map(ptr::from_ref),
         domain: wanted.domain,
+        direct: OnceLock::new(),
     };
     Ok(Box::write(place, object).give())
 }

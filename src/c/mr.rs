@@ -12,11 +12,12 @@ use uverbs_uapi::write as abi;
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
 use super::failure::{Failure, Result, pointer, status};
-use super::object::{CStruct, Object, destroy};
+use super::object::{CStruct, Object, destroy, object};
 use super::pd::{PdObject, pd};
 use crate::command::{
     AdviseMr, Destroy, DriverData, DriverReply, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr,
 };
+use crate::context::Context;
 use crate::pd::{PdUse, User};
 
 /// A memory region as C programs have it.
@@ -32,6 +33,19 @@ pub(super) struct MrObject {
 // SAFETY: the C struct is the first field.
 unsafe impl Object for MrObject {
     type C = ibv_mr;
+}
+
+/// The context and the kernel's handle of a C program's region that the kernel knows.
+///
+/// # Safety
+///
+/// As of [`object`].
+#[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
+pub(super) unsafe fn kernel_of<'a>(c: *mut ibv_mr) -> Result<(&'a Context, MrHandle)> {
+    // SAFETY: the caller vouches for it.
+    let object = unsafe { object::<MrObject>(c) }.ok_or(Failure::INVALID)?;
+    let (handle, pd) = object.kernel.as_ref().ok_or(Failure::INVALID)?;
+    Ok((pd.context(), *handle))
 }
 
 /// What a region is to be.

@@ -116,6 +116,16 @@ struct Parts<'a> {
     flags: QpCreateFlags,
     /// What the functions of `ibv_wr_*(3)` are to do, which may be nothing; without, there are none.
     functions: Option<Operations>,
+    own: Own,
+}
+
+/// What a driver's own function asks for besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Own {
+    /// A queue pair of the device's own type takes lists of requests, which then have messages alone.
+    pub(super) by_lists: bool,
+    pub(super) unsolicited_writes: bool,
+    pub(super) service_level: Option<u8>,
 }
 
 /// Creates a queue pair; its actual capacities are written to the attributes.
@@ -130,11 +140,14 @@ fn create(
     if transport.name().is_none() {
         return Err(Failure::INVALID);
     }
-    let operations = context.operations(transport)?;
+    let mut operations = context.operations(transport)?;
+    if transport == QpType::DRIVER && parts.functions.is_none() {
+        operations &= Operations::of(QpType::UD);
+    }
     // Requests of a device's own type name a destination, also WRITEs and READs. In a list there is no room
     // for it: these need the functions.
-    let by_functions = transport != QpType::DRIVER || parts.functions.is_some();
-    if !by_functions || !context.driver().has_type(transport) {
+    let by_functions = parts.functions.is_some() || parts.own.by_lists;
+    if (transport == QpType::DRIVER && !by_functions) || !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
     }
     if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {
@@ -164,6 +177,8 @@ fn create(
         thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
         inline_scatter: false,
         out_of_order: false,
+        unsolicited_writes: parts.own.unsolicited_writes,
+        service_level: parts.own.service_level,
         // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on
         // after an event whose completion it took before. The kernel deregisters what they deregister.
         follows_requests: false,
@@ -278,6 +293,7 @@ pub(super) unsafe fn create_with(
     init: &mut ibv_qp_init_attr,
     flags: QpCreateFlags,
     functions: Option<Operations>,
+    own: Own,
 ) -> Result<*mut ibv_qp> {
     // SAFETY: by this function's contract.
     unsafe {
@@ -296,6 +312,7 @@ pub(super) unsafe fn create_with(
             },
             flags,
             functions,
+            own,
         };
         create(pd, c, init, &parts)
     }
@@ -307,7 +324,7 @@ pub unsafe extern "C" fn ibv_create_qp(c: *mut ibv_pd, init: *mut ibv_qp_init_at
     pointer(unsafe {
         init.as_mut()
             .ok_or(Failure::INVALID)
-            .and_then(|init| create_with(c, init, QpCreateFlags::empty(), None))
+            .and_then(|init| create_with(c, init, QpCreateFlags::empty(), None, Own::default()))
     })
 }
 

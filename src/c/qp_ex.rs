@@ -10,7 +10,7 @@ use super::abi::context::ibv_context;
 use super::abi::queue::ibv_qp;
 use super::context::context;
 use super::failure::{Failure, Result, pointer};
-use super::qp::create_with;
+use super::qp::{Own, create_with};
 use super::xrcd::xrcd;
 use crate::driver::Refusals;
 use crate::work::Operations;
@@ -68,7 +68,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
                 Some(init) if init.qp_type == QpType::XRC_RECV.0 => {
                     create_target(c, init, &refusals)
                 }
-                _ => create(init, &refusals),
+                _ => create(init, &refusals, Own::default()),
             }
         })
     })
@@ -107,7 +107,11 @@ unsafe fn create_target(
 /// # Safety
 ///
 /// The pointer is to attributes with objects of one context, or NULL.
-unsafe fn create(init: *mut ibv_qp_init_attr_ex, refusals: &Refusals) -> Result<*mut ibv_qp> {
+pub(super) unsafe fn create(
+    init: *mut ibv_qp_init_attr_ex,
+    refusals: &Refusals,
+    own: Own,
+) -> Result<*mut ibv_qp> {
     if init.is_null() {
         return Err(Failure::INVALID);
     }
@@ -132,7 +136,7 @@ unsafe fn create(init: *mut ibv_qp_init_attr_ex, refusals: &Refusals) -> Result<
             0 => None,
             _ => Some(operations((*init).send_ops_flags)?),
         };
-        create_with((*init).pd, &mut *init.cast(), flags, functions)
+        create_with((*init).pd, &mut *init.cast(), flags, functions, own)
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{QpAttrMask, WcFlags};
-use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 
 #[cfg(feature = "c-abi")]
 use uverbs_uapi::types::Wc;
@@ -29,8 +29,8 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    CopyError, Ece, Element, LagPort, LocalKey, Operations, PollError, PostError, Progress,
-    WallClock, WorkRequest,
+    CopyError, Ece, Element, Interconnects, LagPort, LocalKey, Operations, PollError, PostError,
+    Progress, WallClock, WorkRequest,
 };
 
 /// A driver: its part of a context.
@@ -179,6 +179,14 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     fn set_udp_source_port(&self, _fd: &CommandFd, _qp: QpName, _port: u16) -> Result<()> {
         let what = "UDP source ports that change";
         Err(Self::lacks(Verb::ModifyQpUdpSport, what))
+    }
+
+    /// By which of its connections with the host's memory the device reaches a region.
+    fn interconnects(&self, _fd: &CommandFd, _mr: MrHandle) -> Result<Interconnects> {
+        Err(Self::lacks(
+            Verb::QueryMr,
+            "connections with the host's memory that have numbers",
+        ))
     }
 
     /// The physical port of a queue pair on a device whose ports are bonded.
@@ -430,6 +438,10 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) inline_scatter: bool,
     /// Messages may be placed, and receives finish, out of order.
     pub(crate) out_of_order: bool,
+    /// WRITEs with immediate data consume no receives.
+    pub(crate) unsolicited_writes: bool,
+    /// The class that the network handles its messages in, if it is chosen here and not with the path.
+    pub(crate) service_level: Option<u8>,
     /// Requests are followed to their ends: one keeps its slot until its completion has been taken, so that
     /// completion queues never overrun, and regions wait for those that name them. Without, it is as
     /// libibverbs has it for the device, which may free slots earlier, and nobody asks how far requests are.
@@ -729,6 +741,18 @@ pub(crate) trait Completion: Debug + Copy {
     #[inline(always)]
     fn dlid_path_bits(&self) -> u8 {
         0
+    }
+
+    /// It is of a WRITE with immediate data that has consumed no receive.
+    #[inline(always)]
+    fn is_unsolicited(&self) -> bool {
+        false
+    }
+
+    /// The sender's GID, if this tells it.
+    #[inline(always)]
+    fn sender_gid(&self) -> Option<[u8; 16]> {
+        None
     }
 
     /// All of it in the kernel's form, which C programs have too.

@@ -267,6 +267,8 @@ impl Completion {
         slid() -> u16;
         sl() -> u8;
         dlid_path_bits() -> u8;
+        is_unsolicited() -> bool;
+        sender_gid() -> Option<[u8; 16]>;
     }
 }
 

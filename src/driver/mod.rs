@@ -73,7 +73,7 @@ mod absent;
 pub(crate) mod contract;
 mod data;
 #[cfg(feature = "efa")]
-mod efa;
+pub(crate) mod efa;
 #[cfg(any(test, feature = "efa", feature = "mlx5"))]
 #[allow(
     dead_code,
@@ -105,7 +105,7 @@ use std::sync::Arc;
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpAttrMask;
-use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::write::ReregMrResp;
 use zerocopy::FromBytes;
 
@@ -123,7 +123,7 @@ use crate::command::{
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::{CopyError, LagPort, Operations, WallClock};
+use crate::work::{CopyError, Interconnects, LagPort, Operations, WallClock};
 
 macro_rules! one_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
@@ -371,6 +371,7 @@ impl Device {
         without_ece(verb: Verb) -> Error;
         data_in_order(fd: &CommandFd, qp: QpName) -> Result<bool>;
         set_udp_source_port(fd: &CommandFd, qp: QpName, port: u16) -> Result<()>;
+        interconnects(fd: &CommandFd, mr: MrHandle) -> Result<Interconnects>;
         lag_port(fd: &CommandFd, qp: QpName) -> Result<LagPort>;
         set_lag_port(fd: &CommandFd, qp: QpName, port: u8) -> Result<()>;
         modify_srq(fd: &CommandFd, command: ModifySrq) -> Result<()>;
@@ -592,6 +593,8 @@ fn own_parts<'a, D: Listed>(
         thread_domain,
         inline_scatter: parts.inline_scatter,
         out_of_order: parts.out_of_order,
+        unsolicited_writes: parts.unsolicited_writes,
+        service_level: parts.service_level,
         follows_requests: parts.follows_requests,
     })
 }

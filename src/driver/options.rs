@@ -33,6 +33,10 @@ bitflags! {
         /// Rings and doorbell records in dma-bufs, where an allocator answers so. The driver tells the
         /// kernel of them in a way that is refused where the kernel does not know it.
         const DMABUFS = 1 << 9;
+        /// WRITEs with immediate data that consume no receives.
+        const UNSOLICITED_WRITES = 1 << 10;
+        /// Service levels of queue pairs.
+        const SERVICE_LEVEL = 1 << 11;
     }
 }
 
@@ -50,6 +54,8 @@ impl Options {
             Self::MR_DMABUF => "memory regions of a DMA-BUF",
             Self::MR_CHANGES => "memory regions that change",
             Self::DMABUFS => "rings in DMA-BUFs",
+            Self::UNSOLICITED_WRITES => "WRITEs with immediate data that consume no receives",
+            Self::SERVICE_LEVEL => "service levels of queue pairs, instead of paths",
             _ => return None,
         })
     }
@@ -75,6 +81,8 @@ impl Options {
             (Self::QP_FLAGS, !spec.flags.is_empty()),
             (Self::INLINE_SCATTER, parts.inline_scatter),
             (Self::OUT_OF_ORDER, parts.out_of_order),
+            (Self::UNSOLICITED_WRITES, parts.unsolicited_writes),
+            (Self::SERVICE_LEVEL, parts.service_level.is_some()),
             (Self::BUFFERS, parts.buffers.is_some()),
         ])
     }
@@ -92,10 +100,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 12);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 10);
+        assert_eq!(names.len(), 12);
         assert_eq!(Options::empty().what(), None);
     }
 }

@@ -10,6 +10,7 @@ pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
 pub use uverbs_uapi::flags::WcFlags;
 
 use crate::driver;
+use crate::gid::Gid;
 use crate::work::RemoteKey;
 
 /// A completed work request.
@@ -152,6 +153,20 @@ impl Completion {
     #[inline(always)]
     pub fn slid(&self) -> u16 {
         self.raw.slid()
+    }
+
+    /// Whether it is of a WRITE with immediate data that has consumed no receive
+    /// ([`QpBuilder::unsolicited_writes`](crate::qp::QpBuilder::unsolicited_writes)). Its id is 0.
+    #[inline(always)]
+    pub fn is_unsolicited(&self) -> bool {
+        self.raw.is_unsolicited()
+    }
+
+    /// The sender's GID, where the completion tells it: on EFA for messages of senders for whom the
+    /// protection domain has no address handle. A WRITE with immediate data does not tell it.
+    #[inline(always)]
+    pub fn sender_gid(&self) -> Option<Gid> {
+        self.raw.sender_gid().map(Gid::new)
     }
 
     /// The service level, for datagrams.

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use support::peers::{free_port, listens, play};
+use support::pingpong::Pingpong;
 use support::{Efa, Result, kernel, run, skip, test_on_efa};
 
 use crate::newer::program;
@@ -44,12 +45,27 @@ pub(crate) fn tests() -> Vec<Trial> {
             })
         })
     });
-    let pingpong = test_on_efa("libfabric::pingpong_of_all_sizes", pingpong);
+    let messages = test_on_efa("libfabric::pingpong_of_all_sizes", |efa| {
+        pingpong(efa, "rdm", "8k ")
+    });
+    let datagrams = test_on_efa("libfabric::pingpong_of_datagrams", |efa| {
+        pingpong(efa, "dgram", "4k ")
+    });
+    let ours = [
+        ("uverbs::pingpong_of_datagrams", "ud", 1000, false),
+        ("uverbs::pingpong_of_reliable_datagrams", "srd", 8192, false),
+        ("uverbs::pingpong_with_events", "srd", 64, true),
+    ]
+    .map(|(name, transport, size, events)| {
+        test_on_efa(name, move |efa| own_pingpong(efa, transport, size, events))
+    });
     let devices = test_on_efa(
         "devices::each_function_is_an_efa_with_an_active_port",
         active,
     );
-    both.chain([pingpong, devices]).collect()
+    both.chain([messages, datagrams, devices])
+        .chain(ours)
+        .collect()
 }
 
 /// Catches a function that the kernel's driver or libefa does not take for its own.
@@ -96,15 +112,15 @@ pub(crate) fn perftest(run: &str, count: u32, [here, there]: [&str; 2]) -> Resul
     play(server, client, || listens(port)).map(drop)
 }
 
-/// Catches a device on which libfabric's own protocol over SRD does not run, which counts on no order. It
-/// goes up to the largest message that the device has.
-fn pingpong(efa: Efa) -> Result {
-    const LARGEST: &str = "8k ";
+/// Catches a device on which libfabric's own protocol over SRD does not run, which counts on no order, or its
+/// datagrams, whose data it looks for behind 40 bytes. It goes up to a large message.
+fn pingpong(efa: Efa, endpoint: &str, largest: &str) -> Result {
     let port = free_port()?;
     let side = |device: &str| -> Result<Command> {
         let mut command = program("fi_pingpong")?;
-        command.args(["-p", "efa", "-e", "rdm", "-I", "5", "-S", "all"]);
-        command.args(["-d", &format!("{device}-rdm")]);
+        // -c: every byte is looked at.
+        command.args(["-p", "efa", "-e", endpoint, "-I", "5", "-S", "all", "-c"]);
+        command.args(["-d", &device_of(device, endpoint)]);
         // Both are on one host, and are to use the device all the same.
         command.env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
         Ok(command)
@@ -115,8 +131,35 @@ fn pingpong(efa: Efa) -> Result {
     client.args(["-P", &port.to_string(), "127.0.0.1"]);
     let said = play(server, client, || listens(port))?;
     // It says nothing of a size that it leaves out.
-    match said.client.lines().any(|line| line.starts_with(LARGEST)) {
+    match said.client.lines().any(|line| line.starts_with(largest)) {
         true => Ok(()),
-        false => Err(format!("nothing of the largest size: {}", said.client).into()),
+        false => Err(format!("nothing of the size {largest}: {}", said.client).into()),
     }
+}
+
+/// libfabric's name of a device for endpoints of a kind.
+fn device_of(device: &str, endpoint: &str) -> String {
+    match endpoint {
+        "dgram" => format!("{device}-dgrm"),
+        _ => format!("{device}-{endpoint}"),
+    }
+}
+
+/// Catches a header before a datagram that this library does not count with, or one that SRD does not have.
+fn own_pingpong(efa: Efa, transport: &str, size: u32, events: bool) -> Result {
+    let (here, there) = efa.ends();
+    let port = free_port()?;
+    let side = |device| Pingpong {
+        transport,
+        device,
+        gid_index: Some(0),
+        size,
+        count: 50,
+        events,
+        port,
+    };
+    let server = side(&here).ours()?;
+    let mut client = side(&there).ours()?;
+    client.arg("127.0.0.1");
+    play(server, client, || listens(port)).map(drop)
 }

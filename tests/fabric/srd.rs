@@ -6,13 +6,15 @@ use std::ops::Range;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use serde_json::json;
 use support::{
-    Device, LIMIT, QKEY, QUIET, Result, Wc, all_there_is, completion, completions, device, fail,
-    is_full, kernel, nothing, pattern, same, says, skip, test, test_without_leaks, until,
+    Control, Device, LIMIT, QKEY, QUIET, Result, Wc, all_there_is, completion, completions, device,
+    fail, is_full, kernel, nothing, pattern, same, says, skip, test, test_without_leaks, until,
 };
 use uverbs::{
     Access, Ah, Batch, Caps, ConnectOptions, Context, Cq, Inline, Mr, Notify, Pd, PostError, Qp,
-    QpState, RemoteSlice, UdPeer, WcOpcode, WcStatus, qp::QpType, transport::Srd,
+    QpState, RemoteSlice, Ud, UdPeer, WcOpcode, WcStatus, cq::PollError, qp::QpType,
+    transport::Srd,
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -34,6 +36,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         on_each("srd::works_again_after_reset", works_again_after_reset),
         on_each("srd::regions_wait_for_requests", regions_wait_for_requests),
         on_each("srd::numbers_are_used_again", numbers_are_used_again),
+        on_each("srd::overruns_are_told", overruns_are_told),
+        on_each("srd::unsolicited_writes", unsolicited_writes),
+        on_each("srd::senders_that_nobody_knows", senders_that_nobody_knows),
+        on_each("srd::service_levels", service_levels),
+        on_each("srd::interconnects_of_a_region", interconnects_of_a_region),
         on_each("srd::states_and_attributes", states_and_attributes),
         on_each("srd::refused_by_name", refused_by_name),
         test("srd::between_two_functions", between_two_functions),
@@ -619,11 +626,184 @@ fn numbers_are_used_again(context: &Context) -> Result {
     let Some(mut cq) = cq else {
         return fail("no completion queue");
     };
-    let mut ids = Vec::new();
+    // The rings of a completion queue are looked at in turn, so the order is not that of the queue pairs.
+    let mut told = Vec::new();
     for wc in completions(&mut cq, 20)? {
-        ids.push(wc.ok()?.wr_id);
+        let wc = wc.ok()?;
+        told.push((wc.wr_id, wc.qp_num));
     }
-    same(ids, (0..20).collect(), "the READs")
+    told.sort_unstable();
+    let different: BTreeSet<u32> = numbers.iter().copied().collect();
+    same(told, (0..20).zip(numbers).collect(), "the READs")?;
+    // The first function gives a number again at once.
+    match context.name() {
+        "efa_0" => same(different.len(), 1, "numbers"),
+        _ => Ok(()),
+    }
+}
+
+/// Catches completions that are lost and nobody hears of it, requests that count as finished then, and a
+/// queue that gives none any more.
+fn overruns_are_told(context: &Context) -> Result {
+    const ROOM: u64 = 16;
+    const LOST: u64 = 5;
+    // The one of the program: no driver could keep the room.
+    let expected = json!({"text": "has no room"});
+    Control::open()?.ask("expect", expected)?;
+    let pd = context.alloc_pd()?;
+    let small = context.create_cq(ROOM as u32)?;
+    same(u64::from(small.capacity()), ROOM, "the room of a ring")?;
+    let mut a = Node::new(&pd, small, caps(32), 8 * BYTES)?;
+    let mut b = Node::new(&pd, context.create_cq(256)?, caps(32), 8 * BYTES)?;
+    a.meet(&pd, &b)?;
+    b.meet(&pd, &a)?;
+    a.post(0..ROOM + LOST, |id, batch, to, mr, remote| {
+        let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
+        Ok(batch.signaled(id).to(to).read(into, from)?)
+    })?;
+    // Nobody looks while they complete.
+    std::thread::sleep(QUIET);
+    let mut left = BTreeSet::new();
+    let mut told = 0;
+    until("an overrun and what is left", || {
+        match a.cq.poll() {
+            Ok(mut polled) => left.extend(polled.iter().map(|completion| completion.wr_id())),
+            Err(PollError::Overrun) => told += 1,
+            Err(other) => return Err(other.into()),
+        }
+        Ok((told > 0 && left.len() as u64 == ROOM).then_some(()))
+    })?;
+    nothing(&mut a.cq)?;
+    same((told, in_flight(&mut a)), (1, LOST as u32), "told and lost")?;
+    a.qp.reset()?;
+    a.qp.activate(QKEY, &ConnectOptions::default())?;
+    talk(&mut a, &mut b)
+}
+
+/// Catches a message without a receive that is dropped, takes one, or is taken for another; and one of a
+/// queue pair that has not asked for such.
+fn unsolicited_writes(context: &Context) -> Result {
+    if !has_writes() {
+        return skip("the driver of Linux 6.1 has no WRITE");
+    }
+    let pd = context.alloc_pd()?;
+    let mut a = Node::new(&pd, context.create_cq(64)?, caps(8), 8 * BYTES)?;
+    let cq = context.create_cq(64)?;
+    // SAFETY: fewer completions come than the queue has room for.
+    let builder = unsafe { pd.qp(&cq).caps(caps(8)).unsolicited_writes() };
+    let mut qp = builder.create::<Srd>()?;
+    qp.activate(QKEY, &ConnectOptions::default())?;
+    let mr = pd.register(vec![0; 8 * BYTES], all_there_is())?;
+    let mut b = Node {
+        qp,
+        cq,
+        mr,
+        to: None,
+    };
+    a.meet(&pd, &b)?;
+    b.meet(&pd, &a)?;
+    b.receive(9, slot(7))?;
+    let sent = pattern(5, BYTES);
+    a.mr.write_at(0, &sent)?;
+    for round in 0..20_u32 {
+        a.post(1..2, |id, batch, to, mr, remote| {
+            let (from, there) = (mr.slice(slot(0))?, remote.slice(slot(3))?);
+            Ok(batch.signaled(id).to(to).write_imm(from, there, round)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+        let (wc, is_unsolicited) = until("a completion", || {
+            let next = b.cq.poll()?.iter().next();
+            Ok(next.map(|wc| (wc.is_unsolicited(), Wc::from(wc))))
+        })
+        .map(|(is, wc)| (wc, is))?;
+        let told = (wc.wr_id, wc.opcode, wc.byte_len, wc.imm, is_unsolicited);
+        let opcode = WcOpcode::RECV_RDMA_WITH_IMM;
+        same(
+            told,
+            (0, opcode, BYTES as u32, Some(round), true),
+            "a WRITE",
+        )?;
+        same(b.bytes(slot(3))?, sent.clone(), "what was written")?;
+        same(in_flight(&mut b), 1, "receives")?;
+    }
+    // The receive is still there for a message.
+    a.post(2..3, |id, batch, to, mr, _| {
+        Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+    })?;
+    completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+    let received = completion(&mut b.cq)?;
+    same(
+        (received.wr_id, received.opcode),
+        (9, WcOpcode::RECV),
+        "a message",
+    )?;
+    // SAFETY: nothing comes.
+    let ud = unsafe { pd.qp(&b.cq).caps(caps(8)).unsolicited_writes() };
+    let error = ud.create::<Ud>().err().ok_or("made for datagrams")?;
+    says(&error, &["driver for efa", "consume no receives"])
+}
+
+/// Catches a sender without a handle whose GID is not told, or is another one's.
+fn senders_that_nobody_knows(context: &Context) -> Result {
+    if !has_writes() {
+        return skip("without WRITEs completions are the short ones, which have no room for a GID");
+    }
+    let (one, other) = (context.alloc_pd()?, context.alloc_pd()?);
+    let mut a = Node::new(&one, context.create_cq(64)?, caps(8), 8 * BYTES)?;
+    let mut b = Node::new(&other, context.create_cq(64)?, caps(8), 8 * BYTES)?;
+    a.meet(&one, &b)?;
+    let gid = context.best_gid(1)?.ok_or("the port has no GID")?.1;
+    for knows in [false, true] {
+        if knows {
+            b.meet(&other, &a)?;
+        }
+        b.receive(1, slot(1))?;
+        a.post(1..2, |id, batch, to, mr, _| {
+            Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::SEND)?;
+        let sender = until("a completion", || {
+            let next = b.cq.poll()?.iter().next();
+            Ok(next.map(|wc| (wc.sender_gid(), wc.src_qp())))
+        })?;
+        let expected = (!knows).then_some(gid);
+        same(sender, (expected, a.qp.qpn()), "the sender")?;
+    }
+    Ok(())
+}
+
+/// Catches a level that is not passed on, which the kernel's driver refuses before Linux 7.3.
+fn service_levels(context: &Context) -> Result {
+    let (mut a, mut b, pd) = pair(context, caps(8), 8 * BYTES)?;
+    for level in [0, 8] {
+        let created = pd.qp(&a.cq).caps(caps(8)).service_level(level);
+        match created.create::<Srd>() {
+            Ok(mut qp) if level == 0 || kernel() >= (7, 3) => {
+                qp.activate(QKEY, &ConnectOptions::default())?;
+                a.qp = qp;
+                b.meet(&pd, &a)?;
+                talk(&mut a, &mut b)?;
+            }
+            Err(error) if level != 0 && kernel() < (7, 3) => {
+                println!("as it should be on this kernel: {error}");
+            }
+            other => return fail(format!("level {level}: {other:?}")),
+        }
+    }
+    Ok(())
+}
+
+/// Catches numbers that are mixed up; the model has 1 for receives and 2 for READs.
+fn interconnects_of_a_region(context: &Context) -> Result {
+    if !has_writes() {
+        return skip("the driver of Linux 6.1 does not tell them");
+    }
+    let pd = context.alloc_pd()?;
+    let told = pd
+        .register(vec![0u8; BYTES], Access::LOCAL_WRITE)?
+        .interconnects()?;
+    let told = (told.receive, told.read, told.rdma_receive);
+    same(told, (Some(1), Some(2), None), "interconnects")
 }
 
 /// Catches attributes that this device does not have, and states that it does not reach.

@@ -6,8 +6,8 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use support::pair::options;
 use support::{
-    ALL, Pair, Result, Setup, completion, completions, device, is_full, kernel, nothing, open,
-    pattern, same, test, until,
+    Pair, Result, Setup, all_there_is, completion, completions, device, is_full, kernel, nothing,
+    open, pattern, same, test, until,
 };
 use uverbs::{Caps, Inline, PostError, Rc, WcOpcode};
 
@@ -178,7 +178,7 @@ fn many_queue_pairs_on_one_cq() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;
     let mut cq = context.create_cq(4 * pairs_wanted as u32)?;
-    let mr = pd.register(vec![0_u8; pairs_wanted * 16], ALL)?;
+    let mr = pd.register(vec![0_u8; pairs_wanted * 16], all_there_is())?;
     let caps = Caps {
         max_send_wr: 4,
         max_recv_wr: 4,
@@ -422,7 +422,7 @@ fn the_largest_rings_fill_to_the_last_slot() -> Result {
     };
     let pd = context.alloc_pd()?;
     let mut cq = context.create_cq(8)?;
-    let mr = pd.register(vec![0_u8; 64], ALL)?;
+    let mr = pd.register(vec![0_u8; 64], all_there_is())?;
     for (max_send_wr, max_recv_wr) in [(sends, 1), (1, max)] {
         let caps = Caps {
             max_send_wr,

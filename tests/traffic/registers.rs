@@ -139,8 +139,8 @@ fn numbers(pd: &Pd, queue_pairs: usize, times: u64) -> Result<Mr<Vec<u8>>> {
 /// Catches queue pairs whose requests are not copied since all registers are taken, and copies that lie in
 /// one another where queue pairs of several threads have the same register.
 fn every_queue_pair_copies() -> Result {
-    if device().is_rxe() {
-        return skip("soft-RoCE has no registers");
+    if !device().is_mlx5() {
+        return skip("it has no registers that are shared out");
     }
     let context = open()?;
     let seen = post_on(&context, QUEUE_PAIRS)?;
@@ -165,8 +165,8 @@ fn every_queue_pair_copies() -> Result {
 
 /// Catches requests that are copied though the program, or the environment, does not want it.
 fn nothing_is_copied() -> Result {
-    if device().is_rxe() {
-        return skip("soft-RoCE has no registers");
+    if !device().is_mlx5() {
+        return skip("it has no registers that are shared out");
     }
     context_copies_nothing(&without_blue_flame()?)?;
     let mut child = role::command(SHUT_UP.0, &[device().name()])?;
@@ -212,8 +212,8 @@ fn refuse_uars(count: u32) -> Result {
 /// Catches a context that does not work without a page that is not cached, where one that combines stores can
 /// be had: its completion queues are armed there, and its queue pairs have all their doorbells there.
 fn without_uncached_page() -> Result {
-    if device().is_rxe() {
-        return skip("soft-RoCE has no registers");
+    if !device().is_mlx5() {
+        return skip("it has no registers that are shared out");
     }
     if registers(&with_queues()?)? == 1 {
         return skip(NO_COPIES);
@@ -259,8 +259,8 @@ fn with_queues() -> Result<Context> {
 /// Catches a context that cannot be opened, or not be used for what needs no register, where the device has
 /// no page of registers left; and one that does not go on when there is one again.
 fn without_any_page() -> Result {
-    if device().is_rxe() {
-        return skip("soft-RoCE has no registers");
+    if !device().is_mlx5() {
+        return skip("it has no registers that are shared out");
     }
     refuse_uars(u32::MAX)?;
     let tried = || -> Result<_> {

@@ -53,6 +53,9 @@ fn bytes(dm: &Dm) -> Result<Vec<u8>> {
 fn copies() -> Result {
     let context = open()?;
     let most = context.query_device()?.max_dm_size;
+    if most == 0 {
+        return skip("it has no device memory");
+    }
     same(most >= 1 << 16, true, "that there is device memory")?;
     let shapes = [(4, 0), (64, 6), (68, 12), (4096, 12), (4500, 3), (128, 7)];
     let mut pieces = Vec::new();

@@ -7,7 +7,8 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use support::{
-    ALL, LIMIT, Pair, Result, Setup, completion, fail, has, open, same, says, skip, test,
+    ALL, LIMIT, Pair, Result, Setup, all_there_is, completion, fail, has, open, same, says, skip,
+    test,
 };
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
@@ -158,7 +159,7 @@ fn one_memory_on_two_pds() -> Result {
 fn query_tells_what_was_registered() -> Result {
     let pd = open()?.alloc_pd()?;
     for (memory, iova) in [(pages(PAGE)?, 0x7000_0000), (pages(3 * PAGE)?, 0)] {
-        let mr = pd.register_at(memory, iova, OPEN)?;
+        let mr = pd.register_at(memory, iova, all_there_is())?;
         let info = mr.query()?;
         same((info.lkey, info.rkey), (mr.lkey(), mr.rkey()), "keys")?;
         same(

@@ -317,6 +317,9 @@ fn too_many_reads_are_refused() -> Result {
 /// Catches a state after a failed datagram that the queue pair cannot be taken out of, as the specification
 /// or as rxe has it: SQE, from which it goes on, or ERR, from which it starts anew.
 fn a_datagram_that_fails() -> Result {
+    if !device().fails_as_a_whole() {
+        return skip("a request that fails leaves those behind it alone");
+    }
     let context = open()?;
     let pd = context.alloc_pd()?;
     let mut cq = context.create_cq(8)?;

@@ -11,6 +11,8 @@ use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 
+#[cfg(feature = "c-abi")]
+use super::QueueMemory;
 use super::format::{Entry, doorbell, entry, request, status};
 use super::reporters::{Directory, Name, Reporters};
 use super::ring::{Register, View};
@@ -30,7 +32,11 @@ pub(crate) struct CqCore {
     pub(super) events: Arc<AtomicU32>,
     /// With events alone.
     doorbell: Option<Doorbell>,
-    _map: Map,
+    #[cfg_attr(
+        not(feature = "c-abi"),
+        expect(dead_code, reason = "the rings point into it")
+    )]
+    map: Map,
 }
 
 /// Where the device learns how many entries were taken, and whether an event is wanted.
@@ -50,7 +56,7 @@ impl CqCore {
                 register,
                 turn: Turn::new(),
             }),
-            _map: map,
+            map,
         }
     }
 
@@ -71,6 +77,20 @@ impl CqCore {
         // thread or by whatever handed the queue to it.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         self.tell(doorbell::ARM | sequence << doorbell::SEQUENCE);
+    }
+
+    /// Its rings, one behind the other.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn memory(&self) -> QueueMemory {
+        let doorbell = self.doorbell.as_ref();
+        let rings = self.directory.rings();
+        QueueMemory {
+            first: self.map.base().as_ptr(),
+            entry_bytes: rings.first().map_or(0, |ring| ring.size() as u32),
+            entries: rings.first().map_or(0, |ring| ring.count()),
+            doorbell: doorbell.map_or(std::ptr::null_mut(), |it| it.register.address()),
+            max_batch: u32::MAX,
+        }
     }
 
     #[cfg(test)]
@@ -98,12 +118,14 @@ pub(crate) struct Cq {
     #[cfg(feature = "c-abi")]
     shown: Option<Completion>,
     capacity: u32,
+    /// Entries have the GIDs of senders for whom there is no AH.
+    tells_senders: bool,
     core: Arc<CqCore>,
 }
 
 impl Cq {
     /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
-    pub(super) fn new(core: CqCore, qpn_mask: u32) -> Self {
+    pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
         let rings = core.directory.rings();
         Self {
             next: vec![0; rings.len()].into(),
@@ -116,6 +138,7 @@ impl Cq {
             #[cfg(feature = "c-abi")]
             shown: None,
             capacity: rings.first().map_or(0, |ring| ring.count()),
+            tells_senders,
             core: Arc::new(core),
         }
     }
@@ -147,6 +170,7 @@ impl Cq {
     }
 
     /// Takes the next entry of the rings, which are looked at in turn: its ring, its index and what it says.
+    /// None as well if a ring has overrun.
     fn take(&mut self) -> Option<(usize, u32, Entry)> {
         for _ in 0..self.next.len() {
             let ring = self.turn;
@@ -167,8 +191,25 @@ impl Cq {
                 }
                 return Some((ring, index, fields));
             }
+            if view.has_overrun(index) {
+                self.skip_lost(ring);
+                return None;
+            }
         }
         None
+    }
+
+    /// Goes on behind the entries of a ring that the device has written over. The next poll tells.
+    #[cold]
+    #[inline(never)]
+    fn skip_lost(&mut self, ring: usize) {
+        let view = self.core.directory.rings()[ring];
+        let from = self.next[ring];
+        let mut places = (0..view.count()).map(|ahead| from.wrapping_add(ahead));
+        self.next[ring] = places.find(|at| view.has_arrived(*at)).unwrap_or(from);
+        self.core.directory.pass(ring, self.next[ring]);
+        self.core.tell(0);
+        self.wrong = Some(PollError::Overrun);
     }
 
     /// The next completion that somebody wants. None as well if an entry makes no sense, which the next poll
@@ -194,11 +235,12 @@ impl Cq {
             if reporter.is_forgotten {
                 continue;
             }
-            if fields.flags & entry::UNSOLICITED != 0 {
-                self.wrong = Some(PollError::Unknown { code });
-                return None;
-            }
-            let Some(noted) = reporter.ledger.finish(fields.number.get()) else {
+            let noted = match fields.flags & entry::UNSOLICITED {
+                0 => reporter.ledger.finish(fields.number.get()),
+                // Its number means nothing.
+                _ => (reporter.takes_unsolicited && code == request::WRITE).then_some(UNSOLICITED),
+            };
+            let Some(noted) = noted else {
                 self.wrong = Some(PollError::Unknown { code });
                 return None;
             };
@@ -208,6 +250,7 @@ impl Cq {
                     fields,
                     noted,
                     status,
+                    tells_sender: self.tells_senders,
                 }));
             }
         }
@@ -220,10 +263,18 @@ impl Cq {
     }
 }
 
+/// What is noted of messages that consume no receive.
+const UNSOLICITED: Noted = Noted {
+    id: 0,
+    is_signaled: true,
+    bytes: 0,
+};
+
 fn name(fields: &Entry) -> Name {
     Name {
         qpn: fields.qpn.get().into(),
         is_receive: fields.is_receive(),
+        takes_unsolicited: false,
     }
 }
 
@@ -317,6 +368,8 @@ pub(crate) struct Completion {
     fields: Entry,
     noted: Noted,
     status: WcStatus,
+    /// It has the sender's GID if there is no AH for that.
+    tells_sender: bool,
 }
 
 impl contract::Completion for Completion {
@@ -382,5 +435,19 @@ impl contract::Completion for Completion {
     #[inline(always)]
     fn slid(&self) -> u16 {
         self.fields.ah.get()
+    }
+
+    #[inline(always)]
+    fn is_unsolicited(&self) -> bool {
+        self.fields.flags & entry::UNSOLICITED != 0
+    }
+
+    /// In its place a WRITE has the high half of its length.
+    #[inline(always)]
+    fn sender_gid(&self) -> Option<[u8; 16]> {
+        let is_unknown = self.fields.ah.get() == entry::NO_AH;
+        let is_message = self.fields.is_receive() && self.fields.operation() == request::SEND;
+        (self.tells_sender && is_unknown && is_message && self.status == WcStatus::SUCCESS)
+            .then_some(self.fields.rest)
     }
 }

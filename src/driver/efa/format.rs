@@ -155,6 +155,9 @@ pub(super) mod entry {
     pub(in super::super) const IMMEDIATE: u8 = 1 << 3;
     /// It consumed no receive.
     pub(in super::super) const UNSOLICITED: u8 = 1 << 7;
+
+    /// In [`super::Entry::ah`]: this side has none for the sender.
+    pub(in super::super) const NO_AH: u16 = u16::MAX;
 }
 
 /// The register of a completion queue: the low half of the count of entries that were taken, and these.

@@ -10,11 +10,12 @@
 //! Posting and polling are called, where the other drivers' are inlined: a request is copied to the device, which
 //! takes longer than a call, and a program that is built with all drivers keeps its registers for theirs. Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
 //!
-//! Not there yet: WRITEs with immediate data that consume no receive, ids of 64 bits, the GID of a sender
-//! without an AH, service levels, the interconnects of a region.
+//! Ids of 64 bits, which the newest devices have, are not asked for: numbers of 16 bits tell all requests of
+//! a queue apart.
 
 mod cq;
 mod format;
+mod interconnects;
 mod qp;
 mod recv;
 mod reporters;
@@ -31,7 +32,7 @@ use rustix::param::page_size;
 use uverbs_uapi::efa as abi;
 use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::flags::QpAttrMask;
-use uverbs_uapi::handle::{AhHandle, CqHandle};
+use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle};
 
 use self::cq::{Cq, CqCore};
 use self::format::Entry;
@@ -52,7 +53,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::Operations;
+use crate::work::{Interconnects, Operations};
 
 impl DriverId {
     /// Amazon's Elastic Fabric Adapter.
@@ -67,17 +68,17 @@ pub(crate) struct Efa {
 
 /// What the device says of itself.
 #[derive(Clone, Copy, Debug, Default)]
-struct Limits {
-    caps: abi::DeviceCaps,
-    max_send_wr: u32,
-    max_recv_wr: u32,
-    max_send_sge: u32,
-    max_recv_sge: u32,
-    max_rdma_sge: u32,
-    max_rdma_bytes: u32,
+pub(crate) struct Limits {
+    pub(crate) caps: abi::DeviceCaps,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_recv_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) max_recv_sge: u32,
+    pub(crate) max_rdma_sge: u32,
+    pub(crate) max_rdma_bytes: u32,
     /// Inline bytes of a request of one block, and of two: then 0 if there are none.
-    inline: u32,
-    wide_inline: u32,
+    pub(crate) inline: u32,
+    pub(crate) wide_inline: u32,
     /// Bytes of a send ring.
     max_ring_bytes: u32,
     /// Blocks between two doorbells; 0 for no limit.
@@ -90,13 +91,37 @@ struct Limits {
     qpn_mask: u32,
 }
 
+/// Memory of a queue, for programs that use it by themselves.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueMemory {
+    pub(crate) first: *mut u8,
+    pub(crate) entry_bytes: u32,
+    pub(crate) entries: u32,
+    /// Null if there is none.
+    pub(crate) doorbell: *mut u32,
+    /// The most entries between two doorbells.
+    pub(crate) max_batch: u32,
+}
+
+#[cfg(feature = "c-abi")]
+impl Efa {
+    /// What the device says of itself.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+}
+
 type Parts<'a> = QpParts<'a, Arc<CqCore>, Nothing, Nothing>;
 
 impl contract::Driver for Efa {
     const ID: DriverId = DriverId::EFA;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
     const QP_TYPES: &'static [QpType] = &[QpType::UD, QpType::DRIVER];
-    const OPTIONS: Options = Options::MR_IOVA.union(Options::MR_DMABUF);
+    const OPTIONS: Options = Options::MR_IOVA
+        .union(Options::MR_DMABUF)
+        .union(Options::UNSOLICITED_WRITES)
+        .union(Options::SERVICE_LEVEL);
 
     type Cq = Cq;
     type SendQueue = SendQueue;
@@ -155,6 +180,10 @@ impl contract::Driver for Efa {
             | QpAttrMask::RNR_RETRY
     }
 
+    fn interconnects(&self, fd: &CommandFd, mr: MrHandle) -> Result<Interconnects> {
+        fd.execute(&interconnects::Query(mr))
+    }
+
     fn create_ah(&self, fd: &CommandFd, mut command: CreateAh) -> Result<(Option<AhHandle>, u16)> {
         command.driver = DriverData::output::<abi::CreateAhResp>();
         let reply = fd.execute(&command)?;
@@ -183,6 +212,22 @@ impl Limits {
             }
             _ => Operations::empty(),
         }
+    }
+
+    /// The most requests of a send ring, of one block or of two.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn most_sends(&self, is_wide: bool) -> u32 {
+        let blocks = if is_wide { format::WIDE } else { 1 };
+        let most = self.max_ring_bytes / (blocks * format::BLOCK as u32);
+        most.checked_ilog2()
+            .map_or(0, |bits| 1 << bits)
+            .min(self.max_send_wr)
+    }
+
+    /// The most receives, each with so many slices.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn most_receives(&self, slices: u32) -> u32 {
+        self.max_recv_wr / slices
     }
 
     /// The limits of a queue pair, for errors.
@@ -256,6 +301,8 @@ fn create_cq(limits: &Limits, fd: &CommandFd, mut command: CreateCq) -> Result<(
         abi::CreateCqFlags::COMPLETION_CHANNEL,
         command.channel.is_some(),
     );
+    let tells_senders = size == Entry::LARGE && limits.caps.contains(abi::DeviceCaps::CQ_WITH_SGID);
+    flags.set(abi::CreateCqFlags::SGID, tells_senders);
     let driver = abi::CreateCq {
         cq_entry_size: size as u32,
         num_sub_cqs: limits.sub_cqs,
@@ -271,7 +318,8 @@ fn create_cq(limits: &Limits, fd: &CommandFd, mut command: CreateCq) -> Result<(
         .unwrap_or(asked);
     let reply = fd.execute(&command)?;
     let core = map_cq(limits, fd, &command, &reply).inspect_err(|_| fd.abandon(reply.handle))?;
-    Ok((reply.handle, Cq::new(core, limits.qpn_mask)))
+    let cq = Cq::new(core, limits.qpn_mask, tells_senders);
+    Ok((reply.handle, cq))
 }
 
 fn map_cq(

@@ -17,7 +17,7 @@ use super::send::{DeviceRing, RdmaLimits, SendLayout, SendQueue};
 use super::{Limits, Parts};
 use crate::command::{CommandFd, CreateQp, CreateQpReply, DriverData, QpSpec};
 use crate::driver::answer;
-use crate::driver::contract;
+use crate::driver::contract::{self, Driver as _};
 use crate::driver::kit::copy::stores_at_once;
 use crate::driver::kit::ledger::NumberedLedger;
 use crate::driver::kit::map::Map;
@@ -85,7 +85,20 @@ pub(super) fn create(
         || Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL).with_detail(limits.of_queues());
     let send = send_layout(spec.qp_type, spec.sq_sig_all, &spec.cap, limits).ok_or_else(refuse)?;
     let recv = recv_layout(&spec.cap, limits).ok_or_else(refuse)?;
+    let unsolicited = abi::DeviceCaps::UNSOLICITED_WRITE_RECV;
+    let has_unsolicited = spec.qp_type == QpType::DRIVER && limits.caps.contains(unsolicited);
+    if parts.unsolicited_writes && !has_unsolicited {
+        let what = "WRITEs with immediate data that consume no receives, here";
+        return Err(super::Efa::lacks(Verb::CreateQp, what));
+    }
+    let mut flags = abi::CreateQpFlags::empty();
+    flags.set(
+        abi::CreateQpFlags::UNSOLICITED_WRITE_RECV,
+        parts.unsolicited_writes,
+    );
     let driver = abi::CreateQp {
+        flags: flags.bits(),
+        sl: parts.service_level.unwrap_or_default(),
         rq_ring_size: recv.bytes() as u32,
         sq_ring_size: send.depth * send.blocks * BLOCK as u32,
         driver_qp_type: abi::QP_DRIVER_TYPE_SRD,
@@ -149,6 +162,7 @@ fn map(
     let name = |is_receive| Name {
         qpn: reply.qpn,
         is_receive,
+        takes_unsolicited: is_receive && parts.unsolicited_writes,
     };
     let registered = |cq: &Arc<CqCore>, ring: u16, name, ledger: &Arc<_>| {
         Registration::new(&cq.directory, ring.into(), name, Arc::clone(ledger))

@@ -4,6 +4,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+#[cfg(feature = "c-abi")]
+use super::QueueMemory;
 use super::format::Descriptor;
 use super::ring::Register;
 use crate::driver::contract;
@@ -78,6 +80,18 @@ impl RecvQueue {
 
     pub(super) fn layout(&self) -> RecvLayout {
         self.layout
+    }
+
+    /// The ring of descriptors.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn memory(&self) -> QueueMemory {
+        QueueMemory {
+            first: self.ring.base().as_ptr().cast(),
+            entry_bytes: size_of::<Descriptor>() as u32,
+            entries: self.layout.descriptors,
+            doorbell: self.doorbell.address(),
+            max_batch: self.layout.descriptors,
+        }
     }
 
     /// Looks how far the device has come; false if the queue is full with so many requests.

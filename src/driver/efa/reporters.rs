@@ -16,6 +16,8 @@ use crate::driver::kit::ledger::NumberedLedger;
 #[derive(Debug)]
 pub(super) struct Reporter {
     pub(super) ledger: Arc<NumberedLedger>,
+    /// As in [`Name`].
+    pub(super) takes_unsolicited: bool,
     /// The ring that it reports in.
     ring: usize,
     /// The first entry of that ring that may be its own, and the first that is not, if it is gone.
@@ -43,6 +45,8 @@ impl Reporter {
 pub(super) struct Name {
     pub(super) qpn: u32,
     pub(super) is_receive: bool,
+    /// Messages may come that consume no receive. It tells nothing of which queue it is.
+    pub(super) takes_unsolicited: bool,
 }
 
 /// A change for the poller.
@@ -143,6 +147,7 @@ impl Directory {
         }
         let reporter = Reporter {
             ledger: Arc::clone(ledger),
+            takes_unsolicited: name.takes_unsolicited,
             ring,
             from: self.end(ring),
             until: None,

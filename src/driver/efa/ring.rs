@@ -41,6 +41,12 @@ impl View {
         Some((0..rings).map(ring).collect())
     }
 
+    /// Bytes of an entry.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn size(self) -> usize {
+        self.size
+    }
+
     /// How many entries there are.
     pub(super) fn count(self) -> u32 {
         self.count
@@ -66,6 +72,17 @@ impl View {
         }
         barrier::owner_before_entry();
         true
+    }
+
+    /// Whether the device has gone round the ring and written over the entry at this index, which has not
+    /// been taken. By its phase the entry then looks as if it had not arrived; but the last place of its lap
+    /// has been written, before which the entry was. It is not seen while no place still shows the lap: once
+    /// the device is two laps or more ahead of the first entry that was not taken.
+    pub(super) fn has_overrun(self, index: u32) -> bool {
+        let last = index.wrapping_add(self.count - 1);
+        // In this order, which the first look's barrier keeps: else the device could have come from before
+        // the entry to the last one meanwhile.
+        self.has_arrived(last) && !self.has_arrived(index)
     }
 
     /// A copy of the entry at this index, which has arrived.
@@ -130,6 +147,12 @@ impl Register {
     pub(super) fn store(&self, value: u32) {
         // SAFETY: the register lies in the map that this value keeps, aligned; the store is a single one.
         unsafe { self.at.write_volatile(value.to_le()) };
+    }
+
+    /// Where it is, as long as this value is there.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn address(&self) -> *mut u32 {
+        self.at.as_ptr()
     }
 
     /// What was stored last.

@@ -13,6 +13,8 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
 use zerocopy::{FromZeros, IntoBytes};
 
+#[cfg(feature = "c-abi")]
+use super::QueueMemory;
 use super::format::{BLOCK, Head, RemoteAddress, Slice, Wqe, request};
 use super::ring::Register;
 use crate::driver::contract::{self, Position};
@@ -104,6 +106,18 @@ impl SendQueue {
 
     pub(super) fn layout(&self) -> SendLayout {
         self.layout
+    }
+
+    /// The device's ring, which can only be written.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn memory(&self) -> QueueMemory {
+        QueueMemory {
+            first: self.ring.first.as_ptr(),
+            entry_bytes: self.layout.blocks * BLOCK as u32,
+            entries: self.layout.depth,
+            doorbell: self.ring.doorbell.address(),
+            max_batch: self.layout.max_batch,
+        }
     }
 
     /// Looks how far the device has come; false if the queue is full with so many requests.

@@ -200,6 +200,8 @@ impl contract::Driver for Device {
             thread_domain: thread_domain.as_ref(),
             inline_scatter: parts.inline_scatter,
             out_of_order: parts.out_of_order,
+            unsolicited_writes: parts.unsolicited_writes,
+            service_level: parts.service_level,
             follows_requests: parts.follows_requests,
         };
         create_qp(self, fd, spec, &parts)

@@ -229,6 +229,8 @@ fn types_and_options_of_queue_pairs_that_it_does_not_name_are_refused() {
         thread_domain: None,
         inline_scatter: false,
         out_of_order: false,
+        unsolicited_writes: false,
+        service_level: None,
         follows_requests: true,
     };
     let asked = |spec: QpSpec, inline_scatter, out_of_order| {

@@ -25,6 +25,7 @@ use uverbs_uapi::flags::{Access, CoreSupport, DeviceCapFlags, OdpGeneralCapBits}
 use uverbs_uapi::handle::MrHandle;
 
 pub use crate::memory::{Memory, RawMemory, SharedMemory, WritableMemory};
+pub use crate::work::Interconnects;
 pub use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::work::{PdTag, slot};
 pub use dm::DmMr;

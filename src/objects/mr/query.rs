@@ -3,7 +3,7 @@
 use super::{Memory, Mr};
 use crate::command::QueryMr;
 use crate::error::Result;
-use crate::work::{LocalKey, RemoteKey};
+use crate::work::{Interconnects, LocalKey, RemoteKey};
 
 /// What the kernel says of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,18 @@ pub struct MrInfo {
 }
 
 impl<M: Memory> Mr<M> {
+    /// Asks by which of its connections with the host's memory the device reaches the region.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such thing, as all but EFA's.
+    /// Linux 6.1 does not know it. Manual page: `efadv_query_mr(3)`.
+    pub fn interconnects(&self) -> Result<Interconnects> {
+        let region = &self.held.region;
+        let context = region.pd.context();
+        context.driver().interconnects(context.fd(), region.handle)
+    }
+
     /// Asks the kernel for the region's keys and range, as a process does that got the handle from elsewhere.
     ///
     /// # Errors

@@ -120,6 +120,8 @@ pub struct QpBuilder<'a> {
     flags: QpCreateFlags,
     inline_scatter: bool,
     out_of_order: bool,
+    unsolicited_writes: bool,
+    service_level: Option<u8>,
 }
 
 impl Pd {
@@ -153,6 +155,8 @@ impl Pd {
             flags: QpCreateFlags::empty(),
             inline_scatter: false,
             out_of_order: false,
+            unsolicited_writes: false,
+            service_level: None,
         }
     }
 }
@@ -242,6 +246,34 @@ impl<'a> QpBuilder<'a> {
     /// XRC. Manual page: `mlx5dv_create_qp(3)`, `MLX5DV_QP_CREATE_OOO_DP`.
     pub fn out_of_order(mut self) -> Self {
         self.out_of_order = true;
+        self
+    }
+
+    /// Lets WRITEs with immediate data come in that consume no receives
+    /// (`EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV`). Their completions are
+    /// [unsolicited](crate::Completion::is_unsolicited) and have the id 0.
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device
+    /// lacks it: EFA has it for SRD, since Linux 6.12. Manual page: `efadv_create_qp_ex(3)`.
+    ///
+    /// # Safety
+    ///
+    /// Nothing on this side bounds how many such completions come. Their peers must leave room for them in
+    /// the completion queue: at no time may more completions wait in it than its capacity, those of the
+    /// requests that were posted here included. Otherwise the device writes to entries that are being read.
+    pub unsafe fn unsolicited_writes(mut self) -> Self {
+        self.unsolicited_writes = true;
+        self
+    }
+
+    /// The class that the network handles the queue pair's messages in. Elsewhere than on EFA it belongs to
+    /// the path ([`AddressVector::sl`](crate::AddressVector::sl)).
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks it, and
+    /// with an error of the kernel's if that does not know it: EFA has it on Linux 7.3. Manual page:
+    /// `efadv_create_qp_ex(3)`.
+    pub fn service_level(mut self, level: u8) -> Self {
+        self.service_level = Some(level);
         self
     }
 
@@ -350,6 +382,8 @@ impl<'a> QpBuilder<'a> {
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
             out_of_order: self.out_of_order,
+            unsolicited_writes: self.unsolicited_writes,
+            service_level: self.service_level,
             follows_requests: true,
         };
         // No `map_err`: it would move what has been created.

@@ -203,14 +203,16 @@ pub enum PollError {
     },
     /// The queue had no room for a completion, which is lost: more requests could complete than it holds.
     /// soft-RoCE goes on with the next completion; a ConnectX writes none any more, and the queue and those
-    /// that report to it can only be destroyed.
+    /// that report to it can only be destroyed. An EFA writes over the oldest ones, and the requests that
+    /// they were of stay in flight until their queue pair is reset or destroyed.
     ///
-    /// It is reported once, when its event ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR))
-    /// has been read from [`Context::async_events`](crate::Context::async_events), so a program that may
-    /// overrun a queue reads events. A poll cannot find it by itself. The ring does not show it: one that has
-    /// overrun looks like one that is full, or, once it has been emptied, like an idle one. Only the event
-    /// says so, and a poll must not read it: then the descriptor would not be readable for a program that
-    /// waits for events.
+    /// On an EFA a poll finds it, as long as the device is less than twice round the ring ahead of it, and
+    /// the next poll reports it once. On the others it is reported once, when its event
+    /// ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has been read from
+    /// [`Context::async_events`](crate::Context::async_events), so a program that may overrun a queue reads
+    /// events. There a poll cannot find it by itself. The ring does not show it: one that has overrun looks
+    /// like one that is full, or, once it has been emptied, like an idle one. Only the event says so, and a
+    /// poll must not read it: then the descriptor would not be readable for a program that waits for events.
     Overrun,
 }
 

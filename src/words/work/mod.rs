@@ -6,6 +6,7 @@
 mod copy_error;
 mod ece;
 mod error;
+mod interconnects;
 mod key;
 mod lag_port;
 mod operations;
@@ -16,6 +17,7 @@ mod wall_clock;
 pub use copy_error::CopyError;
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
+pub use interconnects::Interconnects;
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub(crate) use key::{PdTag, slot};
 pub use lag_port::LagPort;

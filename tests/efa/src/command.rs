@@ -174,9 +174,12 @@ fn create_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status>
         ended: Vec::new(),
         receives: Default::default(),
     };
-    let index = function.objects.qps.insert(queue_pair)?;
+    let (index, generation) = match limits.reuses_numbers {
+        true => (function.objects.qps.insert_lowest(queue_pair)?, 1),
+        false => (function.objects.qps.insert(queue_pair)?, made),
+    };
     function.objects.qps_made = made.wrapping_add(1);
-    let number = made.wrapping_mul(QUEUE_PAIRS as u16) | index as u16;
+    let number = generation.wrapping_mul(QUEUE_PAIRS as u16) | index as u16;
     function.objects.qps.get_mut(index)?.number = number;
     let page = index * PAGE as u32;
     put(&mut call.answer, 0, &(HANDLES + index).to_le_bytes());

@@ -381,6 +381,10 @@ fn bytes_of(function: &Function, own: Own) -> Option<Vec<u8>> {
     }
 }
 
+/// Bytes before the data of a datagram, as long as a global route header. Nobody has said what is in them, so
+/// it is anything.
+const UD_HEADER: usize = 40;
+
 /// A SEND arrives.
 fn receive(
     fabric: &mut Fabric,
@@ -389,12 +393,16 @@ fn receive(
     message: &Message<'_>,
     own: Own,
 ) -> Option<u8> {
-    let Some(data) = bytes_of(&fabric.functions[index], own) else {
+    let Some(mut data) = bytes_of(&fabric.functions[index], own) else {
         return Some(status::BAD_LKEY);
     };
     let function = &mut fabric.functions[peer];
     let queue_pair = function.objects.qps.get(number).ok()?;
     let (pd, kind) = (queue_pair.pd, queue_pair.kind);
+    if kind == Kind::Ud {
+        let header = [(); UD_HEADER].map(|()| fabric.chance.below(256) as u8);
+        data.splice(..0, header);
+    }
     let Some(request) = take_receive(function, number, kind, &mut fabric.chance) else {
         function.stats.drops += 1;
         return None;

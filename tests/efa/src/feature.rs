@@ -61,21 +61,26 @@ pub(crate) struct Limits {
     pub(crate) batch: u16,
     /// The least number of requests of a send queue; 0 for any number.
     pub(crate) min_send_depth: u16,
+    /// A queue pair gets the number of one that is gone, its pages and its ring, as soon as they are free.
+    pub(crate) reuses_numbers: bool,
 }
 
 impl Limits {
-    /// The limits of a function: functions with even numbers have few, those with odd numbers all.
+    /// The limits of a function: functions with even numbers have few, those with odd numbers all. Those
+    /// with even numbers give numbers again at once.
     pub(crate) fn of(number: u16) -> Self {
         match number % 2 {
             0 => Self {
                 sub_cqs: 1,
                 batch: 0,
                 min_send_depth: 0,
+                reuses_numbers: true,
             },
             _ => Self {
                 sub_cqs: 2,
                 batch: 16,
                 min_send_depth: 32,
+                reuses_numbers: false,
             },
         }
     }

@@ -70,7 +70,8 @@ pub(crate) struct Objects {
     pub(crate) eqs: Table<EventQueue>,
     pub(crate) cqs: Table<CompletionQueue>,
     pub(crate) qps: Table<QueuePair>,
-    /// How many queue pairs were made: what makes their numbers different from those before.
+    /// How many queue pairs were made: what makes their numbers different from those before, on a function
+    /// that does not reuse them.
     pub(crate) qps_made: u16,
 }
 

@@ -75,6 +75,30 @@ impl Device {
         self != Self::Mlx5 { roce: false }
     }
 
+    /// Whether completions of datagrams tell that there is a global route header before the data. An EFA
+    /// writes as many bytes there, and nobody says what they are.
+    pub fn tells_headers(self) -> bool {
+        match self {
+            Self::Rxe | Self::Mlx5 { .. } => self.has_gids(),
+            Self::Efa => false,
+        }
+    }
+
+    /// Whether a request that fails takes those behind it with it, and the queue pair out of its state.
+    pub fn fails_as_a_whole(self) -> bool {
+        self != Self::Efa
+    }
+
+    /// Whether it has multicast groups.
+    pub fn has_multicast(self) -> bool {
+        self != Self::Efa
+    }
+
+    /// Whether it has a clock of its own.
+    pub fn has_clock(self) -> bool {
+        self.is_mlx5()
+    }
+
     /// The ring of a completion queue.
     pub fn cq_ring(self) -> ResourceType {
         match self {

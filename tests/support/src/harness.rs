@@ -1,17 +1,19 @@
 //! Tests, and the programs that they make up.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::device::settle;
+use crate::lacks::lack;
 use crate::outcome::Skip;
 use crate::{Efa, Hca, Objects, Result};
 
 /// A test with its name. Outside the guest it is ignored: only there may a test make and break devices.
 pub fn test(name: impl Into<String>, run: impl FnOnce() -> Result + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || match in_guest() {
-        true => verdict(run()),
+        true => verdict(run),
         false => Ok(Completion::ignored_with(
             "needs an RDMA device: run `cargo vm test`",
         )),
@@ -39,7 +41,7 @@ pub fn test_on_adapter(
     run: impl FnOnce(Hca) -> Result + Send + 'static,
 ) -> Trial {
     Trial::ignorable_test(name, move || match Hca::of_guest() {
-        Some(hca) => verdict(run(hca)),
+        Some(hca) => verdict(|| run(hca)),
         None => Ok(Completion::ignored_with(
             "no adapter here: run `cargo vm test --hca connectx`",
         )),
@@ -52,7 +54,7 @@ pub fn test_on_efa(
     run: impl FnOnce(Efa) -> Result + Send + 'static,
 ) -> Trial {
     Trial::ignorable_test(name, move || match Efa::of_guest() {
-        Some(efa) => verdict(run(efa)),
+        Some(efa) => verdict(|| run(efa)),
         None => Ok(Completion::ignored_with(
             "no EFA here: run `cargo vm test --hca efa`",
         )),
@@ -85,12 +87,26 @@ fn in_guest() -> bool {
     std::env::var_os("VM_GUEST").is_some()
 }
 
-fn verdict(result: Result) -> std::result::Result<Completion, Failed> {
-    match result {
-        Ok(()) => Ok(Completion::Completed),
-        Err(error) => match error.downcast_ref::<Skip>() {
-            Some(Skip(reason)) => Ok(Completion::ignored_with(reason)),
-            None => Err(error.into()),
-        },
+/// Runs a test. One that fails by what the device lacks by right, be it in a panic, is skipped.
+fn verdict(run: impl FnOnce() -> Result) -> std::result::Result<Completion, Failed> {
+    let ended = catch_unwind(AssertUnwindSafe(run));
+    let error = match ended {
+        Ok(Ok(())) => return Ok(Completion::Completed),
+        Ok(Err(error)) => error,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            match text.and_then(lack) {
+                Some(reason) => return Ok(Completion::ignored_with(reason)),
+                None => resume_unwind(panic),
+            }
+        }
+    };
+    if let Some(Skip(reason)) = error.downcast_ref::<Skip>() {
+        return Ok(Completion::ignored_with(reason));
+    }
+    match lack(&error.to_string()) {
+        Some(reason) => Ok(Completion::ignored_with(reason)),
+        None => Err(error.into()),
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! * [`outcome`], [`harness`]: results, tests, test programs. [`check`], [`wait`]: what tests say of values
 //!   and of time.
-//! * [`mod@device`], [`own_device`], [`wire`], [`hca`], [`efa`], [`control`]: the device under test, and
-//!   others. Where devices differ by right, a test asks [`device::Device`], so that each difference is told
-//!   in one place.
+//! * [`mod@device`], [`lacks`], [`own_device`], [`wire`], [`hca`], [`efa`], [`control`]: the device under
+//!   test, and others. Where devices differ by right, a test asks [`device::Device`], so that each difference
+//!   is told in one place.
 //! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]:
 //!   completions as values.
 //! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
@@ -22,6 +22,7 @@ pub mod efa;
 pub mod exchange;
 pub mod harness;
 pub mod hca;
+pub mod lacks;
 pub mod objects;
 pub mod outcome;
 pub mod own_device;

@@ -9,7 +9,7 @@ use uverbs::{
     transport::{Connected, StaticTransport, Transport},
 };
 
-use crate::{Device, Result, Wc, completion, device, kernel, open, says, skip, until};
+use crate::{Device, Result, Wc, completion, device, kernel, open, until};
 
 /// What peers may do to the memory of a pair: all that every kernel has.
 pub const ALL: Access = Access::LOCAL_WRITE
@@ -25,18 +25,6 @@ pub fn all_there_is() -> Access {
             .difference(Access::REMOTE_WRITE),
         Device::Efa => ALL.difference(Access::REMOTE_ATOMIC),
         Device::Rxe | Device::Mlx5 { .. } => ALL,
-    }
-}
-
-/// A queue pair, or the end of a test that needs one of a type that this device does not have: then the
-/// driver has said so by name.
-fn created<T: Transport>(qp: uverbs::Result<Qp<T>>) -> Result<Qp<T>> {
-    match qp {
-        Err(error) if device() == Device::Efa && error.is_unsupported() => {
-            says(&error, &["driver for efa", "queue pairs of type"])?;
-            skip(error.to_string())
-        }
-        qp => Ok(qp?),
     }
 }
 
@@ -152,7 +140,7 @@ impl<T: Transport> Side<T> {
     ) -> Result<Self> {
         let builder = pd.qp(&cq).caps(setup.caps).signal_all(setup.signal_all);
         Ok(Self {
-            qp: created(create(builder))?,
+            qp: create(builder)?,
             mr: pd.register(vec![0; setup.length], all_there_is())?,
             cq,
         })

@@ -11,7 +11,8 @@ pub trait Refusal {
     const MISSING: Self;
 }
 
-/// Objects of one kind. A number that was given up comes back only after all others were used.
+/// Objects of one kind. A number that was given up comes back only after all others were used, unless
+/// [`Table::insert_lowest`] is asked for one.
 #[derive(Debug)]
 pub struct Table<T, E> {
     objects: BTreeMap<u32, T>,
@@ -50,6 +51,16 @@ impl<T, E: Refusal> Table<T, E> {
         self.objects.insert(number, object);
         self.next = number + 1;
         Ok(number)
+    }
+
+    /// Adds an object and gives its number, which is the lowest that is free: one that was given up may come
+    /// back at once.
+    ///
+    /// # Errors
+    /// If there is no number left.
+    pub fn insert_lowest(&mut self, object: T) -> Result<u32, E> {
+        self.next = self.first;
+        self.insert(object)
     }
 
     /// Finds an object.

@@ -14,8 +14,8 @@ for a reason below the table. The last column names the tests that show it, all 
 `verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`.
 
 Both mlx5 columns are the kernel's real mlx5 driver over a
-[ConnectX modelled in software](../tests/connectx/README.md): none of it has run on real hardware. The library
-has no driver for the [EFA modelled in software](../tests/efa/README.md) yet, which has a column already.
+[ConnectX modelled in software](../tests/connectx/README.md), and the column EFA is the kernel's real efa driver over an
+[EFA modelled in software](../tests/efa/README.md): none of it has run on real hardware.
 ";
 
 /// Text that comes after the table.
@@ -26,7 +26,8 @@ own; it checks a peer's range against the region under a window. The modelled ad
 on-demand paging of mlx5 has never been tried. The kernel's mlx5 driver has no transition to SQD and does not resize
 shared receive queues; mlx5 has neither ATOMIC WRITE nor FLUSH. On Linux 6.1 the guests have no dma-buf to register,
 and out-of-order receive needs Linux 6.13. The removal of a device while it is in use has tests of its own for each
-driver (`lifecycle removal`, `lifecycle unplug`).
+driver (`lifecycle removal`, `lifecycle unplug`). An EFA has reliable datagrams of its own instead of connections, on
+which the tests of most capabilities stand; what else it lacks is in [efa.md](efa.md).
 
 On arm64 the programs named in `arm64-tests` of [Cargo.toml](../Cargo.toml) run with Linux 7.3, with pages of
 4 KiB and of 16 KiB. They show the same, except that the kernel shows the adapter's clock only on pages of 4 KiB.
@@ -46,6 +47,14 @@ const CAPABILITIES: &[(&str, &[&str])] = &[
         &["traffic data::uc_sends_and_writes"],
     ),
     ("UD: SEND", &["traffic data::ud_sends_datagrams"]),
+    (
+        "SRD: SEND, WRITE, READ, immediate data",
+        &["fabric srd::each_operation", "fabric srd::many_in_no_order"],
+    ),
+    (
+        "SRD: WRITEs that consume no receive",
+        &["fabric srd::unsolicited_writes"],
+    ),
     (
         "XRC",
         &[

@@ -28,6 +28,10 @@ pub(super) fn meet(options: &Options, by: By) -> Result<(Link, Endpoint)> {
         Transport::Rc => connected::<Rc>(options, by),
         Transport::Uc => connected::<Uc>(options, by),
         Transport::Ud => datagrams(options, by),
+        Transport::Srd => Err(Failure::new(
+            Kind::Usage,
+            "--cm is for rc, uc and ud: no address leads to a queue pair of a device's own type",
+        )),
     }
 }
 

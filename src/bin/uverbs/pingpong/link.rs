@@ -181,14 +181,14 @@ impl Link {
             false => None,
         };
         // One send is in flight at a time.
-        let cq = context.cq(options.rx_depth.saturating_add(1));
+        let cq = context.cq(options.receives().saturating_add(1));
         let cq = match &channel {
             Some(channel) => cq.channel(channel).create()?,
             None => cq.create()?,
         };
         let caps = Caps {
             max_send_wr: 1,
-            max_recv_wr: options.rx_depth,
+            max_recv_wr: options.receives(),
             max_send_sge: 1,
             max_recv_sge: 1,
             // What the device has without asking for it.
@@ -217,7 +217,7 @@ impl Link {
                 memory,
                 inline,
                 posted,
-                rx_depth: options.rx_depth,
+                rx_depth: options.receives(),
             },
             local,
             context,
@@ -260,7 +260,7 @@ impl Link {
             return Err(Failure::new(Kind::Peer, text));
         }
         let qp = &mut self.end.qp;
-        if qp.transport() == QpType::UD {
+        if [QpType::UD, QpType::DRIVER].contains(&qp.transport()) {
             qp.activate(QKEY, &self.connect)?;
             let path = self.context.path_to(remote, &self.connect)?;
             self.end.peer = Some(Peer {
@@ -391,7 +391,7 @@ fn check_port(device: &str, port: &PortAttr, options: &Options) -> Result<()> {
 fn connect_options(device: &str, port: &PortAttr, options: &Options) -> Result<ConnectOptions> {
     // The default of the C programs.
     let path_mtu = options.mtu.unwrap_or(Mtu::MTU_1024);
-    if options.transport != options::Transport::Ud && path_mtu.0 > port.active_mtu.0 {
+    if options.transport.is_connected() && path_mtu.0 > port.active_mtu.0 {
         return Err(Failure::new(
             Kind::Usage,
             format_args!(

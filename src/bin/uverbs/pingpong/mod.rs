@@ -32,11 +32,10 @@ use crate::{output, select};
 use exchange::ExchangeError;
 use game::Rules;
 use link::Link;
-use options::Transport;
 use report::Report;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.transport == Transport::Ud && options.mtu.is_some() {
+    if !options.transport.is_connected() && options.mtu.is_some() {
         let text = "-m is for rc and uc: a datagram's packet is as large as the port allows";
         return Err(Failure::new(Kind::Usage, text));
     }

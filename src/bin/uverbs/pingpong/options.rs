@@ -22,6 +22,7 @@ Examples:
   uverbs pingpong rc 10.9.0.1 --cm          both with --cm: connected by address, without TCP
   uverbs pingpong rc fe80::1:2:3:4 --cm=gid both with --cm=gid: by InfiniBand addresses
   uverbs pingpong ud 10.9.0.1 -e            datagrams, waiting for events
+  uverbs pingpong srd 10.9.0.1              reliable datagrams, on an EFA
   ibv_uc_pingpong -g 1                      server of rdma-core, for
   uverbs pingpong uc 10.9.0.1 --json        a client with results for a program
 
@@ -52,7 +53,7 @@ pub(crate) struct Options {
     #[arg(short = 'g', long = "gid-idx", value_name = "INDEX")]
     pub(super) gid_index: Option<u8>,
 
-    /// Bytes of a message, such as 4096 or 64K; 4096 by default, 1024 for ud
+    /// Bytes of a message, such as 4096 or 64K; 4096 by default, 1024 for ud and srd
     #[arg(short, long, value_name = "BYTES", value_parser = number::size)]
     size: Option<u32>,
 
@@ -63,7 +64,7 @@ pub(crate) struct Options {
     /// Receives to keep posted
     #[arg(short, long, value_name = "N", default_value_t = 500,
           value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) rx_depth: u32,
+    rx_depth: u32,
 
     /// Messages to exchange
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1000,
@@ -111,8 +112,16 @@ impl Options {
     pub(super) fn size(&self) -> u32 {
         self.size.unwrap_or(match self.transport {
             Transport::Rc | Transport::Uc => 4096,
-            Transport::Ud => 1024,
+            Transport::Ud | Transport::Srd => 1024,
         })
+    }
+
+    /// Receives that are kept posted.
+    pub(super) fn receives(&self) -> u32 {
+        match self.transport {
+            Transport::Rc | Transport::Uc | Transport::Ud => self.rx_depth,
+            Transport::Srd => 1,
+        }
     }
 
     /// The same over another port of the device.
@@ -147,14 +156,22 @@ pub(super) enum Transport {
     Uc,
     /// Unreliable datagram: like uc, and a message must fit into a packet
     Ud,
+    /// Reliable datagram, which EFA has; one receive is posted at a time, since they are used in any order
+    Srd,
 }
 
 impl Transport {
+    /// Whether a path of packets belongs to a queue pair, and not to each message.
+    pub(super) fn is_connected(self) -> bool {
+        matches!(self, Self::Rc | Self::Uc)
+    }
+
     pub(super) fn qp_type(self) -> QpType {
         match self {
             Self::Rc => QpType::RC,
             Self::Uc => QpType::UC,
             Self::Ud => QpType::UD,
+            Self::Srd => QpType::DRIVER,
         }
     }
 
@@ -163,6 +180,7 @@ impl Transport {
             Self::Rc => "rc",
             Self::Uc => "uc",
             Self::Ud => "ud",
+            Self::Srd => "srd",
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn ring(rings: usize, size: usize) -> Ring {
     let register = Register::new(Arc::clone(&device.doorbell), 0).unwrap();
     let core = CqCore::new(views.clone(), map, Some(register));
     Ring {
-        cq: Cq::new(core, 0xff),
+        cq: Cq::new(core, 0xff, true),
         views,
         written: [0; 2],
         _device: device,
@@ -49,10 +49,20 @@ impl Ring {
         ring: usize,
         is_receive: bool,
     ) -> (Registration, Arc<NumberedLedger>) {
+        self.register_with(ring, is_receive, false)
+    }
+
+    fn register_with(
+        &self,
+        ring: usize,
+        is_receive: bool,
+        takes_unsolicited: bool,
+    ) -> (Registration, Arc<NumberedLedger>) {
         let ledger = Arc::new(NumberedLedger::new(64));
         let name = Name {
             qpn: QPN,
             is_receive,
+            takes_unsolicited,
         };
         let directory = &self.cq.core().directory;
         let registration = Registration::new(directory, ring, name, Arc::clone(&ledger));
@@ -104,6 +114,113 @@ pub(super) fn post(
     let numbers = numbers.collect();
     ledger.post(first + count);
     numbers
+}
+
+/// Would catch completions that are lost and nobody hears of it, and a poller that waits for good behind
+/// them.
+#[test]
+fn an_overrun_is_told_and_polling_goes_on() {
+    for (rings, size) in [(1, Entry::SMALL), (2, Entry::LARGE)] {
+        let mut ring = ring(rings, size);
+        let own = rings - 1;
+        let (_queue, ledger) = ring.register(own, false);
+        // Wherever in the ring the poller is, and in a lap of either phase.
+        for start in 0..2 * DEPTH {
+            for lost in 1..DEPTH {
+                let first = u64::from(ledger.posted());
+                let end = first + u64::from(DEPTH + lost);
+                for number in post(&ledger, first..end, true) {
+                    ring.write(own, sent(number, 0));
+                }
+                assert!(ring.ids().is_empty(), "{start}: {lost} of {rings} rings");
+                assert_eq!(ring.cq.poll().map(drop), Err(PollError::Overrun));
+                let left: Vec<u64> = (first + u64::from(lost)..end).collect();
+                assert_eq!(ring.ids(), left, "{start}: {lost}");
+                assert!(ring.ids().is_empty());
+                // The device is told of the lost ones too, which are taken.
+                assert_eq!(ring.cq.core().told() & 0xffff, ring.written[own]);
+                for number in first..first + u64::from(lost) {
+                    assert!(ledger.finish((number % 128) as u16).is_some(), "in flight");
+                }
+            }
+            let first = u64::from(ledger.posted());
+            for number in post(&ledger, first..first + 1, true) {
+                ring.write(own, sent(number, 0));
+            }
+            assert_eq!(ring.ids(), [first]);
+        }
+    }
+}
+
+/// Would catch a full ring that is taken for one that has overrun, also while the device fills it.
+#[test]
+fn a_full_ring_has_not_overrun() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (_queue, ledger) = ring.register(1, false);
+    for _ in 0..3 * DEPTH {
+        for count in 0..=DEPTH {
+            let first = u64::from(ledger.posted());
+            for number in post(&ledger, first..first + u64::from(count), true) {
+                ring.write(1, sent(number, 0));
+            }
+            assert_eq!(ring.ids().len(), count as usize);
+            assert_eq!(ring.cq.is_empty(), Ok(true));
+        }
+    }
+}
+
+/// Would catch a message that takes a receive which it has not consumed, and a queue that was not made for
+/// it.
+#[test]
+fn what_consumes_no_receive_is_told_as_such() {
+    for takes in [true, false] {
+        let mut ring = ring(1, Entry::LARGE);
+        let (_queue, ledger) = ring.register_with(0, true, takes);
+        post(&ledger, 50..52, true);
+        let arrived = Entry {
+            flags: entry::RECEIVES | entry::IMMEDIATE | entry::UNSOLICITED | 2 << 4,
+            qpn: (QPN as u16).into(),
+            length: 9.into(),
+            imm: 0x0102_0304.into(),
+            ah: entry::NO_AH.into(),
+            ..Entry::default()
+        };
+        ring.write(0, arrived);
+        if takes {
+            let only = ring.only();
+            assert!(only.is_unsolicited());
+            assert_eq!((only.wr_id(), only.byte_len()), (0, 9));
+            assert_eq!(only.opcode(), WcOpcode::RECV_RDMA_WITH_IMM);
+            assert_eq!(only.sender_gid(), None, "a WRITE's length lies there");
+        } else {
+            assert!(ring.ids().is_empty());
+            let told = ring.cq.poll().map(drop);
+            assert_eq!(told, Err(PollError::Unknown { code: 2 }));
+        }
+        assert_eq!(ledger.in_flight(), 2);
+    }
+}
+
+/// Would catch a GID that is not there, or is another field.
+#[test]
+fn a_sender_without_a_handle_has_a_gid() {
+    for (size, ah, has) in [(Entry::LARGE, entry::NO_AH, true), (Entry::LARGE, 9, false)] {
+        let mut ring = ring(1, size);
+        let (_queue, ledger) = ring.register(0, true);
+        let numbers = post(&ledger, 50..51, true);
+        ring.write(
+            0,
+            Entry {
+                number: numbers[0].into(),
+                flags: entry::RECEIVES,
+                qpn: (QPN as u16).into(),
+                ah: ah.into(),
+                rest: [7; 16],
+                ..Entry::default()
+            },
+        );
+        assert_eq!(ring.only().sender_gid(), has.then_some([7; 16]));
+    }
 }
 
 #[test]

@@ -233,6 +233,8 @@ impl Pair {
             thread_domain: None,
             inline_scatter,
             out_of_order,
+            unsolicited_writes: false,
+            service_level: None,
             follows_requests: true,
         };
         let page = Arc::new(UarPage::of_memory());

@@ -16,7 +16,7 @@ use super::deal::{Cell, Device};
 const HEAD: &str = "\
 # Where each test of the guests ran, by which `cargo vm test` chooses a kernel for each device. Written by
 # `cargo vm test --full --support docs/support.md`; do not edit. A word for each kernel, in it S: it ran on soft-RoCE,
-# I: on InfiniBand ports, R: on RoCE ports; a dot: it skipped itself there, or is not for that device.
+# I: on InfiniBand ports, R: on RoCE ports, E: on an EFA; a dot: it skipped itself there, or is not for that device.
 ";
 
 /// What was found out by a run in full.

@@ -1,0 +1,53 @@
+//! What the device under test lacks, by the words in which its refusals say so.
+//!
+//! A test that meets such a refusal cannot run there. It is skipped, with the refusal as the reason, so no
+//! test needs to say what it needs. A refusal in other words, or of anything that is not listed here, fails.
+
+use crate::{Device, device};
+
+/// What an EFA lacks, and its driver here: each by the words that are all in the refusal. What the kernel's
+/// driver refuses has no name, so the verb tells what it is, and what was asked for.
+const EFA: &[&[&str]] = &[
+    &["driver for efa does not have queue pairs of type IBV_QPT_RC"],
+    &["driver for efa does not have queue pairs of type IBV_QPT_UC"],
+    &["driver for efa does not have queue pairs of type IBV_QPT_XRC_SEND"],
+    &["driver for efa does not have queue pairs of type IBV_QPT_RAW_PACKET"],
+    &["driver for efa does not have shared receive queues"],
+    &["driver for efa does not have XRC"],
+    &["driver for efa does not have rings in memory that a program has allocated"],
+    &["driver for efa does not have contexts of others"],
+    &["driver for efa does not have device memory"],
+    &["driver for efa does not have a null MR"],
+    &["driver for efa does not have a clock"],
+    &["driver for efa does not have flags of completion queues"],
+    &["driver for efa does not have completion queues with entries of a chosen size"],
+    &["driver for efa does not have completion queues that change their size"],
+    &["driver for efa does not have events for solicited messages alone"],
+    &["driver for efa does not have inline scatter"],
+    &["driver for efa does not have receiving out of order"],
+    &["driver for efa does not have memory regions that change"],
+    // Tests of allocators ask the device for the kinds of its buffers.
+    &["the rings of an EFA are the kernel's and the device's"],
+    &[
+        "reg_mr",
+        "the driver does not have this verb",
+        "REMOTE_ATOMIC",
+    ],
+    &["reg_mr", "the driver does not have this verb", "MW_BIND"],
+    &["alloc_mw", "the driver does not have this verb"],
+    &["attach_mcast", "the driver does not have this verb"],
+    &["attach_mcast", "the port has no network device"],
+];
+
+/// The line of an error that says that the device lacks something which it may lack.
+pub fn lack(error: &str) -> Option<&str> {
+    let lacks = match device() {
+        Device::Rxe | Device::Mlx5 { .. } => &[],
+        Device::Efa => EFA,
+    };
+    let is_of = |line: &&str| {
+        let has = |words: &&[&str]| words.iter().all(|word| line.contains(word));
+        lacks.iter().any(has)
+    };
+    error.lines().find(is_of)
+}

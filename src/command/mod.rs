@@ -44,7 +44,7 @@ pub(crate) use device::{
     QueryGidTable, QueryPort,
 };
 pub(crate) use dm::{AllocDm, ExportDmabuf, RegDmMr};
-pub(crate) use fd::{CommandFd, write};
+pub(crate) use fd::{CommandFd, File, Mapped, write};
 #[allow(
     unused_imports,
     reason = "not every driver's doorbell is a system call"

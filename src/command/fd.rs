@@ -13,6 +13,7 @@ use tracing::Level;
 use uverbs_uapi::ioctl::RDMA_VERBS_IOCTL;
 use uverbs_uapi::{cmd, write as abi};
 
+use super::quiet::tell;
 use super::routes::{Routes, Way};
 use super::write::WriteBuffer;
 use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
@@ -152,13 +153,10 @@ impl CommandFd {
 
     #[cold]
     fn trace(&self, verb: Verb, request: &Request, way: Way, result: Result<(), Errno>) {
-        tracing::trace!(
-            target: "uverbs::command",
-            fd = self.as_fd().as_raw_fd(),
-            via = ?way,
-            "{verb}: {request} -> {}",
-            result.map_or_else(|errno| errno.to_string(), |()| "ok".into()),
-        );
+        let fd = self.as_fd().as_raw_fd();
+        let result = result.map_or_else(|errno| errno.to_string(), |()| "ok".into());
+        let text = format!("{verb}: {request} -> {result}");
+        tell(move || tracing::trace!(target: "uverbs::command", fd, via = ?way, "{text}"));
     }
 
     #[inline(always)]

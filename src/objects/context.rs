@@ -22,7 +22,7 @@ use zerocopy::IntoBytes;
 pub use crate::command::Route;
 
 use crate::alloc::Live;
-use crate::command::{AllocAsyncFd, CommandFd, File, GetContextReply};
+use crate::command::{AllocAsyncFd, CommandFd, File, GetContextReply, quiet};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, ContextOptions, Driver};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -411,7 +411,7 @@ impl Context {
         }
         // One thread at a time: the kernel takes the first that it allocates for the context's own, to which
         // events of objects without one go. It is whole at any time, so a panic elsewhere did no harm.
-        let _one = (self.0.opening.lock()).unwrap_or_else(PoisonError::into_inner);
+        let _one = quiet(|| (self.0.opening.lock()).unwrap_or_else(PoisonError::into_inner));
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
         }

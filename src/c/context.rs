@@ -11,6 +11,7 @@ use super::abi::device::ibv_device;
 use super::device::DeviceObject;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
+use super::on_demand::Regions;
 use super::{cq, dm, domain, mr, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
 use crate::driver::Listed;
@@ -23,6 +24,7 @@ pub(super) struct ContextObject {
     c: CStruct<verbs_context>,
     context: Context,
     device: Arc<DeviceObject>,
+    on_demand: Regions,
 }
 
 // SAFETY: the offset of a field of a field.
@@ -47,12 +49,18 @@ impl ContextObject {
             c: CStruct::new(extended(c)),
             context,
             device,
+            on_demand: Regions::default(),
         }))
     }
 
     /// The crate's context.
     pub(super) fn context(&self) -> &Context {
         &self.context
+    }
+
+    /// Its regions that are on demand.
+    pub(super) fn on_demand(&self) -> &Regions {
+        &self.on_demand
     }
 
     /// Its device.
@@ -166,9 +174,17 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     pointer(opened.map(Object::give))
 }
 
-/// `ibv_close_device(3)`. The kernel destroys what the program has left; the device is closed when this
-/// process has let go of the last of that.
+/// `ibv_close_device(3)`. The kernel destroys what the program has left, unless another process has the file
+/// too.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller passes an open context, for the last time.
-    unsafe { destroy(context, |_: &mut ContextObject| Ok(())) }
+    unsafe {
+        destroy(context, |object: &mut ContextObject| {
+            if object.context.is_shared() {
+                // The program does not use what it has left, here and later.
+                object.context.close();
+            }
+            Ok(())
+        })
+    }
 }

@@ -13,7 +13,7 @@ use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
 use super::context::context;
 use super::failure::{Failure, Result, number, pointer, status};
-use super::mr::MrObject;
+use super::mr::{Kind, MrObject};
 use super::object::{CStruct, Object, destroy, object};
 use super::pd::pd;
 use crate::command::{AllocDm, Destroy, ExportDmabuf, QueryDevice, RegDmMr};
@@ -217,7 +217,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
             c,
             (null_mut(), length),
             reply,
-            false,
+            Kind::Device,
         ))
     }))
 }

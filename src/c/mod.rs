@@ -42,6 +42,7 @@ mod mr;
 mod mw;
 mod names;
 mod object;
+mod on_demand;
 mod pd;
 mod poll;
 mod poll_ex;

@@ -11,8 +11,10 @@ use uverbs_uapi::write as abi;
 
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
+use super::context::context as opened;
 use super::failure::{Failure, Result, pointer, status};
 use super::object::{CStruct, Object, destroy, object};
+use super::on_demand::OnDemand;
 use super::pd::{PdObject, pd};
 use crate::command::{
     AdviseMr, Destroy, DriverData, DriverReply, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr,
@@ -25,9 +27,38 @@ use crate::pd::{PdUse, User};
 pub(super) struct MrObject {
     c: CStruct<ibv_mr>,
     /// None if it stands for no memory: the kernel knows nothing of it then, and its PD need not stay for it.
+    /// Nor need a parent domain, whose allocator and thread domain are for queues.
     kernel: Option<(MrHandle, PdUse)>,
-    /// It can be registered again: it is memory of this process, and not imported.
-    is_plain: bool,
+    kind: Kind,
+    /// Where advice about regions needs it: a place in the list of those on demand.
+    on_demand: Option<OnDemand>,
+}
+
+/// What a region is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Memory of this process, by its addresses or by others that the program has chosen.
+    Memory,
+    /// The same, by addresses from zero on.
+    ZeroBased,
+    /// Memory of the device, by addresses from zero on.
+    Device,
+    /// No memory, or what others have: a dma-buf, or another process's region.
+    Elsewhere,
+}
+
+impl Kind {
+    fn of_memory(access: u32) -> Self {
+        match access & Access::ZERO_BASED.bits() {
+            0 => Self::Memory,
+            _ => Self::ZeroBased,
+        }
+    }
+
+    /// Whether the region can be registered again.
+    fn is_of_memory(self) -> bool {
+        matches!(self, Self::Memory | Self::ZeroBased)
+    }
 }
 
 // SAFETY: the C struct is the first field.
@@ -79,7 +110,17 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
     };
     let reply = context.driver().reg_mr(context.fd(), command)?;
     let place = (wanted.address, wanted.length);
-    Ok(MrObject::give_new(pd, c, place, reply, true))
+    let kind = Kind::of_memory(access);
+    let on_demand = match access & Access::ON_DEMAND.bits() {
+        0 => None,
+        // SAFETY: the domain is of a context that is open.
+        _ => Some(
+            unsafe { opened(pd.c_context()) }?
+                .on_demand()
+                .note(reply.lkey),
+        ),
+    };
+    Ok(MrObject::give_with(pd, c, place, reply, kind, on_demand))
 }
 
 impl MrObject {
@@ -89,7 +130,18 @@ impl MrObject {
         c: *mut ibv_pd,
         (addr, length): (*mut c_void, usize),
         reply: RegMrReply,
-        is_plain: bool,
+        kind: Kind,
+    ) -> *mut ibv_mr {
+        Self::give_with(pd, c, (addr, length), reply, kind, None)
+    }
+
+    fn give_with(
+        pd: &PdObject,
+        c: *mut ibv_pd,
+        (addr, length): (*mut c_void, usize),
+        reply: RegMrReply,
+        kind: Kind,
+        on_demand: Option<OnDemand>,
     ) -> *mut ibv_mr {
         let mr = ibv_mr {
             context: pd.c_context(),
@@ -100,16 +152,28 @@ impl MrObject {
             lkey: reply.lkey,
             rkey: reply.rkey,
         };
-        Self::give_as(pd, mr, Some(reply.handle), is_plain)
+        Self::give_as(pd, mr, Some(reply.handle), kind, on_demand)
     }
 
-    fn give_as(pd: &PdObject, c: ibv_mr, handle: Option<MrHandle>, is_plain: bool) -> *mut ibv_mr {
+    fn give_as(
+        pd: &PdObject,
+        c: ibv_mr,
+        handle: Option<MrHandle>,
+        kind: Kind,
+        on_demand: Option<OnDemand>,
+    ) -> *mut ibv_mr {
         let object = Self {
             c: CStruct::new(c),
-            kernel: handle.map(|handle| (handle, pd.pd().user(User::Mr))),
-            is_plain,
+            kernel: handle.map(|handle| (handle, pd.pd().user_of_root(User::Mr))),
+            kind,
+            on_demand,
         };
         Box::new(object).give()
+    }
+
+    /// What it is of.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
     }
 
     /// A region that others have registered.
@@ -122,7 +186,7 @@ impl MrObject {
             driver: DriverReply::new(),
         };
         let place = (null_mut(), known.length as usize);
-        Ok(Self::give_new(pd, c, place, reply, false))
+        Ok(Self::give_new(pd, c, place, reply, Kind::Elsewhere))
     }
 
     /// Changes what the flags name.
@@ -154,8 +218,14 @@ impl MrObject {
         // SAFETY: the struct is the object's, and the caller has the object to itself.
         let c = unsafe { &mut *self.c.get() };
         (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
+        if let Some(on_demand) = &mut self.on_demand {
+            on_demand.change(keys.lkey);
+        }
+        if flags.contains(ReregMrFlags::CHANGE_ACCESS) {
+            self.kind = Kind::of_memory(access);
+        }
         if let Some((pd, pointer)) = pd {
-            *held = pd.pd().user(User::Mr);
+            *held = pd.pd().user_of_root(User::Mr);
             (c.pd, c.context) = (pointer, pd.c_context());
         }
         if flags.contains(ReregMrFlags::CHANGE_TRANSLATION) {
@@ -200,7 +270,10 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             .contains(ReregMrFlags::CHANGE_PD)
             .then(|| pd(new_pd).map(|pd| (pd, new_pd)));
         let object = c.cast::<MrObject>().as_mut();
-        (object.filter(|object| object.is_plain), pd.transpose())
+        (
+            object.filter(|object| object.kind.is_of_memory()),
+            pd.transpose(),
+        )
     };
     let is_right = ReregMrFlags::all().contains(flags)
         && !(moves && (length == 0 || address.is_null()))
@@ -287,7 +360,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
         let context = pd.pd().context();
         let reply = context.driver().reg_dmabuf_mr(context.fd(), &command)?;
         let place = (without_provenance_mut(offset as usize), length);
-        Ok(MrObject::give_new(pd, c, place, reply, false))
+        Ok(MrObject::give_new(pd, c, place, reply, Kind::Elsewhere))
     }))
 }
 
@@ -304,7 +377,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(c: *mut ibv_pd) -> *mut ibv_mr {
             lkey: pd.pd().context().driver().null_lkey()?,
             rkey: 0,
         };
-        Ok(MrObject::give_as(pd, mr, None, false))
+        Ok(MrObject::give_as(pd, mr, None, Kind::Elsewhere, None))
     }))
 }
 
@@ -321,9 +394,6 @@ pub(super) unsafe extern "C" fn advise_mr(
     status(unsafe {
         pd(c).and_then(|pd| {
             let context = pd.pd().context();
-            if context.driver().refusals().advice {
-                return Err(Failure::UNSUPPORTED);
-            }
             if count > AdviseMr::MAX || list.is_null() && count > 0 {
                 return Err(Failure::INVALID);
             }
@@ -331,6 +401,12 @@ pub(super) unsafe extern "C" fn advise_mr(
                 0 => Vec::new(),
                 _ => std::slice::from_raw_parts(list, count).to_vec(),
             };
+            if context.driver().refusals().advice {
+                let known = opened(pd.c_context())?.on_demand();
+                if parts.is_empty() || !parts.iter().all(|part| known.has(part.lkey)) {
+                    return Err(Failure::UNSUPPORTED);
+                }
+            }
             Ok(context.fd().execute(&AdviseMr {
                 pd: pd.pd().handle(),
                 advice: AdviseMrAdvice(advice),

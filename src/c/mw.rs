@@ -12,7 +12,8 @@ use super::abi::ibv_pd;
 use super::abi::queue::{ibv_mr, ibv_mw, ibv_qp};
 use super::abi::work::{ibv_mw_bind, ibv_mw_bind_info, ibv_send_wr};
 use super::failure::{Failure, Result, pointer};
-use super::object::{CStruct, Object, destroy};
+use super::mr::{Kind, MrObject};
+use super::object::{CStruct, Object, destroy, object};
 use super::pd::pd;
 use crate::command::{AllocMw, Destroy};
 use crate::pd::{PdUse, User};
@@ -89,6 +90,9 @@ pub(super) unsafe extern "C" fn bind_mw(
         if access.contains(Access::ZERO_BASED) {
             return Failure::INVALID.tell();
         }
+        if let Err(failure) = check_region(bind.bind_info.mr) {
+            return failure.tell();
+        }
         let mut request = MaybeUninit::<ibv_send_wr>::zeroed().assume_init();
         request.opcode = WrOpcode::BIND_MW.0;
         (request.wr_id, request.send_flags) = (bind.wr_id, bind.send_flags);
@@ -100,6 +104,24 @@ pub(super) unsafe extern "C" fn bind_mw(
             mw.rkey = request.bind_mw.rkey;
         }
         posted
+    }
+}
+
+/// Refuses a region that is not known by addresses of this process: a request that binds a window to one
+/// would fail, and with it the queue pair.
+///
+/// # Safety
+///
+/// The pointer is to a region or NULL.
+unsafe fn check_region(c: *mut ibv_mr) -> Result<()> {
+    // SAFETY: by this function's contract.
+    match unsafe { object::<MrObject>(c) } {
+        None => Ok(()),
+        Some(mr) => match mr.kind() {
+            Kind::Memory => Ok(()),
+            Kind::ZeroBased | Kind::Device => Err(Failure::INVALID),
+            Kind::Elsewhere => Err(Failure::UNSUPPORTED),
+        },
     }
 }
 

@@ -6,6 +6,7 @@ use uverbs_uapi::flags::CqCreateFlags;
 
 use super::abi::attr::ibv_cq_init_attr_ex;
 use super::abi::context::ibv_context;
+use super::abi::ibv_pd;
 use super::abi::queue::{ibv_cq, ibv_cq_ex, ibv_poll_cq_attr, ibv_wc_tm_info};
 use super::context::context;
 use super::cq::{CqObject, Wanted, create};
@@ -17,7 +18,7 @@ use crate::driver::Listed;
 use crate::driver::contract::{self, methods::*};
 use crate::driver::typed::ForDriver;
 use crate::error::{Errno, Error};
-use crate::pd::User;
+use crate::pd::{Pd, User};
 use crate::work::PollError;
 
 /// What a program can ask to read of completions: `enum ibv_create_cq_wc_flags`.
@@ -82,7 +83,7 @@ unsafe fn create_extended(
         }
         let domain = match attr.comp_mask & mask::PD {
             0 => None,
-            _ => Some(pd(attr.parent_domain)?.pd().user(User::Cq)),
+            _ => Some(parent_domain(attr.parent_domain)?.user(User::Cq)),
         };
         let mut kernel = CqCreateFlags::empty();
         kernel.set(
@@ -103,6 +104,20 @@ unsafe fn create_extended(
             domain,
         };
         create(context, c, wanted)
+    }
+}
+
+/// A parent domain of the program's; a plain domain is none.
+///
+/// # Safety
+///
+/// The pointer is to a domain or NULL.
+unsafe fn parent_domain<'a>(c: *mut ibv_pd) -> Result<&'a Pd> {
+    // SAFETY: by this function's contract.
+    let pd = unsafe { pd(c)? }.pd();
+    match pd.domain() {
+        Some(_) => Ok(pd),
+        None => Err(Failure::INVALID),
     }
 }
 

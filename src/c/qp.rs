@@ -13,7 +13,7 @@ use super::abi::ibv_pd;
 use super::abi::queue::{ibv_qp, ibv_qp_ex};
 use super::cq::{CqObject, cq};
 use super::failure::{Failure, Result, pointer};
-use super::lock::{Gate, Locked, wait_until};
+use super::lock::{Gate, Locked, Owner, wait_until};
 use super::object::{CStruct, Object, destroy_awaited, object};
 use super::pd::{PdObject, pd};
 use super::send::Sender;
@@ -39,6 +39,8 @@ pub(super) struct QpObject {
     pub(super) sends: Gate,
     pub(super) receives: Gate,
     pub(super) send: Locked<Sender>,
+    /// Who has the lock of `send` from `ibv_wr_start` on.
+    pub(super) batch: Owner,
     /// None if it receives from a shared queue.
     pub(super) recv: Locked<Option<RecvQueue>>,
     pub(super) handle: QpHandle,
@@ -219,6 +221,7 @@ fn create(
         refusals,
         // One thread at a time uses what is in a thread domain.
         send: Locked::new(Sender::new(Some(send)), domain.is_some()),
+        batch: Owner::new(),
         recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
@@ -254,6 +257,7 @@ pub(super) fn target(
         caps: ibv_qp_cap::default(),
         refusals,
         send: Locked::new(Sender::new(None), false),
+        batch: Owner::new(),
         recv: Locked::new(None, false),
         handle,
         transport: QpType::XRC_RECV,

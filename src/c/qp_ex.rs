@@ -23,6 +23,12 @@ mod mask {
     pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
+/// Of `enum ibv_qp_create_flags`, those for queue pairs that there are here: the others are for raw packets,
+/// and for datagrams that are sent in the name of another queue pair. The kernel has one more, by which a
+/// queue pair signals each send.
+const FLAGS: QpCreateFlags =
+    QpCreateFlags::BLOCK_MULTICAST_LOOPBACK.union(QpCreateFlags::PCI_WRITE_END_PADDING);
+
 /// By the number of its bit in `enum ibv_qp_create_send_ops_flags`, what a queue pair has to be able to do.
 /// TSO is of none.
 const OPERATIONS: [Option<Operations>; 13] = [
@@ -129,7 +135,7 @@ pub(super) unsafe fn create(
             0 => QpCreateFlags::empty(),
             _ => QpCreateFlags::from_bits_retain((*init).create_flags),
         };
-        if !QpCreateFlags::all().contains(flags) {
+        if !FLAGS.contains(flags) {
             return Err(Failure(refusals.unknown));
         }
         let functions = match asked & mask::SEND_OPS_FLAGS {

@@ -72,7 +72,14 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
         context.fd().execute(command)?;
         return Ok(());
     };
-    let (mut send, mut recv) = (qp.send.lock(), qp.recv.lock());
+    // Between `ibv_wr_start` and `ibv_wr_complete` this thread has the lock already.
+    let mut guard = (!qp.batch.is_this_thread()).then(|| qp.send.lock());
+    let send = match &mut guard {
+        Some(guard) => &mut **guard,
+        // SAFETY: this thread has the lock, and the call that took it has returned.
+        None => unsafe { qp.send.held() },
+    };
+    let mut recv = qp.recv.lock();
     let reset = ResetQp {
         command,
         backing,
@@ -82,6 +89,8 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
         in_place: true,
     };
     context.driver().reset_qp(context.fd(), reset)?;
+    // What this thread has begun to post is no more.
+    send.session.fail(Failure::INVALID);
     Ok(())
 }
 
@@ -174,7 +183,9 @@ pub unsafe extern "C" fn ibv_query_qp(
                 _ => qp.caps,
             };
             let c = qp.c();
-            (*c).state = found.qp_state.into();
+            if mask as u32 & QpAttrMask::STATE.bits() != 0 {
+                (*c).state = found.qp_state.into();
+            }
             attr.write(c_attr(&found, caps));
             init.write(ibv_qp_init_attr {
                 qp_context: (*c).qp_context,

@@ -8,7 +8,7 @@ use uverbs_uapi::types::{ExQueryDeviceResp, QueryPortRespEx};
 use super::abi::context::ibv_context;
 use super::abi::device::{
     ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
-    ibv_query_device_ex_input, ibv_rss_caps, ibv_tm_caps, ibv_values_ex,
+    ibv_query_device_ex_input, ibv_values_ex,
 };
 use super::abi::port::{COMPAT_PORT_ATTR, ibv_port_attr};
 use super::context::{ContextObject, context};
@@ -144,7 +144,7 @@ fn plain(attr: &mut ibv_device_attr, found: &ExQueryDeviceResp) {
         hw_ver: base.hw_ver,
         max_qp: base.max_qp,
         max_qp_wr: base.max_qp_wr,
-        device_cap_flags: base.device_cap_flags,
+        device_cap_flags: base.device_cap_flags & !(NOT_HERE as u32),
         max_sge: base.max_sge,
         max_sge_rd: base.max_sge_rd,
         max_cq: base.max_cq,
@@ -177,6 +177,13 @@ fn plain(attr: &mut ibv_device_attr, found: &ExQueryDeviceResp) {
     };
 }
 
+/// Flags of what a device may be able to do and this library does not ask of it: checksums
+/// (`IBV_DEVICE_UD_IP_CSUM`, `IBV_DEVICE_RC_IP_CSUM`, `IBV_DEVICE_RAW_IP_CSUM`), flow rules
+/// (`IBV_DEVICE_MANAGED_FLOW_STEERING`) and `IBV_DEVICE_RAW_SCATTER_FCS`.
+const NOT_HERE: u64 = 1 << 18 | 1 << 25 | 1 << 26 | 1 << 29 | 1 << 34;
+
+/// Fills what is newer. Work queues with their hashes, raw packets, segmentation, pacing and matching of tags
+/// stay at zeros: a program that asks first must not be told to use them.
 fn extended(attr: &mut ibv_device_attr_ex, found: &ExQueryDeviceResp) {
     let transports = &found.odp_caps.per_transport_caps;
     attr.odp_caps = ibv_odp_caps {
@@ -187,22 +194,7 @@ fn extended(attr: &mut ibv_device_attr_ex, found: &ExQueryDeviceResp) {
     };
     attr.completion_timestamp_mask = found.timestamp_mask;
     attr.hca_core_clock = found.hca_core_clock;
-    attr.device_cap_flags_ex = found.device_cap_flags_ex;
-    attr.rss_caps = ibv_rss_caps {
-        supported_qpts: found.rss_caps.supported_qpts,
-        max_rwq_indirection_tables: found.rss_caps.max_rwq_indirection_tables,
-        max_rwq_indirection_table_size: found.rss_caps.max_rwq_indirection_table_size,
-        ..Default::default()
-    };
-    attr.max_wq_type_rq = found.max_wq_type_rq;
-    attr.raw_packet_caps = found.raw_packet_caps;
-    attr.tm_caps = ibv_tm_caps {
-        max_rndv_hdr_size: found.tm_caps.max_rndv_hdr_size,
-        max_num_tags: found.tm_caps.max_num_tags,
-        flags: found.tm_caps.flags,
-        max_ops: found.tm_caps.max_ops,
-        max_sge: found.tm_caps.max_sge,
-    };
+    attr.device_cap_flags_ex = found.device_cap_flags_ex & !NOT_HERE;
     attr.cq_mod_caps = ibv_cq_moderation_caps {
         max_cq_count: found.cq_moderation_caps.max_cq_moderation_count,
         max_cq_period: found.cq_moderation_caps.max_cq_moderation_period,

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::with_exposed_provenance;
 use std::slice;
 
+use smallvec::SmallVec;
 use uverbs_uapi::enums::WrOpcode;
 use uverbs_uapi::flags::SendFlags;
 
@@ -217,12 +218,17 @@ unsafe fn write<D: Listed>(
         false if is_refused_count(qp, request) => return Err(Failure::INVALID),
         false => &[],
     };
-    if let Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } = operation
-        && qp.refusals.bad_atomics
-        && !is_atomic(remote, sges)
-    {
-        return Err(Failure::INVALID);
-    }
+    let words: SmallVec<[ibv_sge; 2]>;
+    let sges = match operation {
+        Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } => {
+            if qp.refusals.bad_atomics && !is_atomic(remote, sges) {
+                return Err(Failure::INVALID);
+            }
+            words = words_of(qp, sges);
+            &words
+        }
+        _ => sges,
+    };
     let with = |payload| WorkRequest {
         wr_id: request.wr_id,
         flags: flags.intersection(FLAGS),
@@ -256,6 +262,19 @@ fn is_refused_count(qp: &QpObject, request: &ibv_send_wr) -> bool {
 fn is_atomic(remote: Remote, sges: &[ibv_sge]) -> bool {
     let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
     room >= 8 && remote.address.is_multiple_of(8)
+}
+
+/// The slices of an atomic operation as its device gets them. Some programs pass the length of their memory,
+/// and the provider makes 8 bytes of it, which is all that a device takes.
+fn words_of(qp: &QpObject, sges: &[ibv_sge]) -> SmallVec<[ibv_sge; 2]> {
+    let word = |sge: &ibv_sge| match sge.length {
+        0 => *sge,
+        _ => ibv_sge { length: 8, ..*sge },
+    };
+    match qp.refusals.atomics_of_any_length {
+        true => sges.iter().map(word).collect(),
+        false => sges.iter().copied().collect(),
+    }
 }
 
 /// Writes a request that changes what a key stands for. It carries nothing.

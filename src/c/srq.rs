@@ -223,7 +223,15 @@ pub unsafe extern "C" fn ibv_modify_srq(
             let resizes = mask as u32 & SrqAttrMask::MAX_WR.bits() != 0;
             let (driver, fd) = (context.driver(), context.fd());
             match resizes {
-                true => driver.resize_srq(fd, command, &mut srq.queue.lock(), srq.pd.buffers())?,
+                true => {
+                    let mut queue = srq.queue.lock();
+                    let resized = driver.resize_srq(fd, command, &mut queue, srq.pd.buffers());
+                    // Kernels whose devices cannot do it call the attribute invalid.
+                    resized.map_err(|error| match Failure::from(error) {
+                        Failure::UNSUPPORTED => Failure::INVALID,
+                        other => other,
+                    })?;
+                }
                 false => driver.modify_srq(fd, command)?,
             }
             Ok(())

@@ -28,8 +28,7 @@ use crate::work::{Destination, Operation, Operations, Payload, RemoteKey, WorkRe
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
     step: Step,
-    /// Where its first request is, and where the next one goes.
-    start: Position,
+    /// Where the next request goes.
     end: Position,
     /// The last request that has begun.
     request: Request,
@@ -151,9 +150,9 @@ unsafe extern "C" fn wr_start<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller passes a queue pair. The lock is held until the session ends.
     unsafe {
         queue_pair(c).send.acquire();
-        let (_, session, queue) = session::<D>(c);
-        session.start = queue.position();
-        session.end = session.start;
+        let (qp, session, queue) = session::<D>(c);
+        qp.batch.begin();
+        session.end = queue.position();
         // The rest is as the last request has left it, and is set when the next begins.
         session.step = Step::Between;
     }
@@ -171,10 +170,11 @@ unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
             _ if qp.sends.is_shut() => Err(Failure::INVALID),
             Step::Failed(failure) => Err(failure),
             Step::Between | Step::Begun => queue
-                .ring(session.start, session.end)
+                .ring(queue.position(), session.end)
                 .map(drop)
                 .map_err(Failure::from),
         };
+        qp.batch.end();
         qp.send.release();
         status(result)
     }
@@ -199,7 +199,11 @@ unsafe fn end_and_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
 /// `ibv_wr_abort(3)`. What was written is forgotten when the next begins.
 unsafe extern "C" fn wr_abort<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
-    unsafe { queue_pair(c).send.release() };
+    unsafe {
+        let qp = queue_pair(c);
+        qp.batch.end();
+        qp.send.release();
+    }
 }
 
 /// Keeps what a request does, with its id and flags as they are now.
@@ -277,7 +281,6 @@ impl Session {
     pub(super) fn new(queue: Option<&SendQueue>) -> Self {
         Self {
             step: Step::Between,
-            start: Position::default(),
             end: Position::default(),
             request: Request {
                 operation: Operation::Send,
@@ -293,7 +296,7 @@ impl Session {
 
     /// Has all that was started fail. The first failure counts.
     #[cold]
-    fn fail(&mut self, failure: Failure) {
+    pub(super) fn fail(&mut self, failure: Failure) {
         if !matches!(self.step, Step::Failed(_)) {
             self.step = Step::Failed(failure);
         }

@@ -1,8 +1,11 @@
 //! The command file descriptor: an open `/dev/infiniband/uverbsN` and the system calls on it.
 
 mod doorbell;
+mod file;
+mod mapped;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
@@ -10,19 +13,25 @@ use tracing::Level;
 use uverbs_uapi::ioctl::RDMA_VERBS_IOCTL;
 use uverbs_uapi::{cmd, write as abi};
 
+use super::quiet::tell;
 use super::routes::{Routes, Way};
 use super::write::WriteBuffer;
 use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
 use crate::error::{Error, Result, Verb};
 
 pub(crate) use doorbell::{Doorbell, Unread};
+pub(crate) use file::File;
+pub(crate) use mapped::Mapped;
+
+use mapped::Mappings;
 
 /// An open uverbs file, its driver, and what is known about the kernel.
 #[derive(Debug)]
 pub(crate) struct CommandFd {
-    fd: OwnedFd,
+    fd: File,
     driver_id: u32,
     routes: Routes,
+    mappings: Mappings,
 }
 
 /// Sends a command by write(2), whose answer the kernel writes elsewhere into memory. rustix's own function
@@ -39,9 +48,32 @@ impl CommandFd {
     /// Takes an open uverbs character device whose driver is `driver_id`.
     pub(crate) fn new(fd: OwnedFd, driver_id: u32, route: Route) -> Self {
         Self {
-            fd,
+            fd: File::new(fd),
             driver_id,
             routes: Routes::new(route),
+            mappings: Mappings::default(),
+        }
+    }
+
+    /// Notes that whole pages of the file are mapped there.
+    #[allow(dead_code, reason = "not every driver maps the file")]
+    pub(crate) fn mapped(&self, base: NonNull<u8>, length: usize) -> Mapped {
+        self.mappings.note(base, length)
+    }
+
+    /// Closes the file although objects may still have it: the kernel destroys what was made through it,
+    /// unless another process or a duplicate has it too. The objects find zeros where they had registers and
+    /// rings of the kernel's, and their commands fail.
+    ///
+    /// # Safety
+    ///
+    /// Nobody uses the file or its objects meanwhile.
+    #[cfg(feature = "c-abi")]
+    pub(crate) unsafe fn close(&self) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.mappings.replace();
+            self.fd.close();
         }
     }
 
@@ -121,13 +153,10 @@ impl CommandFd {
 
     #[cold]
     fn trace(&self, verb: Verb, request: &Request, way: Way, result: Result<(), Errno>) {
-        tracing::trace!(
-            target: "uverbs::command",
-            fd = self.fd.as_raw_fd(),
-            via = ?way,
-            "{verb}: {request} -> {}",
-            result.map_or_else(|errno| errno.to_string(), |()| "ok".into()),
-        );
+        let fd = self.as_fd().as_raw_fd();
+        let result = result.map_or_else(|errno| errno.to_string(), |()| "ok".into());
+        let text = format!("{verb}: {request} -> {result}");
+        tell(move || tracing::trace!(target: "uverbs::command", fd, via = ?way, "{text}"));
     }
 
     #[inline(always)]

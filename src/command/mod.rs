@@ -22,6 +22,7 @@ mod mr;
 mod mw;
 mod pd;
 mod qp;
+mod quiet;
 mod request;
 mod routes;
 #[cfg(any(test, feature = "fuzz"))]
@@ -44,7 +45,7 @@ pub(crate) use device::{
     QueryGidTable, QueryPort,
 };
 pub(crate) use dm::{AllocDm, ExportDmabuf, RegDmMr};
-pub(crate) use fd::{CommandFd, write};
+pub(crate) use fd::{CommandFd, File, Mapped, write};
 #[allow(
     unused_imports,
     reason = "not every driver's doorbell is a system call"
@@ -56,6 +57,7 @@ pub(crate) use mr::{AdviseMr, QueryMr, QueryMrReply, RegDmabufMr, RegMr, RegMrRe
 pub(crate) use mw::AllocMw;
 pub(crate) use pd::AllocPd;
 pub(crate) use qp::{CreateQp, CreateQpReply, ModifyQp, QpSpec, QueryQp, WrittenModifyQp};
+pub(crate) use quiet::{Quiet, quiet};
 #[allow(unused_imports, reason = "not every driver has attributes of its own")]
 pub(crate) use request::DriverAttr;
 pub(crate) use request::{DriverData, DriverReply, Malformed, Request, driver_reply};

@@ -389,11 +389,13 @@ pub(crate) struct Refusals {
     /// Atomic operations of fewer than 8 bytes, or at an address that is not a multiple of 8, are refused in
     /// a list, before they put the queue pair into the error state.
     pub(crate) bad_atomics: bool,
+    /// The slices of an atomic operation in a list are 8 bytes, whatever length the program says.
+    pub(crate) atomics_of_any_length: bool,
     /// A request in a list with fewer than no slices is refused. Without, it has none.
     pub(crate) negative_counts: bool,
     /// Sends are refused before the state RTS. Without, the kernel is asked.
     pub(crate) early_sends: bool,
-    /// Advice about regions is refused: the kernel does not look whether they can take it.
+    /// Advice is refused but for regions that are known to be on demand: the kernel does not look.
     pub(crate) advice: bool,
     /// `ibv_start_poll` refuses attributes that nobody knows. Without, it looks at none.
     pub(crate) poll_attributes: bool,
@@ -407,6 +409,7 @@ impl Refusals {
         by_functions: Errno::NOMEM,
         unknown: Errno::INVAL,
         bad_atomics: false,
+        atomics_of_any_length: false,
         negative_counts: false,
         early_sends: false,
         advice: false,

@@ -5,7 +5,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+#[cfg(test)]
+use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -20,7 +22,7 @@ use zerocopy::IntoBytes;
 pub use crate::command::Route;
 
 use crate::alloc::Live;
-use crate::command::{AllocAsyncFd, CommandFd, GetContextReply};
+use crate::command::{AllocAsyncFd, CommandFd, File, GetContextReply, quiet};
 use crate::device::{Device, DriverId};
 use crate::driver::{self, ContextOptions, Driver};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -150,7 +152,7 @@ struct Inner {
     /// Queried when the first queue pair needs them.
     limits: OnceLock<Limits>,
     /// Opened on first use: a program that only registers memory needs none.
-    async_fd: OnceLock<OwnedFd>,
+    async_fd: OnceLock<File>,
     /// Held by the thread that opens it.
     opening: Mutex<()>,
     next_id: AtomicU64,
@@ -173,7 +175,7 @@ impl Context {
         reply: GetContextReply,
     ) -> Self {
         let async_fd = match reply.async_fd {
-            Some(fd) => OnceLock::from(fd),
+            Some(fd) => OnceLock::from(File::new(fd)),
             None => OnceLock::new(),
         };
         Self(Arc::new(Inner {
@@ -291,6 +293,28 @@ impl Context {
         &self.0.fd
     }
 
+    /// Whether objects of it, or others, have it too.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// Closes the device's files although objects have them, as [`CommandFd::close`].
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    #[cfg(feature = "c-abi")]
+    pub(crate) unsafe fn close(&self) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.0.fd.close();
+            if let Some(events) = self.0.async_fd.get() {
+                events.close();
+            }
+        }
+    }
+
     pub(crate) fn driver(&self) -> &driver::Device {
         &self.0.driver
     }
@@ -387,12 +411,12 @@ impl Context {
         }
         // One thread at a time: the kernel takes the first that it allocates for the context's own, to which
         // events of objects without one go. It is whole at any time, so a panic elsewhere did no harm.
-        let _one = (self.0.opening.lock()).unwrap_or_else(PoisonError::into_inner);
+        let _one = quiet(|| (self.0.opening.lock()).unwrap_or_else(PoisonError::into_inner));
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
         }
         let fd = self.0.fd.execute(&AllocAsyncFd)?;
-        Ok(self.0.async_fd.get_or_init(|| fd).as_fd())
+        Ok(self.0.async_fd.get_or_init(|| File::new(fd)).as_fd())
     }
 
     /// The event file to create an object with. `None` if the command's route has no argument for it; the

@@ -276,6 +276,20 @@ impl Pd {
         }
     }
 
+    /// As [`user`](Self::user), of the PD under all its parent domains.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn user_of_root(&self, kind: User) -> PdUse {
+        let mut pd = &self.0;
+        while let Stand::Over(domain) = &pd.stand {
+            pd = &domain.base.pd;
+        }
+        pd.users.add(kind);
+        PdUse {
+            pd: Arc::clone(pd),
+            kind,
+        }
+    }
+
     /// Counts a new memory region in the PD.
     pub(crate) fn region_use(&self) -> RegionUse {
         self.0.users.add(User::Mr);

@@ -533,6 +533,40 @@ static void advice(void)
 	say_status("nothing", ibv_advise_mr(side.pd, IBV_ADVISE_MR_ADVICE_PREFETCH, 0, NULL, 0));
 }
 
+/* A parent domain goes before the regions that were registered with it. */
+static void parent_goes_first(void)
+{
+	struct side side = make_ground();
+	struct ibv_parent_domain_init_attr attr = { .pd = side.pd };
+	struct ibv_pd *parent;
+	struct ibv_mr *mr;
+
+	if (is_soft())
+		return;
+	NEED(parent = ibv_alloc_parent_domain(context, &attr));
+	NEED(mr = ibv_reg_mr(parent, side.memory, 4096, IBV_ACCESS_LOCAL_WRITE));
+	say_status("parent", ibv_dealloc_pd(parent));
+	NEED(!ibv_dereg_mr(side.mr));
+	say_status("domain", ibv_dealloc_pd(side.pd));
+	say_status("region", ibv_dereg_mr(mr));
+	say_status("domain", ibv_dealloc_pd(side.pd));
+}
+
+/* What a queue pair is asked about without its state does not change what the program knows of that. */
+static void asked_without_state(void)
+{
+	struct side side = make_side(IBV_QPT_RC);
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+
+	NEED(!to_init(side.qp));
+	side.qp->state = IBV_QPS_UNKNOWN;
+	say_status("access", ibv_query_qp(side.qp, &attr, IBV_QP_ACCESS_FLAGS, &init));
+	say("known", "%d", side.qp->state);
+	say_status("state", ibv_query_qp(side.qp, &attr, IBV_QP_STATE, &init));
+	say("known", "%d", side.qp->state);
+}
+
 /* Objects that the kernel may know nothing of, whose domain goes before them then. */
 static void domain_goes_first(void)
 {
@@ -566,5 +600,6 @@ MAIN(
 	{ "address_handles", address_handles }, { "domains", domains }, { "busy", busy }, { "multicast", multicast },
 	{ "imported", imported }, { "ece", ece }, { "rarities", rarities }, { "null_region", null_region },
 	{ "the_clock", the_clock }, { "moderation", moderation }, { "advice", advice },
-	{ "domain_goes_first", domain_goes_first },
+	{ "domain_goes_first", domain_goes_first }, { "parent_goes_first", parent_goes_first },
+	{ "asked_without_state", asked_without_state },
 )

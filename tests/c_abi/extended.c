@@ -470,6 +470,27 @@ static void others_wait(void)
 	say_completions("completion", pair.a.cq, 2);
 }
 
+/* A queue pair that is reset while its owner posts forgets what was begun, and can be used again. */
+static void reset_while_posting(void)
+{
+	struct pair pair = make_extended_pair(IBV_QPT_RC);
+	struct ibv_qp_ex *qp = sender(&pair);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
+
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 1);
+	say_status("reset", ibv_modify_qp(pair.a.qp, &attr, IBV_QP_STATE));
+	add_write(qp, &pair, 2);
+	say_status("complete", ibv_wr_complete(qp));
+	say_status("peer", ibv_modify_qp(pair.b.qp, &attr, IBV_QP_STATE));
+	connect_qp(pair.a.qp, pair.b.qp);
+	connect_qp(pair.b.qp, pair.a.qp);
+	ibv_wr_start(qp);
+	add_write(qp, &pair, 3);
+	say_status("complete", ibv_wr_complete(qp));
+	say_completions("completion", pair.a.cq, 1);
+}
+
 /* What ibv_create_qp_ex refuses. */
 static void refused_queue_pairs(void)
 {
@@ -493,6 +514,11 @@ static void refused_queue_pairs(void)
 	attr.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	attr.create_flags = 1 << 29;
 	say_object("unknown flag", ibv_create_qp_ex(context, &attr));
+	attr.create_flags = 1 << 12;
+	say_object("flag of the kernel", ibv_create_qp_ex(context, &attr));
+	attr.create_flags = IBV_QP_CREATE_SOURCE_QPN;
+	attr.source_qpn = 7;
+	say_object("source", ibv_create_qp_ex(context, &attr));
 	attr = extended(&side, IBV_QPT_RC);
 	attr.comp_mask = IBV_QP_INIT_ATTR_PD;
 	qp = say_object("without operations", ibv_create_qp_ex(context, &attr));
@@ -825,6 +851,10 @@ static void refused_completion_queues(void)
 	say_object("no entries", ibv_create_cq_ex(context, &attr));
 	attr.cqe = 1U << 30;
 	say_object("too many entries", ibv_create_cq_ex(context, &attr));
+	attr.cqe = 16;
+	attr.comp_mask = IBV_CQ_INIT_ATTR_MASK_PD;
+	attr.parent_domain = ibv_alloc_pd(context);
+	say_object("domain that is no parent", ibv_create_cq_ex(context, &attr));
 }
 
 MAIN(
@@ -834,7 +864,7 @@ MAIN(
 	{ "too_long_before_the_address", too_long_before_the_address }, { "too_long_list", too_long_list },
 	{ "no_setter", no_setter }, { "full", full },
 	{ "taken_when", taken_when }, { "inline_list", inline_list },
-	{ "operations", operations }, { "datagrams", datagrams }, { "others_wait", others_wait }, { "refused_queue_pairs", refused_queue_pairs }, { "empty", empty },
+	{ "operations", operations }, { "datagrams", datagrams }, { "others_wait", others_wait }, { "reset_while_posting", reset_while_posting }, { "refused_queue_pairs", refused_queue_pairs }, { "empty", empty },
 	{ "empty_and_ended", empty_and_ended }, { "unknown_poll_attribute", unknown_poll_attribute },
 	{ "all_at_once", all_at_once }, { "one_by_one", one_by_one },
 	{ "others_wait_for_the_poll", others_wait_for_the_poll }, { "failure", failure },

@@ -66,6 +66,66 @@ static void closed_with_objects(void)
 	NEED(ibv_create_comp_channel(context));
 }
 
+static int open_files(void)
+{
+	int found = 0;
+
+	for (int fd = 0; fd < 1024; fd++)
+		found += fcntl(fd, F_GETFD) >= 0;
+	return found;
+}
+
+/* What the kernel has pinned for devices, in KiB. */
+static long pinned(void)
+{
+	FILE *file = fopen("/proc/self/status", "r");
+	char line[256];
+	long found = -1;
+
+	NEED(file);
+	while (fgets(line, sizeof(line), file))
+		if (sscanf(line, "VmPin: %ld", &found) == 1)
+			break;
+	fclose(file);
+	return found;
+}
+
+/* What a closed device had left is no more: a peer cannot write to it. */
+static void closed_while_connected(void)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = IBV_QPS_RTS, .sq_psn = 7, .timeout = 12, .retry_cnt = 1, .rnr_retry = 1, .max_rd_atomic = 4,
+	};
+	struct ibv_context *first = context;
+	struct side here = make_side(IBV_QPT_RC), there;
+	struct ibv_sge sge = part(&here, 0, 8);
+	struct ibv_send_wr wr, *bad;
+	int files = open_files();
+	long kib = pinned();
+	struct ibv_wc wc;
+
+	NEED(context = open_device());
+	there = make_side(IBV_QPT_RC);
+	connect_qp(there.qp, here.qp);
+	NEED(!to_init(here.qp) && !to_rtr(here.qp, there.qp->qp_num));
+	/* Soft-RoCE tries without an end if it is to try seven times. */
+	NEED(!ibv_modify_qp(here.qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+		IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC));
+	memset(here.memory, 'a', 8);
+	wr = writing(1, &sge, &there, 64);
+	NEED(!ibv_post_send(here.qp, &wr, &bad));
+	say_completions("write", here.cq, 1);
+	say_status("close", ibv_close_device(context));
+	context = first;
+	say("files", "%d", open_files() - files);
+	say("pinned", "%ld", pinned() - kib);
+	memset(here.memory, 'b', 8);
+	wr.wr_id = 2;
+	NEED(!ibv_post_send(here.qp, &wr, &bad));
+	NEED(completion(here.cq, &wc, WAIT_S));
+	say("write to what is gone", "%s, %.8s", ibv_wc_status_str(wc.status), there.memory + 64);
+}
+
 /* A child changes what it has of the parent's memory while the parent's is written by the device. */
 static void forked_child(void)
 {
@@ -242,6 +302,6 @@ static void system_files(void)
 
 MAIN(
 	{ "device_list", device_list }, { "opened_context", opened_context },
-	{ "closed_with_objects", closed_with_objects }, { "forked_child", forked_child }, { "fork_support", fork_support },
+	{ "closed_with_objects", closed_with_objects }, { "closed_while_connected", closed_while_connected }, { "forked_child", forked_child }, { "fork_support", fork_support },
 	{ "looked_up", looked_up }, { "destroyed_unread", destroyed_unread }, { "words", words }, { "system_files", system_files },
 )

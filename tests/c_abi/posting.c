@@ -441,6 +441,39 @@ static void operations(void)
 	say("before and after", "%llu %llu", (unsigned long long)*here, (unsigned long long)*there);
 }
 
+/* Some programs pass the length of their memory with an atomic operation. */
+static void atomics_of_other_lengths(void)
+{
+	struct pair pair = make_pair(IBV_QPT_RC);
+	struct ibv_sge sges[2] = { part(&pair.a, 64, 8), part(&pair.a, 256, 0) };
+	struct ibv_send_wr wr = writing(1, sges, &pair.b, 128), *bad;
+	/* Soft-RoCE refuses what is shorter, and its queue pair has gone on. */
+	static const uint32_t lengths[] = { 8, 16, 4096, 4 };
+
+	wr.wr.atomic.remote_addr = (uintptr_t)pair.b.memory + 128;
+	wr.wr.atomic.rkey = pair.b.mr->rkey;
+	wr.wr.atomic.compare_add = 3;
+	wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+	for (int i = 0; i < 4; i++) {
+		int status;
+
+		memset(pair.a.memory + 64, 0xee, 32);
+		sges[0].length = lengths[i];
+		say_status("add", status = ibv_post_send(pair.a.qp, &wr, &bad));
+		if (!status)
+			say_completions("add", pair.a.cq, 1);
+		say("before", "%llx %llx", *(unsigned long long *)(pair.a.memory + 64), *(unsigned long long *)(pair.a.memory + 72));
+	}
+	sges[0].length = 64;
+	wr.num_sge = 2;
+	wr.wr.atomic.compare_add = *(uint64_t *)(pair.b.memory + 128);
+	wr.wr.atomic.swap = 100;
+	wr.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+	say_status("swap", ibv_post_send(pair.a.qp, &wr, &bad));
+	say_completions("swap", pair.a.cq, 1);
+	say("after", "%llu", *(unsigned long long *)(pair.b.memory + 128));
+}
+
 /* A key that is not the peer's. */
 static void wrong_key(void)
 {
@@ -545,6 +578,6 @@ MAIN(
 	{ "negative_count_third", negative_count_third }, { "negative_receives", negative_receives },
 	{ "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
 	{ "no_room_for_the_bad", no_room_for_the_bad }, { "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed }, { "signaled", signaled },
-	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "wrong_key", wrong_key },
+	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "atomics_of_other_lengths", atomics_of_other_lengths }, { "wrong_key", wrong_key },
 	{ "datagram", datagram }, { "shared_queue", shared_queue }, { "poll_nothing", poll_nothing },
 )

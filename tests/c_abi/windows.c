@@ -163,4 +163,39 @@ static void refused(void)
 	say_status("free", ibv_dealloc_mw(mw));
 }
 
-MAIN({ "type_1", type_1 }, { "type_2", type_2 }, { "by_functions", by_functions }, { "refused", refused })
+/* Binds to a region, and tells whether the queue pair goes on. */
+static void try_region(const char *what, struct windowed *made, struct ibv_mr *mr, uint64_t address)
+{
+	struct ibv_mw_bind bind = { .wr_id = 7, .bind_info = { mr, address, 4096, IBV_ACCESS_REMOTE_WRITE } };
+	struct ibv_mw *mw;
+	uint32_t key;
+
+	NEED(mw = ibv_alloc_mw(made->pair.b.pd, IBV_MW_TYPE_1));
+	key = mw->rkey;
+	say_status(what, ibv_bind_mw(made->pair.b.qp, mw, &bind));
+	say("same key", "%d", mw->rkey == key);
+	say_status("free", ibv_dealloc_mw(mw));
+	write_through("then", &made->pair, made->pair.b.mr->rkey, 'a');
+}
+
+/* Regions that are not known by addresses: soft-RoCE has none. */
+static void without_address(void)
+{
+	struct windowed made = make_windowed(false);
+	struct ibv_alloc_dm_attr attr = { .length = 4096 };
+	unsigned int access = ALL_ACCESS | IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED;
+	struct ibv_dm *dm;
+	struct ibv_mr *mr;
+
+	if (is_soft())
+		return;
+	NEED(mr = ibv_alloc_null_mr(made.pair.b.pd));
+	try_region("null", &made, mr, 0);
+	if ((mr = say_object("from zero", ibv_reg_mr(made.pair.b.pd, made.pair.b.memory, 8192, access))))
+		try_region("from zero", &made, mr, 0);
+	NEED(dm = ibv_alloc_dm(context, &attr));
+	if ((mr = say_object("of the device", ibv_reg_dm_mr(made.pair.b.pd, dm, 0, 4096, ALL_ACCESS | IBV_ACCESS_ZERO_BASED))))
+		try_region("of the device", &made, mr, 0);
+}
+
+MAIN({ "type_1", type_1 }, { "type_2", type_2 }, { "by_functions", by_functions }, { "refused", refused }, { "without_address", without_address })

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 
-use crate::command::CommandFd;
+use crate::command::{CommandFd, Mapped};
 use crate::error::{Error, Result, Subject, Verb};
 
 /// A mapping, unmapped when dropped.
@@ -15,6 +15,7 @@ use crate::error::{Error, Result, Subject, Verb};
 pub(crate) struct Map {
     base: NonNull<u8>,
     length: usize,
+    mapped: Mapped,
 }
 
 // SAFETY: the mapping is owned, and it is as good in one thread as in another.
@@ -65,7 +66,12 @@ impl Map {
         let base = base.map_err(|errno| Error::os(verb, subject(), errno))?;
         let base = NonNull::new(base.cast::<u8>())
             .ok_or_else(|| malformed(format_args!("mapped at address 0")))?;
-        Ok(Self { base, length })
+        let mapped = fd.mapped(base, length);
+        Ok(Self {
+            base,
+            length,
+            mapped,
+        })
     }
 
     /// Memory of this process that plays a device's.
@@ -78,7 +84,11 @@ impl Map {
             rustix::mm::mmap_anonymous(ptr::null_mut(), length, access, MapFlags::PRIVATE)
         };
         let base = NonNull::new(base.unwrap().cast()).unwrap();
-        Self { base, length }
+        Self {
+            base,
+            length,
+            mapped: Mapped::default(),
+        }
     }
 
     /// The first byte.
@@ -94,6 +104,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        self.mapped.end();
         // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was
         // not mapped; there is nobody to tell.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };

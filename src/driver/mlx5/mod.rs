@@ -107,6 +107,7 @@ impl contract::Driver for Device {
         long_request: Errno::NOMEM,
         early_sends: true,
         poll_attributes: true,
+        atomics_of_any_length: true,
         ..contract::Refusals::DEFAULT
     };
 

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::mem;
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -18,6 +18,7 @@ use uverbs_uapi::rxe::{Mminfo, QueueBuf};
 
 use super::ring::{Indices, Producer};
 use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
+use crate::command::{CommandFd, Mapped};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::{LocalKey, Progress};
 
@@ -44,6 +45,7 @@ pub(super) struct RingMap {
     length: usize,
     /// The user's addresses under it, if any. Few have them, so that the others are small to hand on.
     place: Option<Box<Grant>>,
+    mapped: Mapped,
 }
 
 // SAFETY: the mapping is owned, and it is as good in one thread as in another.
@@ -57,7 +59,7 @@ impl RingMap {
     /// Maps the ring that `info` describes, at the place that `buffers` provides, if there are any.
     #[inline]
     pub(super) fn new(
-        fd: BorrowedFd<'_>,
+        fd: &CommandFd,
         info: Mminfo,
         kind: Kind,
         buffers: Option<&Buffers>,
@@ -74,7 +76,7 @@ impl RingMap {
                 length,
                 PROTECTION,
                 MapFlags::SHARED,
-                fd,
+                fd.as_fd(),
                 info.offset,
             )
         };
@@ -86,6 +88,7 @@ impl RingMap {
             base,
             length,
             place: None,
+            mapped: fd.mapped(base, length),
         };
         map.placed(place, kind)
     }
@@ -93,7 +96,7 @@ impl RingMap {
     /// Maps the ring that `info` describes into room that was made for it. Where the kernel has made a ring
     /// of another size, as by [`RingMap::new`].
     pub(super) fn in_room(
-        fd: BorrowedFd<'_>,
+        fd: &CommandFd,
         info: Mminfo,
         kind: Kind,
         room: Room,
@@ -116,7 +119,7 @@ impl RingMap {
                 length,
                 PROTECTION,
                 flags,
-                fd,
+                fd.as_fd(),
                 info.offset,
             )
         };
@@ -125,6 +128,7 @@ impl RingMap {
             base,
             length,
             place: None,
+            mapped: fd.mapped(base, length),
         };
         map.placed(place, kind)
     }
@@ -156,6 +160,7 @@ impl RingMap {
         match moved {
             Ok(_) => {
                 self.base = to;
+                self.mapped.moved(to);
                 self.place = Some(place);
                 Ok(self)
             }
@@ -309,6 +314,7 @@ fn over(kind: Kind, errno: Errno) -> Error {
 
 impl Drop for RingMap {
     fn drop(&mut self) {
+        self.mapped.end();
         let address = self.base.as_ptr().cast();
         let Some(place) = self.place.take() else {
             // SAFETY: the mapping is ours and nobody uses it any more: rings point into it and go first. If
@@ -394,6 +400,7 @@ mod tests {
             base,
             length,
             place: None,
+            mapped: Mapped::default(),
         }
     }
 

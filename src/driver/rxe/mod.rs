@@ -21,7 +21,6 @@ mod watch;
 
 use std::iter;
 use std::ops::RangeInclusive;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use uverbs_uapi::enums::{self, QpType};
@@ -243,7 +242,7 @@ fn producer(
     kind: Kind,
     buffers: Option<&Buffers>,
 ) -> Result<(Producer, RingMap)> {
-    let map = RingMap::new(fd.as_fd(), info, kind, buffers)?;
+    let map = RingMap::new(fd, info, kind, buffers)?;
     producer_in(map, element, kind)
 }
 
@@ -273,7 +272,7 @@ fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Resu
     })?;
     let CreateCqReply { handle, driver, .. } = reply;
     let mapped = map_cq(Verb::CreateCq, &driver, is_roomy, |info| {
-        RingMap::new(fd.as_fd(), info, COMPLETION, parts.buffers)
+        RingMap::new(fd, info, COMPLETION, parts.buffers)
     });
     let (ring, capacity, map) = mapped.inspect_err(|_| fd.abandon(handle))?;
     Ok((handle, Cq::new(ring, capacity, Some(map))))
@@ -339,7 +338,7 @@ fn resize_cq(
         Ok((fd.execute(&command)?, room))
     })?;
     let (ring, capacity, map) = map_cq(Verb::ResizeCq, &reply, is_roomy, |info| {
-        RingMap::in_room(fd.as_fd(), info, COMPLETION, room, parts.buffers)
+        RingMap::in_room(fd, info, COMPLETION, room, parts.buffers)
     })?;
     cq.replace(ring, capacity, Some(map));
     Ok(())
@@ -402,7 +401,7 @@ fn resize_srq(
         Ok(unsafe { (&raw const *info).read_volatile() })
     };
     queue.replace(resize, |info, old| {
-        let map = RingMap::in_room(fd.as_fd(), info, SRQ, room, buffers)?;
+        let map = RingMap::in_room(fd, info, SRQ, room, buffers)?;
         let (ring, map) = producer_in(map, size_of::<abi::RecvWqe>(), SRQ)?;
         let maps = alone(map);
         let view = RingView::new(&ring, Some(&maps));

@@ -23,7 +23,7 @@ pub(crate) mod transport;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::types::QpCap;
@@ -46,7 +46,9 @@ pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 use self::attr::Change;
 use self::connect::{Local, Steps};
 use self::kernel::KernelQp;
-use crate::command::{DriverData, DriverReply, ModifyQp, QpSpec, QueryQp, WrittenModifyQp};
+use crate::command::{
+    DriverData, DriverReply, ModifyQp, QpSpec, QueryQp, Quiet, WrittenModifyQp, quiet,
+};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::{DomainRef, DomainState, ThreadDomain};
@@ -479,8 +481,12 @@ pub(crate) struct QpShared {
 }
 
 impl QpShared {
-    fn kernel(&self) -> RwLockReadGuard<'_, KernelQp> {
-        self.kernel.read().unwrap_or_else(PoisonError::into_inner)
+    fn kernel(&self) -> Quiet<RwLockReadGuard<'_, KernelQp>> {
+        quiet(|| self.kernel.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn kernel_alone(&self) -> Quiet<RwLockWriteGuard<'_, KernelQp>> {
+        quiet(|| self.kernel.write().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn handle(&self) -> QpHandle {
@@ -620,7 +626,7 @@ impl QpShared {
         recv: Option<&mut RecvQueue>,
     ) -> Result<()> {
         // For all of it: who fails the queue pair from another thread does so before or behind.
-        let mut kernel = self.kernel.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kernel = self.kernel_alone();
         let command = attr.command(kernel.handle(), DriverData::default());
         let from = self.check(&kernel, &command.base)?;
         let reset = ResetQp {
@@ -940,8 +946,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
                 "a half of it is elsewhere",
             ));
         }
-        let mut kernel = (shared.kernel.write()).unwrap_or_else(PoisonError::into_inner);
-        kernel.destroy()
+        shared.kernel_alone().destroy()
     }
 }
 
@@ -1096,6 +1101,31 @@ mod tests {
     fn a_drop_that_the_kernel_refuses_resets() {
         assert_eq!(dropping(false), ["destroy_qp"]);
         assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
+    }
+
+    /// Would catch a subscriber that is told of a command under the queue pair's lock: one that asks for the
+    /// queue pair would wait for good.
+    #[test]
+    fn a_subscriber_may_ask_for_the_queue_pair() {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let qp = Arc::new(shared(&context, QpType::UD));
+        let (asked, told) = (Arc::clone(&qp), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&told);
+        let listener = Listener("uverbs::command", move |_| {
+            assert!(asked.kernel.try_write().is_ok());
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        tracing::subscriber::with_default(listener, || {
+            let error = QpAttr {
+                state: Some(QpState::ERR),
+                ..QpAttr::default()
+            };
+            qp.modify(&error).unwrap();
+            assert_eq!(told.load(Ordering::Relaxed), 1);
+            qp.kernel_alone().destroy().unwrap();
+            assert_eq!(told.load(Ordering::Relaxed), 2);
+        });
     }
 
     /// Would catch regions that go under a queue pair which may live on: nobody knows, for who was told of

@@ -8,6 +8,7 @@ mod demo;
 mod fetch;
 mod linked;
 mod options;
+mod package;
 mod run;
 mod shell;
 mod soak;
@@ -46,6 +47,7 @@ enum Command {
     Test(test::Test),
     Bench(bench::Bench),
     CAbi(c_abi::CAbi),
+    Package(package::Package),
     Clients(clients::Clients),
     Fetch(fetch::Fetch),
     Run(run::Run),
@@ -69,6 +71,7 @@ pub(crate) fn main() -> Result<ExitCode> {
         Command::Test(test) => test.run(),
         Command::Bench(bench) => bench.run(),
         Command::CAbi(c_abi) => c_abi.run(),
+        Command::Package(package) => package.run(),
         Command::Clients(clients) => clients.run(),
         Command::Fetch(fetch) => fetch.run(),
         Command::Run(run) => run.run(),

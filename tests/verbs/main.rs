@@ -15,6 +15,7 @@ mod limits;
 mod mr;
 mod mw;
 mod native_mr;
+mod perf;
 mod qp;
 mod refusal;
 mod resource;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         mr::tests(),
         mw::tests(),
         native_mr::tests(),
+        perf::tests(),
         qp::tests(),
         refusal::tests(),
         resource::tests(),

@@ -1,4 +1,4 @@
-//! The command line `uverbs`: what devices there are, what they can do, and a ping-pong between two hosts.
+//! The command line `uverbs`: what devices there are, what they can do, and how fast they are.
 //!
 //! Each subcommand is a module with its options and a `run`. What they share is here and in [`failure`] (exit
 //! codes), [`output`] (text and JSON) and [`trace`]. Everything about devices uses the library's public
@@ -14,6 +14,7 @@ mod gids;
 mod info;
 mod number;
 mod output;
+mod perf;
 mod pingpong;
 mod resource;
 mod rping;
@@ -38,6 +39,8 @@ Examples:
   uverbs resource qp -d rxe0           the queue pairs of all processes
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
+  uverbs perf serve                    be the peer of measurements, and on the other host:
+  uverbs perf bandwidth write 10.9.0.1 how much goes through
   uverbs rping -c -a 10.9.0.1 -C 5 -v  ping an rping server, connected by address
   uverbs exec -- ibv_devinfo           run a libibverbs program on this project's library
   uverbs --trace info rxe0             show each command that goes to the kernel
@@ -63,6 +66,7 @@ enum Command {
     Info(info::Options),
     Gids(gids::Options),
     Resource(resource::Options),
+    Perf(perf::Options),
     Pingpong(pingpong::Options),
     Rping(rping::Options),
     Cm(cm::Options),
@@ -77,6 +81,7 @@ fn run(command: Command) -> Result<()> {
         Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
         Command::Resource(options) => resource::run(&options),
+        Command::Perf(options) => perf::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Rping(options) => rping::run(&options),
         Command::Cm(options) => cm::run(&options),

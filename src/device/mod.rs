@@ -35,8 +35,8 @@ pub(crate) use manager::Manager;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
 pub use resource::{
-    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
-    ResourceOwner, Resources, SrqResource,
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpCounters, QpResource,
+    ResourceCount, ResourceOwner, Resources, SrqResource,
 };
 #[cfg(feature = "topology")]
 pub use topology::{

@@ -20,6 +20,7 @@ mod qp;
 mod refusal;
 mod resource;
 mod srq;
+mod statistic;
 mod topology;
 mod ways;
 
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         refusal::tests(),
         resource::tests(),
         srq::tests(),
+        statistic::tests(),
         topology::tests(),
         ways::tests(),
     ])

@@ -10,6 +10,7 @@ mod devices;
 mod doctor;
 mod exec;
 mod failure;
+mod files;
 mod gids;
 mod info;
 mod number;
@@ -19,6 +20,7 @@ mod pingpong;
 mod resource;
 mod rping;
 mod select;
+mod statistic;
 mod trace;
 mod tree;
 
@@ -37,6 +39,7 @@ Examples:
   uverbs info rxe0 -v                  all properties of rxe0
   uverbs gids rxe0 --json              the GID table, for a program
   uverbs resource qp -d rxe0           the queue pairs of all processes
+  uverbs statistic -w                  what ports count, once a second
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
   uverbs perf serve                    be the peer of measurements, and on the other host:
@@ -66,6 +69,7 @@ enum Command {
     Info(info::Options),
     Gids(gids::Options),
     Resource(resource::Options),
+    Statistic(statistic::Options),
     Perf(perf::Options),
     Pingpong(pingpong::Options),
     Rping(rping::Options),
@@ -81,6 +85,7 @@ fn run(command: Command) -> Result<()> {
         Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
         Command::Resource(options) => resource::run(&options),
+        Command::Statistic(options) => statistic::run(&options),
         Command::Perf(options) => perf::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Rping(options) => rping::run(&options),

@@ -19,8 +19,8 @@ use super::failure::{Failure, Malformed};
 use super::info::Info;
 use super::port::Port;
 use super::resource::{
-    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
-    SrqResource,
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpCounters, QpResource,
+    ResourceCount, SrqResource,
 };
 use crate::error::Errno;
 
@@ -139,6 +139,15 @@ impl<C: Channel> Netlink<C> {
 
     pub(super) fn cm_ids(&mut self, index: u32) -> Result<Vec<CmIdResource>, Failure> {
         self.objects(index, cmd::RES_CM_ID_GET, resources::cm_ids)
+    }
+
+    /// The sets of counters that are bound to queue pairs.
+    pub(super) fn qp_counters(&mut self, index: u32) -> Result<Vec<QpCounters>, Failure> {
+        let request = Request::new(message_type(client::NLDEV, cmd::STAT_GET), NLM_F_DUMP)
+            .with_u32(attr::DEV_INDEX, index)
+            .with_u32(attr::STAT_RES, attr::RES_QP.into());
+        let answers = self.0.ask(request, resources::qp_counters)?;
+        Ok(answers.into_iter().flatten().collect())
     }
 }
 

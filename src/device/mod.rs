@@ -11,6 +11,7 @@ mod discovery;
 mod driver;
 mod failure;
 mod info;
+mod link;
 #[cfg(feature = "cm")]
 mod manager;
 pub(crate) mod netlink;
@@ -30,6 +31,7 @@ pub use bandwidth::Bandwidth;
 pub use discovery::Discovery;
 pub(crate) use driver::DriverClue;
 pub use driver::DriverId;
+pub use link::add_link;
 #[cfg(feature = "cm")]
 pub(crate) use manager::Manager;
 pub use node_type::NodeType;

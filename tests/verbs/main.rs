@@ -12,6 +12,7 @@ mod ece;
 mod events;
 mod lacking;
 mod limits;
+mod link;
 mod mr;
 mod mw;
 mod native_mr;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         events::tests(),
         lacking::tests(),
         limits::tests(),
+        link::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),

@@ -13,6 +13,8 @@ mod failure;
 mod files;
 mod gids;
 mod info;
+mod link;
+mod man;
 mod number;
 mod output;
 mod perf;
@@ -52,7 +54,7 @@ Examples:
 
 /// RDMA devices and connections, without libibverbs.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
+#[command(name = "uverbs", version, propagate_version = true, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
 struct Cli {
     /// Show on standard error each command that the library sends to the kernel
     #[arg(long, global = true, display_order = 100)]
@@ -69,6 +71,7 @@ enum Command {
     Info(info::Options),
     Gids(gids::Options),
     Resource(resource::Options),
+    Link(link::Options),
     Statistic(statistic::Options),
     Perf(perf::Options),
     Pingpong(pingpong::Options),
@@ -76,6 +79,7 @@ enum Command {
     Cm(cm::Options),
     Exec(exec::Options),
     Completions(completions::Options),
+    Man(man::Options),
 }
 
 fn run(command: Command) -> Result<()> {
@@ -84,6 +88,7 @@ fn run(command: Command) -> Result<()> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
+        Command::Link(options) => link::run(&options),
         Command::Resource(options) => resource::run(&options),
         Command::Statistic(options) => statistic::run(&options),
         Command::Perf(options) => perf::run(&options),
@@ -92,6 +97,7 @@ fn run(command: Command) -> Result<()> {
         Command::Cm(options) => cm::run(&options),
         Command::Exec(options) => exec::run(&options),
         Command::Completions(options) => completions::run(&options),
+        Command::Man(options) => man::run(&options),
     }
 }
 

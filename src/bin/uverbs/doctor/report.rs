@@ -46,6 +46,7 @@ pub(super) fn print(files: &Files) -> Result<()> {
         let device = Some(device.name().to_owned());
         gids::run(&gids::Options {
             device: device.clone(),
+            port: None,
             json: false,
         })?;
         info::run(&info::Options {

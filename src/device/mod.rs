@@ -11,6 +11,7 @@ mod discovery;
 mod driver;
 mod failure;
 mod info;
+mod link;
 #[cfg(feature = "cm")]
 mod manager;
 pub(crate) mod netlink;
@@ -30,13 +31,14 @@ pub use bandwidth::Bandwidth;
 pub use discovery::Discovery;
 pub(crate) use driver::DriverClue;
 pub use driver::DriverId;
+pub use link::add_link;
 #[cfg(feature = "cm")]
 pub(crate) use manager::Manager;
 pub use node_type::NodeType;
 pub use port::{Netdev, PhysicalState, Port, PortState};
 pub use resource::{
-    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
-    ResourceOwner, Resources, SrqResource,
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpCounters, QpResource,
+    ResourceCount, ResourceOwner, Resources, SrqResource,
 };
 #[cfg(feature = "topology")]
 pub use topology::{

@@ -181,6 +181,22 @@ pub struct CmIdResource {
     pub owner: ResourceOwner,
 }
 
+/// A set of counters that is bound to queue pairs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct QpCounters {
+    /// The port, counted from 1.
+    pub port: u32,
+    /// The kernel's number of the set on the port.
+    pub id: u32,
+    /// The queue pairs, by their numbers on the wire.
+    pub qps: Vec<u32>,
+    /// The counters: what the driver calls them, and their values.
+    pub counters: Vec<(String, u64)>,
+    /// Whose queue pairs they are, as far as the set is one of a process.
+    pub owner: ResourceOwner,
+}
+
 /// The objects on a device, whoever created them. Each call asks the kernel again.
 #[derive(Clone, Debug)]
 pub struct Resources {
@@ -254,6 +270,13 @@ impl Resources {
     /// The identifiers of the connection manager.
     pub fn cm_ids(&self) -> Result<Vec<CmIdResource>> {
         self.ask(Netlink::cm_ids)
+    }
+
+    /// The counters that are bound to queue pairs, as `rdma statistic qp show` shows them. soft-RoCE has
+    /// none, which is `EOPNOTSUPP` or an empty list; with other drivers an administrator binds them
+    /// (`rdma-statistic(8)`).
+    pub fn qp_counters(&self) -> Result<Vec<QpCounters>> {
+        self.ask(Netlink::qp_counters)
     }
 
     fn ask<T>(&self, question: impl FnOnce(&mut Netlink, u32) -> Result<T, Failure>) -> Result<T> {

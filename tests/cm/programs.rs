@@ -50,6 +50,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     };
     vec![
         test_without_leaks("programs::pingpong_by_address", pingpong),
+        test_without_leaks("programs::perf_by_address", perf_by_address),
         test_without_leaks("programs::commands_as_librdmacm", commands_as_librdmacm),
         test_without_leaks(
             "programs::the_doctor_finds_the_way",
@@ -91,6 +92,34 @@ pub(crate) fn tests() -> Vec<Trial> {
             UCMATOSE,
         ),
     ]
+}
+
+/// Catches a connection of several that is not made, and bytes that are not those that were sent.
+fn perf_by_address() -> Result {
+    let server = own_address().ip().to_string();
+    for (transport, words) in [("rc", "bandwidth write-imm"), ("uc", "latency send")] {
+        let mut serve = Command::new(uverbs()?);
+        serve.args(["perf", "serve", "--once", "-p", "18620"]);
+        let mut client = Command::new(uverbs()?);
+        client.arg("perf").args(words.split(' ')).arg(&server);
+        client.args([
+            "--cm", "-t", transport, "-p", "18620", "-c", "-n", "20", "-r", "2",
+        ]);
+        client.args([
+            "--threads",
+            "2",
+            "-q",
+            "2",
+            "-s",
+            "512",
+            "--connect-timeout",
+            "30",
+        ]);
+        let said = play(serve, client, || Ok(true))?;
+        let checked = said.client.contains("every byte as it was sent");
+        same(checked, true, &said.client)?;
+    }
+    Ok(())
 }
 
 /// Catches an answer that is taken for none, and a peer that is said to be there and is not.

@@ -12,13 +12,16 @@ mod ece;
 mod events;
 mod lacking;
 mod limits;
+mod link;
 mod mr;
 mod mw;
 mod native_mr;
+mod perf;
 mod qp;
 mod refusal;
 mod resource;
 mod srq;
+mod statistic;
 mod topology;
 mod ways;
 
@@ -38,13 +41,16 @@ fn main() -> ExitCode {
         events::tests(),
         lacking::tests(),
         limits::tests(),
+        link::tests(),
         mr::tests(),
         mw::tests(),
         native_mr::tests(),
+        perf::tests(),
         qp::tests(),
         refusal::tests(),
         resource::tests(),
         srq::tests(),
+        statistic::tests(),
         topology::tests(),
         ways::tests(),
     ])

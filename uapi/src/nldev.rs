@@ -1,6 +1,6 @@
 //! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the numbers that list devices, ports, their
-//! char devices and the objects on them. Not all of it: counters, namespaces and pools are left
-//! out.
+//! char devices, the objects on them and the counters of queue pairs. Not all of it: settings of
+//! counters, namespaces and pools are left out.
 
 /// Client of the netlink family: upper bits of a message type.
 pub mod client {
@@ -47,6 +47,8 @@ pub mod cmd {
         RES_PD_GET = 14;
         /// A char device.
         GET_CHARDEV = 15;
+        /// Counters of queue pairs, of ports or of memory regions.
+        STAT_GET = 17;
         /// Contexts.
         RES_CTX_GET = 22;
         /// SRQs.
@@ -191,6 +193,24 @@ pub mod attr {
         CHARDEV = 72 => "ATTR_CHARDEV";
         /// [`crate::enums::DriverId`] (`u64`).
         UVERBS_DRIVER_ID = 73 => "ATTR_UVERBS_DRIVER_ID";
+        /// How a counter is bound to queue pairs (`u32`).
+        STAT_MODE = 74 => "ATTR_STAT_MODE";
+        /// What is counted (`u32`): [`RES_QP`], for one.
+        STAT_RES = 75 => "ATTR_STAT_RES";
+        /// Counters (nested).
+        STAT_COUNTER = 77 => "ATTR_STAT_COUNTER";
+        /// A counter (nested).
+        STAT_COUNTER_ENTRY = 78 => "ATTR_STAT_COUNTER_ENTRY";
+        /// Identifier of a counter (`u32`).
+        STAT_COUNTER_ID = 79 => "ATTR_STAT_COUNTER_ID";
+        /// Values of a counter (nested).
+        STAT_HWCOUNTERS = 80 => "ATTR_STAT_HWCOUNTERS";
+        /// A value (nested).
+        STAT_HWCOUNTER_ENTRY = 81 => "ATTR_STAT_HWCOUNTER_ENTRY";
+        /// Name of a value (string).
+        STAT_HWCOUNTER_ENTRY_NAME = 82 => "ATTR_STAT_HWCOUNTER_ENTRY_NAME";
+        /// The value (`u64`).
+        STAT_HWCOUNTER_ENTRY_VALUE = 83 => "ATTR_STAT_HWCOUNTER_ENTRY_VALUE";
         /// Not 0: adaptive moderation of CQs (`u8`).
         DEV_DIM = 84 => "ATTR_DEV_DIM";
         /// Contexts (nested).

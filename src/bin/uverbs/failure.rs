@@ -36,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 /// Why a subcommand ends early.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     kind: Kind,
     message: String,
@@ -56,6 +56,11 @@ impl Failure {
             self.message = format!("{peer}: {}", self.message);
         }
         self
+    }
+
+    /// Whether it is of this kind.
+    pub(crate) fn is(&self, kind: Kind) -> bool {
+        self.kind == kind
     }
 
     #[cfg(test)]

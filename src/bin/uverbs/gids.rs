@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use uverbs::{Device, gid::GidEntry};
+use uverbs::{Context, Device, gid::GidEntry};
 
 use crate::failure::Result;
 use crate::output::{self, or_dash};
@@ -18,6 +18,11 @@ pub(crate) struct Options {
     /// The device; all by default
     pub(crate) device: Option<String>,
 
+    /// Show only this port
+    #[arg(short = 'i', long = "ib-port", value_name = "PORT",
+          value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) port: Option<u8>,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -26,20 +31,60 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut entries = Vec::new();
     for device in select::devices(options.device.as_deref())? {
-        let table = gids(&device)?.into_iter();
-        entries.extend(table.map(|entry| (device.name().to_owned(), entry)));
+        let wanted = |entry: &GidEntry| {
+            options
+                .port
+                .is_none_or(|port| entry.port == u32::from(port))
+        };
+        let gids = gids(&device)?.into_iter();
+        entries.extend(gids.filter(|gid| wanted(&gid.entry)));
     }
     if options.json {
         return output::json(&entries.iter().map(to_json).collect());
     }
-    let header = ["DEVICE", "PORT", "INDEX", "GID", "IPv4", "TYPE", "NETDEV"];
+    let header = [
+        "DEVICE", "PORT", "INDEX", "GID", "IPv4", "TYPE", "NETDEV", "DEFAULT",
+    ];
     output::table(header, entries.iter().map(row).collect())
 }
 
+/// An entry of a device's table.
+struct Gid {
+    device: String,
+    entry: GidEntry,
+    /// Whether connections take it if nobody chooses another; not known without opening the device.
+    is_default: Option<bool>,
+}
+
 /// A device's entries. Sysfs needs no permission and no driver of the library; opening needs no sysfs.
-fn gids(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
-    let opened = device.open().and_then(|context| context.gid_table());
-    opened.or_else(|error| by_sysfs(device).map_err(|_| error))
+fn gids(device: &Device) -> uverbs::Result<Vec<Gid>> {
+    let named = |entry, is_default| Gid {
+        device: device.name().to_owned(),
+        entry,
+        is_default,
+    };
+    let opened = device.open().and_then(|context| {
+        let table = context.gid_table()?.into_iter();
+        let told = table.map(|entry| {
+            let is_default = is_default(&context, &entry);
+            named(entry, Some(is_default))
+        });
+        Ok(told.collect())
+    });
+    opened.or_else(|error| match by_sysfs(device) {
+        Ok(entries) => Ok(entries
+            .into_iter()
+            .map(|entry| named(entry, None))
+            .collect()),
+        Err(_) => Err(error),
+    })
+}
+
+fn is_default(context: &Context, entry: &GidEntry) -> bool {
+    let port = u8::try_from(entry.port).unwrap_or_default();
+    // On InfiniBand none is.
+    let best = context.best_gid(port).ok().flatten();
+    best.is_some_and(|(index, _)| u32::from(index) == entry.index)
 }
 
 fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
@@ -61,26 +106,34 @@ fn netdev_name(index: u32) -> Option<String> {
     Some(name.unwrap_or_else(|_| format!("#{index}")))
 }
 
-fn row((device, entry): &(String, GidEntry)) -> [String; 7] {
+fn row(gid: &Gid) -> [String; 8] {
+    let entry = &gid.entry;
     [
-        device.clone(),
+        gid.device.clone(),
         entry.port.to_string(),
         entry.index.to_string(),
         entry.gid.to_string(),
         or_dash(entry.gid.as_ipv4()),
         entry.gid_type.to_string(),
         or_dash(netdev_name(entry.netdev_ifindex)),
+        match gid.is_default {
+            Some(true) => "*".into(),
+            Some(false) => String::new(),
+            None => "?".into(),
+        },
     ]
 }
 
-fn to_json((device, entry): &(String, GidEntry)) -> Value {
+fn to_json(gid: &Gid) -> Value {
+    let entry = &gid.entry;
     json!({
-        "device": device,
+        "device": gid.device,
         "port": entry.port,
         "index": entry.index,
         "gid": entry.gid.to_string(),
         "ipv4": entry.gid.as_ipv4().map(|address| address.to_string()),
         "type": entry.gid_type.to_string(),
         "netdev": netdev_name(entry.netdev_ifindex),
+        "default": gid.is_default,
     })
 }

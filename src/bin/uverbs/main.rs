@@ -1,4 +1,4 @@
-//! The command line `uverbs`: what devices there are, what they can do, and a ping-pong between two hosts.
+//! The command line `uverbs`: what devices there are, what they can do, and how fast they are.
 //!
 //! Each subcommand is a module with its options and a `run`. What they share is here and in [`failure`] (exit
 //! codes), [`output`] (text and JSON) and [`trace`]. Everything about devices uses the library's public
@@ -10,14 +10,19 @@ mod devices;
 mod doctor;
 mod exec;
 mod failure;
+mod files;
 mod gids;
 mod info;
+mod link;
+mod man;
 mod number;
 mod output;
+mod perf;
 mod pingpong;
 mod resource;
 mod rping;
 mod select;
+mod statistic;
 mod trace;
 mod tree;
 
@@ -36,8 +41,11 @@ Examples:
   uverbs info rxe0 -v                  all properties of rxe0
   uverbs gids rxe0 --json              the GID table, for a program
   uverbs resource qp -d rxe0           the queue pairs of all processes
+  uverbs statistic -w                  what ports count, once a second
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
   uverbs pingpong rc 10.9.0.1 -c       on the other host: exchange 1000 messages, checked
+  uverbs perf serve                    be the peer of measurements, and on the other host:
+  uverbs perf bandwidth write 10.9.0.1 how much goes through
   uverbs rping -c -a 10.9.0.1 -C 5 -v  ping an rping server, connected by address
   uverbs exec -- ibv_devinfo           run a libibverbs program on this project's library
   uverbs --trace info rxe0             show each command that goes to the kernel
@@ -46,7 +54,7 @@ Examples:
 
 /// RDMA devices and connections, without libibverbs.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
+#[command(name = "uverbs", version, propagate_version = true, after_help = EXAMPLES.to_owned() + failure::EXIT_CODES)]
 struct Cli {
     /// Show on standard error each command that the library sends to the kernel
     #[arg(long, global = true, display_order = 100)]
@@ -63,11 +71,15 @@ enum Command {
     Info(info::Options),
     Gids(gids::Options),
     Resource(resource::Options),
+    Link(link::Options),
+    Statistic(statistic::Options),
+    Perf(perf::Options),
     Pingpong(pingpong::Options),
     Rping(rping::Options),
     Cm(cm::Options),
     Exec(exec::Options),
     Completions(completions::Options),
+    Man(man::Options),
 }
 
 fn run(command: Command) -> Result<()> {
@@ -76,12 +88,16 @@ fn run(command: Command) -> Result<()> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
         Command::Gids(options) => gids::run(&options),
+        Command::Link(options) => link::run(&options),
         Command::Resource(options) => resource::run(&options),
+        Command::Statistic(options) => statistic::run(&options),
+        Command::Perf(options) => perf::run(&options),
         Command::Pingpong(options) => pingpong::run(&options),
         Command::Rping(options) => rping::run(&options),
         Command::Cm(options) => cm::run(&options),
         Command::Exec(options) => exec::run(&options),
         Command::Completions(options) => completions::run(&options),
+        Command::Man(options) => man::run(&options),
     }
 }
 

@@ -47,6 +47,7 @@ enum Kind {
     Qp,
     Srq,
     Ctx,
+    #[value(alias = "cm_id")]
     CmId,
 }
 

@@ -1,5 +1,6 @@
 //! Devices by the kernel's RDMA netlink: needs no file system, shows only what this network namespace may
-//! see, and says which driver a device belongs to. Not for events, and nothing is ever changed through it.
+//! see, and says which driver a device belongs to. Not for events. Devices of soft-RoCE are made and deleted
+//! through it; nothing else is changed.
 
 mod answers;
 mod conversation;
@@ -8,7 +9,9 @@ pub(crate) mod fuzz;
 mod message;
 mod resources;
 
-use netlink_packet_core::NLM_F_DUMP;
+use std::ffi::CStr;
+
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use uverbs_uapi::nldev::{attr, client, cmd, message_type};
 
 use conversation::{Channel, Conversation, Socket};
@@ -19,8 +22,8 @@ use super::failure::{Failure, Malformed};
 use super::info::Info;
 use super::port::Port;
 use super::resource::{
-    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
-    SrqResource,
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpCounters, QpResource,
+    ResourceCount, SrqResource,
 };
 use crate::error::Errno;
 
@@ -90,6 +93,30 @@ impl<C: Channel> Netlink<C> {
     }
 }
 
+/// Devices on network devices, which only administrators may make and delete.
+impl<C: Channel> Netlink<C> {
+    /// Makes a device of a kind, such as "rxe", whose module the kernel loads.
+    pub(super) fn add_link(
+        &mut self,
+        name: &CStr,
+        kind: &CStr,
+        netdev: &CStr,
+    ) -> Result<(), Failure> {
+        let request = Request::new(message_type(client::NLDEV, cmd::NEWLINK), NLM_F_ACK)
+            .with_text(attr::DEV_NAME, name)
+            .with_text(attr::LINK_TYPE, kind)
+            .with_text(attr::NDEV_NAME, netdev);
+        self.0.ask(request, |_| Ok(())).map(drop)
+    }
+
+    /// Deletes the device with this index.
+    pub(super) fn delete_link(&mut self, index: u32) -> Result<(), Failure> {
+        let request = Request::new(message_type(client::NLDEV, cmd::DELLINK), NLM_F_ACK)
+            .with_u32(attr::DEV_INDEX, index);
+        self.0.ask(request, |_| Ok(())).map(drop)
+    }
+}
+
 /// The objects of all processes and of the kernel on the device with this index.
 impl<C: Channel> Netlink<C> {
     /// How many there are of each kind.
@@ -139,6 +166,15 @@ impl<C: Channel> Netlink<C> {
 
     pub(super) fn cm_ids(&mut self, index: u32) -> Result<Vec<CmIdResource>, Failure> {
         self.objects(index, cmd::RES_CM_ID_GET, resources::cm_ids)
+    }
+
+    /// The sets of counters that are bound to queue pairs.
+    pub(super) fn qp_counters(&mut self, index: u32) -> Result<Vec<QpCounters>, Failure> {
+        let request = Request::new(message_type(client::NLDEV, cmd::STAT_GET), NLM_F_DUMP)
+            .with_u32(attr::DEV_INDEX, index)
+            .with_u32(attr::STAT_RES, attr::RES_QP.into());
+        let answers = self.0.ask(request, resources::qp_counters)?;
+        Ok(answers.into_iter().flatten().collect())
     }
 }
 

@@ -13,8 +13,8 @@ use super::answers::Field;
 use super::message::{Attribute, attributes};
 use crate::device::failure::Malformed;
 use crate::device::resource::{
-    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpResource, ResourceCount,
-    ResourceOwner, SrqResource,
+    CmIdResource, ContextResource, CqResource, MrResource, PdResource, QpCounters, QpResource,
+    ResourceCount, ResourceOwner, SrqResource,
 };
 
 /// The entries of the tables of one kind in an answer.
@@ -369,4 +369,65 @@ fn address(attribute: Attribute<'_>, what: &str) -> Result<Option<SocketAddr>, M
         _ => return Ok(None),
     };
     Ok(Some(SocketAddr::new(ip, port)))
+}
+
+/// The sets of counters of queue pairs, out of the answers to `RDMA_NLDEV_CMD_STAT_GET`.
+pub(super) fn qp_counters(payload: &[u8]) -> Result<Vec<QpCounters>, Malformed> {
+    let names = (attr::STAT_COUNTER, attr::STAT_COUNTER_ENTRY);
+    table(payload, names, |entry| {
+        let mut port = Field::new("port of a counter");
+        let mut id = Field::new("number of a counter");
+        let mut owner = Owner::new();
+        let (mut qps, mut counters) = (Vec::new(), Vec::new());
+        for attribute in entry.nested() {
+            let it = attribute?;
+            match it.kind {
+                attr::PORT_INDEX => port.set(|what| it.u32(what))?,
+                attr::STAT_COUNTER_ID => id.set(|what| it.u32(what))?,
+                attr::RES_QP => qps.extend(counted_qps(it)?),
+                attr::STAT_HWCOUNTERS => counters.extend(values(it)?),
+                _ => owner.take(it)?,
+            }
+        }
+        Ok(QpCounters {
+            port: port.required()?,
+            id: id.required()?,
+            qps,
+            counters,
+            owner: owner.told(),
+        })
+    })
+}
+
+/// The numbers of the queue pairs that a counter is bound to.
+fn counted_qps(table: Attribute<'_>) -> Result<Vec<u32>, Malformed> {
+    let mut numbers = Vec::new();
+    for entry in table.nested() {
+        for attribute in entry?.nested() {
+            let it = attribute?;
+            if it.kind == attr::RES_LQPN {
+                numbers.push(it.u32("number of a queue pair")?);
+            }
+        }
+    }
+    Ok(numbers)
+}
+
+/// The values of a counter, with their names.
+fn values(table: Attribute<'_>) -> Result<Vec<(String, u64)>, Malformed> {
+    let mut values = Vec::new();
+    for entry in table.nested() {
+        let mut name = Field::new("name of a value");
+        let mut value = Field::new("value of a counter");
+        for attribute in entry?.nested() {
+            let it = attribute?;
+            match it.kind {
+                attr::STAT_HWCOUNTER_ENTRY_NAME => name.set(|what| it.text(what))?,
+                attr::STAT_HWCOUNTER_ENTRY_VALUE => value.set(|what| it.u64(what))?,
+                _ => {}
+            }
+        }
+        values.push((name.required()?.to_owned(), value.required()?));
+    }
+    Ok(values)
 }

@@ -178,6 +178,10 @@ verbs! {
     DevxQpModify = "devx_qp_modify",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",
+    /// Makes a device on a network device.
+    AddLink = "add_link",
+    /// Deletes a device that was made on a network device.
+    DeleteLink = "delete_link",
     /// Allocates a page of the device's registers.
     AllocUar = "alloc_uar",
     /// Maps a ring or a register page of the device.

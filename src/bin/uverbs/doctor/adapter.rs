@@ -6,9 +6,9 @@ use uverbs::gid::GidType;
 use uverbs::query::{LinkLayer, PortAttr};
 use uverbs::{Access, Cause, Context, Device, Error};
 
-use super::files::Files;
 use super::{Check, Finding};
 use crate::failure::Result;
+use crate::files::Files;
 use crate::select;
 
 pub(super) fn findings(files: &Files, name: Option<&str>) -> Result<Vec<Finding>> {

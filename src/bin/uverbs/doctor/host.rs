@@ -4,8 +4,8 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::files::Files;
 use super::{Check, Finding};
+use crate::files::Files;
 
 pub(super) fn findings(files: &Files) -> Vec<Finding> {
     let limit = getrlimit(Resource::Memlock);

@@ -2,10 +2,9 @@
 //!
 //! A check looks at one thing and says what it found, with a verdict and, unless all is well, a remedy. What
 //! belongs to the host is in [`host`], to a device and its ports in [`adapter`], the way to a peer in
-//! [`peer`]. Files are read below a root, which tests put elsewhere ([`files`]).
+//! [`peer`]. Files are read below a root, which tests put elsewhere ([`Files`]).
 
 mod adapter;
-mod files;
 mod host;
 mod peer;
 mod report;
@@ -17,8 +16,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Kind, Result};
+use crate::files::Files;
 use crate::output;
-use files::Files;
 
 /// Find out why RDMA does not work here, and what will get in the way later.
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! All that a report of a fault should have.
 
-use super::files::Files;
 use crate::failure::Result;
+use crate::files::Files;
 use crate::{devices, gids, info, output};
 
 pub(super) fn print(files: &Files) -> Result<()> {
@@ -46,6 +46,7 @@ pub(super) fn print(files: &Files) -> Result<()> {
         let device = Some(device.name().to_owned());
         gids::run(&gids::Options {
             device: device.clone(),
+            port: None,
             json: false,
         })?;
         info::run(&info::Options {

@@ -13,7 +13,7 @@ use crate::failure::{Failure, Kind, Result};
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens on all addresses, IPv6 and IPv4, or only IPv4 if the system has no IPv6.
-pub(super) fn listen_on(port: u16) -> Result<TcpListener> {
+pub(crate) fn listen_on(port: u16) -> Result<TcpListener> {
     let listener = match listen_on_both(port) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) => TcpListener::bind(("0.0.0.0", port)),
         result => result.map_err(io::Error::from),
@@ -45,7 +45,7 @@ fn listen_on_both(port: u16) -> Result<TcpListener, Errno> {
 }
 
 /// Waits for a client.
-pub(super) fn accept(listener: &TcpListener) -> Result<TcpStream> {
+pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     let accepted = listener.accept();
     accepted.map(|(stream, _)| stream).map_err(|error| {
         Failure::new(
@@ -56,7 +56,7 @@ pub(super) fn accept(listener: &TcpListener) -> Result<TcpStream> {
 }
 
 /// Connects to the server, and tries again for some time while it does not listen yet.
-pub(super) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream> {
+pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream> {
     let addresses = resolve(host, port)?;
     let deadline = Instant::now() + patience;
     loop {

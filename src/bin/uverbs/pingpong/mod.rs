@@ -15,7 +15,7 @@ mod by_address;
 mod exchange;
 mod game;
 mod link;
-mod meet;
+pub(crate) mod meet;
 mod options;
 mod payload;
 mod progress;

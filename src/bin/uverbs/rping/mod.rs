@@ -43,7 +43,7 @@ Examples:
 
 /// Ping over a connection by address (rdma_cm), compatible with rdma-core's rping.
 #[derive(Debug, Args)]
-#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES, disable_version_flag = true)]
 #[group(skip)]
 pub(crate) struct Options {
     /// Wait for a client
@@ -90,6 +90,11 @@ pub(crate) struct Options {
     /// Seconds without an answer after which the run fails
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
     timeout: Duration,
+
+    // The letter is rping's own here.
+    /// Print version
+    #[arg(long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {

@@ -41,6 +41,7 @@ proptest! {
         let _ = resources::qps(&of(attr::RES_QP, attr::RES_QP_ENTRY));
         let _ = resources::srqs(&of(attr::RES_SRQ, attr::RES_SRQ_ENTRY));
         let _ = resources::contexts(&of(attr::RES_CTX, attr::RES_CTX_ENTRY));
+        let _ = resources::qp_counters(&of(attr::STAT_COUNTER, attr::STAT_COUNTER_ENTRY));
         let _ = resources::cm_ids(&of(attr::RES_CM_ID, attr::RES_CM_ID_ENTRY));
     }
 

@@ -98,3 +98,41 @@ fn a_connection_has_addresses_of_either_family_or_none() {
     assert_eq!(of(&address(27, &[1; 16], 8)).unwrap().source, None);
     assert!(of(&address(10, &[], 8)[..20]).is_err());
 }
+
+/// As `fill_stat_counter_qps` and `fill_stat_counter_hwcounters` of the kernel write it.
+#[test]
+fn a_set_of_counters_has_its_queue_pairs_and_values() {
+    let qp = |number_: u32| attribute(attr::RES_QP_ENTRY, &number(attr::RES_LQPN, number_));
+    let value = |name: &str, value: u64| {
+        let name = attribute(
+            attr::STAT_HWCOUNTER_ENTRY_NAME,
+            format!("{name}\0").as_bytes(),
+        );
+        let value = attribute(attr::STAT_HWCOUNTER_ENTRY_VALUE, &value.to_ne_bytes());
+        attribute(attr::STAT_HWCOUNTER_ENTRY, &[name, value].concat())
+    };
+    let values = [
+        value("rx_write_requests", 7),
+        value("out_of_buffer", u64::MAX),
+    ];
+    let entry = [
+        number(attr::PORT_INDEX, 1),
+        number(attr::STAT_COUNTER_ID, 4),
+        number(attr::STAT_MODE, 1),
+        number(attr::RES_PID, 77),
+        attribute(attr::RES_QP, &[qp(17), qp(19)].concat()),
+        attribute(attr::STAT_HWCOUNTERS, &values.concat()),
+    ];
+    let payload = table(
+        attr::STAT_COUNTER,
+        attr::STAT_COUNTER_ENTRY,
+        &[entry.concat()],
+    );
+    let found = resources::qp_counters(&payload).unwrap();
+    assert_eq!((found.len(), found[0].port, found[0].id), (1, 1, 4));
+    assert_eq!(found[0].qps, [17, 19]);
+    assert_eq!(found[0].owner, ResourceOwner::Process(77));
+    let expected = [("rx_write_requests", 7), ("out_of_buffer", u64::MAX)];
+    let expected = expected.map(|(name, value)| (name.to_owned(), value));
+    assert_eq!(found[0].counters, expected);
+}

@@ -1,0 +1,118 @@
+//! Under what conditions a side measured, so that it can be done again.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use uverbs::device::topology;
+use uverbs::{Context, Device};
+
+/// What there is on one side.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Conditions {
+    pub(super) host: String,
+    pub(super) kernel: String,
+    pub(super) uverbs: String,
+    /// Seconds since 1970.
+    pub(super) time: u64,
+    pub(super) device: String,
+    pub(super) driver: Option<String>,
+    pub(super) firmware: Option<String>,
+    pub(super) port: u8,
+    pub(super) gid_index: Option<u8>,
+    pub(super) gid: Option<String>,
+    pub(super) gid_type: Option<String>,
+    /// Bytes of a packet.
+    pub(super) active_mtu: Option<u32>,
+    /// What the port carries, in Mb/s.
+    pub(super) port_megabits: Option<u64>,
+    /// What the PCI link carries, in Mb/s.
+    pub(super) pci_megabits: Option<u64>,
+    pub(super) numa_node: Option<u32>,
+    /// The CPUs near the adapter.
+    pub(super) near_cpus: Option<String>,
+    pub(super) processor: Option<String>,
+    pub(super) cpus: usize,
+    /// How the CPU's clock is governed.
+    pub(super) governor: Option<String>,
+}
+
+impl Conditions {
+    /// Those of a port of a device, with the index of the GID that is used.
+    pub(super) fn of(context: &Context, device: &Device, port: u8, gid_index: Option<u8>) -> Self {
+        let system = rustix::system::uname();
+        let text = |of: &std::ffi::CStr| of.to_string_lossy().into_owned();
+        let entry = gid_index.and_then(|index| context.query_gid(port, index.into()).ok());
+        let attr = context.query_port(port).ok();
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        let cpus = std::thread::available_parallelism();
+        let conditions = Self {
+            host: text(system.nodename()),
+            kernel: text(system.release()),
+            uverbs: super::wire::version(),
+            time: since.map_or(0, |time| time.as_secs()),
+            device: device.name().to_owned(),
+            driver: device.driver().map(|driver| driver.to_string()),
+            firmware: device.firmware_version().map(str::to_owned),
+            port,
+            gid_index,
+            gid: entry.as_ref().map(|entry| entry.gid.to_string()),
+            gid_type: entry.as_ref().map(|entry| entry.gid_type.to_string()),
+            active_mtu: attr.and_then(|attr| attr.active_mtu.bytes()),
+            processor: processor(),
+            cpus: cpus.map_or(0, usize::from),
+            governor: governor(),
+            ..Self::default()
+        };
+        conditions.with_place()
+    }
+
+    /// The same with what the topology says of the device.
+    fn with_place(mut self) -> Self {
+        let Ok(topology) = topology() else {
+            return self;
+        };
+        let mut adapters = topology.adapters().iter();
+        let Some(adapter) = adapters.find(|adapter| adapter.device.name() == self.device) else {
+            return self;
+        };
+        let port = adapter
+            .ports
+            .iter()
+            .find(|port| port.port.number == u32::from(self.port));
+        self.port_megabits = port
+            .and_then(|port| port.bandwidth)
+            .map(|bandwidth| bandwidth.megabits());
+        if let Some(place) = &adapter.place {
+            self.pci_megabits = place.link.map(|link| link.bandwidth().megabits());
+            self.numa_node = place.numa_node;
+            self.near_cpus = Some(place.cpus.to_string()).filter(|cpus| !cpus.is_empty());
+        }
+        self
+    }
+
+    /// The conditions by name, without those that differ from run to run.
+    pub(super) fn named(&self) -> Vec<(String, String)> {
+        let value = serde_json::to_value(self).unwrap_or_default();
+        let object = value.as_object().cloned().unwrap_or_default();
+        let told = object
+            .into_iter()
+            .filter(|(name, value)| name != "time" && !value.is_null());
+        told.map(|(name, value)| match value {
+            serde_json::Value::String(text) => (name, text),
+            other => (name, other.to_string()),
+        })
+        .collect()
+    }
+}
+
+fn processor() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn governor() -> Option<String> {
+    let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}

@@ -1,0 +1,498 @@
+//! Memory and queues of a side, connected to the peer's: by device, with what each tells the other, or by
+//! address.
+
+use std::time::{Duration, Instant};
+
+use uverbs::cm::{
+    self, Failed, Initiates, Link, Listener, Listens, Params, Pending, RejectReason, Resolved,
+};
+use uverbs::device::{PortState, topology};
+use uverbs::qp::{Caps, Mtu};
+use uverbs::query::PortAttr;
+use uverbs::transport::Connected;
+use uverbs::xrcd::Xrcd;
+use uverbs::{
+    Access, Cause, ConnectOptions, Context, Cq, Device, Endpoint, OpenOptions, Pd, PeerSrq, Qp, Rc,
+    Uc,
+};
+
+use super::conditions::Conditions;
+use super::lane::{Lane, Layout, Parts, Reach, batches};
+use super::options::Own;
+use super::plan::{Plan, Transport};
+use super::wire::{End, Ends, Message, Wire, unexpected};
+use super::worker::Worker;
+use crate::failure::{Failure, Kind, Result};
+use crate::select;
+
+/// The key that datagrams carry.
+const QKEY: u32 = 0x1111_1111;
+
+/// How long to wait before the next attempt to connect by address.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Who this side is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Role<'a> {
+    /// The server's host, and its port for connections by address.
+    Client { server: &'a str, port: u16 },
+    /// The port for connections by address.
+    Server { port: u16 },
+}
+
+/// A side that is connected.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) workers: Vec<Worker>,
+    /// Each side's conditions: this one's and the peer's.
+    pub(super) conditions: [Conditions; 2],
+    /// The connection manager's parts of connections by address, which end with these.
+    _links: Vec<Link>,
+}
+
+/// Makes all that a round needs, and connects it to the peer. From here on the peer may send.
+pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -> Result<Side> {
+    let mut links = Vec::new();
+    let (ground, mut workers) = match (plan.by_address, plan.transport) {
+        (false, _) => by_device(own, plan)?,
+        (true, Transport::Uc) => by_address::<Uc>(wire, plan, role, &mut links)?,
+        (true, _) => by_address::<Rc>(wire, plan, role, &mut links)?,
+    };
+    let ends = ground.ends(plan, &mut workers)?;
+    let own_conditions = ends.conditions.clone();
+    wire.say(&Message::Ends(Box::new(ends)))?;
+    let peer = match wire.hear(plan.patience())? {
+        Message::Ends(ends) => *ends,
+        other => return Err(unexpected(&other)),
+    };
+    ground.meet(plan, &mut workers, &peer)?;
+    for worker in &mut workers {
+        worker.prepare(plan)?;
+    }
+    Ok(Side {
+        workers,
+        conditions: [own_conditions, peer.conditions],
+        _links: links,
+    })
+}
+
+/// The device and how it connects.
+struct Ground {
+    device: Device,
+    context: Context,
+    pd: Pd,
+    attr: PortAttr,
+    options: ConnectOptions,
+    /// READs and atomics that this side has under way, and that it serves.
+    reads: [u8; 2],
+}
+
+impl Ground {
+    fn open(device: Device, port: u8, gid_index: Option<u8>, plan: &Plan) -> Result<Self> {
+        let context = OpenOptions::new().open(&device)?;
+        let attr = context.query_port(port)?;
+        let down = [PortState::Down, PortState::Init, PortState::Armed];
+        if down.contains(&attr.state) {
+            let text = format!("port {port} of {} is {}", device.name(), attr.state);
+            return Err(Failure::new(Kind::Failed, text));
+        }
+        let mtu = attr.active_mtu.bytes().unwrap_or(u32::MAX);
+        if plan.transport == Transport::Ud && plan.size > mtu {
+            let text = format!("a datagram fits into a packet, which has {mtu} bytes here");
+            return Err(Failure::new(Kind::Usage, text));
+        }
+        if plan.size > attr.max_msg_sz {
+            let text = format!("a message has at most {} bytes here", attr.max_msg_sz);
+            return Err(Failure::new(Kind::Usage, text));
+        }
+        let limits = context.query_device()?;
+        let reads = [limits.max_qp_init_rd_atom, limits.max_qp_rd_atom];
+        let options = ConnectOptions {
+            port,
+            gid_index,
+            access: plan.operation.access(),
+            sl: plan.service_level,
+            ..ConnectOptions::default()
+        };
+        Ok(Self {
+            device,
+            pd: context.alloc_pd()?,
+            context,
+            attr,
+            options,
+            reads: reads.map(|number| number.min(u8::MAX.into()) as u8),
+        })
+    }
+
+    /// The threads with their memory and queues, whose queue pairs are made by `make`.
+    fn workers(
+        &self,
+        plan: &Plan,
+        mut make: impl FnMut(&Pd, &Cq, Caps) -> Result<Parts>,
+    ) -> Result<Vec<Worker>> {
+        let cpus = match plan.pin {
+            true => self.near_cpus(),
+            false => Vec::new(),
+        };
+        let caps = Caps {
+            max_send_wr: batches(plan) * plan.batch,
+            max_recv_wr: match plan.operation.takes_receive() {
+                true => plan.receives(),
+                false => 1,
+            },
+            // What the queue pair has without asking for it.
+            max_inline_data: plan.inline.unwrap_or(0),
+            ..Caps::default()
+        };
+        let layout = Layout::of(plan);
+        let access = Access::LOCAL_WRITE | plan.operation.access();
+        let mut workers = Vec::new();
+        let mut first = 0;
+        for number in 0..plan.threads {
+            let lanes = share(plan.queue_pairs, plan.threads, number);
+            let bytes = layout.length() * lanes as usize;
+            let mr = self.pd.register(vec![0; bytes], access);
+            let entries = (caps.max_send_wr + caps.max_recv_wr).saturating_mul(lanes);
+            let channel = match plan.events {
+                true => Some(self.context.create_channel()?),
+                false => None,
+            };
+            let cq = self.context.cq(entries);
+            let cq = match &channel {
+                Some(channel) => cq.channel(channel).create()?,
+                None => cq.create()?,
+            };
+            let mr = mr.map_err(uverbs::Error::from)?;
+            let mut worker = Worker::new(first, plan, mr, cq, channel);
+            for lane in 0..lanes as usize {
+                let parts = make(&self.pd, &worker.cq, caps)?;
+                worker
+                    .lanes
+                    .push(Lane::new(parts, plan, lane * layout.length()));
+            }
+            worker.cpu = (!cpus.is_empty()).then(|| cpus[number as usize % cpus.len()]);
+            workers.push(worker);
+            first += lanes as usize;
+        }
+        Ok(workers)
+    }
+
+    /// The CPUs near the adapter.
+    fn near_cpus(&self) -> Vec<usize> {
+        let Ok(topology) = topology() else {
+            return Vec::new();
+        };
+        let mut adapters = topology.adapters().iter();
+        let own = adapters.find(|adapter| adapter.device.name() == self.device.name());
+        let place = own.and_then(|adapter| adapter.place.as_ref());
+        place.map_or_else(Vec::new, |place| {
+            place.cpus.iter().map(|cpu| cpu as usize).collect()
+        })
+    }
+
+    /// What the peer is told.
+    fn ends(&self, plan: &Plan, workers: &mut [Worker]) -> Result<Ends> {
+        let gid_index = match self.options.gid_index {
+            Some(index) => Some(index),
+            None => self.context.best_gid(self.options.port)?.map(|best| best.0),
+        };
+        let mut lanes = Vec::new();
+        for worker in workers {
+            let mr = &worker.mr;
+            for lane in &mut worker.lanes {
+                let remote = |range| mr.remote().slice(range).map_err(failed);
+                let target = match &mut lane.parts.xrc {
+                    Some((target, srq)) => {
+                        let number = srq
+                            .srqn()
+                            .ok_or_else(|| failed("the queue has no number"))?;
+                        Some((target.endpoint_with(&self.options)?.to_string(), number))
+                    }
+                    None => None,
+                };
+                lanes.push(End {
+                    endpoint: lane.parts.qp.endpoint_with(&self.options)?.to_string(),
+                    target,
+                    inbox: remote(lane.inbox())?.to_string(),
+                    outbox: remote(lane.outbox())?.to_string(),
+                });
+            }
+        }
+        let port = self.options.port;
+        let mtu = self.attr.active_mtu.bytes().unwrap_or(u32::MAX);
+        Ok(Ends {
+            conditions: Conditions::of(&self.context, &self.device, port, gid_index),
+            mtu: mtu.min(plan.mtu.unwrap_or(u32::MAX)),
+            reads: self.reads[1],
+            lanes,
+        })
+    }
+
+    /// Takes what the peer tells, and connects what is not connected yet.
+    fn meet(&self, plan: &Plan, workers: &mut [Worker], peer: &Ends) -> Result<()> {
+        let lanes: Vec<&mut Lane> = workers
+            .iter_mut()
+            .flat_map(|worker| &mut worker.lanes)
+            .collect();
+        if lanes.len() != peer.lanes.len() {
+            let text = format!(
+                "the peer has {} queue pairs of {}",
+                peer.lanes.len(),
+                lanes.len()
+            );
+            return Err(Failure::new(Kind::Peer, text));
+        }
+        let own_mtu = self.attr.active_mtu.bytes().unwrap_or(u32::MAX);
+        let options = ConnectOptions {
+            path_mtu: mtu(peer.mtu.min(own_mtu).min(plan.mtu.unwrap_or(u32::MAX))),
+            max_rd_atomic: self.reads[0].min(peer.reads),
+            max_dest_rd_atomic: self.reads[1],
+            ..self.options.clone()
+        };
+        for (lane, end) in lanes.into_iter().zip(&peer.lanes) {
+            lane.peer_inbox = Some(parsed(&end.inbox)?);
+            lane.peer_outbox = Some(parsed(&end.outbox)?);
+            if !plan.by_address {
+                self.connect(plan, lane, end, &options)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn connect(
+        &self,
+        plan: &Plan,
+        lane: &mut Lane,
+        end: &End,
+        options: &ConnectOptions,
+    ) -> Result<()> {
+        let peer: Endpoint = parsed(&end.endpoint)?;
+        let qp = &mut lane.parts.qp;
+        if plan.transport.is_datagram() {
+            qp.activate(QKEY, &self.options)?;
+            let path = self.context.path_to(&peer, &self.options)?;
+            lane.reach = Reach::Address {
+                path: self.pd.create_ah(&path)?,
+                qpn: peer.qpn,
+                qkey: QKEY,
+            };
+            return Ok(());
+        }
+        let Some((own_target, _)) = &mut lane.parts.xrc else {
+            return Ok(qp.connect_with(&peer, options)?);
+        };
+        let Some((target, number)) = &end.target else {
+            return Err(Failure::new(Kind::Peer, "the peer has told no XRC target"));
+        };
+        own_target.connect_with(&peer, options)?;
+        qp.connect_with(&parsed(target)?, options)?;
+        lane.reach = Reach::Queue(PeerSrq(*number));
+        Ok(())
+    }
+}
+
+/// Queue pairs of one thread of several.
+fn share(queue_pairs: u32, threads: u32, number: u32) -> u32 {
+    queue_pairs / threads + u32::from(number < queue_pairs % threads)
+}
+
+fn mtu(bytes: u32) -> Option<Mtu> {
+    let all = [
+        Mtu::MTU_4096,
+        Mtu::MTU_2048,
+        Mtu::MTU_1024,
+        Mtu::MTU_512,
+        Mtu::MTU_256,
+    ];
+    let fits = |mtu: &Mtu| mtu.bytes().is_some_and(|mtu| mtu <= bytes);
+    all.into_iter().find(fits)
+}
+
+/// Something that the peer has told as text.
+fn parsed<T: std::str::FromStr>(text: &str) -> Result<T>
+where
+    T::Err: std::fmt::Display,
+{
+    let refuse = |error| {
+        let text = text.escape_debug();
+        Failure::new(
+            Kind::Peer,
+            format_args!("the peer tells \"{text}\": {error}"),
+        )
+    };
+    text.parse().map_err(refuse)
+}
+
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Kind::Failed, error)
+}
+
+fn by_device(own: &Own, plan: &Plan) -> Result<(Ground, Vec<Worker>)> {
+    let device = select::one(own.device.as_deref())?;
+    let ground = Ground::open(device, own.ib_port, own.gid_index, plan)?;
+    let xrcd = match plan.transport {
+        Transport::Xrc => Some(ground.context.open_xrcd()?),
+        _ => None,
+    };
+    let workers = ground.workers(plan, |pd, cq, caps| match &xrcd {
+        Some(xrcd) => xrc_parts(pd, cq, caps, xrcd, plan),
+        None => Ok(Parts {
+            qp: pd.qp(cq).caps(caps).create_any(plan.transport.qp_type())?,
+            xrc: None,
+        }),
+    })?;
+    Ok((ground, workers))
+}
+
+/// What sends, and what receives.
+fn xrc_parts(pd: &Pd, cq: &Cq, caps: Caps, xrcd: &Xrcd, plan: &Plan) -> Result<Parts> {
+    let initiator = Caps {
+        max_recv_wr: 0,
+        max_recv_sge: 0,
+        ..caps
+    };
+    let srq = pd.srq(caps.max_recv_wr).xrc(xrcd, cq).create()?;
+    Ok(Parts {
+        qp: pd
+            .qp(cq)
+            .caps(initiator)
+            .create_any(plan.transport.qp_type())?,
+        xrc: Some((xrcd.create_target()?, srq)),
+    })
+}
+
+fn by_address<T: Initiates + Listens + Connected>(
+    wire: &mut Wire,
+    plan: &Plan,
+    role: Role<'_>,
+    links: &mut Vec<Link>,
+) -> Result<(Ground, Vec<Worker>)> {
+    match role {
+        Role::Client { server, port } => match wire.hear(plan.patience())? {
+            Message::Listening => as_client::<T>((server, port), plan, links),
+            other => Err(unexpected(&other)),
+        },
+        Role::Server { port } => {
+            let listener = cm::listen::<T>(("::", port))?.v6only(false).start()?;
+            wire.say(&Message::Listening)?;
+            as_server(&listener, plan, links)
+        }
+    }
+}
+
+fn params(plan: &Plan) -> Params {
+    Params {
+        access: plan.operation.access(),
+        ..Params::default()
+    }
+}
+
+fn peer<B>(failed: Failed<B>) -> Failure {
+    Failure::new(Kind::Peer, failed.error)
+}
+
+fn as_client<T: Initiates + Connected>(
+    server: (&str, u16),
+    plan: &Plan,
+    links: &mut Vec<Link>,
+) -> Result<(Ground, Vec<Worker>)> {
+    let look = || -> Result<Resolved<T>> {
+        let resolving = cm::resolve::<T>(server)?.start()?;
+        resolving.within(plan.patience()).map_err(peer)
+    };
+    let mut way = Some(look()?);
+    let (device, port) = match &way {
+        Some(way) => (way.device()?, way.port()),
+        None => return Err(failed("there is no way")),
+    };
+    let ground = Ground::open(device, port, None, plan)?;
+    let workers = ground.workers(plan, |pd, cq, caps| {
+        let mut way = match way.take() {
+            Some(way) => way,
+            None => look()?,
+        };
+        let mut qp: Qp<T> = pd.qp(cq).caps(caps).create()?;
+        let deadline = Instant::now() + plan.patience();
+        let connection = loop {
+            let connecting = way.connect(qp, &params(plan), b"").map_err(peer)?;
+            let failed = match connecting.within(plan.patience()) {
+                Ok(connection) => break connection,
+                Err(failed) => failed,
+            };
+            // The server's queue of requests may be full.
+            let may_pass = matches!(failed.error.cause(),
+                Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
+            if !may_pass || Instant::now() > deadline {
+                return Err(peer(failed));
+            }
+            std::thread::sleep(PAUSE);
+            (way, qp) = (look()?, failed.back);
+        };
+        let (qp, link) = connection.into_parts();
+        links.push(link);
+        Ok(Parts {
+            qp: qp.into_any(),
+            xrc: None,
+        })
+    })?;
+    Ok((ground, workers))
+}
+
+fn as_server<T: Initiates + Listens + Connected>(
+    listener: &Listener<T>,
+    plan: &Plan,
+    links: &mut Vec<Link>,
+) -> Result<(Ground, Vec<Worker>)> {
+    let next = || match listener.next_within(plan.patience())? {
+        Some(request) => Ok(request),
+        None => Err(Failure::new(
+            Kind::Peer,
+            "the client does not connect by address",
+        )),
+    };
+    let first = next()?;
+    let (device, port) = (first.device()?, first.port());
+    let ground = Ground::open(device, port, None, plan)?;
+    let mut first = Some(first);
+    let workers = ground.workers(plan, |pd, cq, caps| {
+        let request = match first.take() {
+            Some(request) => request,
+            None => next()?,
+        };
+        let qp: Qp<T> = pd.qp(cq).caps(caps).create()?;
+        let accepting = request.accept(qp, &params(plan), b"").map_err(peer)?;
+        let (qp, link) = accepting
+            .within(plan.patience())
+            .map_err(peer)?
+            .into_parts();
+        links.push(link);
+        Ok(Parts {
+            qp: qp.into_any(),
+            xrc: None,
+        })
+    })?;
+    Ok((ground, workers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_queue_pair_has_a_thread() {
+        for (queue_pairs, threads) in [(1, 1), (7, 3), (8, 4), (5, 5)] {
+            let shares: Vec<u32> = (0..threads)
+                .map(|number| share(queue_pairs, threads, number))
+                .collect();
+            assert_eq!(shares.iter().sum::<u32>(), queue_pairs);
+            assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn mtus_are_rounded_down() {
+        assert_eq!(mtu(u32::MAX), Some(Mtu::MTU_4096));
+        assert_eq!(mtu(1500), Some(Mtu::MTU_1024));
+        assert_eq!(mtu(100), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! `uverbs perf`: latency and bandwidth between two hosts, or on one.
+//!
+//! The client plans a measurement and tells the server over TCP; both make queues, connect them, and work in
+//! threads of their own until both have finished. Each round has new queue pairs.
+//!
+//! | | |
+//! |---|---|
+//! | [`options`], [`plan`] | the command line, and what is measured |
+//! | [`wire`], [`connect`] | what the two sides tell each other, and how their queues meet |
+//! | [`lane`], [`pattern`] | a queue pair with its messages, and what these say |
+//! | [`worker`], [`session`] | a thread, and a side with all of them |
+//! | [`recorder`] | the measurement |
+//! | [`conditions`], [`record`] | under what conditions, and the document of it all |
+//! | [`show`], [`chart`], [`svg`], [`compare`] | what is shown |
+
+mod chart;
+mod compare;
+mod conditions;
+mod connect;
+mod lane;
+mod options;
+mod pattern;
+mod plan;
+mod record;
+mod recorder;
+mod session;
+mod show;
+mod svg;
+mod wire;
+mod worker;
+
+use std::net::TcpStream;
+
+pub(crate) use options::Options;
+
+use crate::failure::Result;
+use crate::pingpong::meet;
+use connect::Role;
+use options::{Client, Command, Serve};
+use plan::{Goal, Plan};
+use record::{Record, Round, Run};
+use session::Part;
+use wire::{Message, Wire};
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    match &options.command {
+        Command::Serve(options) => serve(options),
+        Command::Latency(options) => measure(options, Goal::Latency),
+        Command::Bandwidth(options) => measure(options, Goal::Bandwidth),
+        Command::Show(options) => options.output.show(&Record::read(&options.file)?),
+        Command::Compare(options) => compare::run(options),
+    }
+}
+
+fn serve(options: &Serve) -> Result<()> {
+    let listener = meet::listen_on(options.own.port)?;
+    loop {
+        let stream = meet::accept(&listener)?;
+        let served = serve_one(stream, options);
+        match (served, options.once) {
+            (result, true) => return result,
+            (Ok(()), false) => {}
+            // The next client may do better.
+            (Err(failure), false) => eprintln!("uverbs: {failure}"),
+        }
+    }
+}
+
+/// Does what a client plans, round after round.
+fn serve_one(stream: TcpStream, options: &Serve) -> Result<()> {
+    let mut wire = Wire::new(stream)?;
+    let served = serve_rounds(&mut wire, options);
+    if let Err(failure) = &served {
+        session::tell(&mut wire, failure);
+    }
+    served
+}
+
+fn serve_rounds(wire: &mut Wire, options: &Serve) -> Result<()> {
+    let role = Role::Server {
+        port: options.own.port,
+    };
+    while let Some(plan) = wire.plan()? {
+        let side = connect::connect(wire, &options.own, &plan, role)?;
+        let part = Part {
+            is_active: plan.both,
+            keeps_samples: false,
+            shows_progress: false,
+        };
+        session::round(side, wire, &plan, part)?;
+    }
+    Ok(())
+}
+
+fn measure(options: &Client, goal: Goal) -> Result<()> {
+    let plans = options.plans(goal)?;
+    let (host, port) = (options.server.as_str(), options.own.port);
+    let stream = meet::connect(host, port, options.connect_timeout)?;
+    let mut wire = Wire::new(stream)?;
+    let mut record = Record::default();
+    for plan in plans {
+        let mut rounds = Vec::new();
+        for _ in 0..options.rounds {
+            let round = client_round(&mut wire, &plan, options, &mut record);
+            let round = round.inspect_err(|failure| session::tell(&mut wire, failure));
+            rounds.push(round.map_err(|failure| failure.of_peer(host))?);
+        }
+        record.runs.push(Run::new(plan, rounds, &record.client)?);
+    }
+    if let Some(path) = &options.save {
+        record.save(path)?;
+    }
+    options.output.show(&record)
+}
+
+fn client_round(
+    wire: &mut Wire,
+    plan: &Plan,
+    options: &Client,
+    record: &mut Record,
+) -> Result<Round> {
+    wire.say(&Message::Plan {
+        version: wire::version(),
+        plan: Box::new(plan.clone()),
+    })?;
+    let role = Role::Client {
+        server: &options.server,
+        port: options.own.port,
+    };
+    let side = connect::connect(wire, &options.own, plan, role)?;
+    let [client, server] = side.conditions.clone();
+    (record.client, record.server) = (client, server);
+    let part = Part {
+        is_active: true,
+        keeps_samples: options.samples,
+        shows_progress: options.output.is_for_people(),
+    };
+    let [client, server] = session::round(side, wire, plan, part)?;
+    Ok(Round { client, server })
+}

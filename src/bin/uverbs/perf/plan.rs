@@ -1,0 +1,376 @@
+//! What is measured: the client plans it, and the server does as it is told.
+
+use std::fmt;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use uverbs::Access;
+use uverbs::qp::QpType;
+
+use crate::failure::{Failure, Kind, Result};
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Goal {
+    /// One message at a time: how long a round trip takes.
+    Latency,
+    /// As many messages as the queues hold: how much goes through.
+    Bandwidth,
+}
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Operation {
+    /// A message to a posted receive
+    Send,
+    /// RDMA WRITE: into the peer's memory
+    Write,
+    /// RDMA WRITE with immediate data: the peer is told by a completion
+    WriteImm,
+    /// RDMA READ: from the peer's memory
+    Read,
+    /// Adds to a word in the peer's memory
+    FetchAdd,
+    /// Compares a word in the peer's memory, and replaces it
+    CompareSwap,
+}
+
+impl Operation {
+    /// Whether each message takes a receive of the peer.
+    pub(super) fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::WriteImm)
+    }
+
+    /// Whether the peer's answer brings data to this side.
+    pub(super) fn fetches(self) -> bool {
+        matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
+    }
+
+    pub(super) fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// What the peer may do with this side's memory.
+    pub(super) fn access(self) -> Access {
+        match self {
+            Self::Send => Access::empty(),
+            Self::Write | Self::WriteImm => Access::REMOTE_WRITE,
+            Self::Read => Access::REMOTE_READ,
+            Self::FetchAdd | Self::CompareSwap => Access::REMOTE_ATOMIC,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::WriteImm => "write-imm",
+            Self::Read => "read",
+            Self::FetchAdd => "fetch-add",
+            Self::CompareSwap => "compare-swap",
+        })
+    }
+}
+
+/// How the queue pairs are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Transport {
+    /// Reliable connection
+    Rc,
+    /// Unreliable connection: send, write and write-imm
+    Uc,
+    /// Unreliable datagram: send, and a message must fit into a packet
+    Ud,
+    /// Reliable connection to shared receive queues (ConnectX)
+    Xrc,
+    /// Reliable datagrams without order (EFA)
+    Srd,
+}
+
+impl Transport {
+    pub(super) fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::RC,
+            Self::Uc => QpType::UC,
+            Self::Ud => QpType::UD,
+            Self::Xrc => QpType::XRC_SEND,
+            Self::Srd => QpType::DRIVER,
+        }
+    }
+
+    /// Whether every message arrives, or a request fails.
+    pub(super) fn is_reliable(self) -> bool {
+        !matches!(self, Self::Uc | Self::Ud)
+    }
+
+    /// Whether messages arrive, and requests complete, in the order in which they were posted.
+    pub(super) fn is_ordered(self) -> bool {
+        self != Self::Srd
+    }
+
+    /// Whether each request names its destination by an address.
+    pub(super) fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Srd)
+    }
+
+    /// Bytes that the device puts before a received message: the global route header, or room for it.
+    pub(super) fn header(self) -> usize {
+        match self {
+            Self::Ud => 40,
+            _ => 0,
+        }
+    }
+
+    fn has(self, operation: Operation) -> bool {
+        match self {
+            Self::Rc | Self::Xrc => true,
+            Self::Uc => !operation.fetches(),
+            Self::Ud => operation == Operation::Send,
+            Self::Srd => !operation.is_atomic(),
+        }
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Rc => "rc",
+            Self::Uc => "uc",
+            Self::Ud => "ud",
+            Self::Xrc => "xrc",
+            Self::Srd => "srd",
+        })
+    }
+}
+
+/// When a round is over.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Until {
+    /// After so many seconds.
+    Seconds(f64),
+    /// When each queue pair has sent so many messages.
+    Messages(u64),
+}
+
+/// One measurement, which is repeated in rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Plan {
+    pub(super) goal: Goal,
+    pub(super) operation: Operation,
+    pub(super) transport: Transport,
+    /// Bytes of a message.
+    pub(super) size: u32,
+    pub(super) queue_pairs: u32,
+    pub(super) threads: u32,
+    /// Messages of a queue pair that are in flight at most.
+    pub(super) depth: u32,
+    /// Messages that one doorbell hands to the device.
+    pub(super) batch: u32,
+    /// Messages up to so many bytes are copied into their requests; by default as many as fit.
+    pub(super) inline: Option<u32>,
+    /// Waits for completion events instead of polling.
+    pub(super) events: bool,
+    /// Both sides send.
+    pub(super) both: bool,
+    pub(super) until: Until,
+    /// Seconds before the measurement.
+    pub(super) warm_up: f64,
+    /// Every byte is checked.
+    pub(super) check: bool,
+    /// Threads stay on CPUs near the adapter.
+    pub(super) pin: bool,
+    /// The queue pairs are connected by address.
+    pub(super) by_address: bool,
+    /// Bytes of the largest packet; by default the port's.
+    pub(super) mtu: Option<u32>,
+    pub(super) service_level: u8,
+    /// Seconds without a completion after which the run fails.
+    pub(super) timeout: f64,
+}
+
+/// Bytes of messages in flight, in each direction, that have places of their own in memory. Larger or more
+/// messages share places, so their bytes cannot be checked.
+const ROOM: u64 = 64 << 20;
+
+/// The least that can be checked: a message says its number in its first bytes.
+pub(super) const LEAST_CHECKED: u32 = 8;
+
+impl Plan {
+    /// Sees that the plan makes sense. What the devices cannot do, they say.
+    pub(super) fn validate(&self) -> Result<()> {
+        let usage = |text: String| Err(Failure::new(Kind::Usage, text));
+        let Self {
+            operation,
+            transport,
+            size,
+            ..
+        } = *self;
+        if !transport.has(operation) {
+            return usage(format!("{transport} has no {operation}"));
+        }
+        if operation.is_atomic() && size != 8 {
+            return usage(format!("a word of {operation} has 8 bytes, not {size}"));
+        }
+        if self.check && size < LEAST_CHECKED {
+            return usage(format!(
+                "--check needs messages of {LEAST_CHECKED} bytes or more, which have a number"
+            ));
+        }
+        if self.check && self.places() < self.depth {
+            return usage(format!(
+                "--check needs memory for all messages in flight: a --depth of at most {}",
+                self.places()
+            ));
+        }
+        let is_torn =
+            transport == Transport::Uc && operation != Operation::Send && !self.is_exchange();
+        if self.check && is_torn {
+            return usage(
+                "--check needs whole messages, and a lost packet of uc leaves a part of one".into(),
+            );
+        }
+        if self.by_address && !matches!(transport, Transport::Rc | Transport::Uc) {
+            return usage(format!("--cm is for rc and uc, not for {transport}"));
+        }
+        let counts = [self.threads, self.queue_pairs, self.depth, self.batch, size];
+        if counts.contains(&0) || self.threads > self.queue_pairs || self.batch > self.depth {
+            return usage(
+                "there are at least as many queue pairs as threads, and as much depth as a batch"
+                    .into(),
+            );
+        }
+        if self.goal == Goal::Latency && (self.threads != self.queue_pairs || self.depth != 1) {
+            return usage("latency is measured with one message in flight for each thread".into());
+        }
+        if self.goal == Goal::Latency && self.both {
+            return usage("a round trip has both directions already".into());
+        }
+        if self.goal == Goal::Latency && self.events && self.operation == Operation::Write {
+            return usage("a WRITE has no event at the peer: use write-imm".into());
+        }
+        Ok(())
+    }
+
+    /// Whether a message is answered by one, so that both sides send in turn.
+    pub(super) fn is_exchange(&self) -> bool {
+        self.goal == Goal::Latency && !self.operation.fetches()
+    }
+
+    /// Places for messages in memory, of each queue pair and in each direction.
+    pub(super) fn places(&self) -> u32 {
+        let bytes = u64::from(self.size) * u64::from(self.queue_pairs);
+        let places = (ROOM / bytes.max(1)).clamp(1, self.depth.into());
+        places as u32
+    }
+
+    /// Receives that are kept posted.
+    pub(super) fn receives(&self) -> u32 {
+        match self.check {
+            true => self.places(),
+            false => self.depth.saturating_mul(2),
+        }
+    }
+
+    /// Batches that are in flight at most.
+    pub(super) fn batches(&self) -> u32 {
+        self.depth / self.batch
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        seconds(self.timeout)
+    }
+
+    pub(super) fn warm_up(&self) -> Duration {
+        seconds(self.warm_up)
+    }
+
+    /// How long a round lasts, if that is not up to the messages.
+    pub(super) fn duration(&self) -> Option<Duration> {
+        match self.until {
+            Until::Seconds(number) => Some(seconds(number)),
+            Until::Messages(_) => None,
+        }
+    }
+}
+
+/// A time that may come from a peer: nonsense is none.
+fn seconds(number: f64) -> Duration {
+    Duration::try_from_secs_f64(number.min(1e9)).unwrap_or_default()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn plan() -> Plan {
+        Plan {
+            goal: Goal::Bandwidth,
+            operation: Operation::Send,
+            transport: Transport::Rc,
+            size: 4096,
+            queue_pairs: 2,
+            threads: 1,
+            depth: 128,
+            batch: 16,
+            inline: None,
+            events: false,
+            both: false,
+            until: Until::Seconds(1.0),
+            warm_up: 0.1,
+            check: false,
+            pin: false,
+            by_address: false,
+            mtu: None,
+            service_level: 0,
+            timeout: 10.0,
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        plan().validate().unwrap();
+        let wrong: [fn(&mut Plan); 9] = [
+            |plan| plan.transport = Transport::Ud,
+            |plan| plan.operation = Operation::FetchAdd,
+            |plan| (plan.size, plan.check) = (7, true),
+            |plan| (plan.size, plan.check) = (1 << 20, true),
+            |plan| plan.threads = 3,
+            |plan| plan.batch = 129,
+            |plan| plan.queue_pairs = 0,
+            |plan| plan.goal = Goal::Latency,
+            |plan| plan.size = 0,
+        ];
+        for (number, change) in wrong.into_iter().enumerate() {
+            let mut plan = plan();
+            plan.operation = Operation::Write;
+            plan.validate().unwrap();
+            change(&mut plan);
+            assert_eq!(plan.validate().unwrap_err().kind(), Kind::Usage, "{number}");
+        }
+    }
+
+    /// Catches a plan of a peer that overflows a time.
+    #[test]
+    fn times_of_a_peer_may_be_nonsense() {
+        for number in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
+            let plan = Plan {
+                timeout: number,
+                ..plan()
+            };
+            assert!(plan.patience() <= Duration::from_secs(1_000_000_000));
+        }
+    }
+
+    #[test]
+    fn large_messages_share_places() {
+        let with = |size| Plan { size, ..plan() }.places();
+        assert_eq!((with(4096), with(1 << 20), with(1 << 30)), (128, 32, 1));
+    }
+}

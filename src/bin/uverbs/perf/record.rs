@@ -1,0 +1,322 @@
+//! The document of a result: conditions, plans, and what each round found.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::conditions::Conditions;
+use super::plan::{Goal, Plan};
+use super::recorder::{Outcome, Times};
+use crate::failure::{Failure, Kind, Result};
+
+/// A result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) client: Conditions,
+    pub(super) server: Conditions,
+    pub(super) runs: Vec<Run>,
+}
+
+/// A plan and its rounds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    /// What rounds say together, for readers of the document: it is made of the rounds.
+    pub(super) summary: Summary,
+    pub(super) rounds: Vec<Round>,
+}
+
+/// What both sides found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Round {
+    pub(super) client: Outcome,
+    pub(super) server: Outcome,
+}
+
+/// All rounds of a run in numbers. Times are in microseconds: of round trips, or of batches.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Summary {
+    pub(super) messages: u64,
+    /// Messages a second of both sides, the mean of the rounds.
+    pub(super) rate: f64,
+    /// Bits of messages a second, of both sides.
+    pub(super) bits: f64,
+    /// The share of what the client's port carries in one direction, in %.
+    pub(super) of_port: Option<f64>,
+    /// The share of what the client's PCI link carries, in %.
+    pub(super) of_pci: Option<f64>,
+    /// The least that went through in an interval, as a share of the mean in %: a stall shows.
+    pub(super) least_interval: f64,
+    pub(super) min: f64,
+    pub(super) median: f64,
+    pub(super) p99: f64,
+    pub(super) p999: f64,
+    pub(super) p9999: f64,
+    pub(super) max: f64,
+    /// Microseconds of the client's processor time a message, without the kernel's own threads.
+    pub(super) cpu: f64,
+    /// The same of the server, for each message of the client.
+    pub(super) server_cpu: f64,
+    /// Messages that were sent and did not arrive, warm-up included.
+    pub(super) lost: u64,
+    /// Messages that were looked at byte by byte on both sides.
+    pub(super) checked: u64,
+}
+
+/// A quantity that rounds have, and that runs are compared by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Metric {
+    Rate,
+    Median,
+    P99,
+}
+
+impl Metric {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rate => "messages/s",
+            Self::Median => "median µs",
+            Self::P99 => "99% µs",
+        }
+    }
+
+    /// Those that tell something about a goal.
+    pub(super) fn of(goal: Goal) -> &'static [Self] {
+        match goal {
+            Goal::Latency => &[Self::Median, Self::P99],
+            Goal::Bandwidth => &[Self::Rate, Self::Median],
+        }
+    }
+
+    pub(super) fn is_better_if_less(self) -> bool {
+        self != Self::Rate
+    }
+}
+
+impl Round {
+    /// Messages a second of both sides.
+    pub(super) fn rate(&self) -> f64 {
+        self.client.rate() + self.server.rate()
+    }
+
+    pub(super) fn value(&self, metric: Metric) -> Result<f64> {
+        let quantile = |share| -> Result<f64> {
+            let histogram = self.client.times.histogram()?;
+            Ok(histogram.value_at_quantile(share) as f64 / 1e3)
+        };
+        match metric {
+            Metric::Rate => Ok(self.rate()),
+            Metric::Median => quantile(0.5),
+            Metric::P99 => quantile(0.99),
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn new(plan: Plan, rounds: Vec<Round>, client: &Conditions) -> Result<Self> {
+        let summary = summary(&plan, &rounds, client)?;
+        Ok(Self {
+            plan,
+            summary,
+            rounds,
+        })
+    }
+
+    /// The times of all rounds.
+    pub(super) fn times(&self) -> Times {
+        Times::joined(self.rounds.iter().map(|round| &round.client.times))
+    }
+
+    /// What the run is, in words.
+    pub(super) fn title(&self) -> String {
+        let Plan {
+            goal,
+            operation,
+            transport,
+            size,
+            ..
+        } = self.plan;
+        let goal = match goal {
+            Goal::Latency => "latency",
+            Goal::Bandwidth => "bandwidth",
+        };
+        format!("{goal}, {operation} over {transport}, {size} bytes")
+    }
+
+    /// Points of the rate over time, the rounds one after the other: seconds, and messages a second of the
+    /// client.
+    pub(super) fn rates(&self) -> Vec<(f64, f64)> {
+        let mut points = Vec::new();
+        let mut start = 0.0;
+        for round in &self.rounds {
+            let rates = &round.client.rates;
+            for (at, count) in rates.whole().iter().enumerate() {
+                let time = start + at as f64 * rates.interval;
+                points.push((time, *count as f64 / rates.interval));
+            }
+            start += round.client.seconds;
+        }
+        points
+    }
+}
+
+fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary> {
+    let times = Times::joined(rounds.iter().map(|round| &round.client.times));
+    let histogram = times.histogram()?;
+    // The histogram rounds up.
+    let at = |share| histogram.value_at_quantile(share).min(times.max) as f64 / 1e3;
+    let sum = |of: fn(&Round) -> u64| rounds.iter().map(of).sum::<u64>();
+    let rate = rounds.iter().map(Round::rate).sum::<f64>() / rounds.len().max(1) as f64;
+    let bits = rate * f64::from(plan.size) * 8.0;
+    let one_way = if plan.both { bits / 2.0 } else { bits };
+    let share = |megabits: Option<u64>| Some(one_way / (megabits? as f64 * 1e4));
+    let cpu = |seconds: f64, messages: u64| match messages {
+        0 => 0.0,
+        _ => seconds * 1e6 / messages as f64,
+    };
+    let server_cpu = rounds.iter().map(|round| round.server.cpu_seconds).sum();
+    let lost = rounds.iter().map(|round| {
+        let there = round.client.sent.saturating_sub(round.server.received);
+        there + round.server.sent.saturating_sub(round.client.received)
+    });
+    let cpus = rounds.iter().map(|round| round.client.cpu_per_message());
+    Ok(Summary {
+        messages: sum(|round| round.client.messages + round.server.messages),
+        rate,
+        bits,
+        of_port: share(client.port_megabits),
+        of_pci: share(client.pci_megabits),
+        least_interval: least_interval(rounds),
+        min: times.min as f64 / 1e3,
+        median: at(0.5),
+        p99: at(0.99),
+        p999: at(0.999),
+        p9999: at(0.9999),
+        max: times.max as f64 / 1e3,
+        cpu: cpus.sum::<f64>() * 1e6 / rounds.len().max(1) as f64,
+        server_cpu: cpu(server_cpu, sum(|round| round.client.sent)),
+        // Of other operations only an error says that something is lost.
+        lost: match plan.operation.takes_receive() {
+            true => lost.sum(),
+            false => 0,
+        },
+        checked: sum(|round| round.client.checked + round.server.checked),
+    })
+}
+
+/// The emptiest interval of all rounds, in % of the mean.
+fn least_interval(rounds: &[Round]) -> f64 {
+    let counts = rounds.iter().flat_map(|round| round.client.rates.whole());
+    let (mut all, mut sum, mut least) = (0_u64, 0_u64, u64::MAX);
+    for &count in counts {
+        (all, sum, least) = (all + 1, sum + count, least.min(count));
+    }
+    match sum {
+        0 => 0.0,
+        sum => 100.0 * least as f64 * all as f64 / sum as f64,
+    }
+}
+
+impl Record {
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+        let text = std::fs::read(path).map_err(|error| {
+            let kind = match error.kind() {
+                std::io::ErrorKind::NotFound => Kind::NotFound,
+                _ => Kind::Failed,
+            };
+            Failure::new(kind, named(&error))
+        })?;
+        serde_json::from_slice(&text).map_err(|error| Failure::new(Kind::Failed, named(&error)))
+    }
+
+    pub(super) fn save(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_vec(self).map_err(|error| Failure::new(Kind::Failed, error))?;
+        write(path, &text)
+    }
+}
+
+/// Writes a file.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes)
+        .map_err(|error| Failure::new(Kind::Failed, format_args!("{}: {error}", path.display())))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::super::plan::tests::plan;
+    use super::super::recorder::Recorder;
+    use super::*;
+
+    /// A round in which messages took these times, in microseconds, one after the other.
+    pub(in super::super) fn round(times: impl IntoIterator<Item = u64>) -> Round {
+        let start = Instant::now();
+        let mut recorder = Recorder::new(start, None, false).unwrap();
+        let mut now = start;
+        for time in times {
+            let posted = now;
+            now += Duration::from_micros(time);
+            recorder.completed(1, posted, now);
+        }
+        let client = recorder.outcome();
+        Round {
+            client: Outcome {
+                sent: client.messages,
+                ..client
+            },
+            server: Outcome::default(),
+        }
+    }
+
+    pub(in super::super) fn run(rounds: Vec<Round>) -> Run {
+        let client = Conditions {
+            port_megabits: Some(1000),
+            ..Conditions::default()
+        };
+        Run::new(plan(), rounds, &client).unwrap()
+    }
+
+    #[test]
+    fn a_summary_is_that_of_all_rounds() {
+        let run = run(vec![round(vec![100; 1000]), round(vec![200; 1000])]);
+        let summary = &run.summary;
+        assert_eq!(summary.messages, 2000);
+        assert!((summary.rate - 7500.0).abs() < 10.0, "{summary:?}");
+        let of_port = 7500.0 * 4096.0 * 8.0 / 1e9 * 100.0;
+        assert!(
+            (summary.of_port.unwrap() - of_port).abs() < 0.1,
+            "{summary:?}"
+        );
+        assert_eq!((summary.min, summary.max), (100.0, 200.0));
+        assert!((summary.median - 100.0).abs() < 0.2, "{summary:?}");
+        assert!((summary.p99 - 200.0).abs() < 0.3, "{summary:?}");
+        assert_eq!(summary.lost, 2000);
+    }
+
+    #[test]
+    fn a_stall_is_seen_in_the_least_interval() {
+        let smooth = run(vec![round(vec![100; 2000])]).summary;
+        assert!(smooth.least_interval > 90.0, "{smooth:?}");
+        let mut times = vec![100; 2000];
+        times[1000] = 50_000;
+        let stalled = run(vec![round(times)]).summary;
+        assert_eq!((stalled.least_interval, stalled.max), (0.0, 50_000.0));
+    }
+
+    #[test]
+    fn a_result_is_read_as_it_was_saved() {
+        let record = Record {
+            runs: vec![run(vec![round(vec![100; 10])])],
+            ..Record::default()
+        };
+        let path = std::env::temp_dir().join(format!("perf-{}.json", std::process::id()));
+        record.save(&path).unwrap();
+        assert_eq!(Record::read(&path).unwrap(), record);
+        write(&path, b"{}").unwrap();
+        assert!(Record::read(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(Record::read(&path).unwrap_err().kind(), Kind::NotFound);
+    }
+}

@@ -1,0 +1,194 @@
+//! One side of a round: threads that do the work, and the talk with the peer until both have finished.
+
+use std::sync::atomic::Ordering;
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::connect::Side;
+use super::plan::Plan;
+use super::recorder::{Outcome, Recorder};
+use super::wire::{Message, Wire, unexpected};
+use super::worker::{Clock, Shared, Worker};
+use crate::failure::{Failure, Kind, Result};
+
+/// How long the main thread listens to the peer before it looks at its own threads again.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The peer may have much to check before it tells its outcome: so many times the patience of the plan.
+const CHECKING: u32 = 10;
+
+/// What this side does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// It sends of its own accord, and measures.
+    pub(super) is_active: bool,
+    /// Each time is kept.
+    pub(super) keeps_samples: bool,
+    /// A bar shows how far the round is.
+    pub(super) shows_progress: bool,
+}
+
+/// Does a round over a connected side, and gives what this side and the peer found. The peer is told of a
+/// failure.
+pub(super) fn round(side: Side, wire: &mut Wire, plan: &Plan, part: Part) -> Result<[Outcome; 2]> {
+    let outcome = work(side.workers, wire, plan, part)?;
+    wire.say(&Message::Outcome(Box::new(outcome.clone())))?;
+    match wire.hear(plan.patience().saturating_mul(CHECKING))? {
+        Message::Outcome(peer) => Ok([outcome, *peer]),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Tells the peer why this side gives up.
+pub(super) fn tell(wire: &mut Wire, failure: &Failure) {
+    // The peer may be gone, which is then the reason.
+    let _ = wire.say(&Message::Failed {
+        is_check: failure.is(Kind::Check),
+        text: failure.to_string(),
+    });
+}
+
+fn work(workers: Vec<Worker>, wire: &mut Wire, plan: &Plan, part: Part) -> Result<Outcome> {
+    let count = workers.iter().map(|worker| worker.lanes.len()).sum();
+    let shared = Shared::new(workers.len(), count);
+    wire.say(&Message::Ready)?;
+    match wire.hear(plan.patience())? {
+        Message::Ready => {}
+        other => return Err(unexpected(&other)),
+    }
+    let from = Instant::now() + plan.warm_up();
+    let clock = Clock {
+        from,
+        until: plan.duration().map(|duration| from + duration),
+    };
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for worker in workers {
+            let recorder = match part.is_active {
+                true => Some(Recorder::new(clock.from, clock.until, part.keeps_samples)?),
+                false => None,
+            };
+            threads.push(start(scope, worker, plan, part, clock, &shared, recorder));
+        }
+        let talked = talk(&threads, wire, plan, &shared, part, clock);
+        if talked.is_err() {
+            // It says nothing about other memory.
+            shared.stop.store(true, Ordering::Relaxed);
+        }
+        let mut all = Outcome::default();
+        let mut failure = None;
+        for thread in threads {
+            match thread.join() {
+                Ok(Ok(outcome)) => all.add(outcome),
+                Ok(Err(error)) => failure = failure.or(Some(error)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        match (talked, failure) {
+            (Ok(()), None) => Ok(all),
+            // The thread that failed first has told why.
+            (Err(failure), _) | (Ok(()), Some(failure)) => Err(failure),
+        }
+    })
+}
+
+type Thread<'scope> = ScopedJoinHandle<'scope, Result<Outcome>>;
+
+fn start<'scope, 'env>(
+    scope: &'scope Scope<'scope, 'env>,
+    worker: Worker,
+    plan: &'env Plan,
+    part: Part,
+    clock: Clock,
+    shared: &'scope Shared,
+    recorder: Option<Recorder>,
+) -> Thread<'scope> {
+    scope.spawn(move || {
+        let found = worker.run(plan, part.is_active, clock, shared, recorder);
+        if let Err(failure) = &found {
+            shared.fail(failure);
+        }
+        found
+    })
+}
+
+/// Tells the peer when this side has sent all, and listens until it has, until all threads have ended.
+fn talk(
+    threads: &[Thread<'_>],
+    wire: &mut Wire,
+    plan: &Plan,
+    shared: &Shared,
+    part: Part,
+    clock: Clock,
+) -> Result<()> {
+    let mut is_told = false;
+    let progress = Progress::new(plan, part, clock);
+    let is_over = |is_told| is_told && threads.iter().all(ScopedJoinHandle::is_finished);
+    while !is_over(is_told) {
+        progress.show();
+        if let Some(failure) = shared.take_failure() {
+            return Err(failure);
+        }
+        // Acquire: the counts are there that the threads stored before they said so.
+        if !is_told && shared.busy.load(Ordering::Acquire) == 0 {
+            let sent = shared.sent.iter().map(|sent| sent.load(Ordering::Relaxed));
+            wire.say(&Message::Finished(sent.collect()))?;
+            is_told = true;
+        }
+        if shared.peer_sent.get().is_some() && is_told {
+            // Nothing but the outcome may come, which is for later.
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        match wire.try_hear(PAUSE)? {
+            None => {}
+            Some(Message::Finished(sent)) if sent.len() == shared.sent.len() => {
+                // It comes once.
+                let _ = shared.peer_sent.set(sent);
+            }
+            Some(other) => return Err(unexpected(&other)),
+        }
+    }
+    match shared.take_failure() {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+/// A bar for rounds that last longer than a moment, on terminals.
+struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+}
+
+impl Progress {
+    fn new(plan: &Plan, part: Part, clock: Clock) -> Self {
+        let start = Instant::now();
+        let bar = match (clock.until, part.shows_progress) {
+            (Some(until), true) => {
+                let style = ProgressStyle::with_template("{msg} {bar:40} {eta} left");
+                let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+                ProgressBar::new((until - start).as_millis() as u64).with_style(style)
+            }
+            _ => ProgressBar::hidden(),
+        };
+        let text = format!("{} {}, {} bytes", plan.transport, plan.operation, plan.size);
+        Self {
+            bar: bar.with_message(text),
+            start,
+        }
+    }
+
+    fn show(&self) {
+        self.bar
+            .set_position(self.start.elapsed().as_millis() as u64);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

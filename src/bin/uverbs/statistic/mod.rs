@@ -1,0 +1,236 @@
+//! `uverbs statistic`: what devices and ports have counted, and who has which objects.
+//!
+//! | | |
+//! |---|---|
+//! | [`read`] | counters from sysfs and netlink, objects from netlink |
+//! | [`openmetrics`] | the same as text for Prometheus |
+
+mod openmetrics;
+mod read;
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Kind, Result};
+use crate::files::Files;
+use crate::{number, output, select};
+use read::{Reading, readings};
+
+const NOTES: &str = "\
+Counters of ports and devices come from sysfs, with the names that the driver gives them. What they mean is in
+the kernel's Documentation/ABI/stable/sysfs-class-infiniband and in the driver's manual. port_xmit_data and
+port_rcv_data count words of 4 bytes; --openmetrics has them in bytes.
+
+Examples:
+  uverbs statistic                      what has counted, on all ports
+  uverbs statistic port -d mlx5_0 -w    rates, once a second
+  uverbs statistic object               who has how many objects, and how much registered memory
+  uverbs statistic qp                   queue pairs that have counters (see rdma-statistic(8))
+  uverbs statistic --openmetrics > /var/lib/node_exporter/rdma.prom
+
+";
+
+/// Show what devices and ports have counted, and who has which objects.
+#[derive(Debug, Args)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
+pub(crate) struct Options {
+    /// What is counted; by default port and object
+    #[arg(value_enum)]
+    of: Option<Of>,
+
+    /// The device; all by default
+    #[arg(short, long)]
+    device: Option<String>,
+
+    /// Show what is 0, too
+    #[arg(short, long)]
+    all: bool,
+
+    /// Print what changes, as rates a second, at intervals of so many seconds, until interrupted
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, require_equals = true,
+          default_missing_value = "1", value_parser = number::seconds)]
+    watch: Option<Duration>,
+
+    /// Watch for this many seconds
+    #[arg(long = "for", value_name = "SECONDS", requires = "watch", value_parser = number::seconds)]
+    limit: Option<Duration>,
+
+    /// Print JSON; with --watch a line for each interval
+    #[arg(long)]
+    json: bool,
+
+    /// Print text for Prometheus, as for the textfile collector of node_exporter
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    openmetrics: bool,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Of {
+    /// Counters of ports, and of devices as a whole
+    Port,
+    /// Queue pairs with counters of their own
+    Qp,
+    /// Objects by process, and the memory they have registered
+    Object,
+}
+
+impl Options {
+    fn read(&self) -> Result<Vec<Reading>> {
+        let devices = select::devices(self.device.as_deref())?;
+        let files = Files::of_this_host();
+        let of = match self.of {
+            Some(of) => vec![of],
+            None => vec![Of::Port, Of::Object],
+        };
+        let mut all = Vec::new();
+        for device in &devices {
+            for of in &of {
+                all.extend(readings(&files, device, *of)?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if let Some(interval) = options.watch {
+        return watch(options, interval.max(Duration::from_millis(10)));
+    }
+    let readings = options.read()?;
+    if options.openmetrics {
+        return output::raw(openmetrics::text(&readings)?.as_bytes());
+    }
+    let shown: Vec<&Reading> = readings
+        .iter()
+        .filter(|reading| options.all || options.json || reading.value > 0)
+        .collect();
+    if options.json {
+        return output::json(&shown.into_iter().map(to_json).collect());
+    }
+    if shown.is_empty() {
+        eprintln!("uverbs: nothing has counted (-a shows what could)");
+        return Ok(());
+    }
+    let row = |reading: &&Reading| {
+        [
+            reading.device.clone(),
+            output::Foreign(&reading.of).to_string(),
+            reading.counter.clone(),
+            reading.value.to_string(),
+        ]
+    };
+    output::table(
+        ["DEVICE", "OF", "COUNTER", "VALUE"],
+        shown.iter().map(row).collect(),
+    )
+}
+
+fn to_json(reading: &Reading) -> Value {
+    json!({
+        "device": reading.device,
+        "port": reading.port,
+        "qp": reading.qp,
+        "pid": reading.pid,
+        "comm": reading.comm,
+        "counter": reading.counter,
+        "value": reading.value,
+    })
+}
+
+/// What changes, once in each interval.
+fn watch(options: &Options, interval: Duration) -> Result<()> {
+    let start = Instant::now();
+    let (mut before, mut last) = (options.read()?, start);
+    let mut next = start + interval;
+    loop {
+        sleep(next.saturating_duration_since(Instant::now()));
+        next += interval;
+        let (readings, now) = (options.read()?, Instant::now());
+        let changed = changes(&before, &readings, now - last);
+        let time = start.elapsed().as_secs_f64();
+        if options.json {
+            let changed: Vec<Value> = changed
+                .iter()
+                .map(|(reading, rate)| {
+                    let mut value = to_json(reading);
+                    value["rate"] = json!(rate);
+                    value
+                })
+                .collect();
+            output::line(json!({ "seconds": time, "changes": changed }))?;
+        } else {
+            for (reading, rate) in changed {
+                let Reading {
+                    device,
+                    of,
+                    counter,
+                    value,
+                    ..
+                } = reading;
+                let of = output::Foreign(of);
+                output::line(format_args!(
+                    "{time:9.3}  {device}  {of}  {counter}  {value}  {rate:+.1}/s"
+                ))?;
+            }
+        }
+        if options.limit.is_some_and(|limit| start.elapsed() >= limit) {
+            return Ok(());
+        }
+        (before, last) = (readings, now);
+    }
+}
+
+/// What has another value than before, with its rate a second. What was not there before has had 0.
+fn changes<'a>(before: &[Reading], now: &'a [Reading], time: Duration) -> Vec<(&'a Reading, f64)> {
+    let mut changes = Vec::new();
+    for reading in now {
+        let old = before.iter().find(|old| old.is_same(reading));
+        let old = old.map_or(0, |old| old.value);
+        if old != reading.value {
+            let difference = reading.value as f64 - old as f64;
+            changes.push((reading, difference / time.as_secs_f64().max(1e-9)));
+        }
+    }
+    changes
+}
+
+/// The failure of a text that cannot be made.
+fn failed(error: impl std::fmt::Display) -> Failure {
+    Failure::new(Kind::Failed, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(counter: &str, value: u64) -> Reading {
+        Reading {
+            device: "rxe0".into(),
+            of: "port 1".into(),
+            port: Some(1),
+            counter: counter.into(),
+            value,
+            ..Reading::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_those_of_what_changes() {
+        let before = [reading("sent_pkts", 10), reading("rcvd_pkts", 7)];
+        let now = [
+            reading("sent_pkts", 30),
+            reading("rcvd_pkts", 7),
+            reading("new", 5),
+        ];
+        let changes = changes(&before, &now, Duration::from_secs(2));
+        let told: Vec<(&str, f64)> = changes
+            .iter()
+            .map(|(reading, rate)| (reading.counter.as_str(), *rate))
+            .collect();
+        assert_eq!(told, [("sent_pkts", 10.0), ("new", 2.5)]);
+    }
+}

@@ -1,0 +1,205 @@
+//! Counters and objects as they are now.
+
+use std::collections::BTreeMap;
+
+use uverbs::resource::{ResourceOwner, Resources};
+use uverbs::{Cause, Device, error::Errno};
+
+use super::Of;
+use crate::failure::Result;
+use crate::files::Files;
+
+/// A counter, or a number of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) device: String,
+    /// Of what it is, as text.
+    pub(super) of: String,
+    pub(super) port: Option<u32>,
+    pub(super) qp: Option<u32>,
+    pub(super) pid: Option<u32>,
+    pub(super) comm: Option<String>,
+    pub(super) counter: String,
+    pub(super) value: u64,
+}
+
+impl Reading {
+    /// Whether it is the same counter as another, with whatever value.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        (&self.device, &self.of, &self.counter) == (&other.device, &other.of, &other.counter)
+    }
+}
+
+/// What one device has.
+pub(super) fn readings(files: &Files, device: &Device, of: Of) -> Result<Vec<Reading>> {
+    match of {
+        Of::Port => Ok(ports(files, device.name())),
+        Of::Qp => queue_pairs(device),
+        Of::Object => objects(&device.resources()?, device.name()),
+    }
+}
+
+/// The counters of a device and its ports. The kernel's setting of how long it keeps values is none.
+fn ports(files: &Files, device: &str) -> Vec<Reading> {
+    let root = format!("sys/class/infiniband/{device}");
+    let mut readings = folder(files, &format!("{root}/hw_counters"), device, None);
+    let mut ports: Vec<u32> = files
+        .names(format!("{root}/ports"))
+        .iter()
+        .filter_map(|name| name.parse().ok())
+        .collect();
+    ports.sort_unstable();
+    for port in ports {
+        for kind in ["counters", "hw_counters"] {
+            let path = format!("{root}/ports/{port}/{kind}");
+            readings.extend(folder(files, &path, device, Some(port)));
+        }
+    }
+    readings
+}
+
+fn folder(files: &Files, path: &str, device: &str, port: Option<u32>) -> Vec<Reading> {
+    let names = files.names(path).into_iter();
+    let counters = names.filter(|name| name != "lifespan").filter_map(|name| {
+        // A counter that this port does not have cannot be read.
+        let value = files.number(format!("{path}/{name}"))?;
+        Some(Reading {
+            device: device.to_owned(),
+            of: port.map_or_else(|| "device".into(), |port| format!("port {port}")),
+            port,
+            counter: name,
+            value,
+            ..Reading::default()
+        })
+    });
+    counters.collect()
+}
+
+/// The counters that are bound to queue pairs. Most drivers have none.
+fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
+    let sets = match device.resources()?.qp_counters() {
+        Ok(sets) => sets,
+        Err(error) if matches!(error.cause(), Cause::Os(Errno::OPNOTSUPP | Errno::INVAL)) => {
+            Vec::new()
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let mut readings = Vec::new();
+    for set in sets {
+        let (pid, comm) = owner(&set.owner);
+        let qps: Vec<String> = set.qps.iter().map(u32::to_string).collect();
+        for (counter, value) in set.counters {
+            readings.push(Reading {
+                device: device.name().to_owned(),
+                of: format!("counter {} of QP {}", set.id, qps.join(",")),
+                port: Some(set.port),
+                qp: set.qps.first().copied(),
+                pid,
+                comm: comm.clone(),
+                counter,
+                value,
+            });
+        }
+    }
+    Ok(readings)
+}
+
+/// How many objects each process and each part of the kernel has, and how much memory it has registered.
+fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
+    let mut sums: BTreeMap<(Option<u32>, Option<String>, &str), u64> = BTreeMap::new();
+    let mut add = |of: &ResourceOwner, what: &'static str, count: u64| {
+        let (pid, comm) = owner(of);
+        *sums.entry((pid, comm, what)).or_default() += count;
+    };
+    resources
+        .pds()?
+        .iter()
+        .for_each(|it| add(&it.owner, "pd", 1));
+    resources
+        .cqs()?
+        .iter()
+        .for_each(|it| add(&it.owner, "cq", 1));
+    resources
+        .qps()?
+        .iter()
+        .for_each(|it| add(&it.owner, "qp", 1));
+    resources
+        .cm_ids()?
+        .iter()
+        .for_each(|it| add(&it.owner, "cm_id", 1));
+    for mr in resources.mrs()? {
+        add(&mr.owner, "mr", 1);
+        add(&mr.owner, "registered_bytes", mr.length);
+    }
+    // Older kernels do not list these two.
+    let srqs = resources.srqs().unwrap_or_default();
+    srqs.iter().for_each(|it| add(&it.owner, "srq", 1));
+    let contexts = resources.contexts().unwrap_or_default();
+    contexts.iter().for_each(|it| add(&it.owner, "ctx", 1));
+    let readings = sums.into_iter().map(|((pid, comm, what), value)| {
+        let name = comm.clone().unwrap_or_else(|| "-".into());
+        Reading {
+            device: device.to_owned(),
+            of: match pid {
+                Some(pid) => format!("{name} ({pid})"),
+                None => name,
+            },
+            pid,
+            comm,
+            counter: what.to_owned(),
+            value,
+            ..Reading::default()
+        }
+    });
+    Ok(readings.collect())
+}
+
+/// The process, if it is one, and the name.
+fn owner(of: &ResourceOwner) -> (Option<u32>, Option<String>) {
+    match of {
+        ResourceOwner::Process(pid) => {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+            (Some(*pid), name.map(|name| name.trim_end().to_owned()))
+        }
+        ResourceOwner::Kernel(name) => (None, Some(name.clone())),
+        _ => (None, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn counters_are_those_of_the_device_and_of_each_port() {
+        let root = std::env::temp_dir().join(format!("statistic-{}", std::process::id()));
+        let device = root.join("sys/class/infiniband/mlx5_0");
+        for (path, text) in [
+            ("hw_counters/lifespan", "10"),
+            ("hw_counters/out_of_memory", "1"),
+            ("ports/10/counters/port_xmit_data", "3"),
+            ("ports/2/counters/port_xmit_data", "4"),
+            ("ports/2/counters/unreadable", "N/A (no PMA)"),
+            ("ports/2/hw_counters/np_cnp_sent", "5"),
+        ] {
+            let path = device.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        }
+        let readings = ports(&Files::below(&root), "mlx5_0");
+        let told: Vec<(&str, &str, u64)> = readings
+            .iter()
+            .map(|it| (it.of.as_str(), it.counter.as_str(), it.value))
+            .collect();
+        let expected = [
+            ("device", "out_of_memory", 1),
+            ("port 2", "port_xmit_data", 4),
+            ("port 2", "np_cnp_sent", 5),
+            ("port 10", "port_xmit_data", 3),
+        ];
+        assert_eq!(told, expected);
+        fs::remove_dir_all(root).unwrap();
+    }
+}

@@ -1,0 +1,359 @@
+//! `uverbs perf`: both sides on this host, over the device under test.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use support::peers::play;
+use support::program::uverbs;
+use support::role::finish;
+use support::{Device, Result, device, fail, same, skip, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    let mut tests = vec![
+        test("perf::every_operation_of_rc", || {
+            every_operation("rc", 18601)
+        }),
+        test("perf::every_operation_of_uc", || {
+            every_operation("uc", 18602)
+        }),
+        test("perf::every_operation_of_ud", || {
+            every_operation("ud", 18603)
+        }),
+        test("perf::every_operation_of_xrc", || {
+            every_operation("xrc", 18604)
+        }),
+        test(
+            "perf::many_queue_pairs_and_both_directions",
+            both_directions,
+        ),
+        test("perf::percentiles_of_the_samples", percentiles),
+        test("perf::a_stall_shows", a_stall_shows),
+        test("perf::two_runs_of_one_build", two_runs),
+        test("perf::a_peer_that_is_killed", a_peer_that_is_killed),
+        test("perf::what_is_refused", what_is_refused),
+    ];
+    tests.push(test("perf::every_operation_of_srd", || {
+        every_operation("srd", 18605)
+    }));
+    tests
+}
+
+fn perf(words: &str, port: u16) -> Result<Command> {
+    let mut command = Command::new(uverbs()?);
+    command.arg("perf").args(words.split_whitespace());
+    command.args(["--device", device().name(), "--port", &port.to_string()]);
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+/// Runs a client against a server of its own, and gives its result.
+fn measured(words: &str, port: u16) -> Result<Value> {
+    let words = format!("{words} 127.0.0.1 --json --connect-timeout 30 --timeout 60");
+    let said = play(perf("serve --once", port)?, perf(&words, port)?, || {
+        Ok(true)
+    })?;
+    serde_json::from_str(&said.client).map_err(|error| format!("{error}: {}", said.client).into())
+}
+
+/// Goes to a field by its path.
+fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
+    value.pointer(path).unwrap_or(&Value::Null)
+}
+
+fn number(value: &Value, path: &str) -> Result<u64> {
+    let number = at(value, path).as_u64();
+    number.ok_or_else(|| format!("no number {path} in {value}").into())
+}
+
+/// Catches bytes that are not those that were sent, and messages that are not counted or counted twice.
+fn every_operation(transport: &str, port: u16) -> Result {
+    let has = match (transport, device()) {
+        ("srd", Device::Efa) => &["send"][..],
+        ("srd", _) | (_, Device::Efa) => return skip("the device does not have the transport"),
+        ("xrc", Device::Rxe) => return skip("soft-RoCE has no XRC"),
+        ("uc", _) => &["send", "write", "write-imm"],
+        ("ud", _) => &["send"],
+        _ => &[
+            "send",
+            "write",
+            "write-imm",
+            "read",
+            "fetch-add",
+            "compare-swap",
+        ],
+    };
+    for operation in has {
+        let is_atomic = operation.contains("add") || operation.contains("swap");
+        let size = if is_atomic { "8" } else { "8,1000" };
+        for goal in ["latency", "bandwidth"] {
+            // A lost packet leaves a part of a message, which the command refuses to check.
+            let is_torn = transport == "uc" && goal == "bandwidth" && *operation != "send";
+            let check = if is_torn { "" } else { "-c" };
+            // Without flow control a longer queue may lose some.
+            let few = if ["uc", "ud"].contains(&transport) {
+                "-n 8"
+            } else {
+                "-n 40"
+            };
+            let words = format!("{goal} {operation} -t {transport} -s {size} {few} -r 2 {check}");
+            let found = measured(&words, port)?;
+            looks_right(&found, &words, !is_torn)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the sums are right.
+fn looks_right(found: &Value, words: &str, is_checked: bool) -> Result {
+    same(
+        at(found, "/client/device").as_str(),
+        Some(device().name()),
+        "device",
+    )?;
+    let runs = at(found, "/runs").as_array().ok_or("no runs")?;
+    let sizes = if words.contains("1000") { 2 } else { 1 };
+    same(runs.len(), sizes, words)?;
+    for run in runs {
+        let rounds = at(run, "/rounds").as_array().ok_or("no rounds")?;
+        same(rounds.len(), 2, words)?;
+        for round in rounds {
+            let messages = number(round, "/client/messages")?;
+            let each = number(run, "/plan/until/messages")?;
+            same(messages, each * number(run, "/plan/queue_pairs")?, words)?;
+            let counts = at(round, "/client/rates/counts")
+                .as_array()
+                .ok_or("no rates")?;
+            let sum: u64 = counts.iter().filter_map(Value::as_u64).sum();
+            same(sum, messages, &format!("{words}: messages in intervals"))?;
+            let checked = number(round, "/client/checked")? + number(round, "/server/checked")?;
+            same(
+                checked > 0,
+                is_checked,
+                &format!("{words}: {checked} checked"),
+            )?;
+        }
+        same(number(run, "/summary/lost")?, 0, &format!("{words}: lost"))?;
+    }
+    Ok(())
+}
+
+/// Catches threads that mix up their queue pairs, and a side that ends before the other has finished.
+fn both_directions() -> Result {
+    let transport = match device() {
+        Device::Efa => "srd",
+        _ => "rc",
+    };
+    let words = format!(
+        "bandwidth send -t {transport} -s 256 -q 5 --threads 2 --both -n 64 -r 2 -c --depth 16 -b 4 -e --pin"
+    );
+    let found = measured(&words, 18606)?;
+    for round in 0..2 {
+        let side = |side: &str| format!("/runs/0/rounds/{round}/{side}");
+        for (own, peer) in [("client", "server"), ("server", "client")] {
+            let sent = number(&found, &(side(own) + "/sent"))?;
+            same(sent, 5 * 64, "sent")?;
+            same(
+                number(&found, &(side(peer) + "/received"))?,
+                sent,
+                "received",
+            )?;
+            same(number(&found, &(side(peer) + "/checked"))?, sent, "checked")?;
+        }
+    }
+    Ok(())
+}
+
+/// Catches percentiles that are not those of the times.
+fn percentiles() -> Result {
+    let transport = match device() {
+        Device::Efa => "srd",
+        _ => "rc",
+    };
+    let found = measured(
+        &format!("latency send -t {transport} -n 500 -r 1 --samples"),
+        18607,
+    )?;
+    let samples = at(&found, "/runs/0/rounds/0/client/samples");
+    let mut samples: Vec<u64> = serde_json::from_value(samples.clone())?;
+    samples.sort_unstable();
+    same(samples.len(), 500, "samples")?;
+    for (name, share) in [
+        ("median", 0.5),
+        ("p99", 0.99),
+        ("p999", 0.999),
+        ("max", 1.0),
+    ] {
+        let place = (share * samples.len() as f64).ceil() as usize - 1;
+        let exact = samples[place] as f64 / 1e3;
+        let path = format!("/runs/0/summary/{name}");
+        let told = at(&found, &path).as_f64().ok_or("no percentile")?;
+        // The histogram has three digits.
+        let is_right = (told / exact - 1.0).abs() < 2e-3;
+        same(is_right, true, &format!("{name}: {told} of {exact}"))?;
+    }
+    Ok(())
+}
+
+/// A process that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn signal(&self, signal: Signal) -> Result {
+        let pid = Pid::from_raw(self.0.id() as i32).ok_or("no pid")?;
+        Ok(kill_process(pid, signal)?)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has ended already, if all went well.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Catches a pause that disappears in averages: the server is stopped for 50 ms now and then.
+fn a_stall_shows() -> Result {
+    const STALL: Duration = Duration::from_millis(50);
+    let transport = match device() {
+        Device::Efa => "srd",
+        _ => "rc",
+    };
+    let port = 18608;
+    let server = Process(perf("serve --once", port)?.spawn()?);
+    let words = format!(
+        "latency send 127.0.0.1 -t {transport} -T 3 -r 1 --json --connect-timeout 30 --timeout 60"
+    );
+    let mut client = perf(&words, port)?;
+    let mut client = Process(client.stdout(Stdio::piped()).spawn()?);
+    while client.0.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(300));
+        server.signal(Signal::STOP)?;
+        std::thread::sleep(STALL);
+        server.signal(Signal::CONT)?;
+    }
+    let mut said = String::new();
+    let out = client.0.stdout.take().ok_or("no output")?;
+    std::io::Read::read_to_string(&mut { out }, &mut said)?;
+    let found: Value = serde_json::from_str(&said)?;
+    let longest = at(&found, "/runs/0/summary/max")
+        .as_f64()
+        .ok_or("no maximum")?;
+    same(
+        longest >= STALL.as_secs_f64() * 1e6,
+        true,
+        &format!("{longest} µs"),
+    )?;
+    let counts = at(&found, "/runs/0/rounds/0/client/rates/counts");
+    let counts: Vec<u64> = serde_json::from_value(counts.clone())?;
+    let interval = at(&found, "/runs/0/rounds/0/client/rates/interval");
+    let interval = interval.as_f64().ok_or("no interval")?;
+    let empty = counts.split(|count| *count > 0).map(<[u64]>::len).max();
+    // The first and the last interval of the stall are seldom empty as a whole.
+    let least = (STALL.as_secs_f64() / interval) as usize - 1;
+    same(empty >= Some(least), true, &format!("{counts:?}"))?;
+    same(
+        at(&found, "/runs/0/summary/least_interval").as_f64(),
+        Some(0.0),
+        "the least interval",
+    )
+}
+
+/// Catches a comparison that sees differences where there are none, or none where there is one.
+fn two_runs() -> Result {
+    let transport = match device() {
+        Device::Efa => "srd",
+        _ => "rc",
+    };
+    let directory = tempfile::tempdir()?;
+    let file = |name: &str| directory.path().join(name);
+    let words = format!("latency send -t {transport} -n 100 -r 5");
+    for name in ["a", "b"] {
+        let found = measured(&words, 18609)?;
+        std::fs::write(file(name), found.to_string())?;
+    }
+    let verdicts = |before: &Path, after: &Path| -> Result<Vec<String>> {
+        let mut compare = Command::new(uverbs()?);
+        compare.args(["perf", "compare", "--json", "--confidence", "0.999"]);
+        let said = finish(compare.args([before, after]))?;
+        let compared: Vec<Value> = serde_json::from_str(&said)?;
+        let verdicts = compared
+            .iter()
+            .map(|it| at(it, "/verdict").as_str().unwrap_or(""));
+        Ok(verdicts.map(str::to_owned).collect())
+    };
+    let same_build = verdicts(&file("a"), &file("b"))?;
+    same(
+        same_build,
+        vec!["no difference shown".to_owned(); 2],
+        "two runs",
+    )?;
+    // A thousand times as long: no machine varies so much.
+    let mut slow: Value = serde_json::from_slice(&std::fs::read(file("a"))?)?;
+    let rounds = slow
+        .pointer_mut("/runs/0/rounds")
+        .and_then(Value::as_array_mut);
+    for round in rounds.ok_or("no rounds")? {
+        let counts = round
+            .pointer_mut("/client/times/counts")
+            .and_then(Value::as_array_mut);
+        for count in counts.ok_or("no times")? {
+            count[0] = (count[0].as_u64().ok_or("no time")? * 1000).into();
+        }
+    }
+    std::fs::write(file("slow"), slow.to_string())?;
+    let changed = verdicts(&file("a"), &file("slow"))?;
+    same(changed, vec!["worse".to_owned(); 2], "a slower run")?;
+    // What was saved is shown again.
+    let plots = file("plots.svg");
+    let mut show = Command::new(uverbs()?);
+    show.args(["perf", "show", "--plot", "--svg"])
+        .arg(&plots)
+        .arg(file("a"));
+    let said = finish(&mut show)?;
+    for words in ["ROUND TRIP", "messages/s over seconds", device().name()] {
+        same(said.contains(words), true, &said)?;
+    }
+    same(
+        std::fs::read_to_string(plots)?.starts_with("<svg"),
+        true,
+        "SVG",
+    )
+}
+
+/// Catches a client that waits for a peer which has gone.
+fn a_peer_that_is_killed() -> Result {
+    let transport = match device() {
+        Device::Efa => "srd",
+        _ => "rc",
+    };
+    let port = 18610;
+    let server = Process(perf("serve --once", port)?.spawn()?);
+    let words = format!("bandwidth send 127.0.0.1 -t {transport} -T 60 -r 1 --connect-timeout 30");
+    let mut client = perf(&words, port)?;
+    let mut client = Process(client.stderr(Stdio::piped()).spawn()?);
+    std::thread::sleep(Duration::from_secs(3));
+    drop(server);
+    let status = support::role::await_end(&mut client.0).and_then(|()| Ok(client.0.wait()?))?;
+    same(status.code(), Some(5), "exit code")
+}
+
+fn what_is_refused() -> Result {
+    let ends = |words: &str, code: i32| -> Result {
+        let output = perf(words, 18611)?.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        match output.status.code() == Some(code) {
+            true => Ok(()),
+            false => fail(format!("{words}: {}: {said}", output.status)),
+        }
+    };
+    ends("latency read 127.0.0.1 -t ud", 2)?;
+    ends("latency fetch-add 127.0.0.1 -s 16", 2)?;
+    ends("bandwidth send 127.0.0.1 -s 2 -c", 2)?;
+    ends("latency send 127.0.0.1 -e --threads 2 -q 3", 2)?;
+    ends("latency send 127.0.0.1 --connect-timeout 0.1", 5)
+}

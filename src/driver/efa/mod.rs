@@ -7,8 +7,8 @@
 //! queue by the queue pair's number ([`reporters`]). A completion queue may have several rings ([`cq`]).
 //! The formats are the hardware's ([`format`]).
 //!
-//! Posting and polling are called, where the other drivers' are inlined: a request is copied to the device, which
-//! takes longer than a call, and a program that is built with all drivers keeps its registers for theirs. Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
+//! Polling is called, where the other drivers' is inlined: a program that is built with all drivers keeps its
+//! registers for theirs. Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
 //!
 //! Ids of 64 bits, which the newest devices have, are not asked for: numbers of 16 bits tell all requests of
 //! a queue apart.

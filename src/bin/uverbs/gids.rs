@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use uverbs::{Context, Device, gid::GidEntry};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Kind, Result};
 use crate::output::{self, or_dash};
 use crate::select;
 
@@ -39,6 +39,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let gids = gids(&device)?.into_iter();
         entries.extend(gids.filter(|gid| wanted(&gid.entry)));
     }
+    if let (Some(port), true) = (options.port, entries.is_empty()) {
+        let text = format_args!("there is no GID of a port {port}");
+        return Err(Failure::new(Kind::NotFound, text));
+    }
     if options.json {
         return output::json(&entries.iter().map(to_json).collect());
     }
@@ -67,7 +71,7 @@ fn gids(device: &Device) -> uverbs::Result<Vec<Gid>> {
         let table = context.gid_table()?.into_iter();
         let told = table.map(|entry| {
             let is_default = is_default(&context, &entry);
-            named(entry, Some(is_default))
+            named(entry, is_default)
         });
         Ok(told.collect())
     });
@@ -80,11 +84,10 @@ fn gids(device: &Device) -> uverbs::Result<Vec<Gid>> {
     })
 }
 
-fn is_default(context: &Context, entry: &GidEntry) -> bool {
-    let port = u8::try_from(entry.port).unwrap_or_default();
+fn is_default(context: &Context, entry: &GidEntry) -> Option<bool> {
+    let best = context.best_gid(u8::try_from(entry.port).ok()?).ok()?;
     // On InfiniBand none is.
-    let best = context.best_gid(port).ok().flatten();
-    best.is_some_and(|(index, _)| u32::from(index) == entry.index)
+    Some(best.is_some_and(|(index, _)| u32::from(index) == entry.index))
 }
 
 fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {

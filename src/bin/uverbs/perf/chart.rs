@@ -10,9 +10,9 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 /// How points that fall into one column are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
-    /// By their mean. A column without points is 0.
+    /// By their mean.
     Mean,
-    /// By the last; a column without points is as the one before.
+    /// By the last.
     Last,
 }
 
@@ -56,9 +56,9 @@ fn heights(points: &[(f64, f64)], column: Column, (first, last): (f64, f64)) -> 
     let heights = columns.into_iter().map(|ys| {
         let height = match (column, ys.last()) {
             (Column::Mean, Some(_)) => ys.iter().sum::<f64>() / ys.len() as f64,
-            (Column::Mean, None) => 0.0,
             (Column::Last, Some(last)) => *last,
-            (Column::Last, None) => before,
+            // A gap has points, which are 0.
+            (_, None) => before,
         };
         before = height;
         height

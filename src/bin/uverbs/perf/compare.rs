@@ -106,8 +106,11 @@ fn values(run: &Run, metric: Metric) -> Result<Vec<f64>> {
     Ok(values?.into_iter().filter(|value| *value > 0.0).collect())
 }
 
-/// Welch's t-interval of the difference of the means of the logarithms, as factors. `None` if a side has
-/// fewer than two values.
+/// What a median is known to, as part of it: histograms have three digits.
+const RESOLUTION: f64 = 1e-3;
+
+/// Welch's t-interval of the difference of the means of the logarithms, as factors, and no narrower than
+/// what is measured. `None` if a side has fewer than two values.
 fn change(before: &[f64], after: &[f64], confidence: f64) -> Option<Change> {
     if before.len() < 2 || after.len() < 2 {
         return None;
@@ -129,6 +132,7 @@ fn change(before: &[f64], after: &[f64], confidence: f64) -> Option<Change> {
             t.inverse_cdf(f64::midpoint(1.0, confidence)) * both.sqrt()
         }
     };
+    let half = half.max(RESOLUTION);
     Some(Change {
         factor: difference.exp(),
         least: (difference - half).exp(),

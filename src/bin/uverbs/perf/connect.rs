@@ -151,7 +151,10 @@ impl Ground {
         for number in 0..plan.threads {
             let lanes = share(plan.queue_pairs, plan.threads, number);
             let bytes = layout.length() * lanes as usize;
-            let mr = self.pd.register(vec![0; bytes], access);
+            let mut memory = Vec::new();
+            memory.try_reserve_exact(bytes).map_err(failed)?;
+            memory.resize(bytes, 0);
+            let mr = self.pd.register(memory, access);
             let entries = (caps.max_send_wr + caps.max_recv_wr).saturating_mul(lanes);
             let channel = match plan.events {
                 true => Some(self.context.create_channel()?),
@@ -194,6 +197,8 @@ impl Ground {
     fn ends(&self, plan: &Plan, workers: &mut [Worker]) -> Result<Ends> {
         let gid_index = match self.options.gid_index {
             Some(index) => Some(index),
+            // rdma_cm has taken that of the address.
+            None if plan.by_address => None,
             None => self.context.best_gid(self.options.port)?.map(|best| best.0),
         };
         let mut lanes = Vec::new();

@@ -13,7 +13,7 @@ use super::plan::{Operation, Plan};
 use crate::failure::{Failure, Kind, Result};
 
 /// Messages begin at multiples of so many bytes.
-const ALIGNMENT: usize = 64;
+pub(super) const ALIGNMENT: usize = 64;
 
 /// Where a lane's messages lie in the memory of its worker.
 #[derive(Clone, Copy, Debug)]

@@ -107,6 +107,8 @@ fn measure(options: &Client, goal: Goal) -> Result<()> {
         }
         record.runs.push(Run::new(plan, rounds, &record.client)?);
     }
+    // The server is free for others while the result is shown.
+    drop(wire);
     if let Some(path) = &options.save {
         record.save(path)?;
     }

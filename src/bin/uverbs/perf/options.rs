@@ -35,6 +35,8 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
     /// Be the peer of clients, one after the other
+    ///
+    /// It listens on all addresses, and does what any client asks: for networks that are trusted.
     Serve(Serve),
     /// Measure round trips: one message at a time for each queue pair
     ///

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use uverbs::Access;
 use uverbs::qp::QpType;
 
+use super::lane::ALIGNMENT;
 use crate::failure::{Failure, Kind, Result};
 
 /// What a run is about.
@@ -199,6 +200,11 @@ pub(super) struct Plan {
 /// messages share places, so their bytes cannot be checked.
 const ROOM: u64 = 64 << 20;
 
+/// The most threads, queue pairs, and messages in flight on each: the server makes what a client plans.
+const MOST_THREADS: u32 = 1 << 10;
+const MOST_QUEUE_PAIRS: u32 = 1 << 16;
+const MOST_DEPTH: u32 = 1 << 20;
+
 /// The least that can be checked: a message says its number in its first bytes.
 pub(super) const LEAST_CHECKED: u32 = 8;
 
@@ -246,6 +252,24 @@ impl Plan {
                     .into(),
             );
         }
+        let most = [
+            (self.threads, MOST_THREADS),
+            (self.queue_pairs, MOST_QUEUE_PAIRS),
+            (self.depth, MOST_DEPTH),
+        ];
+        if most.iter().any(|(number, most)| number > most) {
+            return usage(format!(
+                "there are at most {MOST_THREADS} threads, {MOST_QUEUE_PAIRS} queue pairs and a depth of {MOST_DEPTH}"
+            ));
+        }
+        if self.mtu.is_some_and(|mtu| mtu < 256) {
+            return usage("the least MTU is 256 bytes".into());
+        }
+        if self.mtu.is_some() && transport.is_datagram() {
+            return usage(format!(
+                "{transport} has the MTU of the port: leave --mtu out"
+            ));
+        }
         if self.goal == Goal::Latency && (self.threads != self.queue_pairs || self.depth != 1) {
             return usage("latency is measured with one message in flight for each thread".into());
         }
@@ -265,7 +289,8 @@ impl Plan {
 
     /// Places for messages in memory, of each queue pair and in each direction.
     pub(super) fn places(&self) -> u32 {
-        let bytes = u64::from(self.size) * u64::from(self.queue_pairs);
+        let bytes = u64::from(self.size).next_multiple_of(ALIGNMENT as u64);
+        let bytes = bytes.saturating_mul(self.queue_pairs.into());
         let places = (ROOM / bytes.max(1)).clamp(1, self.depth.into());
         places as u32
     }

@@ -241,12 +241,15 @@ impl Recorder {
 
     /// Messages that were posted at one time have completed at another.
     pub(super) fn completed(&mut self, messages: u64, posted: Instant, now: Instant) {
-        if now < self.from || self.until.is_some_and(|until| now > until) {
+        if now < self.from || self.until.is_some_and(|until| posted > until) {
             return;
         }
-        self.messages += messages;
-        self.last = now;
-        self.rates.count(now - self.from, messages);
+        // What was under way at the end has a time, but is no part of what went through until then.
+        if self.until.is_none_or(|until| now <= until) {
+            self.messages += messages;
+            self.last = now;
+            self.rates.count(now - self.from, messages);
+        }
         let time = (now - posted).as_nanos() as u64;
         (self.min, self.max) = (self.min.min(time), self.max.max(time));
         self.histogram.saturating_record(time);
@@ -258,7 +261,11 @@ impl Recorder {
     }
 
     /// What was found; the measurement ends where it should have, or with the last message.
-    pub(super) fn outcome(self) -> Outcome {
+    pub(super) fn outcome(mut self) -> Outcome {
+        if let Some(until) = self.until {
+            // Intervals at the end in which nothing has completed count, too.
+            self.rates.count(until - self.from, 0);
+        }
         let counts = self.histogram.iter_recorded();
         let counts = counts.map(|step| (step.value_iterated_to(), step.count_at_value()));
         let counts: Vec<(u64, u64)> = counts.collect();

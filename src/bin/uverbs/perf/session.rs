@@ -33,8 +33,11 @@ pub(super) struct Part {
 /// Does a round over a connected side, and gives what this side and the peer found. The peer is told of a
 /// failure.
 pub(super) fn round(side: Side, wire: &mut Wire, plan: &Plan, part: Part) -> Result<[Outcome; 2]> {
-    let outcome = work(side.workers, wire, plan, part)?;
+    let mut outcome = work(side.workers, wire, plan, part)?;
+    // The peer has no use for each time.
+    let samples = std::mem::take(&mut outcome.samples);
     wire.say(&Message::Outcome(Box::new(outcome.clone())))?;
+    outcome.samples = samples;
     match wire.hear(plan.patience().saturating_mul(CHECKING))? {
         Message::Outcome(peer) => Ok([outcome, *peer]),
         other => Err(unexpected(&other)),
@@ -74,7 +77,7 @@ fn work(workers: Vec<Worker>, wire: &mut Wire, plan: &Plan, part: Part) -> Resul
         }
         let talked = talk(&threads, wire, plan, &shared, part, clock);
         if talked.is_err() {
-            // It says nothing about other memory.
+            // Relaxed: no other data depends on it.
             shared.stop.store(true, Ordering::Relaxed);
         }
         let mut all = Outcome::default();

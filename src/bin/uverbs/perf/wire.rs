@@ -11,9 +11,13 @@ use super::conditions::Conditions;
 use super::plan::Plan;
 use super::recorder::Outcome;
 use crate::failure::{Failure, Kind, Result};
+use crate::output::Foreign;
 
 /// A longer line is no message of ours.
-const LONGEST: u64 = 256 << 20;
+const LONGEST: u64 = 64 << 20;
+
+/// A client that plans nothing for so long is gone, and the server is free for others.
+const IDLE: Duration = Duration::from_secs(60);
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -115,19 +119,20 @@ impl Wire {
 
     /// The plan of the next round; none if the client has gone.
     pub(super) fn plan(&mut self) -> Result<Option<Plan>> {
-        loop {
-            return match self.next(Duration::from_secs(1))? {
-                Next::Nothing => continue,
-                Next::End => Ok(None),
-                Next::Message(message) => match *message {
-                    Message::Plan { version, plan } => {
-                        accept_version(&version)?;
-                        plan.validate()?;
-                        Ok(Some(*plan))
-                    }
-                    other => Err(unexpected(&other)),
-                },
-            };
+        match self.next(IDLE)? {
+            Next::Nothing => Err(Failure::new(
+                Kind::Peer,
+                format_args!("the client has planned nothing for {IDLE:?}"),
+            )),
+            Next::End => Ok(None),
+            Next::Message(message) => match *message {
+                Message::Plan { version, plan } => {
+                    accept_version(&version)?;
+                    plan.validate()?;
+                    Ok(Some(*plan))
+                }
+                other => Err(unexpected(&other)),
+            },
         }
     }
 
@@ -158,11 +163,16 @@ impl Wire {
         match serde_json::from_slice(&line) {
             Ok(Message::Failed { is_check, text }) => {
                 let kind = if is_check { Kind::Check } else { Kind::Peer };
-                Err(Failure::new(kind, format_args!("the peer says: {text}")))
+                Err(Failure::new(
+                    kind,
+                    format_args!("the peer says: {}", Foreign(&text)),
+                ))
             }
             Ok(message) => Ok(Next::Message(Box::new(message))),
             Err(error) => {
                 let start = line[..line.len().min(60)].escape_ascii();
+                let error = error.to_string();
+                let error = Foreign(&error);
                 let text = format!(
                     "the peer is no `uverbs perf`, or another version: it sent \"{start}\" ({error})"
                 );
@@ -188,6 +198,7 @@ fn accept_version(version: &str) -> Result<()> {
     match version == own {
         true => Ok(()),
         false => {
+            let version = Foreign(version);
             let text = format!("the peer has version {version}, and this side {own}");
             Err(Failure::new(Kind::Peer, text))
         }

@@ -274,8 +274,8 @@ impl Worker {
             if clock.until.is_some_and(|until| now >= until) || left == 0 {
                 break;
             }
-            self.send_one(plan, shared)?;
             let posted = Instant::now();
+            self.send_one(plan, shared)?;
             self.arrival(number, plan, shared, Some(posted))?;
             recorder.completed(1, posted, Instant::now());
             number += 1;
@@ -507,7 +507,11 @@ impl Worker {
             let place = Lane::place_of(&done, message, plan);
             let range = self.lanes[usize::from(id.lane)].arrived(place);
             if plan.operation == Operation::Read {
+                let start = range.start;
                 self.check(range, Some(place as u64))?;
+                // The next READ to this place must bring its bytes itself.
+                self.scratch.fill(0);
+                self.mr.write_at(start, &self.scratch).map_err(failed)?;
                 continue;
             }
             // The word before this operation, which was the only one in its turn.

@@ -29,7 +29,7 @@ Examples:
   uverbs statistic port -d mlx5_0 -w    rates, once a second
   uverbs statistic object               who has how many objects, and how much registered memory
   uverbs statistic qp                   queue pairs that have counters (see rdma-statistic(8))
-  uverbs statistic --openmetrics > /var/lib/node_exporter/rdma.prom
+  uverbs statistic --openmetrics > new.prom && mv new.prom rdma.prom     for node_exporter
 
 ";
 
@@ -171,7 +171,7 @@ fn watch(options: &Options, interval: Duration) -> Result<()> {
                     value,
                     ..
                 } = reading;
-                let of = output::Foreign(of);
+                let of = output::Foreign(&of);
                 output::line(format_args!(
                     "{time:9.3}  {device}  {of}  {counter}  {value}  {rate:+.1}/s"
                 ))?;
@@ -184,11 +184,17 @@ fn watch(options: &Options, interval: Duration) -> Result<()> {
     }
 }
 
-/// What has another value than before, with its rate a second. What was not there before has had 0.
-fn changes<'a>(before: &[Reading], now: &'a [Reading], time: Duration) -> Vec<(&'a Reading, f64)> {
+/// What has another value than before, with its rate a second. What was not there before has had 0, and what
+/// is gone has 0 now.
+fn changes(before: &[Reading], now: &[Reading], time: Duration) -> Vec<(Reading, f64)> {
+    let is_gone = |old: &&Reading| !now.iter().any(|reading| reading.is_same(old));
+    let gone = before.iter().filter(is_gone).map(|old| Reading {
+        value: 0,
+        ..old.clone()
+    });
     let mut changes = Vec::new();
-    for reading in now {
-        let old = before.iter().find(|old| old.is_same(reading));
+    for reading in now.iter().cloned().chain(gone) {
+        let old = before.iter().find(|old| old.is_same(&reading));
         let old = old.map_or(0, |old| old.value);
         if old != reading.value {
             let difference = reading.value as f64 - old as f64;
@@ -220,7 +226,11 @@ mod tests {
 
     #[test]
     fn rates_are_those_of_what_changes() {
-        let before = [reading("sent_pkts", 10), reading("rcvd_pkts", 7)];
+        let before = [
+            reading("sent_pkts", 10),
+            reading("rcvd_pkts", 7),
+            reading("gone", 4),
+        ];
         let now = [
             reading("sent_pkts", 30),
             reading("rcvd_pkts", 7),
@@ -231,6 +241,6 @@ mod tests {
             .iter()
             .map(|(reading, rate)| (reading.counter.as_str(), *rate))
             .collect();
-        assert_eq!(told, [("sent_pkts", 10.0), ("new", 2.5)]);
+        assert_eq!(told, [("sent_pkts", 10.0), ("new", 2.5), ("gone", -2.0)]);
     }
 }

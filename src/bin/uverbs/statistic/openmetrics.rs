@@ -47,7 +47,7 @@ impl Collector for Readings {
                 let one = family.encode_family(&labels)?;
                 match metric.grows {
                     true => ConstCounter::new(value).encode(one)?,
-                    false => ConstGauge::new(value as i64).encode(one)?,
+                    false => ConstGauge::new(value).encode(one)?,
                 }
             }
         }

@@ -109,7 +109,9 @@ fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
     let mut sums: BTreeMap<(Option<u32>, Option<String>, &str), u64> = BTreeMap::new();
     let mut add = |of: &ResourceOwner, what: &'static str, count: u64| {
         let (pid, comm) = owner(of);
-        *sums.entry((pid, comm, what)).or_default() += count;
+        // A region of all memory has 2^64 - 1 bytes.
+        let sum = sums.entry((pid, comm, what)).or_default();
+        *sum = sum.saturating_add(count);
     };
     resources
         .pds()?

@@ -205,8 +205,7 @@ impl Cq {
     fn skip_lost(&mut self, ring: usize) {
         let view = self.core.directory.rings()[ring];
         let from = self.next[ring];
-        let mut places = (0..view.count()).map(|ahead| from.wrapping_add(ahead));
-        self.next[ring] = places.find(|at| view.has_arrived(*at)).unwrap_or(from);
+        self.next[ring] = view.behind_lost(from).unwrap_or(from);
         self.core.directory.pass(ring, self.next[ring]);
         self.core.tell(0);
         self.wrong = Some(PollError::Overrun);

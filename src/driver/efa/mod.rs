@@ -45,6 +45,8 @@ use super::answer;
 use super::contract::{
     self, ContextOptions, CqParts, NoDeviceMemory, Nothing, QpParts, Replacement, ResetQp,
 };
+#[cfg(feature = "c-abi")]
+use super::kit::ledger::NumberedLedger;
 use super::kit::map::Map;
 use super::options::Options;
 use crate::command::{
@@ -195,6 +197,12 @@ impl contract::Driver for Efa {
     }
 }
 
+/// The largest power of two that is no larger; 0 if there is none.
+#[cfg(feature = "c-abi")]
+fn power_of_two_within(most: u32) -> u32 {
+    most.checked_ilog2().map_or(0, |bits| 1 << bits)
+}
+
 impl Limits {
     /// Each READ and WRITE is a capability of the device.
     fn operations(&self, transport: QpType) -> Operations {
@@ -219,15 +227,13 @@ impl Limits {
     pub(crate) fn most_sends(&self, is_wide: bool) -> u32 {
         let blocks = if is_wide { format::WIDE } else { 1 };
         let most = self.max_ring_bytes / (blocks * format::BLOCK as u32);
-        most.checked_ilog2()
-            .map_or(0, |bits| 1 << bits)
-            .min(self.max_send_wr)
+        power_of_two_within(most.min(self.max_send_wr).min(NumberedLedger::MOST))
     }
 
     /// The most receives, each with so many slices.
     #[cfg(feature = "c-abi")]
     pub(crate) fn most_receives(&self, slices: u32) -> u32 {
-        self.max_recv_wr / slices
+        power_of_two_within(self.max_recv_wr.min(NumberedLedger::MOST)) / slices
     }
 
     /// The limits of a queue pair, for errors.

@@ -115,14 +115,22 @@ impl Directory {
         passed.fold(0, u32::wrapping_add)
     }
 
-    /// Where the present entries of a ring end.
+    /// Where the present entries of a ring end, behind those too that the device has written over.
     fn end(&self, ring: usize) -> u32 {
+        let view = self.rings[ring];
         // Relaxed: as in `pass`.
         let passed = || self.passed[ring].load(Ordering::Relaxed);
         let mut index = passed();
         loop {
-            while self.rings[ring].has_arrived(index) {
-                index = index.wrapping_add(1);
+            loop {
+                index = match view.has_arrived(index) {
+                    true => index.wrapping_add(1),
+                    false if view.has_overrun(index) => match view.behind_lost(index) {
+                        Some(behind) => behind,
+                        None => break,
+                    },
+                    false => break,
+                };
             }
             // While this looked, the poller may have gone past the place and the device round the ring.
             let passed = passed();

@@ -85,6 +85,12 @@ impl View {
         self.has_arrived(last) && !self.has_arrived(index)
     }
 
+    /// The first entry behind those from this index on that the device has written over.
+    pub(super) fn behind_lost(self, index: u32) -> Option<u32> {
+        let mut places = (1..self.count).map(|ahead| index.wrapping_add(ahead));
+        places.find(|at| self.has_arrived(*at))
+    }
+
     /// A copy of the entry at this index, which has arrived.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> Entry {

@@ -36,7 +36,7 @@ pub(crate) struct Quiet<G> {
 pub(crate) fn quiet<G>(lock: impl FnOnce() -> G) -> Quiet<G> {
     // Nobody listens, mostly.
     let listens = tracing::enabled!(target: "uverbs::command", Level::TRACE);
-    let silence = listens.then(Silence::begin);
+    let silence = if listens { Silence::begin() } else { None };
     Quiet {
         guard: lock(),
         _silence: silence,
@@ -45,11 +45,15 @@ pub(crate) fn quiet<G>(lock: impl FnOnce() -> G) -> Quiet<G> {
 
 /// Tells a subscriber something, at once or when this thread has no quiet lock any more.
 pub(super) fn tell(event: impl FnOnce() + 'static) {
-    let waits = KEPT.with_borrow(|kept| kept.locks > 0);
-    match waits {
-        true => KEPT.with_borrow_mut(|kept| kept.events.push(Box::new(event))),
-        false => event(),
+    match kept(|kept| kept.locks > 0) {
+        Some(true) => _ = kept(|kept| kept.events.push(Box::new(event))),
+        Some(false) | None => event(),
     }
+}
+
+/// What this thread keeps; `None` at its end, when other variables of the thread may still go.
+fn kept<T>(look: impl FnOnce(&mut Kept) -> T) -> Option<T> {
+    KEPT.try_with(|kept| look(&mut kept.borrow_mut())).ok()
 }
 
 impl<G: Deref> Deref for Quiet<G> {
@@ -69,15 +73,14 @@ impl<G: DerefMut> DerefMut for Quiet<G> {
 struct Silence;
 
 impl Silence {
-    fn begin() -> Self {
-        KEPT.with_borrow_mut(|kept| kept.locks += 1);
-        Self
+    fn begin() -> Option<Self> {
+        kept(|kept| kept.locks += 1).map(|()| Self)
     }
 }
 
 impl Drop for Silence {
     fn drop(&mut self) {
-        let events = KEPT.with_borrow_mut(|kept| {
+        let events = kept(|kept| {
             kept.locks -= 1;
             match kept.locks {
                 0 => std::mem::take(&mut kept.events),
@@ -86,7 +89,7 @@ impl Drop for Silence {
         });
         // Another panic would end the process.
         if !std::thread::panicking() {
-            events.into_iter().for_each(|event| event());
+            events.into_iter().flatten().for_each(|event| event());
         }
     }
 }
@@ -98,6 +101,29 @@ mod tests {
 
     use super::*;
     use crate::owned::tests::Listener;
+
+    /// Would catch a panic where a variable of a thread destroys an object while the thread ends.
+    #[test]
+    fn a_thread_that_ends_tells_at_once() {
+        struct Last(std::sync::mpsc::Sender<u32>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                let said = self.0.clone();
+                tell(move || said.send(7).unwrap());
+            }
+        }
+        thread_local! {
+            static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+        }
+        let (said, heard) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(|| {
+            // First, so that it goes last.
+            LAST.with_borrow_mut(|last| *last = Some(Last(said)));
+            tell(|| ());
+        });
+        thread.join().unwrap();
+        assert_eq!(heard.recv(), Ok(7));
+    }
 
     /// Would catch a subscriber that is told under a lock, or not at all.
     #[test]

@@ -146,6 +146,8 @@ impl RingMap {
     /// the driver.
     fn move_to(mut self, place: Box<Grant>) -> std::result::Result<Self, Errno> {
         let to = place.address();
+        // Before it moves: others may lie, and be noted, where it was then.
+        self.mapped.moved(to);
         // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these
         // whole pages to this ring alone, and that nobody relies on what is there.
         let moved = unsafe {
@@ -157,10 +159,13 @@ impl RingMap {
                 to.as_ptr().cast(),
             )
         };
+        if moved.is_err() {
+            // Before the place goes back, where others may be noted then.
+            self.mapped.end();
+        }
         match moved {
             Ok(_) => {
                 self.base = to;
-                self.mapped.moved(to);
                 self.place = Some(place);
                 Ok(self)
             }

@@ -19,7 +19,9 @@ use super::recv::{list, tell_bad};
 use super::wr::Session;
 use crate::driver::contract::methods::*;
 use crate::driver::{Listed, Position, SendQueue};
-use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey, WorkRequest};
+use crate::work::{
+    Destination, Operation, Operations, Payload, Pieces, Remote, RemoteKey, WorkRequest,
+};
 
 /// What posts to a send queue.
 pub(super) struct Sender {
@@ -170,6 +172,10 @@ unsafe fn push_any<D: Listed>(
         let to = Destination::Srq(request.remote_srqn);
         // SAFETY: by this function's contract.
         return unsafe { write::<D>(qp, queue, at, request, operation, Some(to)) };
+    }
+    // In a list there is no room for a destination beside the memory of a peer.
+    if !Operations::SENDS.contains(operation.needs()) {
+        return Err(Failure::INVALID);
     }
     let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
     // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.

@@ -331,7 +331,9 @@ pub unsafe extern "C" fn efadv_get_max_sq_depth(
                 && asked.max_inline_data <= inline;
             let is_wide = asked.max_inline_data > limits.inline
                 || asked.flags & INLINE_WRITE != 0 && asked.max_inline_data > 0;
+            let is_strange = asked.flags & !INLINE_WRITE != 0;
             match fits {
+                _ if is_strange || is_wide && limits.wide_inline == 0 => Err(Failure::UNSUPPORTED),
                 true => Ok(limits.most_sends(is_wide)),
                 false => Err(Failure::INVALID),
             }
@@ -414,7 +416,9 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
             }
             let known = qp_flags::UNSOLICITED_WRITE_RECV | qp_flags::INLINE_WRITE;
             let inline_writes = asked.flags & qp_flags::INLINE_WRITE != 0;
-            let lacks_writes = inline_writes && !limits.caps.contains(DeviceCaps::RDMA_WRITE);
+            let has_writes = limits.caps.contains(DeviceCaps::RDMA_WRITE);
+            let is_too_narrow = init.cap.max_inline_data > 0 && limits.wide_inline == 0;
+            let lacks_writes = inline_writes && (!has_writes || is_too_narrow);
             let is_strange = asked.flags & !known != 0 || asked.wr_flags != 0;
             if asked.driver_qp_type != QP_DRIVER_TYPE_SRD || is_strange || lacks_writes {
                 return Err(Failure::UNSUPPORTED);
@@ -553,7 +557,7 @@ pub unsafe extern "C" fn efadv_query_cq(
             if attr.is_null() || (length as usize) < LEAST {
                 return Err(Failure::INVALID);
             }
-            (*attr).comp_mask = 0;
+            attr.cast::<u8>().write_bytes(0, length as usize);
             (*attr).buffer = memory.first;
             (*attr).entry_size = memory.entry_bytes;
             (*attr).num_entries = memory.entries;
@@ -577,7 +581,14 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
     status(unsafe {
         qp(c).and_then(|qp| {
             device(&qp.context)?;
-            let (mut sender, mut receiver) = (qp.send.lock(), qp.recv.lock());
+            // Between `ibv_wr_start` and `ibv_wr_complete` this thread has the lock already.
+            let mut guard = (!qp.batch.is_this_thread()).then(|| qp.send.lock());
+            let sender = match &mut guard {
+                Some(guard) => &mut **guard,
+                // SAFETY: this thread has the lock, and the call that took it has returned.
+                None => qp.send.held(),
+            };
+            let mut receiver = qp.recv.lock();
             let send = sender.queue.as_mut().and_then(Efa::get_mut);
             let recv = receiver.as_mut().and_then(Efa::get_mut);
             let (Some(send), Some(recv)) = (send, recv) else {
@@ -587,16 +598,12 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
                 if to.is_null() || (length as usize) < LEAST {
                     return Err(Failure::INVALID);
                 }
-                (*to).comp_mask = 0;
+                to.cast::<u8>().write_bytes(0, length as usize);
                 (*to).buffer = memory.first;
                 (*to).entry_size = memory.entry_bytes;
                 (*to).num_entries = memory.entries;
                 (*to).doorbell = memory.doorbell;
                 (*to).max_batch = memory.max_batch;
-                if length as usize >= size_of::<efadv_wq_attr>() {
-                    (*to).caps = 0;
-                    (*to).reserved = [0; 2];
-                }
             }
             Ok(())
         })

@@ -33,8 +33,8 @@ const INSTEAD_OF: [&str; 4] = [
 /// Make a Debian package and a Python wheel of the libraries for C programs and the command line
 ///
 /// Both have libibverbs.so.1, libmlx5.so.1, libefa.so.1, libmana.so.1, libhns.so.1, librdmacm.so.1 and the
-/// program uverbs, built for this machine, and need nothing but the C library. They are put into
-/// target/packages.
+/// program uverbs, built for this machine, and need nothing but the C library and
+/// libgcc_s.so.1. They are put into target/packages.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm package\n  apt install ./target/packages/uverbs_*.deb\n  \

@@ -1,5 +1,6 @@
 //! `uverbs perf`: both sides on this host, over the device under test.
 
+use std::io::Seek;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -229,17 +230,17 @@ fn a_stall_shows() -> Result {
         "latency send 127.0.0.1 -t {transport} -T 3 -r 1 --json --connect-timeout 30 --timeout 60"
     );
     let mut client = perf(&words, port)?;
-    let mut client = Process(client.stdout(Stdio::piped()).spawn()?);
+    // A file: nobody reads a pipe before the client has ended, and it may say more than a pipe holds.
+    let mut said = tempfile::tempfile()?;
+    let mut client = Process(client.stdout(said.try_clone()?).spawn()?);
     while client.0.try_wait()?.is_none() {
         std::thread::sleep(Duration::from_millis(300));
         server.signal(Signal::STOP)?;
         std::thread::sleep(STALL);
         server.signal(Signal::CONT)?;
     }
-    let mut said = String::new();
-    let out = client.0.stdout.take().ok_or("no output")?;
-    std::io::Read::read_to_string(&mut { out }, &mut said)?;
-    let found: Value = serde_json::from_str(&said)?;
+    said.rewind()?;
+    let found: Value = serde_json::from_reader(said)?;
     let longest = at(&found, "/runs/0/summary/max")
         .as_f64()
         .ok_or("no maximum")?;

@@ -43,9 +43,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests
 }
 
-/// An open fault: `latency send -t srd` with a fixed size ends with an error of the send queue.
-const FULL: &str =
-    "latency of SEND over SRD fails: the send queue of two requests is full after some round trips";
+/// The transport that the device is good at.
+fn transport() -> &'static str {
+    match device() {
+        Device::Efa => "srd",
+        _ => "rc",
+    }
+}
 
 fn perf(words: &str, port: u16) -> Result<Command> {
     let mut command = Command::new(uverbs()?);
@@ -148,10 +152,7 @@ fn looks_right(found: &Value, words: &str, is_checked: bool) -> Result {
 
 /// Catches threads that mix up their queue pairs, and a side that ends before the other has finished.
 fn both_directions() -> Result {
-    let transport = match device() {
-        Device::Efa => "srd",
-        _ => "rc",
-    };
+    let transport = transport();
     let words = format!(
         "bandwidth send -t {transport} -s 256 -q 5 --threads 2 --both -n 64 -r 2 -c --depth 16 -b 4 -e --pin"
     );
@@ -174,10 +175,7 @@ fn both_directions() -> Result {
 
 /// Catches percentiles that are not those of the times.
 fn percentiles() -> Result {
-    let transport = match device() {
-        Device::Efa => return skip(FULL),
-        _ => "rc",
-    };
+    let transport = transport();
     let found = measured(
         &format!("latency send -t {transport} -n 500 -r 1 --samples"),
         18607,
@@ -224,10 +222,7 @@ impl Drop for Process {
 /// Catches a pause that disappears in averages: the server is stopped for 50 ms now and then.
 fn a_stall_shows() -> Result {
     const STALL: Duration = Duration::from_millis(50);
-    let transport = match device() {
-        Device::Efa => return skip(FULL),
-        _ => "rc",
-    };
+    let transport = transport();
     let port = 18608;
     let server = Process(perf("serve --once", port)?.spawn()?);
     let words = format!(
@@ -270,10 +265,7 @@ fn a_stall_shows() -> Result {
 
 /// Catches a comparison that sees differences where there are none, or none where there is one.
 fn two_runs() -> Result {
-    let transport = match device() {
-        Device::Efa => return skip(FULL),
-        _ => "rc",
-    };
+    let transport = transport();
     let directory = tempfile::tempdir()?;
     let file = |name: &str| directory.path().join(name);
     let words = format!("latency send -t {transport} -n 100 -r 5");
@@ -332,10 +324,7 @@ fn two_runs() -> Result {
 
 /// Catches a client that waits for a peer which has gone.
 fn a_peer_that_is_killed() -> Result {
-    let transport = match device() {
-        Device::Efa => "srd",
-        _ => "rc",
-    };
+    let transport = transport();
     let port = 18610;
     let server = Process(perf("serve --once", port)?.spawn()?);
     let words =

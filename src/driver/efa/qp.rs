@@ -26,6 +26,15 @@ use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
+/// The requests for which a queue has numbers, even if it holds fewer. The device may leave one behind and finish
+/// those after it again and again: a queue of two would soon have no number for the next.
+const LEAST_NOTED: u32 = 128;
+
+/// The ledger of a queue of this capacity.
+pub(super) fn ledger(capacity: u32) -> NumberedLedger {
+    NumberedLedger::new(capacity.max(LEAST_NOTED))
+}
+
 /// What must stay until the kernel has let go of a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpCore {
@@ -39,11 +48,11 @@ impl QpCore {
     /// Follows the kernel, which has taken the queue pair to the state RESET: the device starts both rings
     /// anew, and what was reported before is passed over.
     pub(super) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
-        let ledger = Arc::new(NumberedLedger::new(send.layout().depth));
+        let ledger = Arc::new(self::ledger(send.layout().depth));
         self.sends.replace(Arc::clone(&ledger));
         send.reset(ledger);
         if let Some(recv) = recv {
-            let ledger = Arc::new(NumberedLedger::new(recv.layout().capacity));
+            let ledger = Arc::new(self::ledger(recv.layout().capacity));
             self.receives.replace(Arc::clone(&ledger));
             recv.reset(ledger);
         }
@@ -157,8 +166,10 @@ fn map(
     let ring = Map::new(fd, "receive ring", answer.rq_mmap_key, length, write)?;
     let ring = Arc::new(ring);
 
-    let ledger = |capacity| Arc::new(NumberedLedger::new(capacity));
-    let (send_ledger, recv_ledger) = (ledger(send.depth), ledger(recv.capacity));
+    let (send_ledger, recv_ledger) = (
+        Arc::new(ledger(send.depth)),
+        Arc::new(ledger(recv.capacity)),
+    );
     let name = |is_receive| Name {
         qpn: reply.qpn,
         is_receive,

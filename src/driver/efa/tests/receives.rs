@@ -3,7 +3,8 @@
 use uverbs_uapi::types::QpCap;
 
 use super::super::format::Descriptor;
-use super::{CAP, recv_queue};
+use super::super::qp::ledger;
+use super::{CAP, recv_queue, recv_queue_with};
 use crate::driver::contract::{RecvQueue as _, receiving};
 use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 
@@ -71,6 +72,33 @@ fn the_ring_goes_round_and_a_full_one_refuses() {
     let three = [two[0], two[1], two[0]];
     let refused = receiving(&mut queue).write(1, &three);
     assert_eq!(refused, Err(PostError::TooManySges { given: 3, max: 2 }));
+}
+
+/// Would catch a small queue that is full although only one receive is in flight: the device leaves the first
+/// behind and fills those after it.
+#[test]
+fn one_that_is_left_behind_does_not_stop_a_small_queue() {
+    let cap = QpCap {
+        max_recv_wr: 2,
+        ..CAP
+    };
+    let (mut queue, notes, _device) = recv_queue_with(&cap, ledger);
+    assert_eq!(queue.capacity(), 2);
+    let mut batch = receiving(&mut queue);
+    batch.write(0, &[]).unwrap();
+    batch.write(1, &[]).unwrap();
+    batch.ring();
+    for count in 1..100 {
+        assert_eq!(
+            notes.finish(count).map(|noted| noted.id),
+            Some(count.into())
+        );
+        let mut batch = receiving(&mut queue);
+        batch.write(u64::from(count) + 1, &[]).unwrap();
+        let full = batch.write(0, &[]);
+        assert_eq!(full, Err(PostError::QueueFull { capacity: 2 }));
+        batch.ring();
+    }
 }
 
 /// Would catch descriptors of a batch that was given up, before those of the next.

@@ -1,13 +1,16 @@
 //! The Python wheel: an archive of files as they are, with a list of their hashes.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use sha2::{Digest, Sha256};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, DateTime, ZipWriter};
 
 use super::{Contents, file_name};
-use crate::process;
 
 /// The project's name on an index, and that of its module.
 const NAME: &str = "uverbs_rdma";
@@ -109,130 +112,68 @@ pub(super) fn make(contents: &Contents, place: &Path) -> Result<PathBuf> {
     let mut list = String::new();
     for entry in &entries {
         let (name, length) = (&entry.name, entry.bytes.len());
-        list += &format!("{name},sha256={},{length}\n", sha256(entry, place)?);
+        list += &format!("{name},sha256={},{length}\n", hash(&entry.bytes));
     }
     list += &format!("{record},,\n");
     entries.push(text(record, &list));
     let wheel = place.join(format!("{NAME}-{version}-py3-none-{platform}.whl"));
-    fs::write(&wheel, zip(&entries)).with_context(|| format!("writing {}", wheel.display()))?;
+    File::create(&wheel)
+        .map_err(anyhow::Error::from)
+        .and_then(|file| archive(&entries, file))
+        .with_context(|| format!("writing {}", wheel.display()))?;
     Ok(wheel)
 }
 
-/// The hash of an entry as RECORD has it, in base 64 without padding.
-fn sha256(entry: &Entry, place: &Path) -> Result<String> {
-    let file = place.join("to-be-hashed");
-    fs::write(&file, &entry.bytes)?;
-    let said = process::output("hashing", Command::new("sha256sum").arg(&file))?;
-    fs::remove_file(&file)?;
-    let digits = said.get(..64).context("sha256sum told no hash")?;
-    let byte = |at: usize| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16);
-    let bytes: Vec<u8> = (0..32).map(byte).collect::<Result<_, _>>()?;
-    Ok(base64(&bytes))
+/// The hash of a file as RECORD has it.
+fn hash(bytes: &[u8]) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(Sha256::digest(bytes))
 }
 
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word = chunk
-            .iter()
-            .fold(0u32, |word, byte| word << 8 | u32::from(*byte));
-        let word = word << (8 * (3 - chunk.len()));
-        for digit in 0..=chunk.len() {
-            text.push(DIGITS[(word >> (18 - 6 * digit)) as usize & 63].into());
-        }
-    }
-    text
-}
-
-/// An archive of these files, without compression (APPNOTE.TXT of PKWARE, 4.3).
-fn zip(entries: &[Entry]) -> Vec<u8> {
-    const VERSION: u16 = 20;
-    const BY_UNIX: u16 = 3 << 8;
-    const REGULAR_FILE: u32 = 0o100_000;
-    /// 1 January 1980, midnight: the file is the same whenever it is made.
-    const DATE: u32 = 0x0021_0000;
-    let (mut archive, mut directory) = (Vec::new(), Vec::new());
+/// Writes an archive of these files, without compression. It is the same whenever it is made.
+fn archive(entries: &[Entry], to: impl Write + Seek) -> Result<()> {
+    let mut archive = ZipWriter::new(to);
     for Entry { name, bytes, mode } in entries {
-        let offset = archive.len() as u32;
-        // What the header of the file and the one in the directory have in common.
-        let mut common = Vec::new();
-        put16(&mut common, &[VERSION, 0, 0]);
-        put32(
-            &mut common,
-            &[DATE, crc32(bytes), bytes.len() as u32, bytes.len() as u32],
-        );
-        put16(&mut common, &[name.len() as u16, 0]);
-        put32(&mut archive, &[0x0403_4b50]);
-        archive.extend_from_slice(&common);
-        archive.extend_from_slice(name.as_bytes());
-        archive.extend_from_slice(bytes);
-        put32(&mut directory, &[0x0201_4b50]);
-        put16(&mut directory, &[BY_UNIX | VERSION]);
-        directory.extend_from_slice(&common);
-        put16(&mut directory, &[0, 0, 0]);
-        put32(&mut directory, &[(REGULAR_FILE | mode) << 16, offset]);
-        directory.extend_from_slice(name.as_bytes());
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .last_modified_time(DateTime::default())
+            .unix_permissions(*mode);
+        archive.start_file(name.as_str(), options)?;
+        archive.write_all(bytes)?;
     }
-    let (start, length) = (archive.len() as u32, directory.len() as u32);
-    let count = entries.len() as u16;
-    archive.append(&mut directory);
-    put32(&mut archive, &[0x0605_4b50]);
-    put16(&mut archive, &[0, 0, count, count]);
-    put32(&mut archive, &[length, start]);
-    put16(&mut archive, &[0]);
-    archive
-}
-
-fn put16(to: &mut Vec<u8>, words: &[u16]) {
-    to.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-}
-
-fn put32(to: &mut Vec<u8>, words: &[u32]) {
-    to.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-}
-
-/// The checksum of Ethernet and of archives.
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut table = [0; 256];
-    for (byte, entry) in table.iter_mut().enumerate() {
-        *entry = (0..8).fold(byte as u32, |rest, _| match rest & 1 {
-            0 => rest >> 1,
-            _ => rest >> 1 ^ 0xedb8_8320,
-        });
-    }
-    let step =
-        |rest: u32, byte: &u8| table[((rest ^ u32::from(*byte)) & 0xff) as usize] ^ rest >> 8;
-    !bytes.iter().fold(u32::MAX, step)
+    archive.finish()?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Cursor, Read};
+
     use super::*;
 
     #[test]
-    fn checksums_and_texts_are_those_of_the_standards() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(base64(b"\xff\xfe"), "__4");
-        assert_eq!(base64(b"Man"), "TWFu");
-        assert_eq!(base64(b""), "");
+    fn hashes_are_those_of_the_standards() {
+        let expected = "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0";
+        assert_eq!(hash(b"abc"), expected);
     }
 
-    /// Would catch an archive that programs cannot read: the end of it names its directory.
+    /// Would catch an archive that programs cannot read, and files that cannot be executed.
     #[test]
-    fn an_archive_ends_with_its_directory() {
-        let entry = |name: &str| Entry {
+    fn an_archive_has_its_files() {
+        let entry = |name: &str, mode| Entry {
             name: name.to_owned(),
-            bytes: b"text".to_vec(),
-            mode: 0o644,
+            bytes: name.into(),
+            mode,
         };
-        let archive = zip(&[entry("a"), entry("b/c")]);
-        let end = &archive[archive.len() - 22..];
-        let word = |at: usize| u32::from_le_bytes(end[at..at + 4].try_into().unwrap()) as usize;
-        assert_eq!(word(0), 0x0605_4b50);
-        let (length, start) = (word(12), word(16));
-        assert_eq!(start + length, archive.len() - 22);
-        assert_eq!(archive[start..start + 4], 0x0201_4b50u32.to_le_bytes());
-        assert_eq!(start, 2 * (30 + 4) + 1 + 3);
+        let mut bytes = Cursor::new(Vec::new());
+        archive(&[entry("a", 0o644), entry("b/c", 0o755)], &mut bytes).unwrap();
+        let mut archive = zip::ZipArchive::new(bytes).unwrap();
+        for (name, mode) in [("a", 0o100_644), ("b/c", 0o100_755)] {
+            let mut file = archive.by_name(name).unwrap();
+            assert_eq!(file.unix_mode(), Some(mode));
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!(text, name);
+        }
+        assert_eq!(archive.len(), 2);
     }
 }

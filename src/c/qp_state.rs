@@ -72,26 +72,21 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
         context.fd().execute(command)?;
         return Ok(());
     };
-    // Between `ibv_wr_start` and `ibv_wr_complete` this thread has the lock already.
-    let mut guard = (!qp.batch.is_this_thread()).then(|| qp.send.lock());
-    let send = match &mut guard {
-        Some(guard) => &mut **guard,
-        // SAFETY: this thread has the lock, and the call that took it has returned.
-        None => unsafe { qp.send.held() },
-    };
-    let mut recv = qp.recv.lock();
-    let reset = ResetQp {
-        command,
-        backing,
-        send: send.queue.as_mut().ok_or(Failure::INVALID)?,
-        recv: recv.as_mut(),
-        buffers: qp.pd.as_ref().and_then(PdUse::buffers),
-        in_place: true,
-    };
-    context.driver().reset_qp(context.fd(), reset)?;
-    // What this thread has begun to post is no more.
-    send.session.fail(Failure::INVALID);
-    Ok(())
+    qp.with_sender(|send| {
+        let mut recv = qp.recv.lock();
+        let reset = ResetQp {
+            command,
+            backing,
+            send: send.queue.as_mut().ok_or(Failure::INVALID)?,
+            recv: recv.as_mut(),
+            buffers: qp.pd.as_ref().and_then(PdUse::buffers),
+            in_place: true,
+        };
+        context.driver().reset_qp(context.fd(), reset)?;
+        // What this thread has begun to post is no more.
+        send.session.fail(Failure::INVALID);
+        Ok(())
+    })
 }
 
 fn command(handle: u32, attr: &ibv_qp_attr, mask: QpAttrMask) -> abi::ModifyQp {

@@ -101,8 +101,8 @@ pub(super) unsafe extern "C" fn query_rt_values(
 ///
 /// # Safety
 ///
-/// There is room for that many bytes.
-unsafe fn fill<T>(to: *mut u8, room: usize, from: &T) {
+/// There is room for that many bytes, and the struct has none that are not of a field.
+pub(super) unsafe fn fill<T>(to: *mut u8, room: usize, from: &T) {
     let known = room.min(size_of::<T>());
     // SAFETY: the caller vouches for the room, and no more is read than the struct has.
     unsafe {

@@ -11,7 +11,7 @@ use std::ptr;
 use uverbs_uapi::efa::{DeviceCaps, QP_DRIVER_TYPE_SRD};
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpCreateFlags;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::c::abi::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex};
 use crate::c::abi::context::ibv_context;
@@ -29,6 +29,7 @@ use crate::c::poll::own;
 use crate::c::poll_ex::create_cq_ex;
 use crate::c::qp::{Own, create_with, qp};
 use crate::c::qp_ex;
+use crate::c::query::fill;
 use crate::context::Context;
 use crate::driver::contract::{self, Completion as _, Cq as _};
 use crate::driver::efa::Efa;
@@ -36,7 +37,7 @@ use crate::driver::{Listed as _, OneOf};
 use crate::error::Errno;
 
 /// `struct efadv_device_attr`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct efadv_device_attr {
     comp_mask: u64,
@@ -51,7 +52,7 @@ pub struct efadv_device_attr {
 }
 
 /// `struct efadv_ah_attr`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct efadv_ah_attr {
     comp_mask: u64,
@@ -60,7 +61,7 @@ pub struct efadv_ah_attr {
 }
 
 /// `struct efadv_mr_attr`.
-#[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct efadv_mr_attr {
     comp_mask: u64,
@@ -71,7 +72,7 @@ pub struct efadv_mr_attr {
 }
 
 /// `struct efadv_sq_depth_attr`.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct efadv_sq_depth_attr {
     comp_mask: u64,
@@ -82,7 +83,7 @@ pub struct efadv_sq_depth_attr {
 }
 
 /// `struct efadv_rq_depth_attr`, without what its end is filled up with.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct efadv_rq_depth_attr {
     comp_mask: u64,
@@ -91,7 +92,7 @@ pub struct efadv_rq_depth_attr {
 }
 
 /// `struct efadv_qp_init_attr`.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct efadv_qp_init_attr {
     comp_mask: u64,
@@ -103,7 +104,7 @@ pub struct efadv_qp_init_attr {
 }
 
 /// `struct efadv_cq_init_attr`.
-#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable)]
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct efadv_cq_init_attr {
     comp_mask: u64,
@@ -191,24 +192,13 @@ fn device(context: &Context) -> Result<&Efa> {
 /// # Safety
 ///
 /// The pointer is NULL, or so many bytes may be written there.
-unsafe fn give<T: IntoBytes + Immutable>(
-    answer: T,
-    to: *mut T,
-    room: u32,
-    least: usize,
-) -> Result<()> {
+unsafe fn give<T>(answer: T, to: *mut T, room: u32, least: usize) -> Result<()> {
     let room = room as usize;
     if to.is_null() || room < least {
         return Err(Failure::INVALID);
     }
-    let bytes = answer.as_bytes();
-    let known = bytes.len().min(room);
-    // SAFETY: by this function's contract.
-    unsafe {
-        let to = to.cast::<u8>();
-        to.copy_from_nonoverlapping(bytes.as_ptr(), known);
-        to.add(known).write_bytes(0, room - known);
-    }
+    // SAFETY: by this function's contract. The sizes above leave no room between fields.
+    unsafe { fill(to.cast(), room, &answer) };
     Ok(())
 }
 
@@ -554,17 +544,14 @@ pub unsafe extern "C" fn efadv_query_cq(
             device(cq.context())?;
             let core = Efa::get(cq.backing()).ok_or(Failure::UNSUPPORTED)?;
             let memory = core.memory();
-            if attr.is_null() || (length as usize) < LEAST {
-                return Err(Failure::INVALID);
-            }
-            attr.cast::<u8>().write_bytes(0, length as usize);
-            (*attr).buffer = memory.first;
-            (*attr).entry_size = memory.entry_bytes;
-            (*attr).num_entries = memory.entries;
-            if length as usize >= size_of::<efadv_cq_attr>() {
-                (*attr).doorbell = memory.doorbell;
-            }
-            Ok(())
+            let answer = efadv_cq_attr {
+                comp_mask: 0,
+                buffer: memory.first,
+                entry_size: memory.entry_bytes,
+                num_entries: memory.entries,
+                doorbell: memory.doorbell,
+            };
+            give(answer, attr, length, LEAST)
         })
     })
 }
@@ -581,29 +568,26 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
     status(unsafe {
         qp(c).and_then(|qp| {
             device(&qp.context)?;
-            // Between `ibv_wr_start` and `ibv_wr_complete` this thread has the lock already.
-            let mut guard = (!qp.batch.is_this_thread()).then(|| qp.send.lock());
-            let sender = match &mut guard {
-                Some(guard) => &mut **guard,
-                // SAFETY: this thread has the lock, and the call that took it has returned.
-                None => qp.send.held(),
-            };
+            let lacking = || Failure::UNSUPPORTED;
+            let of_sends = qp.with_sender(|sender| {
+                let queue = sender.queue.as_mut().and_then(Efa::get_mut);
+                queue.map(|queue| queue.memory()).ok_or_else(lacking)
+            })?;
             let mut receiver = qp.recv.lock();
-            let send = sender.queue.as_mut().and_then(Efa::get_mut);
-            let recv = receiver.as_mut().and_then(Efa::get_mut);
-            let (Some(send), Some(recv)) = (send, recv) else {
-                return Err(Failure::UNSUPPORTED);
-            };
-            for (to, memory) in [(sends, send.memory()), (receives, recv.memory())] {
-                if to.is_null() || (length as usize) < LEAST {
-                    return Err(Failure::INVALID);
-                }
-                to.cast::<u8>().write_bytes(0, length as usize);
-                (*to).buffer = memory.first;
-                (*to).entry_size = memory.entry_bytes;
-                (*to).num_entries = memory.entries;
-                (*to).doorbell = memory.doorbell;
-                (*to).max_batch = memory.max_batch;
+            let queue = receiver.as_mut().and_then(Efa::get_mut);
+            let of_receives = queue.map(|queue| queue.memory()).ok_or_else(lacking)?;
+            for (to, memory) in [(sends, of_sends), (receives, of_receives)] {
+                let answer = efadv_wq_attr {
+                    comp_mask: 0,
+                    buffer: memory.first,
+                    entry_size: memory.entry_bytes,
+                    num_entries: memory.entries,
+                    doorbell: memory.doorbell,
+                    max_batch: memory.max_batch,
+                    caps: 0,
+                    reserved: [0; 2],
+                };
+                give(answer, to, length, LEAST)?;
             }
             Ok(())
         })

@@ -72,8 +72,8 @@ impl QpObject {
         }
     }
 
-    /// Does something with what posts, under its lock: between `ibv_wr_start` and `ibv_wr_complete` this thread
-    /// has it already.
+    /// Does something with what posts, under its lock: between `ibv_wr_start` and `ibv_wr_complete` this
+    /// thread has it already.
     pub(super) fn with_sender<T>(&self, act: impl FnOnce(&mut Sender) -> T) -> T {
         match self.batch.is_this_thread() {
             // SAFETY: this thread has the lock, and the call that took it has returned.

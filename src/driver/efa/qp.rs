@@ -26,8 +26,8 @@ use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
-/// The requests for which a queue has numbers, even if it holds fewer. The device may leave one behind and finish
-/// those after it again and again: a queue of two would soon have no number for the next.
+/// The requests for which a queue has numbers, even if it holds fewer. The device may leave one behind and
+/// finish those after it again and again: a queue of two would soon have no number for the next.
 const LEAST_NOTED: u32 = 128;
 
 /// The ledger of a queue of this capacity.

@@ -9,8 +9,8 @@ use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
 use support::random::{Random, seed_and_steps};
 use support::{
-    ALL, Device, LIMIT, OwnDevice, Pair, QKEY, Result, Setup, Side, completion, completions,
-    device, kernel, only_on_rxe, open, own_path, run, same, skip, test, until,
+    ALL, LIMIT, OwnDevice, Pair, QKEY, Result, Setup, Side, completion, completions, device,
+    kernel, only_on_rxe, open, own_path, run, same, skip, test, until,
 };
 use uverbs::{
     Access, Caps, CompletionChannel, ConnectOptions, Cq, Inline, LocalSlice, Notify, QpState, Rc,
@@ -265,10 +265,6 @@ fn several_queues_on_one_channel() -> Result {
 /// Catches events that go to another queue where there are many, that come for queues which were not armed,
 /// or come twice; and queues that wait for events to be acknowledged when they go.
 fn many_queues_on_one_channel() -> Result {
-    if device() == Device::Efa {
-        // An open fault, of the driver, the kernel or the model.
-        return skip("on an EFA an event of one of the queues does not come");
-    }
     let context = open()?;
     let channel = context.create_channel()?;
     let pd = context.alloc_pd()?;

@@ -497,6 +497,7 @@ fn create_eq(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status>
         depth,
         vector: vector.into(),
         events: 0,
+        told: 0,
         is_armed: false,
     })?;
     put(&mut call.answer, 0, &(number as u16).to_le_bytes());

@@ -13,6 +13,8 @@ pub(crate) struct EventQueue {
     pub(crate) vector: u32,
     /// Events so far.
     pub(crate) events: u32,
+    /// How many there were at the last interrupt.
+    pub(crate) told: u32,
     pub(crate) is_armed: bool,
 }
 
@@ -20,12 +22,16 @@ pub(crate) struct EventQueue {
 pub(crate) const ENTRY: u64 = 16;
 
 /// Takes the register that arms a queue.
+///
+/// The driver does not say which events it has seen. One that came since the last interrupt may have come
+/// between the driver's last look and this, so there is an interrupt at once.
 pub(crate) fn arm(function: &mut Function, value: u32) {
     const ARM: u32 = 1 << 31;
     let number = value & 0xffff;
     match function.objects.eqs.get_mut(number) {
         Ok(queue) if value == number | ARM => {
             queue.is_armed = true;
+            tell(function, number);
         }
         _ => function.violation(format_args!("the doorbell of event queues has {value:#x}")),
     }
@@ -43,7 +49,6 @@ pub(crate) fn completion(function: &mut Function, eqn: u32, cqn: u32) {
     let place = queue.base + u64::from(queue.events % depth) * ENTRY;
     let phase = u32::from((queue.events / depth).is_multiple_of(2));
     queue.events += 1;
-    let (is_armed, vector) = (std::mem::take(&mut queue.is_armed), queue.vector);
     // Bits 8 to 1 are the kind of the event: 0.
     let memory = &function.memory;
     let written = memory
@@ -55,8 +60,18 @@ pub(crate) fn completion(function: &mut Function, eqn: u32, cqn: u32) {
             "event queue {eqn} is not in memory: {unmapped:x?}"
         ));
     }
-    if is_armed {
-        function.vectors.raise(vector);
+    tell(function, eqn);
+}
+
+/// Raises an interrupt if the queue is armed and has events of which none was told.
+fn tell(function: &mut Function, eqn: u32) {
+    let Ok(queue) = function.objects.eqs.get_mut(eqn) else {
+        return;
+    };
+    if queue.is_armed && queue.events != queue.told {
+        queue.is_armed = false;
+        queue.told = queue.events;
+        function.vectors.raise(queue.vector);
     }
 }
 

@@ -1,5 +1,10 @@
 //! The rules, each broken by one field; and what happens if none is broken.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
 use vfio_model::memory::GuestMemory;
 use vfio_model::report::Report;
 use vfio_model::tap::Tap;
@@ -693,6 +698,42 @@ fn an_armed_queue_tells_once_and_a_lost_event_is_lost() {
     let eqn = u32::from(world.made[0].eqn);
     event::arm(&mut world.state().functions[0], eqn);
     world.assert_broken("the doorbell of event queues has");
+}
+
+/// Between the driver's last look at its event queue and the register that arms it, an event may come.
+#[test]
+fn an_event_before_the_driver_arms_again_is_told() {
+    let mut world = World::new(SRD);
+    let (mut reader, writer) = UnixStream::pair().unwrap();
+    reader.set_nonblocking(true).unwrap();
+    let eqn = u32::from(world.made[0].eqn);
+    let arm = |world: &World| event::arm(&mut world.state().functions[0], eqn | 1 << 31);
+    let mut interrupts = || {
+        let mut counts = [0; 64];
+        reader.read(&mut counts).map_or(0, |bytes| bytes / 8)
+    };
+    {
+        let mut state = world.state();
+        let vectors = &mut state.functions[0].vectors;
+        vectors.set(0, 1, vec![File::from(OwnedFd::from(writer))]);
+    }
+    let complete = |world: &mut World, seen: u32| {
+        world.ring_cq(0, 1 << 31 | (seen & 3) << 29);
+        let request = world.rdma(2, &[]);
+        world.post(&request);
+        world.tick();
+    };
+    arm(&world);
+    assert_eq!(interrupts(), 0);
+    complete(&mut world, 0);
+    assert_eq!(interrupts(), 1);
+    // Not armed: it is told with the next arming, once.
+    complete(&mut world, 1);
+    assert_eq!(interrupts(), 0);
+    arm(&world);
+    assert_eq!(interrupts(), 1);
+    arm(&world);
+    assert_eq!(interrupts(), 0);
 }
 
 #[test]

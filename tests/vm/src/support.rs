@@ -8,7 +8,7 @@ use crate::suite::{Cell, Device, Record};
 /// Text that comes before the table.
 const HEAD: &str = "# What works where
 
-Made from [support.txt](support.txt), the record of the tests, by `cargo vm test --full --support docs/support.md`;
+Made from [support.txt](support.txt), the record of the tests, by `cargo vm test --support docs/support.md`;
 do not edit. `yes`: on all kernels that were tried; a number: only on that kernel; `no`: on none,
 for a reason below the table. The last column names the tests that show it, all of which must have passed;
 `verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`.
@@ -297,10 +297,7 @@ mod tests {
         let record = Record::read(&docs().join("support.txt")).expect("the record");
         for (capability, tests) in CAPABILITIES {
             for test in *tests {
-                assert!(
-                    record.knows(test),
-                    "{capability}: no test is named `{test}`"
-                );
+                assert!(record.has(test), "{capability}: no test is named `{test}`");
             }
         }
     }

@@ -41,7 +41,7 @@ const RECORD: &str = "docs/support.txt";
 #[command(
     after_help = "Examples:\n  cargo vm test\n  cargo vm test mr::\n  cargo vm test --kernel 6.1 --no-hca mr::\n  cargo vm test --hca connectx,roce --kernel latest\n  \
     cargo vm test --arch arm64 --kernel latest-16k domain\n  \
-    cargo vm test --full --support docs/support.md"
+    cargo vm test --full --support docs/support.md\n  cargo vm test --support docs/support.md perf::"
 )]
 pub(crate) struct Test {
     /// A kernel series (6.1, 6.12, latest for the newest that backports has, or another that Debian has), the
@@ -81,8 +81,9 @@ pub(crate) struct Test {
     /// The time limit of one test in the guest, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     test_timeout: u64,
-    /// Write what worked where to this file, as Markdown, and which test ran where beside it, as FILE.txt
-    #[arg(long, value_name = "FILE", requires = "full", conflicts_with_all = ["names", "hca", "no_hca"])]
+    /// Write what worked where to this file, as Markdown, and which test ran where beside it, as FILE.txt: of
+    /// all tests with --full, otherwise of the named ones, or of those that the record did not know yet
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hca", "no_hca"])]
     support: Option<PathBuf>,
     /// Only tests whose names contain one of these
     #[arg(value_name = "NAME")]
@@ -158,7 +159,7 @@ impl Test {
         let columns = columns(&kernels, &rounds, &of_guests);
         if let Some(path) = &self.support {
             match results::totals(&of_guests).clean() {
-                true => write_support(path, &kernels, &rounds, &columns)?,
+                true => self.write_support(path, record.clone(), &kernels, &rounds, &columns)?,
                 false => println!("tests failed, so {} is not written", path.display()),
             }
         }
@@ -583,6 +584,51 @@ impl Test {
         }
         group
     }
+
+    /// Writes what the next run that deals tests must know, and beside it the page for people, made from it. No
+    /// test has failed, so a test that ran has passed.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or other kernels than the record's were tried with less than all tests.
+    fn write_support(
+        &self,
+        path: &Path,
+        mut record: Record,
+        kernels: &[Kernel],
+        rounds: &[Round],
+        columns: &[Column],
+    ) -> Result<()> {
+        let dealt = kernels.iter().filter(|kernel| kernel.arch == Arch::X86_64);
+        let mut of_run = Record::new(dealt.map(|kernel| kernel.series.clone()).collect());
+        for (round, column) in of_deal(rounds, columns) {
+            for case in &column.cases {
+                let ran = !matches!(case.verdict, Verdict::Skipped(_));
+                of_run.note(&case.name, round.cell(), ran);
+            }
+        }
+        if !self.full {
+            if of_run.kernels() != record.kernels() {
+                bail!(
+                    "the record is of Linux {}, and this run was on {}: add --full",
+                    record.kernels().join(", "),
+                    of_run.kernels().join(", ")
+                );
+            }
+            if self.deals() {
+                record.keep(|test| of_run.has(test));
+                of_run.keep(|test| !record.knows(test));
+            }
+            record.take(of_run);
+            of_run = record;
+        }
+        for (path, text) in [
+            (path.to_path_buf(), support::page(&of_run)),
+            (path.with_extension("txt"), of_run.text()),
+        ] {
+            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        Ok(())
+    }
 }
 
 /// Which programs run in these places.
@@ -645,31 +691,6 @@ fn of_deal<'a>(
 ) -> impl Iterator<Item = (&'a Round, &'a Column)> {
     let both = rounds.iter().zip(columns);
     both.filter(|(_, column)| column.arch == Arch::X86_64)
-}
-
-/// Writes what the next run that deals tests must know, and beside it the page for people, made from it. No
-/// test has failed, so a test that ran has passed.
-fn write_support(
-    path: &Path,
-    kernels: &[Kernel],
-    rounds: &[Round],
-    columns: &[Column],
-) -> Result<()> {
-    let dealt = kernels.iter().filter(|kernel| kernel.arch == Arch::X86_64);
-    let mut record = Record::new(dealt.map(|kernel| kernel.series.clone()).collect());
-    for (round, column) in of_deal(rounds, columns) {
-        for case in &column.cases {
-            let ran = !matches!(case.verdict, Verdict::Skipped(_));
-            record.note(&case.name, round.cell(), ran);
-        }
-    }
-    for (path, text) in [
-        (path.to_path_buf(), support::page(&record)),
-        (path.with_extension("txt"), record.text()),
-    ] {
-        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
 }
 
 /// The tests that skipped themselves in every cell that they were dealt to, although they have run in one of

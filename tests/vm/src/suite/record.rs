@@ -1,5 +1,5 @@
-//! Where each test of the guests ran when all were run in full: what a run that deals them knows before it
-//! begins.
+//! Where each test of the guests ran when it was last tried everywhere: what a run that deals them knows before
+//! it begins.
 //!
 //! A file of one line for each test. The page for people (`crate::support`) is made from it.
 
@@ -15,11 +15,11 @@ use super::deal::{Cell, Device};
 /// What the file begins with.
 const HEAD: &str = "\
 # Where each test of the guests ran, by which `cargo vm test` chooses a kernel for each device. Written by
-# `cargo vm test --full --support docs/support.md`; do not edit. A word for each kernel, in it S: it ran on soft-RoCE,
+# `cargo vm test --support docs/support.md`; do not edit. A word for each kernel, in it S: it ran on soft-RoCE,
 # I: on InfiniBand ports, R: on RoCE ports, E: on an EFA; a dot: it skipped itself there, or is not for that device.
 ";
 
-/// What was found out by a run in full.
+/// What was found out by runs that tried a test in all cells.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Record {
     /// The kernels' series.
@@ -50,10 +50,25 @@ impl Record {
         &self.kernels
     }
 
+    /// Takes the tests that another record of the same kernels has, each in the place of the test of that name.
+    pub(crate) fn take(&mut self, other: Self) {
+        self.ran.extend(other.ran);
+    }
+
+    /// Keeps the tests whose names are wanted.
+    pub(crate) fn keep(&mut self, is_wanted: impl Fn(&str) -> bool) {
+        self.ran.retain(|test, _| is_wanted(test));
+    }
+
     /// Whether a test of this name was tried.
-    #[cfg(test)]
-    pub(crate) fn knows(&self, test: &str) -> bool {
+    pub(crate) fn has(&self, test: &str) -> bool {
         self.ran.contains_key(test)
+    }
+
+    /// Whether it is known where a test of this name can run. If it is not, a run that deals tries the test in
+    /// all cells.
+    pub(crate) fn knows(&self, test: &str) -> bool {
+        self.ran.get(test).is_some_and(|ran| !ran.is_empty())
     }
 
     /// Whether a test is known to have run in one of these cells.
@@ -73,7 +88,7 @@ impl Record {
         cells: &[Cell],
         kernels: &[String],
     ) -> (Vec<Cell>, Vec<Cell>) {
-        let Some(ran) = self.ran.get(test).filter(|ran| !ran.is_empty()) else {
+        let Some(ran) = self.ran.get(test).filter(|_| self.knows(test)) else {
             return (Vec::new(), cells.to_vec());
         };
         let is_known = |cell: &Cell| {
@@ -212,6 +227,20 @@ mod tests {
             split("verbs mr::prefetch", ["6.1", "7.4"]),
             (vec![], vec![S73, R73])
         );
+    }
+
+    #[test]
+    fn a_later_run_replaces_the_tests_that_it_tried() {
+        let mut record = record();
+        let mut later = Record::new(series(["6.1", "7.3"]));
+        later.note("verbs mr::never", S61, true);
+        later.note("verbs mr::prefetch", S73, false);
+        record.take(later);
+        assert!(record.ran_in("verbs mr::never", &[S61]));
+        assert!(record.has("verbs mr::prefetch") && !record.knows("verbs mr::prefetch"));
+        assert!(record.knows("verbs [mr] a name with spaces"));
+        record.keep(|test| test.starts_with("verbs mr::"));
+        assert!(!record.has("verbs [mr] a name with spaces"));
     }
 
     #[test]

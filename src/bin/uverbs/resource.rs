@@ -11,6 +11,7 @@ use uverbs::{
 };
 
 use crate::failure::Result;
+use crate::files::Files;
 use crate::output;
 use crate::select;
 
@@ -209,15 +210,20 @@ fn listed<T>(
 
 /// The owner's fields.
 fn named(owner: ResourceOwner) -> Object {
-    let (pid, name) = match owner {
-        ResourceOwner::Process(pid) => {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-            (Some(pid), name.map(|name| name.trim_end().to_owned()))
-        }
-        ResourceOwner::Kernel(name) => (None, Some(name)),
-        _ => (None, None),
-    };
+    let (pid, name) = process(&owner);
     vec![("pid", pid.into()), ("comm", name.into())]
+}
+
+/// The owner's process, if it is one, and its name.
+pub(crate) fn process(owner: &ResourceOwner) -> (Option<u32>, Option<String>) {
+    match owner {
+        ResourceOwner::Process(pid) => {
+            let name = Files::of_this_host().text(format!("proc/{pid}/comm"));
+            (Some(*pid), name.ok())
+        }
+        ResourceOwner::Kernel(name) => (None, Some(name.clone())),
+        _ => (None, None),
+    }
 }
 
 /// A table, without the columns in which nothing is known.

@@ -1,11 +1,12 @@
 //! Under what conditions a side measured, so that it can be done again.
 
-use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use uverbs::device::topology;
+use uverbs::device::{Adapter, topology};
 use uverbs::{Context, Device};
+
+use crate::files::Files;
 
 /// What there is on one side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,6 +47,7 @@ impl Conditions {
         let attr = context.query_port(port).ok();
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let cpus = std::thread::available_parallelism();
+        let files = Files::of_this_host();
         let conditions = Self {
             host: text(system.nodename()),
             kernel: text(system.release()),
@@ -59,9 +61,9 @@ impl Conditions {
             gid: entry.as_ref().map(|entry| entry.gid.to_string()),
             gid_type: entry.as_ref().map(|entry| entry.gid_type.to_string()),
             active_mtu: attr.and_then(|attr| attr.active_mtu.bytes()),
-            processor: processor(),
+            processor: processor(&files),
             cpus: cpus.map_or(0, usize::from),
-            governor: governor(),
+            governor: governor(&files),
             ..Self::default()
         };
         conditions.with_place()
@@ -69,11 +71,7 @@ impl Conditions {
 
     /// The same with what the topology says of the device.
     fn with_place(mut self) -> Self {
-        let Ok(topology) = topology() else {
-            return self;
-        };
-        let mut adapters = topology.adapters().iter();
-        let Some(adapter) = adapters.find(|adapter| adapter.device.name() == self.device) else {
+        let Some(adapter) = adapter(&self.device) else {
             return self;
         };
         let port = adapter
@@ -106,13 +104,21 @@ impl Conditions {
     }
 }
 
-fn processor() -> Option<String> {
-    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+/// What the topology says of a device, if it knows it.
+pub(super) fn adapter(device: &str) -> Option<Adapter> {
+    let topology = topology().ok()?;
+    let mut adapters = topology.adapters().iter();
+    let found = adapters.find(|adapter| adapter.device.name() == device);
+    found.cloned()
+}
+
+fn processor(files: &Files) -> Option<String> {
+    let info = files.text("proc/cpuinfo").ok()?;
     let line = info.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn governor() -> Option<String> {
-    let path = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+fn governor(files: &Files) -> Option<String> {
+    let path = "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
+    files.text(path).ok()
 }

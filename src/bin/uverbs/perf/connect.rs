@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use uverbs::cm::{
-    self, Failed, Initiates, Link, Listener, Listens, Params, Pending, RejectReason, Resolved,
+    self, Connection, Failed, Initiates, Link, Listener, Listens, Params, Pending, RejectReason,
+    Resolved, Space,
 };
-use uverbs::device::{PortState, topology};
+use uverbs::device::PortState;
 use uverbs::qp::{Caps, Mtu};
 use uverbs::query::PortAttr;
 use uverbs::transport::Connected;
@@ -16,7 +17,7 @@ use uverbs::{
     Uc,
 };
 
-use super::conditions::Conditions;
+use super::conditions::{Conditions, adapter};
 use super::lane::{Lane, Layout, Parts, Reach, batches};
 use super::options::Own;
 use super::plan::{Plan, Transport};
@@ -182,15 +183,9 @@ impl Ground {
 
     /// The CPUs near the adapter.
     fn near_cpus(&self) -> Vec<usize> {
-        let Ok(topology) = topology() else {
-            return Vec::new();
-        };
-        let mut adapters = topology.adapters().iter();
-        let own = adapters.find(|adapter| adapter.device.name() == self.device.name());
-        let place = own.and_then(|adapter| adapter.place.as_ref());
-        place.map_or_else(Vec::new, |place| {
-            place.cpus.iter().map(|cpu| cpu as usize).collect()
-        })
+        let place = adapter(self.device.name()).and_then(|adapter| adapter.place);
+        let cpus = place.iter().flat_map(|place| place.cpus.iter());
+        cpus.map(|cpu| cpu as usize).collect()
     }
 
     /// What the peer is told.
@@ -396,6 +391,16 @@ fn peer<B>(failed: Failed<B>) -> Failure {
     Failure::new(Kind::Peer, failed.error)
 }
 
+/// The queue pair of a connection, whose other part goes to the links.
+fn parted<T: Space + Connected>(connection: Connection<Qp<T>>, links: &mut Vec<Link>) -> Parts {
+    let (qp, link) = connection.into_parts();
+    links.push(link);
+    Parts {
+        qp: qp.into_any(),
+        xrc: None,
+    }
+}
+
 fn as_client<T: Initiates + Connected>(
     server: (&str, u16),
     plan: &Plan,
@@ -433,12 +438,7 @@ fn as_client<T: Initiates + Connected>(
             std::thread::sleep(PAUSE);
             (way, qp) = (look()?, failed.back);
         };
-        let (qp, link) = connection.into_parts();
-        links.push(link);
-        Ok(Parts {
-            qp: qp.into_any(),
-            xrc: None,
-        })
+        Ok(parted(connection, links))
     })?;
     Ok((ground, workers))
 }
@@ -466,15 +466,8 @@ fn as_server<T: Initiates + Listens + Connected>(
         };
         let qp: Qp<T> = pd.qp(cq).caps(caps).create()?;
         let accepting = request.accept(qp, &params(plan), b"").map_err(peer)?;
-        let (qp, link) = accepting
-            .within(plan.patience())
-            .map_err(peer)?
-            .into_parts();
-        links.push(link);
-        Ok(Parts {
-            qp: qp.into_any(),
-            xrc: None,
-        })
+        let connection = accepting.within(plan.patience()).map_err(peer)?;
+        Ok(parted(connection, links))
     })?;
     Ok((ground, workers))
 }

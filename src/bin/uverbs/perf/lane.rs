@@ -193,8 +193,13 @@ impl Lane {
         self.free.len() == self.slots.len()
     }
 
+    /// All has been posted.
+    pub(super) fn is_over(&self) -> bool {
+        self.posted >= self.limit
+    }
+
     pub(super) fn may_post(&self) -> bool {
-        self.posted < self.limit && !self.free.is_empty()
+        !self.is_over() && !self.free.is_empty()
     }
 
     /// What the peer reads.

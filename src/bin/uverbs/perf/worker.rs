@@ -72,7 +72,7 @@ impl Shared {
     }
 
     fn check(&self) -> Result<()> {
-        // It says nothing about other memory.
+        // Relaxed: the flag is all that is read.
         match self.stop.load(Ordering::Relaxed) {
             false => Ok(()),
             true => Err(stopped()),
@@ -222,25 +222,13 @@ impl Worker {
         let mut cpu = None;
         let mut last = Instant::now();
         loop {
-            let now = Instant::now();
-            if cpu.is_none() && now >= clock.from {
-                cpu = Some(cpu_time());
-                if let Until::Messages(count) = plan.until {
-                    let limit = |lane: &mut Lane| lane.limit = lane.posted + count;
-                    self.lanes.iter_mut().for_each(limit);
-                }
-            }
-            if clock.until.is_some_and(|until| now >= until) {
-                self.lanes
-                    .iter_mut()
-                    .for_each(|lane| lane.limit = lane.posted);
-            }
+            self.set_limits(plan, clock, &mut cpu);
             for (own, lane) in self.lanes.iter_mut().enumerate() {
                 while lane.may_post() {
                     lane.post(own as u16, &mut self.mr, &mut self.scratch, plan)?;
                 }
             }
-            let is_over = |lane: &Lane| lane.posted >= lane.limit && lane.is_idle();
+            let is_over = |lane: &Lane| lane.is_over() && lane.is_idle();
             if self.lanes.iter().all(is_over) {
                 return Ok(cpu.unwrap_or_else(cpu_time));
             }
@@ -262,16 +250,9 @@ impl Worker {
     ) -> Result<Duration> {
         let mut cpu = None;
         let mut number = 0;
-        let mut left = u64::MAX;
         loop {
-            let now = Instant::now();
-            if cpu.is_none() && now >= clock.from {
-                cpu = Some(cpu_time());
-                if let Until::Messages(count) = plan.until {
-                    left = count;
-                }
-            }
-            if clock.until.is_some_and(|until| now >= until) || left == 0 {
+            self.set_limits(plan, clock, &mut cpu);
+            if self.lanes[0].is_over() {
                 break;
             }
             let posted = Instant::now();
@@ -279,17 +260,9 @@ impl Worker {
             self.arrival(number, plan, shared, Some(posted))?;
             recorder.completed(1, posted, Instant::now());
             number += 1;
-            if cpu.is_some() {
-                left -= 1;
-            }
         }
         // The last ones are answered, and their completions are due.
-        let last = Instant::now();
-        while !self.lanes[0].is_idle() {
-            if !self.turn(plan, None)? {
-                self.wait(plan, shared, Some(last))?;
-            }
-        }
+        self.turn_until(plan, shared, Lane::is_idle)?;
         Ok(cpu.unwrap_or_else(cpu_time))
     }
 
@@ -303,14 +276,38 @@ impl Worker {
         Ok(())
     }
 
-    /// Posts the next message of an exchange.
-    fn send_one(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
-        let last = Instant::now();
-        while !self.lanes[0].may_post() {
-            if !self.turn(plan, None)? {
-                self.wait(plan, shared, Some(last))?;
+    /// Sets how many messages each queue pair posts in all, and notes the processor time when the measurement
+    /// begins: from then on messages count, and at its end no more are posted.
+    fn set_limits(&mut self, plan: &Plan, clock: Clock, cpu: &mut Option<Duration>) {
+        let now = Instant::now();
+        let begins = cpu.is_none() && now >= clock.from;
+        if begins {
+            *cpu = Some(cpu_time());
+        }
+        let is_over = clock.until.is_some_and(|until| now >= until);
+        for lane in &mut self.lanes {
+            match plan.until {
+                _ if is_over => lane.limit = lane.posted,
+                Until::Messages(count) if begins => lane.limit = lane.posted + count,
+                _ => {}
             }
         }
+    }
+
+    /// Takes completions until something holds for the queue pair of an exchange.
+    fn turn_until(&mut self, plan: &Plan, shared: &Shared, holds: fn(&Lane) -> bool) -> Result<()> {
+        let since = Instant::now();
+        while !holds(&self.lanes[0]) {
+            if !self.turn(plan, None)? {
+                self.wait(plan, shared, Some(since))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts the next message of an exchange.
+    fn send_one(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
+        self.turn_until(plan, shared, Lane::may_post)?;
         self.lanes[0].post(0, &mut self.mr, &mut self.scratch, plan)
     }
 
@@ -389,7 +386,7 @@ impl Worker {
     fn wait(&mut self, plan: &Plan, shared: &Shared, since: Option<Instant>) -> Result<()> {
         match &self.channel {
             Some(channel) => {
-                // Armed by the poll in vain.
+                // The poll that found nothing has armed the queue.
                 channel.wait_for(EVENT)?;
             }
             None => {

@@ -1,6 +1,6 @@
 //! Counters and objects as they are now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use uverbs::resource::{ResourceOwner, Resources};
 use uverbs::{Cause, Device, error::Errno};
@@ -8,6 +8,7 @@ use uverbs::{Cause, Device, error::Errno};
 use super::Of;
 use crate::failure::Result;
 use crate::files::Files;
+use crate::resource::process;
 
 /// A counter, or a number of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +87,7 @@ fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
     };
     let mut readings = Vec::new();
     for set in sets {
-        let (pid, comm) = owner(&set.owner);
+        let (pid, comm) = process(&set.owner);
         let qps: Vec<String> = set.qps.iter().map(u32::to_string).collect();
         for (counter, value) in set.counters {
             readings.push(Reading {
@@ -106,11 +107,11 @@ fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
 
 /// How many objects each process and each part of the kernel has, and how much memory it has registered.
 fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
-    let mut sums: BTreeMap<(Option<u32>, Option<String>, &str), u64> = BTreeMap::new();
-    let mut add = |of: &ResourceOwner, what: &'static str, count: u64| {
-        let (pid, comm) = owner(of);
+    let mut sums: HashMap<ResourceOwner, BTreeMap<&str, u64>> = HashMap::new();
+    let mut add = |owner: &ResourceOwner, what: &'static str, count: u64| {
+        let of_owner = sums.entry(owner.clone()).or_default();
+        let sum = of_owner.entry(what).or_default();
         // A region of all memory has 2^64 - 1 bytes.
-        let sum = sums.entry((pid, comm, what)).or_default();
         *sum = sum.saturating_add(count);
     };
     resources
@@ -138,34 +139,30 @@ fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
     srqs.iter().for_each(|it| add(&it.owner, "srq", 1));
     let contexts = resources.contexts().unwrap_or_default();
     contexts.iter().for_each(|it| add(&it.owner, "ctx", 1));
-    let readings = sums.into_iter().map(|((pid, comm, what), value)| {
-        let name = comm.clone().unwrap_or_else(|| "-".into());
-        Reading {
+    let named = sums
+        .into_iter()
+        .map(|(owner, sums)| (process(&owner), sums));
+    let mut named: Vec<_> = named.collect();
+    named.sort();
+    let readings = named.into_iter().flat_map(|((pid, comm), sums)| {
+        let name = comm.as_deref().unwrap_or("-");
+        let owner = Reading {
             device: device.to_owned(),
             of: match pid {
                 Some(pid) => format!("{name} ({pid})"),
-                None => name,
+                None => name.to_owned(),
             },
             pid,
             comm,
+            ..Reading::default()
+        };
+        sums.into_iter().map(move |(what, value)| Reading {
             counter: what.to_owned(),
             value,
-            ..Reading::default()
-        }
+            ..owner.clone()
+        })
     });
     Ok(readings.collect())
-}
-
-/// The process, if it is one, and the name.
-fn owner(of: &ResourceOwner) -> (Option<u32>, Option<String>) {
-    match of {
-        ResourceOwner::Process(pid) => {
-            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
-            (Some(*pid), name.map(|name| name.trim_end().to_owned()))
-        }
-        ResourceOwner::Kernel(name) => (None, Some(name.clone())),
-        _ => (None, None),
-    }
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let row = |reading: &&Reading| {
         [
             reading.device.clone(),
-            output::Foreign(&reading.of).to_string(),
+            output::Foreign(&reading.of.to_string()).to_string(),
             reading.counter.clone(),
             reading.value.to_string(),
         ]
@@ -130,12 +130,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn to_json(reading: &Reading) -> Value {
+    let owner = reading.of.owner();
     json!({
         "device": reading.device,
-        "port": reading.port,
-        "qp": reading.qp,
-        "pid": reading.pid,
-        "comm": reading.comm,
+        "port": reading.of.port(),
+        "qp": reading.of.qp(),
+        "pid": owner.and_then(|owner| owner.pid),
+        "comm": owner.and_then(|owner| owner.comm.as_deref()),
         "counter": reading.counter,
         "value": reading.value,
     })
@@ -171,6 +172,7 @@ fn watch(options: &Options, interval: Duration) -> Result<()> {
                     value,
                     ..
                 } = reading;
+                let of = of.to_string();
                 let of = output::Foreign(&of);
                 output::line(format_args!(
                     "{time:9.3}  {device}  {of}  {counter}  {value}  {rate:+.1}/s"
@@ -211,16 +213,15 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use super::read::Source;
     use super::*;
 
     fn reading(counter: &str, value: u64) -> Reading {
         Reading {
             device: "rxe0".into(),
-            of: "port 1".into(),
-            port: Some(1),
+            of: Source::Port(1),
             counter: counter.into(),
             value,
-            ..Reading::default()
         }
     }
 

@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use super::failed;
-use super::read::Reading;
+use super::read::{Reading, Source};
 use crate::failure::Result;
 
 /// The text.
@@ -59,7 +59,12 @@ impl Collector for Readings {
 fn metrics(readings: &[Reading]) -> BTreeMap<String, Metric<'_>> {
     let mut metrics = BTreeMap::new();
     for reading in readings {
-        let is_object = reading.port.is_none() && reading.of != "device";
+        let (level, is_object) = match reading.of {
+            Source::Owner(_) => ("", true),
+            Source::QueuePairs { .. } => ("qp_", false),
+            Source::Port(_) => ("port_", false),
+            Source::Device => ("device_", false),
+        };
         // Of four bytes each, says the InfiniBand specification.
         let (counter, value) = match reading.counter.as_str() {
             "port_xmit_data" | "port_rcv_data" => {
@@ -77,12 +82,6 @@ fn metrics(readings: &[Reading]) -> BTreeMap<String, Metric<'_>> {
             ),
             false => format!("The kernel's counter {}", reading.counter),
         };
-        let level = match (is_object, reading.qp, reading.port) {
-            (true, ..) => "",
-            (false, Some(_), _) => "qp_",
-            (false, None, Some(_)) => "port_",
-            (false, None, None) => "device_",
-        };
         let name = match counter.strip_prefix("port_") {
             Some(rest) if level == "port_" => format!("port_{}", sane(rest)),
             _ => format!("{level}{}", sane(&counter)),
@@ -99,12 +98,13 @@ fn metrics(readings: &[Reading]) -> BTreeMap<String, Metric<'_>> {
 
 fn labels(reading: &Reading) -> Vec<(&'static str, String)> {
     let mut labels = vec![("device", reading.device.clone())];
+    let owner = reading.of.owner();
     let number = |number: Option<u32>| number.map(|number| number.to_string());
     for (name, value) in [
-        ("port", number(reading.port)),
-        ("qp", number(reading.qp)),
-        ("pid", number(reading.pid)),
-        ("comm", reading.comm.clone()),
+        ("port", number(reading.of.port())),
+        ("qp", number(reading.of.qp())),
+        ("pid", number(owner.and_then(|owner| owner.pid))),
+        ("comm", owner.and_then(|owner| owner.comm.clone())),
     ] {
         labels.extend(value.map(|value| (name, value)));
     }
@@ -122,26 +122,25 @@ fn sane(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::read::Owner;
     use super::*;
 
     #[test]
     fn the_text_is_what_prometheus_reads() {
         let port = |counter: &str, value| Reading {
             device: "mlx5_0".into(),
-            of: "port 1".into(),
-            port: Some(1),
+            of: Source::Port(1),
             counter: counter.into(),
             value,
-            ..Reading::default()
         };
         let object = Reading {
             device: "mlx5_0".into(),
-            of: "evil (7)".into(),
-            pid: Some(7),
-            comm: Some("ev\"il\n".into()),
+            of: Source::Owner(Owner {
+                pid: Some(7),
+                comm: Some("ev\"il\n".into()),
+            }),
             counter: "qp".into(),
             value: 3,
-            ..Reading::default()
         };
         let text = text(&[port("port_rcv_data", 5), port("rx-odd", 2), object]).unwrap();
         let expected = "\

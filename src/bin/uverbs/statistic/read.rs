@@ -1,6 +1,7 @@
 //! Counters and objects as they are now.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use uverbs::resource::{ResourceOwner, Resources};
 use uverbs::{Cause, Device, error::Errno};
@@ -11,15 +12,10 @@ use crate::files::Files;
 use crate::resource::process;
 
 /// A counter, or a number of objects.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) device: String,
-    /// Of what it is, as text.
-    pub(super) of: String,
-    pub(super) port: Option<u32>,
-    pub(super) qp: Option<u32>,
-    pub(super) pid: Option<u32>,
-    pub(super) comm: Option<String>,
+    pub(super) of: Source,
     pub(super) counter: String,
     pub(super) value: u64,
 }
@@ -28,6 +24,83 @@ impl Reading {
     /// Whether it is the same counter as another, with whatever value.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.device, &self.of, &self.counter) == (&other.device, &other.of, &other.counter)
+    }
+}
+
+/// Of what a reading is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Device,
+    Port(u32),
+    /// The queue pairs of a port that share a set of counters, and the set's number.
+    QueuePairs {
+        set: u32,
+        port: u32,
+        qps: Vec<u32>,
+        owner: Owner,
+    },
+    Owner(Owner),
+}
+
+/// A process, or a part of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner {
+    pub(super) pid: Option<u32>,
+    pub(super) comm: Option<String>,
+}
+
+impl Owner {
+    fn of(owner: &ResourceOwner) -> Self {
+        let (pid, comm) = process(owner);
+        Self { pid, comm }
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(self.comm.as_deref().unwrap_or("-"))?;
+        match self.pid {
+            Some(pid) => write!(to, " ({pid})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn port(&self) -> Option<u32> {
+        match self {
+            Self::Port(port) | Self::QueuePairs { port, .. } => Some(*port),
+            Self::Device | Self::Owner(_) => None,
+        }
+    }
+
+    /// The first of the queue pairs.
+    pub(super) fn qp(&self) -> Option<u32> {
+        match self {
+            Self::QueuePairs { qps, .. } => qps.first().copied(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn owner(&self) -> Option<&Owner> {
+        match self {
+            Self::Owner(owner) | Self::QueuePairs { owner, .. } => Some(owner),
+            Self::Device | Self::Port(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device => to.write_str("device"),
+            Self::Port(port) => write!(to, "port {port}"),
+            Self::QueuePairs { set, qps, .. } => {
+                let qps: Vec<String> = qps.iter().map(u32::to_string).collect();
+                write!(to, "counter {set} of QP {}", qps.join(","))
+            }
+            Self::Owner(owner) => owner.fmt(to),
+        }
     }
 }
 
@@ -66,11 +139,9 @@ fn folder(files: &Files, path: &str, device: &str, port: Option<u32>) -> Vec<Rea
         let value = files.number(format!("{path}/{name}"))?;
         Some(Reading {
             device: device.to_owned(),
-            of: port.map_or_else(|| "device".into(), |port| format!("port {port}")),
-            port,
+            of: port.map_or(Source::Device, Source::Port),
             counter: name,
             value,
-            ..Reading::default()
         })
     });
     counters.collect()
@@ -87,20 +158,18 @@ fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
     };
     let mut readings = Vec::new();
     for set in sets {
-        let (pid, comm) = process(&set.owner);
-        let qps: Vec<String> = set.qps.iter().map(u32::to_string).collect();
-        for (counter, value) in set.counters {
-            readings.push(Reading {
-                device: device.name().to_owned(),
-                of: format!("counter {} of QP {}", set.id, qps.join(",")),
-                port: Some(set.port),
-                qp: set.qps.first().copied(),
-                pid,
-                comm: comm.clone(),
-                counter,
-                value,
-            });
-        }
+        let of = Source::QueuePairs {
+            set: set.id,
+            port: set.port,
+            qps: set.qps,
+            owner: Owner::of(&set.owner),
+        };
+        readings.extend(set.counters.into_iter().map(|(counter, value)| Reading {
+            device: device.name().to_owned(),
+            of: of.clone(),
+            counter,
+            value,
+        }));
     }
     Ok(readings)
 }
@@ -141,25 +210,16 @@ fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
     contexts.iter().for_each(|it| add(&it.owner, "ctx", 1));
     let named = sums
         .into_iter()
-        .map(|(owner, sums)| (process(&owner), sums));
+        .map(|(owner, sums)| (Owner::of(&owner), sums));
     let mut named: Vec<_> = named.collect();
     named.sort();
-    let readings = named.into_iter().flat_map(|((pid, comm), sums)| {
-        let name = comm.as_deref().unwrap_or("-");
-        let owner = Reading {
-            device: device.to_owned(),
-            of: match pid {
-                Some(pid) => format!("{name} ({pid})"),
-                None => name.to_owned(),
-            },
-            pid,
-            comm,
-            ..Reading::default()
-        };
+    let readings = named.into_iter().flat_map(|(owner, sums)| {
+        let of = Source::Owner(owner);
         sums.into_iter().map(move |(what, value)| Reading {
+            device: device.to_owned(),
+            of: of.clone(),
             counter: what.to_owned(),
             value,
-            ..owner.clone()
         })
     });
     Ok(readings.collect())
@@ -188,9 +248,11 @@ mod tests {
             fs::write(path, format!("{text}\n")).unwrap();
         }
         let readings = ports(&Files::below(&root), "mlx5_0");
+        let texts: Vec<String> = readings.iter().map(|it| it.of.to_string()).collect();
         let told: Vec<(&str, &str, u64)> = readings
             .iter()
-            .map(|it| (it.of.as_str(), it.counter.as_str(), it.value))
+            .zip(&texts)
+            .map(|(it, of)| (of.as_str(), it.counter.as_str(), it.value))
             .collect();
         let expected = [
             ("device", "out_of_memory", 1),

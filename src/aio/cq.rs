@@ -5,14 +5,13 @@ use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context as TaskContext, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::block_on::Parker;
-use super::lock::{Guard, Lock};
 use super::pump::{Pump, Taken};
 use super::steps::{AT_ONCE, Step, Steps};
 use super::table::Table;
@@ -56,7 +55,7 @@ pub struct Cq(Arc<Inner>);
 struct Inner {
     /// Held while completions are taken and while queue pairs are added or removed; never while tasks are
     /// woken or buffers go back.
-    pump: Lock<Pump>,
+    pump: Mutex<Pump>,
     /// The queue under the lock, to be armed without it.
     armed: Arc<CqShared>,
     channel: CompletionChannel,
@@ -96,11 +95,12 @@ impl Inner {
     /// Takes completions, and returns whether there were any. Wakes the first task itself.
     #[inline(always)]
     fn pump_once(&self, steps: &mut Steps) -> Result<bool> {
-        if !self.pump.try_acquire() {
-            return Ok(false);
-        }
-        // SAFETY: it was taken just now.
-        let mut pump = unsafe { self.pump.acquired() };
+        let mut pump = match self.pump.try_lock() {
+            Ok(pump) => pump,
+            // As in `lock`.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+        };
         let Taken { any, first } = match pump.take(steps) {
             Ok(taken) => taken,
             Err(error) => {
@@ -129,8 +129,13 @@ impl Inner {
 
     /// Wakes all tasks that wait: no completions come any more.
     fn break_off(&self) {
-        let steps = self.pump.lock().break_off();
+        let steps = self.lock().break_off();
         each(steps, Step::follow);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pump> {
+        // Nothing that runs under it can panic half-way.
+        self.pump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -149,7 +154,7 @@ impl Cq {
         Ok(Self(Arc::new(Inner {
             capacity: cq.capacity(),
             armed: Arc::clone(cq.shared()),
-            pump: Lock::new(Pump::new(cq)),
+            pump: Mutex::new(Pump::new(cq)),
             channel,
             context: context.clone(),
         })))
@@ -165,8 +170,8 @@ impl Cq {
         self.0.capacity
     }
 
-    pub(super) fn lock(&self) -> Guard<'_, Pump> {
-        self.0.pump.lock()
+    pub(super) fn lock(&self) -> MutexGuard<'_, Pump> {
+        self.0.lock()
     }
 
     /// Takes the completions that have arrived, wakes the tasks that wait for them, and returns whether there
@@ -426,7 +431,7 @@ impl Drop for HandOver<'_> {
 /// Ends the operations of dropped queue pairs that the kernel has destroyed since.
 #[cold]
 #[inline(never)]
-fn reap(mut pump: Guard<'_, Pump>) {
+fn reap(mut pump: MutexGuard<'_, Pump>) {
     let steps = pump.reap();
     drop(pump);
     each(steps, Step::follow);

@@ -34,7 +34,6 @@ mod cq;
 mod error;
 mod free;
 mod listener;
-mod lock;
 mod op;
 mod pump;
 mod qp;

@@ -3,8 +3,8 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 
-pub(super) use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+pub(super) use std::sync::{Mutex, MutexGuard};
 pub(super) use std::thread::yield_now;
 
 /// A place for a value. The state of its slot says whether there is one, and which party may touch it.

@@ -82,15 +82,6 @@ mod inline;
 )]
 mod ledger;
 mod ledgers;
-#[path = "../../src/aio/lock.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    reason = "the models do not need all of it, nor its unit tests"
-)]
-mod lock;
-mod locks;
 mod memory;
 #[path = "../../src/buf/free.rs"]
 #[allow(
@@ -143,7 +134,6 @@ fn main() {
     tests.extend(slots::tests());
     tests.extend(frees::tests());
     tests.extend(blocks::tests());
-    tests.extend(locks::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 

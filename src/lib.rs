@@ -125,7 +125,7 @@ use objects::readable;
 use objects::{event_file, flight, owned};
 #[cfg(feature = "aio")]
 use words::callbacks;
-use words::{memory, sync, work};
+use words::{memory, probes, sync, work};
 
 pub use device::resource;
 pub use uverbs_uapi as uapi;

@@ -21,6 +21,7 @@ use super::lock::count;
 use super::object::object;
 use crate::error::Errno;
 use crate::event::{AsyncEvent, EventSource};
+use crate::probes;
 
 /// Reads one record, and blocks or not as the program has set the file. A signal ends it with `EINTR`.
 fn read<T: FromBytes + IntoBytes>(fd: BorrowedFd<'_>) -> Result<T> {
@@ -70,6 +71,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
     minus_one(unsafe {
         context(c).and_then(|context| {
             let raw: AsyncEventDesc = read(context.context().async_fd()?)?;
+            probes::event(raw.event_type, raw.element);
             let event = AsyncEvent::from(raw);
             let element: *mut c_void = with_exposed_provenance_mut(raw.element as usize);
             if let (AsyncEventType::CQ_ERR, EventSource::Cq(_)) = (event.kind, event.source) {

@@ -21,6 +21,7 @@ use crate::command::{
 };
 use crate::context::Context;
 use crate::pd::{PdUse, User};
+use crate::probes;
 
 /// A memory region as C programs have it.
 #[repr(C)]
@@ -152,6 +153,7 @@ impl MrObject {
             lkey: reply.lkey,
             rkey: reply.rkey,
         };
+        probes::region(mr.lkey, mr.addr.addr(), mr.length);
         Self::give_as(pd, mr, Some(reply.handle), kind, on_demand)
     }
 
@@ -422,7 +424,11 @@ pub unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
     // SAFETY: the caller passes an MR, for the last time if this succeeds.
     unsafe {
         destroy(c, |mr: &mut MrObject| match &mr.kernel {
-            Some((handle, pd)) => Ok(pd.context().fd().execute(&Destroy(*handle))?),
+            Some((handle, pd)) => {
+                pd.context().fd().execute(&Destroy(*handle))?;
+                probes::region_gone((*c).lkey);
+                Ok(())
+            }
             None => Ok(()),
         })
     }

@@ -16,6 +16,7 @@ use super::qp::{QpObject, qp};
 use crate::command::{DriverData, ModifyQp, QueryQp};
 use crate::driver::{QpName, ResetQp};
 use crate::pd::PdUse;
+use crate::probes;
 
 /// `ibv_modify_qp(3)`.
 pub unsafe extern "C" fn ibv_modify_qp(
@@ -32,6 +33,9 @@ pub unsafe extern "C" fn ibv_modify_qp(
             if mask.contains(QpAttrMask::STATE) {
                 (*qp.c()).state = attr.qp_state;
                 qp.came_to(QpState(attr.qp_state));
+                if attr.qp_state == QpState::RTS.0 {
+                    probes::connected((*qp.c()).qp_num);
+                }
             }
             Ok(())
         })

@@ -18,6 +18,7 @@ use super::routes::{Routes, Way};
 use super::write::WriteBuffer;
 use super::{Command, Decode, Destroy, Malformed, Object, Request, Route};
 use crate::error::{Error, Result, Verb};
+use crate::probes;
 
 pub(crate) use doorbell::{Doorbell, Unread};
 pub(crate) use file::File;
@@ -145,6 +146,7 @@ impl CommandFd {
             Way::Method | Way::InvokeWrite => self.ioctl(request),
             Way::Write => self.write(request),
         };
+        probes::command(verb.name(), result.map_or_else(Errno::raw_os_error, |()| 0));
         if tracing::enabled!(target: "uverbs::command", Level::TRACE) {
             self.trace(verb, request, way, result);
         }

@@ -13,6 +13,7 @@ pub use uverbs_uapi::enums::AsyncEventType;
 use crate::context::Context;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::event_file::EventFile;
+use crate::probes;
 
 /// What an asynchronous event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +133,7 @@ impl AsyncEvents {
     /// The kernel refuses: `EIO` if the device has been removed and the kernel reports that here.
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
         let event = self.file.try_read::<AsyncEventDesc>(Verb::GetAsyncEvent)?;
-        Ok(event.map(|event| self.noted(event.into())))
+        Ok(event.map(|event| self.noted(event)))
     }
 
     /// Waits for the next event for at most `timeout`; `None` if there is none by then.
@@ -146,11 +147,13 @@ impl AsyncEvents {
         let event = self
             .file
             .read_for::<AsyncEventDesc>(Verb::GetAsyncEvent, timeout)?;
-        Ok(event.map(|event| self.noted(event.into())))
+        Ok(event.map(|event| self.noted(event)))
     }
 
     /// Tells those of an event whom it concerns.
-    fn noted(&self, event: AsyncEvent) -> AsyncEvent {
+    fn noted(&self, raw: AsyncEventDesc) -> AsyncEvent {
+        probes::event(raw.event_type, raw.element);
+        let event = AsyncEvent::from(raw);
         if let (AsyncEventType::CQ_ERR, EventSource::Cq(id)) = (event.kind, event.source) {
             self.context.completion_queue_overran(id);
         }

@@ -11,6 +11,7 @@ pub use uverbs_uapi::flags::WcFlags;
 
 use crate::driver;
 use crate::gid::Gid;
+use crate::probes;
 use crate::work::RemoteKey;
 
 /// A completed work request.
@@ -60,12 +61,15 @@ impl Completion {
 
     #[cold]
     fn error(&self) -> CompletionError {
-        CompletionError {
+        let error = CompletionError {
             status: self.status(),
             vendor_err: self.vendor_err(),
             wr_id: self.wr_id(),
             qp_num: self.qp_num(),
-        }
+        };
+        let CompletionError { qp_num, wr_id, .. } = error;
+        probes::completion_error(qp_num, wr_id, error.status.0, error.vendor_err);
+        error
     }
 
     /// The opcode of the completed request. Codes from [`WcOpcode::RECV`] on are receives.

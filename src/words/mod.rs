@@ -9,5 +9,6 @@ pub mod gid;
 pub mod grh;
 pub mod guid;
 pub(crate) mod memory;
+pub(crate) mod probes;
 pub(crate) mod sync;
 pub(crate) mod work;

@@ -17,6 +17,7 @@ mod mr;
 mod mw;
 mod native_mr;
 mod perf;
+mod probes;
 mod qp;
 mod refusal;
 mod resource;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         mw::tests(),
         native_mr::tests(),
         perf::tests(),
+        probes::tests(),
         qp::tests(),
         refusal::tests(),
         resource::tests(),

@@ -15,6 +15,7 @@ use crate::error::{Cause, Error, Result, Verb};
 use crate::flight::{Parked, Stands};
 use crate::memory::Still;
 use crate::pd::RegionUse;
+use crate::probes;
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 
 /// A registered range, without the memory itself.
@@ -46,7 +47,9 @@ impl Region {
         // When a device goes away the kernel lets go of all memory and still takes this command,
         // successfully. So an error always means that the device may go on using the memory: EIO is what
         // adapters fail with.
-        self.pd.context().fd().execute(&Destroy(self.handle))
+        self.pd.context().fd().execute(&Destroy(self.handle))?;
+        probes::region_gone(self.lkey.0);
+        Ok(())
     }
 
     /// Where the queues stand that may have requests that name it, as far as they have any in flight.
@@ -139,6 +142,7 @@ pub(super) struct Held<T: Send + 'static> {
 
 impl<T: Send + 'static> Held<T> {
     pub(super) fn new(memory: Still<T>, region: Region) -> Self {
+        probes::region(region.lkey.0, region.address.addr(), region.length);
         Self { memory, region }
     }
 

@@ -56,6 +56,7 @@ use crate::driver::{NewQp, QpParts, RecvQueue, ResetQp, SendQueue};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
 use crate::pd::{Pd, PdUse, User};
+use crate::probes;
 use crate::srq::{Srq, SrqShared};
 use crate::work::{Operations, PdTag};
 
@@ -614,6 +615,7 @@ impl QpShared {
         }
         if to == Some(QpState::RTS) {
             self.connected.store(true, Ordering::Relaxed);
+            probes::connected(kernel.qpn());
         }
         Ok(())
     }

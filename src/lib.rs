@@ -114,7 +114,7 @@ pub mod c;
 pub mod fuzz;
 
 pub use objects::{
-    ah, channel, context, cq, dm, domain, event, import, mr, mw, pd, qp, query, srq, wc, xrcd,
+    ah, channel, context, cq, dc, dm, domain, event, import, mr, mw, pd, qp, query, srq, wc, xrcd,
 };
 pub use words::{error, gid, grh, guid};
 
@@ -134,6 +134,7 @@ pub use ah::{AddressVector, Ah, UdPeer};
 pub use channel::CompletionChannel;
 pub use context::{Context, OpenOptions, open};
 pub use cq::{Completions, Cq, Notify};
+pub use dc::{DcPeer, DcTarget};
 pub use device::{Device, devices};
 pub use domain::{ParentDomain, ThreadDomain};
 pub use error::{Cause, Error, Result};
@@ -145,7 +146,7 @@ pub use qp::{
     RecvHalf, Request, SendHalf,
 };
 pub use srq::Srq;
-pub use transport::{Any, PeerSrq, Rc, Srd, Uc, Ud, Xrc};
+pub use transport::{Any, Dc, PeerSrq, Rc, Srd, Uc, Ud, Xrc};
 pub use uverbs_uapi::enums::{WcOpcode, WcStatus};
 pub use uverbs_uapi::flags::Access;
 pub use wc::Completion;
@@ -154,9 +155,9 @@ pub use work::{LocalSlice, PostError, RemoteSlice};
 /// Transports, and what each can do. What a transport lacks does not compile.
 pub mod transport {
     pub use crate::objects::qp::transport::{
-        Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Peer, PeerSrq, Rc, RdmaFlush,
-        RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Srd, StaticTransport, Transport, Uc, Ud,
-        Xrc,
+        Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Dc, DcPeer, Peer, PeerSrq, Rc,
+        RdmaFlush, RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Srd, StaticTransport, Transport,
+        Uc, Ud, Xrc,
     };
 }
 

@@ -62,6 +62,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     type QpBacking: QpBacking;
     /// As `QpBacking`, of a shared receive queue.
     type SrqBacking: SrqBacking;
+    /// What must stay until the kernel has released a target of dynamic connections.
+    type DcTargetBacking: Debug;
     /// The hardware that a thread domain selects when a queue pair first needs it.
     type ThreadDomain: Debug + Default;
 
@@ -268,6 +270,17 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "targets of XRC domains"))
     }
 
+    /// Creates a target of dynamic connections, and takes it to the state in which it receives by the two
+    /// changes; its number comes second. The number exists from the second change on.
+    fn create_dc_target(
+        &self,
+        _fd: &CommandFd,
+        _spec: &QpSpec,
+        _parts: &DcTargetParts<'_, <Self::Cq as Cq>::Backing, Self::SrqBacking>,
+    ) -> Result<(QpHandle, u32, Self::DcTargetBacking)> {
+        Err(Self::lacks(Verb::CreateQp, DC))
+    }
+
     /// Allocates device memory.
     fn alloc_dm(
         &self,
@@ -318,6 +331,7 @@ pub(crate) struct ContextOptions {
 }
 
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
+pub(crate) const DC: &str = "dynamic connections (DC)";
 pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_WALL_CLOCK: &str = "a clock whose time of day the kernel tells";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
@@ -449,6 +463,17 @@ pub(crate) struct QpParts<'a, C, S, T> {
     /// completion queues never overrun, and regions wait for those that name them. Without, it is as
     /// libibverbs has it for the device, which may free slots earlier, and nobody asks how far requests are.
     pub(crate) follows_requests: bool,
+}
+
+/// The parts of a target of dynamic connections besides its command.
+pub(crate) struct DcTargetParts<'a, C, S> {
+    /// Where its receives complete.
+    pub(crate) cq: &'a C,
+    pub(crate) srq: &'a S,
+    /// What a request must name to be for it.
+    pub(crate) access_key: u64,
+    /// The changes that make it receive, one after the other, for a queue pair that is to be named.
+    pub(crate) changes: [uverbs_uapi::write::ModifyQp; 2],
 }
 
 /// A queue pair that was created.

@@ -135,6 +135,7 @@ fn own<D: Listed>(request: WorkRequest<'_, Ah>) -> Result<WorkRequest<'_, D::Ah>
         Some(Destination::Datagram(to)) => {
             Some(to.with(D::get(to.ah).ok_or(PostError::ForeignPd)?))
         }
+        Some(Destination::Target(to)) => Some(to.with(D::get(to.ah).ok_or(PostError::ForeignPd)?)),
     };
     Ok(WorkRequest {
         wr_id,

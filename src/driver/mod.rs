@@ -230,12 +230,17 @@ kinds! {
     QpBacking QpBackings = D::QpBacking;
     /// As [`QpBacking`], of a shared receive queue.
     SrqBacking SrqBackings = D::SrqBacking;
+    /// As [`QpBacking`], of a target of dynamic connections.
+    DcTargetBacking DcTargetBackings = D::DcTargetBacking;
     /// The hardware that a thread domain picks, once a queue pair needs it.
     ThreadDomain ThreadDomains = D::ThreadDomain;
 }
 
 /// What a queue pair is made of besides its command.
 pub(crate) type QpParts<'a> = contract::QpParts<'a, CqBacking, SrqBacking, ThreadDomain>;
+
+/// What a target of dynamic connections is made of besides its command.
+pub(crate) type DcTargetParts<'a> = contract::DcTargetParts<'a, CqBacking, SrqBacking>;
 
 /// A queue pair that a driver has created.
 pub(crate) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpBacking>;
@@ -512,6 +517,28 @@ impl Device {
         command: CreateAh,
     ) -> Result<(Option<AhHandle>, Ah)> {
         dispatch!(self, D(device) => device.create_ah(fd, command).map(|(handle, ah)| (handle, D::wrap(ah))))
+    }
+
+    /// The target's number comes second.
+    pub(crate) fn create_dc_target(
+        &self,
+        fd: &CommandFd,
+        spec: &QpSpec,
+        parts: &DcTargetParts<'_>,
+    ) -> Result<(QpHandle, u32, DcTargetBacking)> {
+        dispatch!(self, D(device) => {
+            let (Some(cq), Some(srq)) = (D::get(parts.cq), D::get(parts.srq)) else {
+                return Err(foreign(Verb::CreateQp));
+            };
+            let parts = contract::DcTargetParts {
+                cq,
+                srq,
+                access_key: parts.access_key,
+                changes: parts.changes,
+            };
+            let (handle, number, backing) = device.create_dc_target(fd, spec, &parts)?;
+            Ok((handle, number, D::wrap(backing)))
+        })
     }
 
     /// Registers memory of this process.

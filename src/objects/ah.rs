@@ -7,6 +7,7 @@ use uverbs_uapi::types::{AhAttr, GlobalRoute};
 
 use crate::command::{CreateAh, DriverData};
 use crate::context::Context;
+use crate::dc::DcPeer;
 use crate::driver;
 use crate::error::{DestroyError, Error, Result};
 use crate::gid::Gid;
@@ -14,7 +15,7 @@ use crate::grh::{GRH_LENGTH, Grh};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::wc::Completion;
-use crate::work::{DatagramTo, Destination};
+use crate::work::{DatagramTo, Destination, PdTag};
 
 /// A path to a peer.
 ///
@@ -236,6 +237,24 @@ impl Ah {
             qpn,
             qkey,
         }
+    }
+
+    /// The destination of a request of a DC initiator: a target at the end of this path, by the number and
+    /// the access key that it has ([`DcTarget`](crate::dc::DcTarget)).
+    pub fn to_target(&self, number: u32, key: u64) -> DcPeer<'_> {
+        DcPeer::new(self, number, key)
+    }
+
+    /// How requests refer to it.
+    #[inline(always)]
+    pub(crate) fn vector(&self) -> &driver::Ah {
+        &self.vector
+    }
+
+    /// The protection domain that it was created in.
+    #[inline(always)]
+    pub(crate) fn tag(&self) -> PdTag {
+        self.pd.tag()
     }
 
     /// Destroys the address handle. Datagrams that still name it complete with an error.

@@ -7,6 +7,7 @@ pub mod ah;
 pub mod channel;
 pub mod context;
 pub mod cq;
+pub mod dc;
 pub mod dm;
 pub mod domain;
 pub mod event;

@@ -832,7 +832,13 @@ fn refused_by_name(context: &Context) -> Result {
         says(&error, words)
     };
     let lacks = |what: &str| format!("{what} was created");
-    for transport in [QpType::RC, QpType::UC, QpType::XRC_SEND, QpType::RAW_PACKET] {
+    for transport in [
+        QpType::RC,
+        QpType::UC,
+        QpType::XRC_SEND,
+        QpType::DCI,
+        QpType::RAW_PACKET,
+    ] {
         let created = pd.qp(&cq).caps(caps(8)).create_any(transport);
         let error = created.err().ok_or_else(|| lacks("a queue pair"))?;
         refused(error, &["driver for efa", "queue pairs of type"])?;

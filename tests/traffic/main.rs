@@ -4,6 +4,7 @@
 
 mod beside;
 mod data;
+mod dc;
 mod errors;
 mod full;
 mod inline_scatter;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         resets::tests(),
         beside::tests(),
         xrc::tests(),
+        dc::tests(),
         // The last, for one of them leaves its context behind, whose registers others would count.
         ud::tests(),
     ])

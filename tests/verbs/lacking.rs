@@ -13,7 +13,7 @@ use uverbs::{
     error::Errno,
     qp::{Ece, QpCreateFlags, QpType},
     query::DeviceCapFlags,
-    transport::Xrc,
+    transport::{Dc, Xrc},
     xrcd::XrcdFile,
 };
 
@@ -21,10 +21,11 @@ use uverbs::{
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let on_rxe: [Named; 7] = [
+    let on_rxe: [Named; 8] = [
         ("lacking::device_memory", device_memory),
         ("lacking::null_mr", null_mr),
         ("lacking::xrc", xrc),
+        ("lacking::dynamic_connections", dynamic_connections),
         ("lacking::raw_packets", raw_packets),
         ("lacking::cq_flags", cq_flags),
         ("lacking::clock", clock),
@@ -70,6 +71,30 @@ fn missing<T>(result: uverbs::Result<T>, what: &str) -> Result<Error> {
         Cause::Unsupported(_) => Ok(error),
         _ => fail(format!("{what}: {error}")),
     }
+}
+
+/// Catches an initiator or a target that is asked of a kernel which takes its type for another.
+fn dynamic_connections() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    let srq = pd.srq(8).create()?;
+    not_in_driver(
+        pd.qp(&cq).create_any(QpType::DCI),
+        "an initiator of dynamic connections",
+    )?;
+    not_in_driver(
+        pd.create_qp::<Dc>(&cq, Caps::default()),
+        "an initiator of dynamic connections by its type",
+    )?;
+    not_in_driver(
+        pd.dc_target(&cq, &srq, 1).create(),
+        "a target of dynamic connections",
+    )?;
+    // Nothing is left that would keep them busy.
+    srq.destroy()?;
+    cq.destroy()?;
+    Ok(pd.dealloc()?)
 }
 
 /// Catches a domain that opens on a device without XRC, and a file that is taken along or closed.

@@ -26,10 +26,12 @@ macro_rules! kernel_name {
     };
 }
 
-/// A number of the wire with names for the values known here.
+/// A number of the wire with names for the values known here. `@within` gives values that only the kernel
+/// has, with its names: they are not on the wire.
 macro_rules! wire_enum {
     ($(#[$meta:meta])* $name:ident, $prefix:literal;
-     $($(#[$value_meta:meta])* $value_name:ident = $value:literal $(=> $kernel_name:literal)?;)*) => {
+     $($(#[$value_meta:meta])* $value_name:ident = $value:literal $(=> $kernel_name:literal)?;)*
+     $(@within { $($(#[$own_meta:meta])* $own:ident = $own_value:literal => $own_name:literal;)* })?) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::KnownLayout, zerocopy::Immutable)]
@@ -38,6 +40,7 @@ macro_rules! wire_enum {
 
         impl $name {
             $($(#[$value_meta])* pub const $value_name: Self = Self($value);)*
+            $($($(#[$own_meta])* pub const $own: Self = Self($own_value);)*)?
 
             /// The values known here with their names.
             pub const IDS: $crate::names::Ids = $crate::names::Ids {
@@ -45,11 +48,12 @@ macro_rules! wire_enum {
                 ids: &[$(($value, kernel_name!($value_name $($kernel_name)?)),)*],
             };
 
-            /// The name that C programs know the value by, if it is known here.
+            /// The name that C programs or the kernel know the value by, if it is known here.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(concat!($prefix, kernel_name!($value_name $($kernel_name)?))),)*
+                    $($($own_value => Some($own_name),)*)?
                     _ => None,
                 }
             }

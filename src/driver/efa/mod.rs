@@ -134,6 +134,7 @@ impl contract::Driver for Efa {
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = Arc<QpCore>;
     type SrqBacking = Nothing;
+    type DcTargetBacking = Nothing;
     type ThreadDomain = Nothing;
 
     fn operations(&self, transport: QpType) -> Operations {

@@ -22,7 +22,7 @@ use crate::error::{Error, Result, Subject, Verb};
 
 /// An address vector, complete except for the queue pair and its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ah(Datagram);
+pub(crate) struct Ah(pub(super) Datagram);
 
 impl Ah {
     #[inline(always)]
@@ -170,7 +170,7 @@ fn vector(path: &AhAttr) -> Datagram {
     vector
 }
 
-fn over_infiniband(path: &AhAttr) -> Datagram {
+pub(super) fn over_infiniband(path: &AhAttr) -> Datagram {
     let mut vector = vector(path);
     vector.stat_rate_sl |= path.sl & 0xf;
     vector.fl_mlid = path.src_path_bits & 0x7f;

@@ -115,13 +115,13 @@ pub(super) const INLINE_HEAD: usize = 4;
 /// The longest slice; its length is written as 0.
 pub(super) const LONGEST_SLICE: u32 = 1 << 31;
 
-/// The destination of a datagram (`struct mlx5_av`).
+/// The destination of a datagram, or of a request of a DC initiator (`struct mlx5_av`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(crate) struct Datagram {
     pub(super) qkey: Be32,
     pub(super) reserved: Be32,
-    /// The queue pair, with [`EXTENDED`].
+    /// The queue pair, or the DC target, with [`EXTENDED`].
     pub(super) dqp_dct: Be32,
     pub(super) stat_rate_sl: u8,
     pub(super) fl_mlid: u8,
@@ -132,6 +132,16 @@ pub(crate) struct Datagram {
     pub(super) hop_limit: u8,
     pub(super) grh_gid_fl: Be32,
     pub(super) rgid: [u8; 16],
+}
+
+impl Datagram {
+    /// Names the access key of a DC target, which has the place of a datagram's key and of what is reserved
+    /// behind that.
+    #[inline(always)]
+    pub(super) fn set_access_key(&mut self, key: u64) {
+        self.qkey = Be32::new((key >> 32) as u32);
+        self.reserved = Be32::new(key as u32);
+    }
 }
 
 /// The vector has all 48 bytes (`MLX5_EXTENDED_UD_AV`).

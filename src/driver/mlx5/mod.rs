@@ -18,6 +18,7 @@ mod clock_info;
 mod command;
 mod completion;
 mod cq;
+mod dc;
 mod device_command;
 mod directory;
 mod dm;
@@ -65,7 +66,9 @@ use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers, UarPage};
 use super::answer;
-use super::contract::{self, ContextOptions, CqParts, QpName, QpParts, Replacement, ResetQp};
+use super::contract::{
+    self, ContextOptions, CqParts, DcTargetParts, QpName, QpParts, Replacement, ResetQp,
+};
 use super::kit::memory::{Memory, Record, Records};
 use super::kit::{barrier, copy, ledger, map, memory, turn};
 use super::options::Options;
@@ -100,7 +103,13 @@ impl ResourceType {
 impl contract::Driver for Device {
     const ID: DriverId = DriverId::MLX5;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
-    const QP_TYPES: &'static [QpType] = &[QpType::RC, QpType::UC, QpType::UD, QpType::XRC_SEND];
+    const QP_TYPES: &'static [QpType] = &[
+        QpType::RC,
+        QpType::UC,
+        QpType::UD,
+        QpType::XRC_SEND,
+        QpType::DCI,
+    ];
     const OPTIONS: Options = Options::all();
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
@@ -119,6 +128,7 @@ impl contract::Driver for Device {
     type DeviceMemory = Dm;
     type QpBacking = Arc<QpCore>;
     type SrqBacking = SrqCore;
+    type DcTargetBacking = dc::TargetCore;
     type ThreadDomain = ThreadDomain;
 
     #[cfg(test)]
@@ -267,6 +277,15 @@ impl contract::Driver for Device {
         command: &CreateXrcTarget,
     ) -> Result<(QpHandle, u32)> {
         create_xrc_target(fd, command)
+    }
+
+    fn create_dc_target(
+        &self,
+        fd: &CommandFd,
+        spec: &QpSpec,
+        parts: &DcTargetParts<'_, Arc<CqCore>, SrqCore>,
+    ) -> Result<(QpHandle, u32, dc::TargetCore)> {
+        dc::create_target(fd, spec, parts)
     }
 
     fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, Ah)> {

@@ -82,17 +82,20 @@ pub(crate) fn create_qp(
         device.needs_out_of_order(fd, spec, parts.inline_scatter)?;
     }
     if parts.inline_scatter && !matches!(transport, QpType::RC | QpType::UC) {
-        let missing = "inline scatter for datagrams and XRC (`create_user_qp` of mlx5_ib)";
+        let missing = "inline scatter for datagrams, XRC and DC (`create_user_qp` of mlx5_ib)";
         return Err(Error::unsupported(Verb::CreateQp, spec.subject(), missing));
     }
     let register = device.lease(fd, parts.thread_domain)?;
     let draft = Draft::new(spec, &device.limits, &device.records, register, parts)?;
+    let (told, kind) = as_told(spec);
+    let data = draft.driver_data();
     let driver = abi::CreateQp {
         ece_options: if device.ece { ece::VERSION } else { 0 },
-        ..draft.driver_data()
+        flags: data.flags | kind.bits(),
+        ..data
     };
     let command = CreateQp {
-        spec: *spec,
+        spec: told,
         driver: draft.told(DriverData::exchange::<_, abi::CreateQpResp>(&driver)),
     };
     // Whatever fails from here on gives everything back in the order of its making, backwards.
@@ -118,6 +121,19 @@ pub(crate) fn create_qp(
         recv,
         backing: core,
     })
+}
+
+/// What the kernel is told a queue pair is: an initiator of dynamic connections is one of the driver's own
+/// type, and the driver's flags say which.
+fn as_told(spec: &QpSpec) -> (QpSpec, QpFlags) {
+    let of_driver = QpSpec {
+        qp_type: QpType::DRIVER,
+        ..*spec
+    };
+    match spec.qp_type {
+        QpType::DCI => (of_driver, QpFlags::TYPE_DCI),
+        _ => (*spec, QpFlags::empty()),
+    }
 }
 
 /// Creates a queue pair without rings, to which the initiators of XRC connect.
@@ -450,6 +466,11 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     // What is before the payload, and the largest request that has another shape.
     let (before, other) = match qp_type {
         QpType::UD => (size_of::<Control>() + size_of::<Datagram>(), 0),
+        QpType::DCI => {
+            let to = size_of::<Control>() + size_of::<Datagram>();
+            let head = to + size_of::<RemoteAddress>();
+            (head, head + size_of::<AtomicOperands>() + size_of::<Data>())
+        }
         _ => {
             let queue = match qp_type {
                 QpType::XRC_SEND => size_of::<XrcQueue>(),

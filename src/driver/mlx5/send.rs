@@ -28,7 +28,7 @@ use super::umr;
 use crate::driver::contract::{self, Position};
 use crate::error::Errno;
 use crate::work::{
-    DatagramTo, Destination, Element, Operation, Payload, PostError, Remote, WorkRequest,
+    DatagramTo, Destination, Element, Operation, Payload, PostError, Remote, TargetAt, WorkRequest,
 };
 
 /// The layout of a send queue.
@@ -420,6 +420,14 @@ unsafe fn write_segments(
                 datagram.qkey = Be32::new(qkey);
                 datagram.dqp_dct = Be32::new(qpn | EXTENDED);
                 at = put(at, datagram);
+            }
+            Some(Destination::Target(TargetAt {
+                ah, number, key, ..
+            })) => {
+                let mut to = ah.datagram();
+                to.set_access_key(key);
+                to.dqp_dct = Be32::new(number | EXTENDED);
+                at = put(at, to);
             }
             Some(Destination::Srq(srqn)) => {
                 let srqn = Be32::new(srqn);

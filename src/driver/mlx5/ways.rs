@@ -62,6 +62,9 @@ impl Device {
         if spec.qp_type == QpType::XRC_SEND {
             return lacks(" with XRC");
         }
+        if spec.qp_type == QpType::DCI {
+            return lacks(" with DC");
+        }
         let (_, told) = fd.execute(&QueryDeviceWith {
             driver: DriverData::output::<QueryDeviceResp>(),
         })?;

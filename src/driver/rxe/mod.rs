@@ -103,6 +103,7 @@ impl contract::Driver for Rxe {
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = QpCore;
     type SrqBacking = Arc<SrqRing>;
+    type DcTargetBacking = Nothing;
     type ThreadDomain = Nothing;
 
     #[cfg(test)]

@@ -62,6 +62,7 @@ impl contract::Driver for Sample {
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = QpBacking;
     type SrqBacking = Nothing;
+    type DcTargetBacking = Nothing;
     type ThreadDomain = Nothing;
 
     fn sample_send_queue() -> Option<SendQueue> {

@@ -11,7 +11,7 @@ use uverbs_uapi::write as abi;
 
 use super::attr::{dest, has_short_numbers};
 use super::transition::needed;
-use super::transport::{Connected, Datagram, Transport};
+use super::transport::{Connected, Datagram, Dc, Transport};
 use super::{Membership, NO_PSN, Qp, QpAttr};
 use crate::ah::AddressVector;
 use crate::command::WrittenModifyQp;
@@ -273,7 +273,7 @@ pub struct LocalEnd {
 
 impl LocalEnd {
     /// The end that the options select: as they have it, or as it is now.
-    fn find(context: &Context, options: &ConnectOptions) -> Result<Self> {
+    pub(crate) fn find(context: &Context, options: &ConnectOptions) -> Result<Self> {
         match Self::known(options) {
             Some(end) => Ok(end),
             None => Self::query(context, options),
@@ -306,6 +306,33 @@ impl LocalEnd {
             lid: port.lid,
             gid: own.map(|(_, gid)| gid),
         })
+    }
+}
+
+impl LocalEnd {
+    /// What peers must know of a target of dynamic connections here that has this number.
+    pub(crate) fn of_target(&self, number: u32) -> Endpoint {
+        Endpoint {
+            lid: self.lid,
+            qpn: number,
+            psn: 0,
+            gid: self.gid,
+        }
+    }
+
+    /// The changes that make a target of dynamic connections receive here.
+    pub(crate) fn target_changes(&self, options: &ConnectOptions) -> Result<[abi::ModifyQp; 2]> {
+        // The kernel wants a path, whose near end counts.
+        let path = path_from(self.local.gid_index, &self.of_target(0), options)?;
+        let first = to_init(options, None);
+        let last = QpAttr {
+            state: Some(QpState::RTR),
+            path: Some(path),
+            path_mtu: Some(options.path_mtu.unwrap_or(self.local.active_mtu)),
+            min_rnr_timer: Some(options.min_rnr_timer),
+            ..QpAttr::default()
+        };
+        Ok([first.to_abi(), last.to_abi()])
     }
 }
 
@@ -637,6 +664,40 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             None => self.context().query_port(options.port)?.active_mtu,
         };
         Ok(mtu.bytes().unwrap_or(u32::MAX))
+    }
+}
+
+impl<M: Membership> Qp<Dc, M> {
+    /// Takes an initiator of dynamic connections from RESET to RTS. Of the options, what a peer may do does
+    /// not count: an initiator has no peer, and targets say what may be done there.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port or partition key, or the numbers are too large for the device.
+    pub fn activate_initiator(&mut self, options: &ConnectOptions) -> Result<()> {
+        let sq_psn = self.psn()?;
+        let path_mtu = match options.path_mtu {
+            Some(mtu) => mtu,
+            None => self.local(options)?.active_mtu,
+        };
+        self.modify(&QpAttr {
+            access: None,
+            ..to_init(options, None)
+        })?;
+        self.modify(&QpAttr {
+            state: Some(QpState::RTR),
+            path_mtu: Some(path_mtu),
+            ..QpAttr::default()
+        })?;
+        self.modify(&QpAttr {
+            state: Some(QpState::RTS),
+            sq_psn: Some(sq_psn),
+            timeout: Some(options.timeout),
+            retry_cnt: Some(options.retry_cnt),
+            rnr_retry: Some(options.rnr_retry),
+            max_rd_atomic: Some(options.max_rd_atomic),
+            ..QpAttr::default()
+        })
     }
 }
 

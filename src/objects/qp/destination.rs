@@ -1,8 +1,9 @@
 //! Where a request goes.
 
 use self::sealed::Named;
-use super::transport::{Any, Rc, Srd, Transport, Uc, Ud, Xrc};
+use super::transport::{Any, Dc, Rc, Srd, Transport, Uc, Ud, Xrc};
 use crate::ah::UdPeer;
+use crate::dc::DcPeer;
 use crate::work::Destination;
 
 pub(super) mod sealed {
@@ -18,12 +19,13 @@ pub(super) mod sealed {
     }
 }
 
-/// A transport whose requests go to such a destination: [`Peer`], [`PeerSrq`] or [`UdPeer`].
+/// A transport whose requests go to such a destination: [`Peer`], [`PeerSrq`], [`DcPeer`] or [`UdPeer`].
 #[diagnostic::on_unimplemented(
     message = "a request of a `{Self}` queue pair does not go to `{D}`",
     label = "the destination does not fit the transport",
     note = "`Rc` and `Uc` send to the peer of the connection: no `to`",
     note = "`Ud` and `Srd` need a destination with each request: `.to(ah.to(qpn, qkey))`",
+    note = "`Dc` needs a target with each request: `.to(ah.to_target(number, key))`",
     note = "`Xrc` needs a shared receive queue of the peer with each request: `.to(PeerSrq(number))`"
 )]
 pub trait Reaches<D>: Transport {}
@@ -61,6 +63,13 @@ impl sealed::Names for UdPeer<'_> {
     }
 }
 
+impl sealed::Names for DcPeer<'_> {
+    #[inline(always)]
+    fn destination(&self) -> Named<'_> {
+        Named(Some(DcPeer::destination(self)))
+    }
+}
+
 // A queue pair whose transport is chosen at run time refuses a destination that does not fit
 // ([`PostError::Destination`](crate::PostError::Destination)).
 impl Reaches<Peer> for Rc {}
@@ -73,3 +82,6 @@ impl Reaches<PeerSrq> for Any {}
 impl Reaches<UdPeer<'_>> for Ud {}
 impl Reaches<UdPeer<'_>> for Srd {}
 impl Reaches<UdPeer<'_>> for Any {}
+
+impl Reaches<DcPeer<'_>> for Dc {}
+impl Reaches<DcPeer<'_>> for Any {}

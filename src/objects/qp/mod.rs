@@ -310,7 +310,7 @@ impl<'a> QpBuilder<'a> {
 
     /// Creates the queue pair, with a transport that is chosen at run time.
     ///
-    /// The types [`RAW_PACKET`](QpType::RAW_PACKET), [`XRC_SEND`](QpType::XRC_SEND) and
+    /// The types [`RAW_PACKET`](QpType::RAW_PACKET), [`XRC_SEND`](QpType::XRC_SEND), [`DCI`](QpType::DCI) and
     /// [`DRIVER`](QpType::DRIVER), a device's own, depend on the driver; rxe has none of them. There are no
     /// send requests for raw packets yet: posting fails with [`PostError::NotInTransport`].
     ///
@@ -327,6 +327,7 @@ impl<'a> QpBuilder<'a> {
             | QpType::UD
             | QpType::RAW_PACKET
             | QpType::XRC_SEND
+            | QpType::DCI
             | QpType::DRIVER => self.create_typed(transport, None),
             other => Err(Error::unsupported(
                 Verb::CreateQp,
@@ -349,9 +350,9 @@ impl<'a> QpBuilder<'a> {
             ("the SRQ", self.srq.map(Srq::context)),
         ];
         context.check_parts(Verb::CreateQp, subject, parts)?;
-        let receives = transport != QpType::XRC_SEND;
+        let receives = !matches!(transport, QpType::XRC_SEND | QpType::DCI);
         if !receives && self.srq.is_some() {
-            let why = "an initiator of XRC receives nothing, and is to have a shared receive queue";
+            let why = "an initiator receives nothing, and is to have a shared receive queue";
             return Err(Error::invalid(Verb::CreateQp, subject(), why));
         }
         let caps = match receives {

@@ -80,8 +80,8 @@ impl<'b, 'q, T: Transport> Request<'b, 'q, T> {
         }
     }
 
-    /// Names the destination: an [`UdPeer`](crate::ah::UdPeer) of a datagram, or a
-    /// [`PeerSrq`](crate::transport::PeerSrq).
+    /// Names the destination: an [`UdPeer`](crate::ah::UdPeer) of a datagram, a
+    /// [`DcPeer`](crate::dc::DcPeer), or a [`PeerSrq`](crate::transport::PeerSrq).
     ///
     /// An address handle must live until the request has completed; otherwise the datagram is not sent (on
     /// soft-RoCE the queue pair even fails, see [`Ah`](crate::Ah)).

@@ -300,9 +300,10 @@ fn is_destination(
     match (to, Addressing::of(transport)) {
         (Some(Destination::Datagram(_)), Addressing::EachRequest) => true,
         (Some(Destination::Srq(_)), Addressing::PeersSrq) => true,
+        (Some(Destination::Target(_)), Addressing::EachTarget) => true,
         (None, Addressing::Connection) => true,
         (None, Addressing::PeersSrq) => Operations::OF_KEYS.contains(needed),
-        (None, Addressing::EachRequest) | (Some(_), _) => false,
+        (None, Addressing::EachRequest | Addressing::EachTarget) | (Some(_), _) => false,
     }
 }
 
@@ -384,6 +385,7 @@ impl Fixed {
         }
         match to {
             Some(Destination::Datagram(to)) if to.pd != self.pd => Err(PostError::ForeignPd),
+            Some(Destination::Target(to)) if to.pd != self.pd => Err(PostError::ForeignPd),
             _ => Ok(()),
         }
     }

@@ -3,7 +3,8 @@
 //!
 //! Source: the InfiniBand specification, volume 1, section 11.2.5.2, as in `ib_modify_qp_is_ok` in
 //! `drivers/infiniband/core/verbs.c`; for a device's own type `srd_qp_state_table` in
-//! `drivers/infiniband/hw/efa/efa_verbs.c`.
+//! `drivers/infiniband/hw/efa/efa_verbs.c`; for initiators of dynamic connections `modify_dci_qp_is_ok` in
+//! `drivers/infiniband/hw/mlx5/qp.c`.
 
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
@@ -19,6 +20,9 @@ const NONE: QpAttrMask = QpAttrMask::empty();
 
 /// The attributes of the transition, or `None` if there is no such transition.
 pub(crate) fn attributes(transport: QpType, from: QpState, to: QpState) -> Option<Attributes> {
+    if transport == QpType::DCI {
+        return of_initiator(from, to);
+    }
     let (required, optional) = match (from, to) {
         (QpState::RESET, QpState::ERR) => return None,
         (_, QpState::RESET | QpState::ERR) => (NONE, NONE),
@@ -71,6 +75,30 @@ pub(crate) fn check(
         missing,
         superfluous,
     })
+}
+
+/// Of an initiator of dynamic connections, which has no peer and receives nothing.
+fn of_initiator(from: QpState, to: QpState) -> Option<Attributes> {
+    let port = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT;
+    let sends = QpAttrMask::SQ_PSN
+        | QpAttrMask::TIMEOUT
+        | QpAttrMask::RETRY_CNT
+        | QpAttrMask::RNR_RETRY
+        | QpAttrMask::MAX_QP_RD_ATOMIC;
+    let (required, optional) = match (from, to) {
+        (QpState::RESET, QpState::ERR) => return None,
+        (_, QpState::RESET | QpState::ERR) => (NONE, NONE),
+        (QpState::RESET, QpState::INIT) => (port, NONE),
+        (QpState::INIT, QpState::INIT) => (NONE, port),
+        (QpState::INIT, QpState::RTR) => (
+            QpAttrMask::PATH_MTU,
+            QpAttrMask::PKEY_INDEX | QpAttrMask::AV,
+        ),
+        (QpState::RTR, QpState::RTS) => (sends, QpAttrMask::MIN_RNR_TIMER),
+        (QpState::RTS, QpState::RTS) => (NONE, QpAttrMask::MIN_RNR_TIMER),
+        _ => return None,
+    };
+    Some(Attributes { required, optional })
 }
 
 fn initial(transport: QpType) -> QpAttrMask {
@@ -210,7 +238,7 @@ mod tests {
         QpState::ERR,
     ];
 
-    const TRANSPORTS: [(&str, QpType); 7] = [
+    const TRANSPORTS: [(&str, QpType); 8] = [
         ("RC", QpType::RC),
         ("UC", QpType::UC),
         ("UD", QpType::UD),
@@ -218,6 +246,7 @@ mod tests {
         ("INI", QpType::XRC_SEND),
         ("TGT", QpType::XRC_RECV),
         ("RAW", QpType::RAW_PACKET),
+        ("DCI", QpType::DCI),
     ];
 
     /// What the kernel's tables say of the transitions that take more than the state: which transports, what
@@ -225,6 +254,16 @@ mod tests {
     const TABLE: &[(&str, &str, &str, &str)] = &[
         ("RESET INIT", "UD SRD", "PKEY_INDEX PORT QKEY", ""),
         ("RESET INIT", "RAW", "PORT", ""),
+        ("RESET INIT", "DCI", "PKEY_INDEX PORT", ""),
+        ("INIT INIT", "DCI", "", "PKEY_INDEX PORT"),
+        ("INIT RTR", "DCI", "PATH_MTU", "AV PKEY_INDEX"),
+        (
+            "RTR RTS",
+            "DCI",
+            "TIMEOUT RETRY_CNT RNR_RETRY SQ_PSN MAX_QP_RD_ATOMIC",
+            "MIN_RNR_TIMER",
+        ),
+        ("RTS RTS", "DCI", "", "MIN_RNR_TIMER"),
         (
             "RESET INIT",
             "RC UC INI TGT",
@@ -346,13 +385,15 @@ mod tests {
     }
 
     /// Which transitions there are, for every transport: to RESET and ERR, and those that the table has.
-    fn exists(from: QpState, to: QpState) -> bool {
+    fn exists(called: &str, from: QpState, to: QpState) -> bool {
+        // An initiator's send queue is neither drained nor repaired.
+        let has = |transports: &str| called != "DCI" || transports.contains(called);
         match to {
             QpState::RESET => true,
             QpState::ERR => from != QpState::RESET,
-            _ => TABLE
-                .iter()
-                .any(|(states, ..)| *states == format!("{} {}", name(from), name(to))),
+            _ => TABLE.iter().any(|(states, transports, ..)| {
+                *states == format!("{} {}", name(from), name(to)) && has(transports)
+            }),
         }
     }
 
@@ -362,7 +403,7 @@ mod tests {
     }
 
     /// Would catch any attribute of any transition that differs from the kernel's tables: `qp_state_table`,
-    /// and `srd_qp_state_table` for a device's own datagrams.
+    /// `srd_qp_state_table` for a device's own datagrams, and `modify_dci_qp_is_ok` for dynamic connections.
     #[test]
     fn transitions_are_those_of_the_kernel() {
         for (called, transport) in TRANSPORTS {
@@ -374,7 +415,8 @@ mod tests {
                     });
                     let (required, optional) =
                         line.map_or((NONE, NONE), |line| (mask(line.2), mask(line.3)));
-                    let expected = exists(from, to).then_some(Attributes { required, optional });
+                    let expected =
+                        exists(called, from, to).then_some(Attributes { required, optional });
                     let ours = attributes(transport, from, to);
                     assert_eq!(ours, expected, "{called} {states}");
                 }

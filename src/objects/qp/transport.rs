@@ -6,6 +6,7 @@ use uverbs_uapi::enums::QpType;
 
 pub use super::destination::{Peer, PeerSrq, Reaches};
 use crate::ah::UdPeer;
+pub use crate::dc::DcPeer;
 
 mod sealed {
     pub trait Sealed {}
@@ -13,12 +14,12 @@ mod sealed {
 
 /// A transport service.
 ///
-/// [`Rc`], [`Uc`], [`Ud`], [`Xrc`] and [`Srd`] are transports known at compile time; [`Any`] is one chosen at
-/// run time. What a transport has is a trait for each property, independent of the others: a peer
-/// ([`Connected`]) or a destination with each request ([`Datagram`]), WRITE, READ, atomic operations.
+/// [`Rc`], [`Uc`], [`Ud`], [`Xrc`], [`Dc`] and [`Srd`] are transports known at compile time; [`Any`] is one
+/// chosen at run time. What a transport has is a trait for each property, independent of the others: a peer
+/// ([`Connected`]) or a destination with each request ([`Reaches`]), WRITE, READ, atomic operations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a transport",
-    note = "use one of `Rc`, `Uc`, `Ud`, `Xrc`, `Srd`, or `Any` for a transport that is chosen at run time"
+    note = "use one of `Rc`, `Uc`, `Ud`, `Xrc`, `Dc`, `Srd`, or `Any` for a transport that is chosen at run time"
 )]
 pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The transport, or `None` if it is known at run time only.
@@ -29,11 +30,11 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair is not connected to a peer",
     label = "this needs a connected queue pair",
-    note = "a `Ud` or `Srd` queue pair names a destination with each request"
+    note = "a `Ud`, `Dc` or `Srd` queue pair names a destination with each request"
 )]
 pub trait Connected: Transport {}
 
-/// A transport whose requests carry their destination.
+/// A transport of datagrams: its requests carry the queue pair that they go to.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair takes no destination with a request",
     label = "this needs a datagram queue pair",
@@ -44,21 +45,21 @@ pub trait Datagram: for<'a> Reaches<UdPeer<'a>> {}
 /// A transport with RDMA WRITE.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no RDMA WRITE",
-    label = "only RC, UC, XRC and SRD queue pairs have RDMA WRITE"
+    label = "only RC, UC, XRC, DC and SRD queue pairs have RDMA WRITE"
 )]
 pub trait RdmaWrite: Transport {}
 
 /// A transport with RDMA READ.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no RDMA READ",
-    label = "only RC, XRC and SRD queue pairs have RDMA READ"
+    label = "only RC, XRC, DC and SRD queue pairs have RDMA READ"
 )]
 pub trait RdmaRead: Transport {}
 
 /// A transport with atomic operations.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no atomic operations",
-    label = "only RC and XRC queue pairs have atomic operations"
+    label = "only RC, XRC and DC queue pairs have atomic operations"
 )]
 pub trait Atomic: Transport {}
 
@@ -107,6 +108,11 @@ pub enum Ud {}
 #[derive(Clone, Copy, Debug)]
 pub enum Xrc {}
 
+/// Dynamically connected, the sending end: like [`Rc`], but each request names the target that it goes to
+/// ([`DcPeer`]), so one queue pair reaches any number of peers. It receives nothing. See [`dc`](crate::dc).
+#[derive(Clone, Copy, Debug)]
+pub enum Dc {}
+
 /// Scalable reliable datagram, a device's own transport ([`QpType::DRIVER`]): each request has its
 /// destination, as for [`Ud`], and is acknowledged, but requests arrive and complete in any order. SENDs have
 /// at most the port's longest message; WRITEs and READs are not limited by that.
@@ -123,6 +129,7 @@ impl sealed::Sealed for Rc {}
 impl sealed::Sealed for Uc {}
 impl sealed::Sealed for Ud {}
 impl sealed::Sealed for Xrc {}
+impl sealed::Sealed for Dc {}
 impl sealed::Sealed for Srd {}
 impl sealed::Sealed for Any {}
 
@@ -137,6 +144,9 @@ impl Transport for Ud {
 }
 impl Transport for Xrc {
     const TYPE: Option<QpType> = Some(QpType::XRC_SEND);
+}
+impl Transport for Dc {
+    const TYPE: Option<QpType> = Some(QpType::DCI);
 }
 impl Transport for Srd {
     const TYPE: Option<QpType> = Some(QpType::DRIVER);
@@ -157,16 +167,19 @@ impl Datagram for Any {}
 impl RdmaWrite for Rc {}
 impl RdmaWrite for Uc {}
 impl RdmaWrite for Xrc {}
+impl RdmaWrite for Dc {}
 impl RdmaWrite for Srd {}
 impl RdmaWrite for Any {}
 
 impl RdmaRead for Rc {}
 impl RdmaRead for Xrc {}
+impl RdmaRead for Dc {}
 impl RdmaRead for Srd {}
 impl RdmaRead for Any {}
 
 impl Atomic for Rc {}
 impl Atomic for Xrc {}
+impl Atomic for Dc {}
 impl Atomic for Any {}
 
 impl RemoteInvalidate for Rc {}
@@ -187,7 +200,7 @@ impl AtomicWrite for Any {}
 /// A transport that is known at compile time: all but [`Any`].
 #[diagnostic::on_unimplemented(
     message = "the transport of a new queue pair must be known here, and `{Self}` does not tell it",
-    note = "name `Rc`, `Uc`, `Ud`, `Xrc` or `Srd`; for one chosen at run time use `QpBuilder::create_any(transport)`"
+    note = "name `Rc`, `Uc`, `Ud`, `Xrc`, `Dc` or `Srd`; for one chosen at run time use `QpBuilder::create_any(transport)`"
 )]
 pub trait StaticTransport: Transport {
     /// The transport.
@@ -206,6 +219,9 @@ impl StaticTransport for Ud {
 impl StaticTransport for Xrc {
     const QP_TYPE: QpType = QpType::XRC_SEND;
 }
+impl StaticTransport for Dc {
+    const QP_TYPE: QpType = QpType::DCI;
+}
 impl StaticTransport for Srd {
     const QP_TYPE: QpType = QpType::DRIVER;
 }
@@ -219,6 +235,8 @@ pub(crate) enum Addressing {
     EachRequest,
     /// The queue pair has one peer, and each request names a shared receive queue there.
     PeersSrq,
+    /// Each request names a target of dynamic connections.
+    EachTarget,
 }
 
 impl Addressing {
@@ -227,6 +245,7 @@ impl Addressing {
         match transport {
             QpType::UD | QpType::DRIVER => Self::EachRequest,
             QpType::XRC_SEND => Self::PeersSrq,
+            QpType::DCI => Self::EachTarget,
             _ => Self::Connection,
         }
     }

@@ -27,6 +27,7 @@ pub(crate) use progress::Progress;
 pub(crate) use request::Pieces;
 pub use request::Placement;
 pub(crate) use request::{
-    Bind, Bounds, DatagramTo, Destination, Element, Operation, Payload, Remote, WorkRequest,
+    Bind, Bounds, DatagramTo, Destination, Element, Operation, Payload, Remote, TargetAt,
+    WorkRequest,
 };
 pub use wall_clock::WallClock;

@@ -45,8 +45,8 @@ bitflags! {
 }
 
 impl Operations {
-    /// What the InfiniBand specification gives a transport. It knows nothing of a device's own. Raw packets
-    /// need more in a request than there is so far.
+    /// What the InfiniBand specification gives a transport, and what dynamic connections have. It knows
+    /// nothing of a device's own. Raw packets need more in a request than there is so far.
     pub(crate) fn of(transport: QpType) -> Self {
         let datagrams = Self::SEND | Self::SEND_IMM;
         let unreliable = datagrams
@@ -56,6 +56,7 @@ impl Operations {
             | Self::BIND_MW
             | Self::BIND_ZERO_BASED;
         match transport {
+            QpType::DCI => datagrams | Self::WRITE | Self::WRITE_IMM | Self::READ | Self::ATOMIC,
             QpType::RC => Self::all(),
             QpType::XRC_SEND => Self::all().difference(Self::OF_CAPABILITIES),
             QpType::UC => unreliable,

@@ -308,6 +308,8 @@ pub(crate) enum Destination<'a, A> {
     Datagram(DatagramTo<'a, A>),
     /// The shared receive queue of the peer that has this number: with XRC each request names one.
     Srq(u32),
+    /// A target of dynamic connections.
+    Target(TargetAt<'a, A>),
 }
 
 /// Where a datagram goes.
@@ -316,6 +318,17 @@ pub(crate) struct DatagramTo<'a, A> {
     pub(crate) ah: &'a A,
     pub(crate) qpn: u32,
     pub(crate) qkey: u32,
+    pub(crate) pd: PdTag,
+}
+
+/// Where a target of dynamic connections is.
+#[derive(Debug)]
+pub(crate) struct TargetAt<'a, A> {
+    pub(crate) ah: &'a A,
+    /// The target's number.
+    pub(crate) number: u32,
+    /// The access key that the target has.
+    pub(crate) key: u64,
     pub(crate) pd: PdTag,
 }
 
@@ -344,6 +357,31 @@ impl<A> Clone for DatagramTo<'_, A> {
     #[inline(always)]
     fn clone(&self) -> Self {
         *self
+    }
+}
+
+impl<A> Copy for TargetAt<'_, A> {}
+
+impl<A> Clone for TargetAt<'_, A> {
+    #[inline(always)]
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<'a, A> TargetAt<'a, A> {
+    /// The same target by what is in the address handle.
+    #[inline(always)]
+    pub(crate) fn with<B>(self, ah: &'a B) -> Destination<'a, B> {
+        let Self {
+            number, key, pd, ..
+        } = self;
+        Destination::Target(TargetAt {
+            ah,
+            number,
+            key,
+            pd,
+        })
     }
 }
 

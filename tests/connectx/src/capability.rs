@@ -121,6 +121,7 @@ fn atomics() -> Vec<u8> {
     atomic::SUPPORTED_ATOMIC_REQ_8B_ENDIANNESS_MODE_1.set(&mut bytes, 1);
     atomic::ATOMIC_OPERATIONS.set(&mut bytes, ATOMIC_CS_AND_FA);
     atomic::ATOMIC_SIZE_QP.set(&mut bytes, ATOMIC_8_BYTES);
+    atomic::ATOMIC_SIZE_DC.set(&mut bytes, ATOMIC_8_BYTES);
     bytes
 }
 
@@ -147,7 +148,7 @@ fn general(port: &Port) -> Vec<u8> {
 }
 
 /// Numbers, most of them binary logarithms.
-const LIMITS: [(Field, u64); 37] = [
+const LIMITS: [(Field, u64); 40] = [
     (hca_cap::LOG_MAX_SRQ_SZ, 15),
     (hca_cap::LOG_MAX_QP_SZ, 15),
     (hca_cap::LOG_MAX_QP, 17),
@@ -161,6 +162,8 @@ const LIMITS: [(Field, u64); 37] = [
     (hca_cap::LOG_MAX_MRW_SZ, 64),
     (hca_cap::LOG_MAX_BSF_LIST_SIZE, 6),
     (hca_cap::LOG_MAX_KLM_LIST_SIZE, 16),
+    (hca_cap::LOG_MAX_RA_REQ_DC, 4),
+    (hca_cap::LOG_MAX_RA_RES_DC, 4),
     (hca_cap::LOG_MAX_RA_REQ_QP, 4),
     (hca_cap::LOG_MAX_RA_RES_QP, 4),
     // The number of partition keys as an enumeration: 0 is 128.
@@ -175,6 +178,7 @@ const LIMITS: [(Field, u64); 37] = [
     (hca_cap::LOG_PG_SZ, 12),
     (hca_cap::LOG_BF_REG_SIZE, 9),
     (hca_cap::MAX_WQE_SZ_SQ, 1024),
+    (hca_cap::MAX_WQE_SZ_SQ_DC, 1024),
     (hca_cap::MAX_WQE_SZ_RQ, 512),
     (hca_cap::MAX_QP_MCG, 240),
     (hca_cap::LOG_MAX_MCG, 10),
@@ -193,7 +197,7 @@ const LIMITS: [(Field, u64); 37] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 26] = [
+const FEATURES: [Field; 27] = [
     // Queue pairs may take packets in any order.
     hca_cap::HCA_CAP_2,
     hca_cap::DP_ORDERING_OOO_ALL_UD,
@@ -218,6 +222,7 @@ const FEATURES: [Field; 26] = [
     hca_cap::SET_DETH_SQPN,
     // Without this the driver does not bind, and does not say why.
     hca_cap::XRC,
+    hca_cap::DCT,
     hca_cap::UD,
     hca_cap::UC,
     hca_cap::RC,

@@ -12,6 +12,7 @@ use crate::capability::Capabilities;
 use crate::command::Status;
 use crate::fault::Faults;
 use crate::object::cq::CompletionQueue;
+use crate::object::dct::Target;
 use crate::object::eq::EventQueue;
 use crate::object::memic::DeviceMemory;
 use crate::object::mkey::MemoryKey;
@@ -83,6 +84,8 @@ pub(crate) struct Objects {
     pub(crate) transport_domains: Table<()>,
     pub(crate) contexts: Table<()>,
     pub(crate) qps: Table<QueuePair>,
+    /// DC targets. No queue pair has the number of one.
+    pub(crate) dcts: Table<Target>,
     pub(crate) srqs: Table<SharedReceiveQueue>,
     /// Send queues of the netdev.
     pub(crate) sqs: Table<SendQueue>,
@@ -114,6 +117,7 @@ impl Objects {
             transport_domains: Table::new(1, 1 << 10),
             contexts: Table::new(1, 1 << 8),
             qps: Table::new(0x80, 1 << 17),
+            dcts: Table::new(0x4_0000, 0x5_0000),
             srqs: Table::new(0x20, 1 << 15),
             sqs: Table::new(0x2_0000, 0x3_0000),
             rqs: Table::new(0x1000, 0x2000),

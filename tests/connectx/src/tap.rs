@@ -50,6 +50,7 @@ fn control(control: &Control) -> Value {
 fn vector(vector: &AddressVector) -> Value {
     json!({
         "q_key": vector.q_key,
+        "access_key": vector.access_key,
         "qpn": vector.qpn,
         "service_level": vector.service_level,
         "lid": vector.lid,

@@ -17,6 +17,12 @@ wire_enum! {
     XRC_RECV = 10;
     /// A transport of the driver's own.
     DRIVER = 255;
+    @within {
+        /// Dynamically connected, initiator; [`DRIVER`](Self::DRIVER) on the wire, with the driver's data.
+        DCI = 0x1002 => "MLX5_IB_QPT_DCI";
+        /// Dynamically connected, target; as [`DCI`](Self::DCI).
+        DCT = 0x1003 => "MLX5_IB_QPT_DCT";
+    }
 }
 
 wire_enum! {

@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::{Access, SendFlags};
-use uverbs_uapi::types::Sge;
+use uverbs_uapi::types::{AhAttr, Sge};
 
+use super::super::ah::{Ah, over_infiniband};
 use super::super::format::SEND_DOORBELL;
 use super::super::qp::{recv_layout, send_layout};
 use super::super::{Limits, entries, srq};
@@ -13,7 +14,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::contract::{receiving, sending};
 use crate::work::{
     Bind, Destination, LocalKey, LocalSlice, Operation, Payload, PdTag, PostError, Remote,
-    RemoteKey,
+    RemoteKey, TargetAt,
 };
 
 /// Where the flags of a control segment lie.
@@ -352,6 +353,43 @@ fn requests_of_xrc_name_a_shared_queue_first() {
     inline.resize(16, 0);
     let bytes = [control(1, 10, 3, 0, 0), named, inline].concat();
     assert_eq!(pair.sent(1, 48)[..39], bytes[..39]);
+}
+
+/// Would catch a key whose halves are swapped, a number without the mark of the long vector, and a peer's
+/// address before the destination.
+#[test]
+fn requests_of_dc_name_target_and_key_first() {
+    let (cq, _) = cq(63, 64);
+    let mut pair = Pair::new(QpType::DCI, cap(8, 2, 64), &cq, &cq);
+    let path = AhAttr {
+        dlid: 0x0a0b,
+        sl: 3,
+        ..AhAttr::default()
+    };
+    let ah = Ah(over_infiniband(&path));
+    let to = Destination::Target(TargetAt {
+        ah: &ah,
+        number: 0x0003_0201,
+        key: 0x0102_0304_0506_0708,
+        pd: PdTag::new(3, 1),
+    });
+    let mut batch = sending(&mut pair.send);
+    let slices = [slice(0xa000, 100)];
+    let write = Operation::Write { remote: REMOTE };
+    batch
+        .write(
+            0,
+            SendFlags::empty(),
+            write,
+            Some(to),
+            Payload::Gather(&slices),
+        )
+        .unwrap();
+    batch.ring().unwrap();
+    let mut vector = vec![1, 2, 3, 4, 5, 6, 7, 8, 0x80, 3, 2, 1, 3, 0, 0x0a, 0x0b];
+    vector.resize(48, 0);
+    let bytes = [control(0, 8, 6, 0, 0), vector, remote(), data(0xa000, 100)].concat();
+    assert_eq!(*pair.sent(0, 96), bytes[..]);
 }
 
 /// Would catch a doorbell that goes to the wrong half, or a copy of a request that does not fit into one.
@@ -707,11 +745,15 @@ proptest! {
         wr in number(9000), sge in number(70), inline in number(1100), limits in limits(),
     ) {
         let cap = cap(wr, sge, inline);
-        for qp_type in [QpType::RC, QpType::UC, QpType::UD] {
+        for qp_type in [QpType::RC, QpType::UC, QpType::UD, QpType::DCI] {
             if let Some(layout) = send_layout(qp_type, &cap, &limits) {
                 prop_assert!(layout.capacity >= wr && (wr == 0 || layout.max_sge >= sge.max(1) && layout.max_inline >= inline));
                 prop_assert!(u64::from(layout.capacity) * u64::from(layout.request_blocks) <= layout.blocks.into());
-                let before = if qp_type == QpType::UD { 64 } else { 32 };
+                let before = match qp_type {
+                    QpType::UD => 64,
+                    QpType::DCI => 80,
+                    _ => 32,
+                };
                 // 63 units of 16 bytes are the longest request.
                 let room = (layout.request_blocks * 64).min(1008) - before;
                 prop_assert!(layout.max_sge * 16 <= room);
@@ -795,7 +837,11 @@ fn a_datagram_without_payload_takes_a_slice() {
 #[test]
 fn the_longest_requests_are_counted_in_six_bits() {
     let longest = |qp_type, sge, inline| send_layout(qp_type, &cap(8, sge, inline), &LIMITS);
-    for (qp_type, sge, inline) in [(QpType::RC, 61, 972), (QpType::UD, 59, 940)] {
+    for (qp_type, sge, inline) in [
+        (QpType::RC, 61, 972),
+        (QpType::UD, 59, 940),
+        (QpType::DCI, 58, 924),
+    ] {
         for layout in [longest(qp_type, sge, 0), longest(qp_type, 0, inline)] {
             let layout = layout.unwrap();
             assert_eq!((layout.max_sge, layout.max_inline), (sge, inline));

@@ -15,7 +15,7 @@ pub(crate) use self::status::Status;
 use crate::capability;
 use crate::function::Function;
 use crate::layout::cmd;
-use crate::object::{cq, eq, memic, mkey, multicast, page, qp, rq, sq, srq};
+use crate::object::{cq, dct, eq, memic, mkey, multicast, page, qp, rq, sq, srq};
 
 /// What executes a command: input in, output out; the output is zero before.
 pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
@@ -24,7 +24,7 @@ pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Stat
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 97] = [
+const COMMANDS: [(u16, &str, Handler); 101] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -66,6 +66,10 @@ const COMMANDS: [(u16, &str, Handler); 97] = [
     (0x706, "DESTROY_XRC_SRQ", srq::destroy),
     (0x707, "QUERY_XRC_SRQ", srq::query_xrc),
     (0x708, "ARM_XRC_SRQ", srq::arm_xrc),
+    (0x710, "CREATE_DCT", dct::create),
+    (0x711, "DESTROY_DCT", dct::destroy),
+    (0x712, "DRAIN_DCT", dct::drain),
+    (0x713, "QUERY_DCT", dct::query),
     (0x750, "QUERY_VPORT_STATE", port::query_state),
     (0x762, "QUERY_HCA_VPORT_CONTEXT", port::query_context),
     (0x763, "MODIFY_HCA_VPORT_CONTEXT", port::modify_context),

@@ -37,7 +37,8 @@ pub(super) fn dealloc_pd(
     let objects = &mut function.objects;
     let used = objects.mkeys.values().any(|key| key.pd() == pd)
         || objects.qps.values().any(|qp| qp.pd() == pd)
-        || objects.srqs.values().any(|srq| srq.pd() == pd);
+        || objects.srqs.values().any(|srq| srq.pd() == pd)
+        || objects.dcts.values().any(|target| target.pd() == pd);
     if used {
         return Err(Status::ResourceBusy);
     }

@@ -63,33 +63,51 @@ impl Address {
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
-    /// To the queue pair of that number behind an address.
+    /// To what has that number behind an address.
     Unicast {
         address: Address,
         qpn: u32,
-        connected: bool,
+        kind: Kind,
     },
     /// To all that are attached to a group.
     Multicast { address: Address, gid: [u8; 16] },
 }
 
-/// Whom a request is for: the peer of a connection, or whom a datagram names.
+/// What a number stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Kind {
+    /// The peer of a connection.
+    Peer,
+    /// A queue pair for datagrams.
+    Datagrams,
+    /// A DC target.
+    DcTarget,
+}
+
+/// Whom a request is for: the peer of a connection, or whom it names.
 pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Request) -> Target {
     let port = &function.port;
     let Some(vector) = &request.vector else {
         return Target::Unicast {
             address: Address::of_peer(port, queue_pair),
             qpn: queue_pair.field32(qpc::REMOTE_QPN),
-            connected: true,
+            kind: Kind::Peer,
         };
     };
     let address = Address::of_vector(port, vector);
+    if queue_pair.transport() == Transport::Dc {
+        return Target::Unicast {
+            address,
+            qpn: vector.qpn,
+            kind: Kind::DcTarget,
+        };
+    }
     match vector.gid_on(port.kind) {
         Some(gid) if address.is_multicast() => Target::Multicast { address, gid },
         _ => Target::Unicast {
             address,
             qpn: vector.qpn,
-            connected: false,
+            kind: Kind::Datagrams,
         },
     }
 }
@@ -121,13 +139,9 @@ pub(super) fn carry(
     };
     let (source, has_link) = (Address::of(sender), sender.is_up);
     match target {
-        Target::Unicast {
-            address,
-            qpn,
-            connected,
-        } => {
+        Target::Unicast { address, qpn, kind } => {
             if address == Address::Lid(MANAGER_LID) {
-                if !connected && qpn == GENERAL_SERVICES && has_link {
+                if kind == Kind::Datagrams && qpn == GENERAL_SERVICES && has_link {
                     administrate(functions, from, message);
                 }
                 return Answer::Silence;
@@ -138,16 +152,19 @@ pub(super) fn carry(
             else {
                 return Answer::Silence;
             };
-            let Some(qpn) = addressed(function, qpn) else {
-                return Answer::Silence;
-            };
             if !has_link || !function.port.is_up || function.faults.loses_messages() {
                 return Answer::Silence;
             }
-            let accepted = if connected {
-                is_peer(function, qpn, source, from_qpn)
-            } else {
-                takes_datagram(function, qpn, message)
+            if kind == Kind::DcTarget {
+                return receive::deliver_to_target(function, qpn, message);
+            }
+            let Some(qpn) = addressed(function, qpn) else {
+                return Answer::Silence;
+            };
+            let accepted = match kind {
+                Kind::Peer => is_peer(function, qpn, source, from_qpn),
+                Kind::Datagrams => takes_datagram(function, qpn, message),
+                Kind::DcTarget => false,
             };
             if accepted {
                 receive::deliver(function, qpn, message)
@@ -221,6 +238,7 @@ fn administrate(functions: &mut [Function], from: usize, message: &Message) {
             kind: NetworkHeader::None,
         }),
         q_key: Some(WELL_KNOWN_Q_KEY),
+        access_key: None,
     };
     if let Some(qpn) = addressed(function, message.source.qpn)
         && takes_datagram(function, qpn, &answer)
@@ -244,8 +262,10 @@ fn addressed(function: &Function, qpn: u32) -> Option<u32> {
 /// Whether a queue pair is connected to that one.
 fn is_peer(function: &Function, qpn: u32, source: Address, peer: u32) -> bool {
     function.objects.qps.get(qpn).is_ok_and(|queue_pair| {
-        (queue_pair.transport().is_reliable() || queue_pair.transport() == Transport::Uc)
-            && queue_pair.field32(qpc::REMOTE_QPN) == peer
+        matches!(
+            queue_pair.transport(),
+            Transport::Rc | Transport::Uc | Transport::Xrc
+        ) && queue_pair.field32(qpc::REMOTE_QPN) == peer
             && Address::of_peer(&function.port, queue_pair) == source
     })
 }

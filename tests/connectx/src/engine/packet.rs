@@ -65,6 +65,8 @@ pub(crate) struct Message {
     pub(crate) header: Option<Header>,
     /// The datagram's key, for datagrams.
     pub(crate) q_key: Option<u32>,
+    /// The target's access key, from DC initiators.
+    pub(crate) access_key: Option<u64>,
 }
 
 /// What the peer says to a message.

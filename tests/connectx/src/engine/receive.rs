@@ -8,7 +8,7 @@ use crate::engine::packet::{Answer, Message, Operation, Tail};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::UNIT;
 use crate::function::Function;
-use crate::layout::qpc;
+use crate::layout::{dctc, qpc};
 use crate::object::eq::Event;
 use crate::object::mkey::{Access, TERMINATOR};
 use crate::object::qp::{QueuePair, State, Transport};
@@ -43,6 +43,31 @@ pub(super) fn deliver(function: &mut Function, qpn: u32, message: &Message) -> A
         },
         _ => context,
     };
+    carry_out(function, context, message)
+}
+
+/// Hands a message to a DC target, whose key it must have.
+pub(super) fn deliver_to_target(function: &mut Function, number: u32, message: &Message) -> Answer {
+    let Ok(target) = function.objects.dcts.get(number) else {
+        return Answer::Silence;
+    };
+    if !target.is_active() {
+        return Answer::Silence;
+    }
+    let context = Context {
+        qpn: number,
+        pd: target.pd(),
+        transport: Transport::Dc,
+        shared: Some(target.srqn()),
+    };
+    if !message.access_key.is_some_and(|key| target.has_key(key)) {
+        return Answer::Refused(Syndrome::RemoteAccess);
+    }
+    carry_out(function, context, message)
+}
+
+/// Does what a message asks for.
+fn carry_out(function: &mut Function, context: Context, message: &Message) -> Answer {
     if function.faults.not_ready && message.operation.takes_receive() {
         return Answer::NotReady;
     }
@@ -89,7 +114,7 @@ pub(super) fn deliver(function: &mut Function, qpn: u32, message: &Message) -> A
     }
 }
 
-/// The queue pair that a message is for.
+/// The queue pair that a message is for, or the DC target.
 #[derive(Clone, Copy, Debug)]
 struct Context {
     qpn: u32,
@@ -136,6 +161,10 @@ fn reports(function: &Function, context: Context) -> Option<(u32, u32)> {
     if context.transport == Transport::Xrc {
         let xrc = function.objects.srqs.get(context.shared?).ok()?.xrc()?;
         return Some((xrc.cqn, xrc.user_index));
+    }
+    if context.transport == Transport::Dc {
+        let target = function.objects.dcts.get(context.qpn).ok()?;
+        return Some((target.cqn(), target.user_index()));
     }
     let queue_pair = function.objects.qps.get(context.qpn).ok()?;
     Some((
@@ -247,7 +276,7 @@ fn write(
     if !ready {
         return Answer::NotReady;
     }
-    let allowed = may(function, context.qpn, qpc::RWE);
+    let allowed = may(function, context, Right::Write);
     if !allowed {
         return refuse(function, context, Syndrome::RemoteAccess);
     }
@@ -276,7 +305,7 @@ fn write(
 
 fn read(function: &mut Function, context: Context, place: Place) -> Answer {
     let mut data = Vec::new();
-    let allowed = may(function, context.qpn, qpc::RRE);
+    let allowed = may(function, context, Right::Read);
     if allowed
         && (place.length == 0
             || translate::read(
@@ -309,7 +338,7 @@ fn atomic(
         length: 8,
     };
     // Before anything is changed.
-    if !may(function, context.qpn, qpc::RAE) {
+    if !may(function, context, Right::Atomic) {
         return refuse(function, context, Syndrome::RemoteAccess);
     }
     match translate::update(function, context.user(), place, new) {
@@ -318,14 +347,41 @@ fn atomic(
     }
 }
 
-/// Whether the queue pair lets its peer do that.
-fn may(function: &Function, qpn: u32, right: crate::layout::Field) -> bool {
-    let queue_pair = function.objects.qps.get(qpn);
+/// What a peer may do or not.
+#[derive(Clone, Copy, Debug)]
+enum Right {
+    Read,
+    Write,
+    Atomic,
+}
+
+/// Whether the queue pair, or the DC target, lets its peer do that.
+fn may(function: &Function, context: Context, right: Right) -> bool {
+    let objects = &function.objects;
+    if context.transport == Transport::Dc {
+        let right = match right {
+            Right::Read => dctc::RRE,
+            Right::Write => dctc::RWE,
+            Right::Atomic => dctc::RAE,
+        };
+        let target = objects.dcts.get(context.qpn);
+        return target.is_ok_and(|target| target.field(right) != 0);
+    }
+    let right = match right {
+        Right::Read => qpc::RRE,
+        Right::Write => qpc::RWE,
+        Right::Atomic => qpc::RAE,
+    };
+    let queue_pair = objects.qps.get(context.qpn);
     queue_pair.is_ok_and(|queue_pair| queue_pair.field(right) != 0)
 }
 
-/// Refuses a request for which no receive request stands: the queue pair fails, and an event says why.
+/// Refuses a request for which no receive request stands: the queue pair fails, and an event says why. A DC
+/// target goes on: it serves others, and the initiator alone fails.
 fn refuse(function: &mut Function, context: Context, syndrome: Syndrome) -> Answer {
+    if context.transport == Transport::Dc {
+        return Answer::Refused(syndrome);
+    }
     if context.transport == Transport::Uc {
         // Nothing is answered, and the message is dropped.
         return Answer::Silence;
@@ -375,15 +431,15 @@ pub(super) fn leave_shared(function: &mut Function, qpn: u32) {
 
 /// Whether a receive request waits.
 fn has_receive(function: &Function, context: Context) -> bool {
-    let Ok(queue_pair) = function.objects.qps.get(context.qpn) else {
-        return false;
-    };
     match context.shared {
         Some(srqn) => {
             let srq = function.objects.srqs.get(srqn);
             srq.is_ok_and(|srq| srq.left(&function.memory).unwrap_or(0) != 0)
         }
-        None => own_receives(function, queue_pair) != 0,
+        None => {
+            let queue_pair = function.objects.qps.get(context.qpn);
+            queue_pair.is_ok_and(|queue_pair| own_receives(function, queue_pair) != 0)
+        }
     }
 }
 

@@ -438,9 +438,9 @@ fn message(
         },
     };
     let length: u64 = request.segments.iter().map(Segment::length).sum();
-    let header = request
-        .vector
-        .map(|vector| header::of(function, &vector, length as usize));
+    let is_dc = queue_pair.transport() == Transport::Dc;
+    let datagram = request.vector.filter(|_| !is_dc);
+    let header = datagram.map(|vector| header::of(function, &vector, length as usize));
     let service_level = request.vector.map_or_else(
         || queue_pair.field32(path::SL) as u8,
         |vector| vector.service_level,
@@ -456,7 +456,11 @@ fn message(
             header: header.map_or(NetworkHeader::None, |header| header.kind),
         },
         header,
-        q_key: request.vector.map(|vector| q_key(queue_pair, vector.q_key)),
+        q_key: datagram.map(|vector| q_key(queue_pair, vector.q_key)),
+        access_key: request
+            .vector
+            .filter(|_| is_dc)
+            .map(|vector| vector.access_key),
     })
 }
 
@@ -550,7 +554,7 @@ fn finish_with(
     let failed = result.is_err_and(|syndrome| syndrome != Syndrome::Flushed);
     if failed {
         let after = match queue_pair.transport() {
-            Transport::Rc | Transport::Xrc | Transport::RegUmr => State::Error,
+            Transport::Rc | Transport::Xrc | Transport::Dc | Transport::RegUmr => State::Error,
             _ => State::SendQueueError,
         };
         queue_pair.set_state(after);

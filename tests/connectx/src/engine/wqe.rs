@@ -85,6 +85,8 @@ impl Opcode {
             Transport::Ud | Transport::Smi | Transport::Gsi => {
                 matches!(self, Self::Nop | Self::Send | Self::SendImmediate)
             }
+            // Changes of keys are not modelled there.
+            Transport::Dc => self != Self::ChangeKey,
             Transport::RegUmr => matches!(self, Self::Nop | Self::ChangeKey),
         }
     }
@@ -208,10 +210,13 @@ impl fmt::Display for Control {
     }
 }
 
-/// Where a datagram goes (`struct mlx5_av`).
+/// Where a datagram goes, or a request of a DC initiator (`struct mlx5_av`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct AddressVector {
     pub(crate) q_key: u32,
+    /// A DC target's access key, in the place of a datagram's key and what is reserved behind that.
+    pub(crate) access_key: u64,
+    /// A queue pair's number, or a DC target's.
     pub(crate) qpn: u32,
     pub(crate) service_level: u8,
     pub(crate) lid: u16,
@@ -395,7 +400,7 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
         request.change = Some(key_change(&mut rest, expected.transport)?);
         return Ok(request);
     }
-    if expected.transport.is_datagram() {
+    if expected.transport.names_destination() {
         request.vector = Some(address_vector(rest.take()?)?);
     }
     if expected.transport == Transport::Xrc {
@@ -598,6 +603,7 @@ fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {
     gid.copy_from_slice(&bytes[32..]);
     Ok(AddressVector {
         q_key: word(0),
+        access_key: be64(&bytes, 0),
         qpn: word(8) & 0xff_ffff,
         service_level: bytes[12] & 0xf,
         lid: u16::from_be_bytes([bytes[14], bytes[15]]),

@@ -7,6 +7,7 @@
 pub(crate) mod atomic;
 pub(crate) mod cmd;
 pub(crate) mod cqc;
+pub(crate) mod dctc;
 pub(crate) mod eqc;
 pub(crate) mod ethernet;
 pub(crate) mod hca_cap;

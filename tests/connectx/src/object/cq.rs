@@ -188,7 +188,7 @@ pub(crate) fn create(
 /// Executes DESTROY_CQ.
 ///
 /// # Errors
-/// If there is no such queue, or queue pairs or shared receive queues complete on it.
+/// If there is no such queue, or queue pairs, shared receive queues or DC targets complete on it.
 pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let cqn = cmd::OBJECT.get32(input);
     let objects = &function.objects;
@@ -196,7 +196,8 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
         let mut of_xrc = objects.srqs.values().filter_map(SharedReceiveQueue::xrc);
         of_xrc.any(|srq| srq.cqn == cqn)
     };
-    if objects.qps.values().any(|qp| qp.completes_on(cqn)) || of_srqs() {
+    let of_targets = || objects.dcts.values().any(|target| target.cqn() == cqn);
+    if objects.qps.values().any(|qp| qp.completes_on(cqn)) || of_srqs() || of_targets() {
         return Err(Status::ResourceBusy);
     }
     function.objects.cqs.remove(cqn).map(drop)

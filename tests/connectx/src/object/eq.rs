@@ -27,6 +27,8 @@ pub(crate) enum Event {
     LastWqeReached = 0x13,
     /// A shared receive queue has fewer entries than its limit.
     SrqLimit = 0x14,
+    /// A DC target takes no more.
+    DctDrained = 0x1c,
 }
 
 /// An event queue.

@@ -1,6 +1,7 @@
 //! The objects that the driver makes on a function, one kind in each file, with the commands on them.
 
 pub(crate) mod cq;
+pub(crate) mod dct;
 pub(crate) mod ece;
 pub(crate) mod eq;
 pub(crate) mod memic;

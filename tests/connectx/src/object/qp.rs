@@ -26,6 +26,8 @@ pub(crate) enum Transport {
     Ud,
     /// One end of an extended reliable connection, whose messages name the peer's shared receive queues.
     Xrc,
+    /// An initiator of dynamic connections: each request names a DC target, and is acknowledged.
+    Dc,
     /// Datagrams of the subnet manager's interface, QP 0.
     Smi,
     /// Datagrams of the general services interface, QP 1.
@@ -41,6 +43,7 @@ impl Transport {
             0x1 => Ok(Self::Uc),
             0x2 => Ok(Self::Ud),
             0x3 => Ok(Self::Xrc),
+            0x5 => Ok(Self::Dc),
             0x7 => Ok(Self::Smi),
             0x8 => Ok(Self::Gsi),
             0xc => Ok(Self::RegUmr),
@@ -50,12 +53,17 @@ impl Transport {
 
     /// Whether messages are acknowledged.
     pub(crate) const fn is_reliable(self) -> bool {
-        matches!(self, Self::Rc | Self::Xrc)
+        matches!(self, Self::Rc | Self::Xrc | Self::Dc)
+    }
+
+    /// Whether messages are datagrams, of one packet each.
+    pub(crate) const fn is_datagram(self) -> bool {
+        matches!(self, Self::Ud | Self::Smi | Self::Gsi)
     }
 
     /// Whether each request carries its own address.
-    pub(crate) const fn is_datagram(self) -> bool {
-        matches!(self, Self::Ud | Self::Smi | Self::Gsi)
+    pub(crate) const fn names_destination(self) -> bool {
+        self.is_datagram() || matches!(self, Self::Dc)
     }
 }
 
@@ -358,6 +366,9 @@ pub(crate) fn create(
             queue_pair.send_blocks()
         )
     });
+    if queue_pair.transport == Transport::Dc && queue_pair.own_receive_queue().is_some() {
+        return Err(Status::BadParameter);
+    }
     // The driver's own queue has none.
     if queue_pair.transport != Transport::RegUmr {
         function.check_pd(queue_pair.pd())?;

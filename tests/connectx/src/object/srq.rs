@@ -195,14 +195,15 @@ pub(crate) fn create_xrc(
 /// Executes DESTROY_RMP and DESTROY_XRC_SRQ.
 ///
 /// # Errors
-/// If there is no such queue, or queue pairs use it.
+/// If there is no such queue, or queue pairs or DC targets use it.
 pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Result<(), Status> {
     let srqn = cmd::OBJECT.get32(input);
-    let used = function
-        .objects
+    let objects = &function.objects;
+    let used = objects
         .qps
         .values()
-        .any(|qp| qp.shared_queue() == Some(srqn));
+        .any(|qp| qp.shared_queue() == Some(srqn))
+        || objects.dcts.values().any(|target| target.srqn() == srqn);
     if used {
         return Err(Status::ResourceBusy);
     }

@@ -4,9 +4,9 @@ use super::*;
 use crate::command::Status;
 use crate::engine::cqe::{NetworkHeader, Source};
 use crate::fixture::{self, create};
-use crate::layout::srqc::xrc;
-use crate::layout::{Field, cmd, cqc, eqc, mkc};
-use crate::object::{eq, mkey, qp, srq};
+use crate::layout::srqc::{rmp, xrc};
+use crate::layout::{Field, cmd, cqc, dctc, eqc, mkc};
+use crate::object::{dct, eq, mkey, qp, srq};
 
 /// Where things lie in the memory.
 const EVENTS: u64 = 0x1000;
@@ -128,19 +128,19 @@ impl World {
     /// As [`Self::deliver`], to a shared receive queue by its number.
     fn deliver_to(&mut self, shared_queue: Option<u32>, operation: Operation) -> Answer {
         let message = Message {
-            operation,
-            solicited: false,
             shared_queue,
-            source: Source {
-                qpn: 1,
-                lid: 1,
-                service_level: 0,
-                header: NetworkHeader::None,
-            },
-            header: None,
-            q_key: None,
+            ..message(operation)
         };
         deliver(&mut self.function, self.qpn, &message)
+    }
+
+    /// As [`Self::deliver`], to a DC target with that key.
+    fn deliver_to_target(&mut self, number: u32, key: u64, operation: Operation) -> Answer {
+        let message = Message {
+            access_key: Some(key),
+            ..message(operation)
+        };
+        deliver_to_target(&mut self.function, number, &message)
     }
 
     fn data(&self, offset: u64, length: usize) -> Vec<u8> {
@@ -164,6 +164,23 @@ impl World {
 
     fn state(&self) -> Result<State, Status> {
         Ok(self.function.objects.qps.get(self.qpn)?.state())
+    }
+}
+
+fn message(operation: Operation) -> Message {
+    Message {
+        operation,
+        solicited: false,
+        shared_queue: None,
+        source: Source {
+            qpn: 1,
+            lid: 1,
+            service_level: 0,
+            header: NetworkHeader::None,
+        },
+        header: None,
+        q_key: None,
+        access_key: None,
     }
 }
 
@@ -319,6 +336,129 @@ fn a_queue_of_another_domain_is_refused() -> Result<(), Status> {
         answer,
         Answer::Refused(Syndrome::RemoteInvalidRequest)
     ));
+    Ok(())
+}
+
+const ACCESS_KEY: u64 = 0x0102_0304_0506_0708;
+
+/// As [`world`], with a DC target besides, and a shared receive queue that has one request. Gives the
+/// target's number and the queue's.
+fn world_of_dc(rights: &[Field]) -> Result<(World, u32, u32), Status> {
+    let mut world = world()?;
+    let pd = world.function.objects.qps.get(world.qpn)?.pd();
+    let cqn = world.function.objects.qps.get(world.qpn)?.receive_cqn();
+    let fields = [
+        (rmp::PD, pd.into()),
+        (rmp::LOG_WQ_SZ, 1),
+        // 32 bytes.
+        (rmp::LOG_WQ_STRIDE, 5),
+        (rmp::DBR_ADDR, SHARED_RECORD),
+    ];
+    let function = &mut world.function;
+    let ring = [SHARED_RING];
+    let output = create(function, srq::create_rmp, cmd::RMP_CONTEXT, &fields, &ring)?;
+    let srqn = cmd::OBJECT.get32(&output);
+    let mut fields = vec![
+        (dctc::PD, pd.into()),
+        (dctc::CQN, cqn.into()),
+        (dctc::SRQN, srqn.into()),
+        (dctc::USER_INDEX, SHARED_INDEX.into()),
+        (dctc::DC_ACCESS_KEY, ACCESS_KEY),
+        (dctc::MTU, 5),
+        (dctc::PORT, 1),
+    ];
+    fields.extend(rights.iter().map(|right| (*right, 1)));
+    let output = create(function, dct::create, cmd::CONTEXT, &fields, &[])?;
+    let slice = world.slice(0, 8);
+    let memory = &world.function.memory;
+    let written = [
+        memory.write(SHARED_RING, &[0, 0, 0, 1]),
+        memory.write(SHARED_RING + 16, &slice),
+        memory.write(SHARED_RECORD, &1_u32.to_be_bytes()),
+    ];
+    assert_eq!(written, [Ok(()); 3]);
+    Ok((world, cmd::OBJECT.get32(&output), srqn))
+}
+
+#[test]
+fn a_dc_target_takes_messages_with_its_key() -> Result<(), Status> {
+    let (mut world, target, _) = world_of_dc(&[])?;
+    for wrong in [0, ACCESS_KEY ^ 1, ACCESS_KEY ^ 1 << 63] {
+        let answer = world.deliver_to_target(target, wrong, send(b"abc"));
+        assert!(matches!(answer, Answer::Refused(Syndrome::RemoteAccess)));
+    }
+    assert_eq!(world.data(0, 3), [0; 3]);
+    let answer = world.deliver_to_target(target, ACCESS_KEY, send(b"abc"));
+    assert!(matches!(answer, Answer::Done(_)));
+    assert_eq!(world.data(0, 3), b"abc");
+    assert_eq!(world.completion(0), (Kind::Send as u8, 0, 0));
+    let mut named = [0; 4];
+    let read = world.function.memory.read(COMPLETIONS + 32, &mut named);
+    assert_eq!((read, named), (Ok(()), SHARED_INDEX.to_be_bytes()));
+    let answer = world.deliver_to_target(target, ACCESS_KEY, send(b"more"));
+    assert!(matches!(answer, Answer::NotReady));
+    let answer = world.deliver_to_target(target + 1, ACCESS_KEY, send(b"more"));
+    assert!(matches!(answer, Answer::Silence));
+    Ok(())
+}
+
+/// The target serves others: what one initiator may not do fails that one alone.
+#[test]
+fn a_dc_target_goes_on_after_what_it_refuses() -> Result<(), Status> {
+    let key = world()?.key;
+    let write = Operation::Write {
+        address: START,
+        key,
+        data: b"data".to_vec(),
+        immediate: None,
+    };
+    let read = Operation::Read {
+        address: START,
+        key,
+        length: 4,
+    };
+    let add = Operation::FetchAdd {
+        address: START,
+        key,
+        add: 1,
+    };
+    for (right, operation) in [(dctc::RWE, write), (dctc::RRE, read), (dctc::RAE, add)] {
+        let (mut world, target, _) = world_of_dc(&[])?;
+        let answer = world.deliver_to_target(target, ACCESS_KEY, operation.clone());
+        assert!(matches!(answer, Answer::Refused(Syndrome::RemoteAccess)));
+        assert_eq!(world.data(0, 8), [0; 8]);
+        let answer = world.deliver_to_target(target, ACCESS_KEY, send(b"abc"));
+        assert!(matches!(answer, Answer::Done(_)));
+        let (mut world, target, _) = world_of_dc(&[right])?;
+        let answer = world.deliver_to_target(target, ACCESS_KEY, operation);
+        assert!(matches!(answer, Answer::Done(_)), "{right:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_dc_target_is_drained_before_it_is_destroyed() -> Result<(), Status> {
+    let (mut world, target, srqn) = world_of_dc(&[])?;
+    let function = &mut world.function;
+    let mut input = [0; 16];
+    cmd::OBJECT.set(&mut input, target.into());
+    let mut of_queue = [0; 16];
+    cmd::OBJECT.set(&mut of_queue, srqn.into());
+    let output = &mut [];
+    let early = dct::destroy(function, &input, output);
+    assert_eq!(early, Err(Status::BadResourceState));
+    assert_eq!(
+        srq::destroy(function, &of_queue, output),
+        Err(Status::ResourceBusy)
+    );
+    assert_eq!(dct::drain(function, &input, output), Ok(()));
+    let again = dct::drain(function, &input, output);
+    assert_eq!(again, Err(Status::BadResourceState));
+    let answer = world.deliver_to_target(target, ACCESS_KEY, send(b"abc"));
+    assert!(matches!(answer, Answer::Silence));
+    let function = &mut world.function;
+    assert_eq!(dct::destroy(function, &input, output), Ok(()));
+    assert_eq!(srq::destroy(function, &of_queue, output), Ok(()));
     Ok(())
 }
 

@@ -46,6 +46,23 @@ fn vector() -> [u8; 48] {
 }
 
 #[test]
+fn a_request_of_a_dc_initiator_names_target_and_key() {
+    let mut target = vector();
+    target[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let bytes = request(Opcode::Write, &[&target, &REMOTE, &DATA]);
+    let request = decode(&bytes, expected(Transport::Dc)).expect("well formed");
+    let vector = request.vector.expect("it has one");
+    assert_eq!(
+        (vector.access_key, vector.qpn),
+        (0x0102_0304_0506_0708, 0x44)
+    );
+    assert_eq!(request.remote, Some((0x2000, 0x708)));
+    let change = self::request(Opcode::ChangeKey, &[&[0; 48]]);
+    let refused = decode(&change, expected(Transport::Dc)).expect_err("no keys are changed");
+    assert!(refused.reason.contains("no such operation"));
+}
+
+#[test]
 fn a_write_is_decoded() {
     let bytes = request(Opcode::WriteImmediate, &[&REMOTE, &DATA]);
     let request = decode(&bytes, expected(Transport::Rc)).expect("well formed");

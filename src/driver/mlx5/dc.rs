@@ -1,0 +1,92 @@
+//! Dynamic connections (DC): initiators are queue pairs without receives ([`super::qp`]), and targets are
+//! made here.
+//!
+//! A target has no rings. The kernel keeps what it is told and asks the device for it with the last change of
+//! the state, whose answer has the number (`mlx5_ib_modify_dct` in `drivers/infiniband/hw/mlx5/qp.c`).
+
+use std::sync::Arc;
+
+use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::QpHandle;
+use uverbs_uapi::mlx5::{self as abi, QpFlags};
+use uverbs_uapi::write::ModifyQp as Change;
+
+use super::answer;
+use super::cq::CqCore;
+use super::directory::Registration;
+use super::format::NUMBER;
+use super::recv::Drawn;
+use super::reporter::{Receiver, Reporter};
+use super::srq::SrqCore;
+use crate::command::{CommandFd, CreateQp, DriverData, ModifyQp, QpSpec};
+use crate::driver::contract::DcTargetParts;
+use crate::error::{Error, Result, Verb};
+
+/// What must stay until the kernel has let go of a target.
+#[derive(Debug)]
+pub(crate) struct TargetCore {
+    _registration: Registration,
+}
+
+/// Creates a target that receives.
+pub(super) fn create_target(
+    fd: &CommandFd,
+    spec: &QpSpec,
+    parts: &DcTargetParts<'_, Arc<CqCore>, SrqCore>,
+) -> Result<(QpHandle, u32, TargetCore)> {
+    let Drawn { ledger, ring } = parts.srq.drawn();
+    let reporter = Reporter {
+        recv: Receiver::Shared(ledger),
+        shared_ring: ring,
+        ..Reporter::default()
+    };
+    let directory = &parts.cq.directory;
+    let registration = Registration::new(directory, directory, reporter).ok_or_else(|| {
+        let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
+        Error::unsupported(Verb::CreateQp, spec.subject(), missing)
+    })?;
+    let driver = abi::CreateQp {
+        flags: QpFlags::TYPE_DCT.bits(),
+        uidx: registration.number(),
+        sq_buf_addr: parts.access_key,
+        ..Default::default()
+    };
+    let command = CreateQp {
+        spec: QpSpec {
+            qp_type: QpType::DRIVER,
+            ..*spec
+        },
+        driver: DriverData::exchange::<_, abi::CreateQpResp>(&driver),
+    };
+    let handle = fd.execute(&command)?.handle;
+    let number = activate(fd, spec, handle, parts.changes);
+    // Behind the kernel's object, which reports until then.
+    let number = number.inspect_err(|_| fd.abandon(handle))?;
+    let core = TargetCore {
+        _registration: registration,
+    };
+    Ok((handle, number, core))
+}
+
+/// Makes the changes, and gives the number that the last of them brings.
+fn activate(fd: &CommandFd, spec: &QpSpec, handle: QpHandle, changes: [Change; 2]) -> Result<u32> {
+    let change = |change: Change| {
+        let command = ModifyQp {
+            base: Change {
+                qp_handle: handle.0,
+                ..change
+            },
+            driver: DriverData::exchange::<_, abi::ModifyQpResp>(&abi::ModifyQp::default()),
+        };
+        fd.execute(&command)
+    };
+    let [first, last] = changes;
+    change(first)?;
+    let reply = change(last)?;
+    let abi::ModifyQpResp { dctn, .. } = answer(Verb::ModifyQp, || spec.subject(), &reply)?;
+    if dctn > NUMBER {
+        let what = format!("a target's number of {dctn:#x}");
+        return Err(Error::malformed(Verb::ModifyQp, spec.subject(), what));
+    }
+    Ok(dctn)
+}

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::barrier;
-use super::format::{BLOCK, Cqe, INDEX_MASK, NUMBER, OP_OWN, RECORD_CONSUMER, cqe};
+use super::format::{self, BLOCK, Cqe, INDEX_MASK, NUMBER, OP_OWN, RECORD_CONSUMER, cqe};
 use super::memory::Memory;
 use crate::driver::kit::directory::Ring;
 
@@ -138,7 +138,7 @@ impl View {
     /// The owner bit of entries that the device has written, in the lap that an index is of.
     #[inline(always)]
     pub(super) fn lap(self, index: u32) -> u8 {
-        u8::from(index & self.count != 0)
+        format::lap(index, self.count)
     }
 
     /// Copies an entry that has arrived to a place of another ring with entries as large, where it counts as

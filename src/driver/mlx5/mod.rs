@@ -2,7 +2,8 @@
 //! device.
 //!
 //! What is particular to it: rings and doorbell records are this side's to allocate, and the kernel pins
-//! them; the formats of requests and completions are the hardware's, big-endian ([`format`]); a completion
+//! them; the formats of requests and completions are the hardware's, big-endian ([`format`], of the package
+//! `uverbs-queue`); a completion
 //! names a request by its place in the ring, so ids are kept here ([`ledger`], [`directory`]); doorbells and
 //! arming are stores to mapped registers ([`uar`]), in an order that matters ([`barrier`]). Source:
 //! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
@@ -23,7 +24,6 @@ mod directory;
 mod dm;
 mod ece;
 mod entries;
-mod format;
 mod inline;
 mod qp;
 mod recv;
@@ -43,6 +43,7 @@ use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use uverbs_queue::mlx5::format;
 use uverbs_uapi::attr;
 use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};

@@ -1,0 +1,4 @@
+//! The queues of NVIDIA's ConnectX.
+
+pub mod agent;
+pub mod format;

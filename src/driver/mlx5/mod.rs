@@ -24,6 +24,7 @@ mod directory;
 mod dm;
 mod ece;
 mod entries;
+mod handover;
 mod inline;
 mod qp;
 mod recv;
@@ -203,6 +204,7 @@ impl contract::Driver for Device {
             inline_scatter: parts.inline_scatter,
             out_of_order: parts.out_of_order,
             unsolicited_writes: parts.unsolicited_writes,
+            for_agent: parts.for_agent,
             service_level: parts.service_level,
             follows_requests: parts.follows_requests,
         };
@@ -217,6 +219,17 @@ impl contract::Driver for Device {
         fd.execute(reset.command)?;
         reset.backing.reset(reset.send, reset.recv);
         Ok(None)
+    }
+
+    fn hand_over(
+        &self,
+        leaving: contract::LeavingQp<'_, SendQueue, RecvQueue, Arc<QpCore>, Cq>,
+    ) -> Result<contract::HandedOver> {
+        handover::hand_over(leaving)
+    }
+
+    fn take_back(&self, fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
+        handover::take_back(fd, handle, cq)
     }
 
     fn without_ece(&self, verb: Verb) -> Error {
@@ -502,9 +515,7 @@ impl Device {
         if let Some(common) = self.common.get() {
             return Ok(common);
         }
-        let page = UarPage::new(fd, UarAllocType::NC)
-            .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))?;
-        let lease = Arc::new(Lease::common(&Arc::new(page)));
+        let lease = Arc::new(Lease::common(&Arc::new(uncached(fd)?)));
         // Two threads may come here at once: the first page stays.
         Ok(self.common.get_or_init(|| lease))
     }
@@ -520,6 +531,12 @@ impl Device {
         })
     }
 
+    /// A page of registers for a queue pair that may be handed over. It is uncached where the kernel has such
+    /// pages: an agent's processor or device need not know how to flush.
+    fn page(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
+        Ok(Arc::new(Lease::of_page(uncached(fd)?)))
+    }
+
     /// The register of a thread domain: one of its own if the device has BlueFlame, else the common one.
     pub(crate) fn alloc_td(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
         Ok(match self.registers.for_thread_domain(fd)? {
@@ -527,6 +544,12 @@ impl Device {
             None => Arc::clone(self.common(fd)?),
         })
     }
+}
+
+/// A register page whose stores need not be combined, if the kernel has such.
+fn uncached(fd: &CommandFd) -> Result<UarPage> {
+    UarPage::new(fd, UarAllocType::NC)
+        .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))
 }
 
 /// What direct verbs of C programs tell of the device.

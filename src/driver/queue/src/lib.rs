@@ -5,6 +5,7 @@
 //! There is no I/O here and no memory of its own: requests become bytes, and bytes completions.
 //!
 //! * [`barrier`]: order between a CPU's accesses to memory and to registers, and a device's.
+//! * [`handover`]: what an agent is told of a queue.
 //! * [`mlx5`]: NVIDIA's ConnectX: the formats of its rings, and posting and polling for an agent.
 
 #![no_std]
@@ -13,4 +14,5 @@
 extern crate std;
 
 pub mod barrier;
+pub mod handover;
 pub mod mlx5;

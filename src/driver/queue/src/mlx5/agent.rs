@@ -10,6 +10,8 @@
 use zerocopy::{Immutable, IntoBytes};
 
 use super::super::barrier;
+use super::super::handover::{Handover, Region};
+use super::DRIVER;
 use super::format::{
     AtomicOperands, BLOCK, Be64, Control, Cqe, Data, INDEX_MASK, LONGEST_SLICE, NUMBER, OP_OWN,
     RECORD_CONSUMER, RECORD_SEND, RemoteAddress, UNIT, control, cqe, lap, opcode,
@@ -184,6 +186,18 @@ pub struct Local {
     pub lkey: u32,
 }
 
+impl Local {
+    /// A part of a region; `None` if it does not lie there.
+    pub fn of(region: &Region, offset: u64, length: u32) -> Option<Self> {
+        let end = offset.checked_add(length.into())?;
+        (end <= region.length).then_some(Self {
+            address: region.address.wrapping_add(offset),
+            length,
+            lkey: region.lkey,
+        })
+    }
+}
+
 /// The peer's memory in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
@@ -249,6 +263,19 @@ pub struct SendQueue {
     pub qpn: u32,
     /// Blocks that were written so far.
     pub written: u64,
+}
+
+impl SendQueue {
+    /// That of a hand-over; `None` if its device is another one, or its ring has other blocks.
+    pub fn of(handover: &Handover) -> Option<Self> {
+        let send = &handover.send;
+        let is_ours = handover.driver == DRIVER && send.entry_bytes as usize == BLOCK;
+        is_ours.then_some(Self {
+            blocks: send.entries,
+            qpn: handover.qpn,
+            written: send.count,
+        })
+    }
 }
 
 /// Posts requests to a send ring that nobody else posts to. Each takes a block of 64 bytes.
@@ -456,6 +483,18 @@ pub struct CompletionQueue {
     pub entry_bytes: u32,
     /// Entries that were taken so far.
     pub taken: u32,
+}
+
+impl CompletionQueue {
+    /// That of a hand-over; `None` if its device is another one.
+    pub fn of(handover: &Handover) -> Option<Self> {
+        let ring = &handover.completions;
+        (handover.driver == DRIVER).then_some(Self {
+            entries: ring.entries,
+            entry_bytes: ring.entry_bytes,
+            taken: ring.count as u32,
+        })
+    }
 }
 
 /// Entries of the largest ring: the device's index tells two laps apart.

@@ -128,6 +128,7 @@ use words::callbacks;
 use words::{memory, probes, sync, work};
 
 pub use device::resource;
+pub use uverbs_queue::handover;
 pub use uverbs_uapi as uapi;
 
 pub use ah::{AddressVector, Ah, UdPeer};

@@ -15,13 +15,14 @@ const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
 /// The drivers whose names other words contain, such as `default`: by what their words begin with.
 const SHORT: [&str; 1] = ["efa"];
 
-/// What may name them: their folders, the list, answers of real drivers that the tests of commands decode,
-/// and the verbs of one kind of device for C programs.
-const ALLOWED: [&str; 6] = [
+/// What may name them: their folders, the package of formats below them, the list, answers of real drivers
+/// that the tests of commands decode, and the verbs of one kind of device for C programs.
+const ALLOWED: [&str; 7] = [
     "c/direct/",
     "driver/efa/",
     "driver/rxe/",
     "driver/mlx5/",
+    "driver/queue/",
     "driver/mod.rs",
     "command/samples.rs",
 ];

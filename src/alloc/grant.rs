@@ -218,6 +218,13 @@ impl Grant {
         Some((dmabuf.for_kernel(), *offset, self.request.size as u64))
     }
 
+    /// The dma-buf that it lies in, and the offset there.
+    #[allow(dead_code, reason = "not every driver takes dma-bufs")]
+    pub(crate) fn place(&self) -> Option<(&Dmabuf, u64)> {
+        let (dmabuf, offset) = self.place.as_ref()?;
+        Some((dmabuf, *offset))
+    }
+
     /// What it takes of the address space, and of a dma-buf.
     fn parts(&self) -> impl Iterator<Item = Part> + Clone + use<> {
         let address = self.memory.cast::<u8>().addr().get() as u64;

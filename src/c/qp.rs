@@ -190,6 +190,7 @@ fn create(
         inline_scatter: false,
         out_of_order: false,
         unsolicited_writes: parts.own.unsolicited_writes,
+        for_agent: false,
         service_level: parts.own.service_level,
         // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on
         // after an event whose completion it took before. The kernel deregisters what they deregister.

@@ -9,9 +9,11 @@ use std::fmt::Debug;
 #[cfg(feature = "c-abi")]
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use uverbs_queue::handover::Handover;
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{QpAttrMask, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
@@ -20,7 +22,7 @@ use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHa
 use uverbs_uapi::types::Wc;
 
 use super::options::Options;
-use crate::alloc::Buffers;
+use crate::alloc::{Buffers, Dmabuf};
 use crate::command::{
     AllocDm, AllocPd, CommandFd, CreateAh, CreateCq, CreateSrq, CreateXrcTarget, DriverData,
     DriverReply, GetContextReply, ModifyQp, ModifySrq, QpSpec, RegMr, RegMrReply, ReqNotifyCq,
@@ -159,6 +161,20 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     ) -> Result<Option<Replacement<Self::QpBacking>>> {
         fd.execute(reset.command)?;
         Ok(None)
+    }
+
+    /// Hands a queue pair over: from then on nothing of this side reads or writes its rings and records, nor
+    /// those of its completion queue.
+    fn hand_over(
+        &self,
+        _leaving: LeavingQp<'_, Self::SendQueue, Self::RecvQueue, Self::QpBacking, Self::Cq>,
+    ) -> Result<HandedOver> {
+        Err(Self::lacks(Verb::IntoDevice, HANDING_OVER))
+    }
+
+    /// Takes a completion queue back that was handed over. The queue pair that reports to it has been reset.
+    fn take_back(&self, _fd: &CommandFd, _handle: CqHandle, _cq: &mut Self::Cq) -> Result<()> {
+        Err(Self::lacks(Verb::Reclaim, HANDING_OVER))
     }
 
     /// The attributes that a query of a queue pair may ask for.
@@ -332,6 +348,7 @@ pub(crate) struct ContextOptions {
 
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const DC: &str = "dynamic connections (DC)";
+pub(crate) const HANDING_OVER: &str = "queue pairs for agents, which post without this library";
 pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_WALL_CLOCK: &str = "a clock whose time of day the kernel tells";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";
@@ -457,6 +474,8 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) out_of_order: bool,
     /// WRITEs with immediate data consume no receives.
     pub(crate) unsolicited_writes: bool,
+    /// It has its doorbell to itself, so that it can be handed over.
+    pub(crate) for_agent: bool,
     /// The class that the network handles its messages in, if it is chosen here and not with the path.
     pub(crate) service_level: Option<u8>,
     /// Requests are followed to their ends: one keeps its slot until its completion has been taken, so that
@@ -509,6 +528,29 @@ pub(crate) struct Replacement<B> {
     /// The one before, which has been reset, stays until this one is destroyed, for it cannot be destroyed at
     /// any time.
     pub(crate) stays: bool,
+}
+
+/// A queue pair that leaves this side, with the completion queue that it alone reports to. Nothing is in
+/// flight, and no completion waits.
+pub(crate) struct LeavingQp<'a, S, R, B, C> {
+    pub(crate) qpn: u32,
+    pub(crate) transport: QpType,
+    pub(crate) backing: &'a B,
+    pub(crate) send: &'a S,
+    /// None if the queue pair receives from an SRQ.
+    pub(crate) recv: Option<&'a R>,
+    pub(crate) cq: &'a mut C,
+}
+
+/// What an agent is told of a queue pair that was handed over.
+#[derive(Debug)]
+pub(crate) struct HandedOver {
+    /// Without regions.
+    pub(crate) value: Handover,
+    /// The dma-bufs that it names, by their indices.
+    pub(crate) dmabufs: Vec<Dmabuf>,
+    /// Where the register is mapped in this process.
+    pub(crate) register: NonNull<u8>,
 }
 
 /// What must stay of a queue pair, with the questions that it answers.

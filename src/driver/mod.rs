@@ -112,7 +112,7 @@ use zerocopy::FromBytes;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{ContextOptions, CqParts, Position, QpName};
+pub(crate) use self::contract::{ContextOptions, CqParts, HandedOver, Position, QpName};
 pub(crate) use self::data::{Completion, Polled, Posting, Receiving};
 use self::options::Options;
 use crate::alloc::{Buffers, Dmabufs, ResourceType};
@@ -247,6 +247,9 @@ pub(crate) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpBacking>;
 
 /// A queue pair that is to be taken to the state RESET.
 pub(crate) type ResetQp<'a> = contract::ResetQp<'a, SendQueue, RecvQueue, QpBacking>;
+
+/// A queue pair that leaves this side.
+pub(crate) type LeavingQp<'a> = contract::LeavingQp<'a, SendQueue, RecvQueue, QpBacking, Cq>;
 
 /// A queue pair that takes the place of one that was reset.
 pub(crate) type Replacement = contract::Replacement<QpBacking>;
@@ -460,6 +463,20 @@ impl Device {
         })
     }
 
+    pub(crate) fn hand_over(&self, leaving: LeavingQp<'_>) -> Result<HandedOver> {
+        dispatch!(self, D(device) => {
+            let leaving = own_leaving::<D>(leaving).ok_or_else(|| foreign(Verb::IntoDevice))?;
+            device.hand_over(leaving)
+        })
+    }
+
+    pub(crate) fn take_back(&self, fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
+        dispatch!(self, D(device) => match D::get_mut(cq) {
+            Some(cq) => device.take_back(fd, handle, cq),
+            None => Err(foreign(Verb::Reclaim)),
+        })
+    }
+
     /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last. Other
     /// types than the basic one report to a completion queue themselves.
     pub(crate) fn create_srq(
@@ -621,6 +638,7 @@ fn own_parts<'a, D: Listed>(
         inline_scatter: parts.inline_scatter,
         out_of_order: parts.out_of_order,
         unsolicited_writes: parts.unsolicited_writes,
+        for_agent: parts.for_agent,
         service_level: parts.service_level,
         follows_requests: parts.follows_requests,
     })
@@ -641,5 +659,30 @@ fn own_reset<D: Listed>(
         recv,
         buffers: reset.buffers,
         in_place: reset.in_place,
+    })
+}
+
+/// A queue pair of a driver's that leaves this side.
+type Leaving<'a, D> = contract::LeavingQp<
+    'a,
+    <D as contract::Driver>::SendQueue,
+    <D as contract::Driver>::RecvQueue,
+    <D as contract::Driver>::QpBacking,
+    <D as contract::Driver>::Cq,
+>;
+
+/// The queue pair as the driver's own, if all of it is.
+fn own_leaving<D: Listed>(leaving: LeavingQp<'_>) -> Option<Leaving<'_, D>> {
+    let recv = match leaving.recv {
+        Some(recv) => Some(D::get(recv)?),
+        None => None,
+    };
+    Some(contract::LeavingQp {
+        qpn: leaving.qpn,
+        transport: leaving.transport,
+        backing: D::get(leaving.backing)?,
+        send: D::get(leaving.send)?,
+        recv,
+        cq: D::get_mut(leaving.cq)?,
     })
 }

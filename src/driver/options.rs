@@ -5,7 +5,7 @@
 
 use bitflags::bitflags;
 
-use super::contract::{CqParts, QpParts};
+use super::contract::{CqParts, HANDING_OVER, QpParts};
 use crate::command::{CreateCq, QpSpec, RegMr};
 
 bitflags! {
@@ -37,6 +37,8 @@ bitflags! {
         const UNSOLICITED_WRITES = 1 << 10;
         /// Service levels of queue pairs.
         const SERVICE_LEVEL = 1 << 11;
+        /// Queue pairs that can be handed over.
+        const FOR_AGENT = 1 << 12;
     }
 }
 
@@ -56,6 +58,7 @@ impl Options {
             Self::DMABUFS => "rings in DMA-BUFs",
             Self::UNSOLICITED_WRITES => "WRITEs with immediate data that consume no receives",
             Self::SERVICE_LEVEL => "service levels of queue pairs, instead of paths",
+            Self::FOR_AGENT => HANDING_OVER,
             _ => return None,
         })
     }
@@ -83,6 +86,7 @@ impl Options {
             (Self::OUT_OF_ORDER, parts.out_of_order),
             (Self::UNSOLICITED_WRITES, parts.unsolicited_writes),
             (Self::SERVICE_LEVEL, parts.service_level.is_some()),
+            (Self::FOR_AGENT, parts.for_agent),
             (Self::BUFFERS, parts.buffers.is_some()),
         ])
     }
@@ -100,10 +104,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 12);
+        assert_eq!(names.len(), 13);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 12);
+        assert_eq!(names.len(), 13);
         assert_eq!(Options::empty().what(), None);
     }
 }

@@ -313,6 +313,11 @@ impl Cq {
         &self.shared
     }
 
+    /// The driver's part.
+    pub(crate) fn ring(&mut self) -> &mut driver::Cq {
+        &mut self.ring
+    }
+
     /// Takes the completions that have arrived, at most as many as the queue holds, without a system call.
     ///
     /// Each entry returns to the device as soon as the loop takes it, and before the request's slot in its

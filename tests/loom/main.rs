@@ -13,7 +13,7 @@
 //!
 //! A device is played by an atomic: what the poster stores with release at its doorbell, the poller loads
 //! with acquire from the completion. That is what the barriers of the driver make of a real one
-//! (`src/driver/kit/barrier.rs`).
+//! (`src/driver/queue/src/barrier.rs`).
 
 #[path = "../../src/driver/mlx5/again.rs"]
 #[allow(dead_code, reason = "no completion of the models has fields")]
@@ -51,13 +51,6 @@ mod error;
 )]
 mod flight;
 mod flights;
-#[path = "../../src/driver/mlx5/format.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the models do not need all of it, nor its unit tests"
-)]
-mod format;
 #[path = "../../src/aio/free.rs"]
 #[allow(
     dead_code,
@@ -120,6 +113,8 @@ mod sync;
 mod turn;
 mod turns;
 mod work;
+
+use uverbs_queue::mlx5::format;
 
 use libtest_mimic::{Arguments, Trial};
 

@@ -4,6 +4,8 @@
 //! Other processes are this program again, in a [role](roles); parents and children speak by lines over
 //! pipes, so nothing waits for time to pass.
 
+mod agent;
+mod hand;
 mod import;
 mod model;
 mod process;
@@ -19,5 +21,10 @@ fn main() -> ExitCode {
     if let Some((role, arguments)) = role::own() {
         roles::play(&role, &arguments);
     }
-    support::run_all([import::tests(), sharing::tests(), model::tests()])
+    support::run_all([
+        import::tests(),
+        sharing::tests(),
+        model::tests(),
+        agent::tests(),
+    ])
 }

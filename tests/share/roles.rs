@@ -17,7 +17,7 @@ use uverbs::share::{Address, Join, Joined, ShareKey};
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{Caps, Context, Rc, RemoteSlice, import::ImportedPd, mr::RemoteKey};
 
-use crate::worker;
+use crate::{hand, worker};
 
 /// Plays a role to its end.
 pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
@@ -37,6 +37,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
             become_user(number(user).unwrap_or(u32::MAX)).and_then(|()| lingerer(address))
         }
         ("worker", [address, fd]) => worker::play(address, fd),
+        ("agent", [command, dmabuf, data]) => hand::play(command, dmabuf, data),
         _ => Err(format!("no such role: {role} {arguments:?}").into()),
     };
     match outcome {
@@ -48,7 +49,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
     }
 }
 
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut output = std::io::stdout().lock();
     // Should the parent be gone, there is nobody to tell.
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());

@@ -16,7 +16,7 @@ use rustix::param::page_size;
 use uverbs_uapi::enums::BufferType;
 use uverbs_uapi::types::BufferDesc;
 
-use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
+use crate::alloc::{Buffers, Dmabuf, Grant, Purpose, ResourceType};
 use crate::error::{Error, Result, Subject, Verb};
 
 /// From this size on a ring asks for huge pages; the device then translates fewer addresses.
@@ -73,6 +73,14 @@ impl Memory {
     pub(crate) fn dmabuf(&self) -> Option<BufferDesc> {
         match self {
             Self::Granted(grant) => described(grant),
+            Self::Pages(_) => None,
+        }
+    }
+
+    /// The dma-buf that the memory lies in, if it does, and its offset there.
+    pub(crate) fn place(&self) -> Option<(&Dmabuf, u64)> {
+        match self {
+            Self::Granted(grant) => grant.place(),
             Self::Pages(_) => None,
         }
     }
@@ -145,7 +153,7 @@ impl Drop for Pages {
 /// Bytes from one packed record to the next: a cache line, so that queues of two threads do not share one.
 const STRIDE: usize = 64;
 /// Bytes of a record, and what its address must be a multiple of.
-const RECORD: usize = 8;
+pub(crate) const RECORD: usize = 8;
 
 /// The pages of a context's doorbell records.
 #[derive(Debug)]
@@ -306,6 +314,14 @@ impl Record {
     pub(crate) fn dmabuf(&self) -> Option<BufferDesc> {
         match &self.place {
             Place::Granted(grant) => described(grant),
+            Place::Packed(_) => None,
+        }
+    }
+
+    /// As [`Memory::place`].
+    pub(crate) fn place(&self) -> Option<(&Dmabuf, u64)> {
+        match &self.place {
+            Place::Granted(grant) => grant.place(),
             Place::Packed(_) => None,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! - [`memory`]: rings and doorbell records of this side's.
 //! - [`map`]: rings and registers that the kernel gives out.
-//! - [`barrier`]: memory order towards a device.
+//! - [`barrier`]: memory order towards a device, of the package that agents use as well.
 //! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock, where a ring's
 //!   places name them: in order, out of order, of shared queues; or where numbers do, in any order.
 //! - [`directory`], [`reporters`]: which queue a completion belongs to, where it names it by a number.
@@ -11,7 +11,6 @@
 //! - [`gate`]: for what a poller rarely does in the poster's place.
 //! - [`sync`]: atomics and locks, which are loom's in the models.
 
-pub(crate) mod barrier;
 pub(crate) mod copy;
 pub(crate) mod directory;
 pub(crate) mod gate;
@@ -21,3 +20,9 @@ pub(crate) mod memory;
 pub(crate) mod reporters;
 pub(crate) mod sync;
 pub(crate) mod turn;
+
+#[allow(
+    unused_imports,
+    reason = "not every driver's device reads memory of this side's"
+)]
+pub(crate) use uverbs_queue::barrier;

@@ -17,8 +17,9 @@ use super::completion::{Completion, status};
 use super::directory::{Directory, Known, Reporters};
 use super::entries::{Entries, View};
 use super::format::{ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, cqe};
+use super::handover::Part;
 use super::inline::Landed;
-use super::memory::Record;
+use super::memory::{RECORD, Record};
 use super::reporter::{Noted, Reporter};
 use super::uar::UarPage;
 use crate::command::CommandFd;
@@ -298,10 +299,45 @@ impl Cq {
         self.view.entry_bytes()
     }
 
+    /// The dma-bufs that the ring and the record lie in, if both do.
+    pub(super) fn parts(&self) -> Option<(Part, Part)> {
+        let directory = &self.core.directory;
+        let bytes = Entries::bytes(self.count(), self.entry_bytes());
+        let entries = Part::of(directory.lock().entries.memory().place(), bytes)?;
+        Some((entries, Part::of(directory.record().place(), RECORD)?))
+    }
+
     /// Whether its ring lies in a dma-buf.
     pub(super) fn is_in_dmabuf(&self) -> bool {
         let inner = self.core.directory.lock();
         inner.entries.memory().dmabuf().is_some()
+    }
+
+    /// The device's number of the queue.
+    pub(super) fn cqn(&self) -> u32 {
+        self.core.cqn
+    }
+
+    /// The first entry that has not been given back.
+    pub(super) fn passed(&self) -> u32 {
+        self.directory.passed()
+    }
+
+    /// Leaves the ring to an agent. Nobody polls until it has come back.
+    pub(super) fn leave(&mut self) {
+        self.core.directory.lock().entries.leave();
+    }
+
+    /// Has the ring back from an agent, when the device has written so many entries in all, of which it is
+    /// told the lower bits. It writes none meanwhile. What was written while the ring was away is passed
+    /// over.
+    pub(super) fn come_back(&mut self, produced: u32) {
+        let directory = &self.core.directory;
+        let passed = directory.passed();
+        // On from where this side was: what it has noted of the ring's places lies before.
+        let next = passed.wrapping_add(produced.wrapping_sub(passed) & INDEX_MASK);
+        directory.lock().entries.come_back(next);
+        directory.pass(next);
     }
 
     /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.

@@ -3,9 +3,10 @@
 //! The kernel checks which commands a user may give, and that a queue pair's number is that of the handle
 //! (`drivers/infiniband/hw/mlx5/devx.c`). Their formats are those of `include/linux/mlx5/mlx5_ifc.h`.
 
+use uverbs_uapi::handle::CqHandle;
 use uverbs_uapi::mlx5::{attr, method, object};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
-use zerocopy::{FromZeros, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use crate::command::{Command, Decode, Request};
 use crate::driver::contract::QpName;
@@ -14,6 +15,7 @@ use crate::error::{Subject, Verb};
 /// Numbers of commands (`MLX5_CMD_OP_*`).
 mod op {
     pub(super) const QUERY_HCA_CAP: u16 = 0x100;
+    pub(super) const QUERY_CQ: u16 = 0x402;
     pub(super) const RTS2RTS_QP: u16 = 0x505;
     pub(super) const QUERY_QP: u16 = 0x50b;
     pub(super) const QUERY_LAG: u16 = 0x842;
@@ -39,12 +41,12 @@ impl Header {
     }
 }
 
-/// A command without parameters, or on a queue pair.
+/// A command without parameters, or on a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable)]
 #[repr(C)]
 struct Short {
     header: Header,
-    qpn: U32,
+    number: U32,
     reserved: U32,
 }
 
@@ -124,7 +126,7 @@ impl Command for QueryCapabilities {
 fn general(request: &mut Request, opcode: u16, op_mod: u16, output: usize) {
     let command = Short {
         header: Header::new(opcode, op_mod),
-        qpn: U32::ZERO,
+        number: U32::ZERO,
         reserved: U32::ZERO,
     };
     request
@@ -191,7 +193,7 @@ impl Command for QueryQp {
         use attr::devx_obj_query as id;
         let command = Short {
             header: Header::new(op::QUERY_QP, 0),
-            qpn: U32::new(self.0.qpn),
+            number: U32::new(self.0.qpn),
             reserved: U32::ZERO,
         };
         request
@@ -206,6 +208,73 @@ impl Command for QueryQp {
                 data_in_order: bit(context, 0x5a),
                 lag_port: context.first().map_or(0, |byte| byte & 0xf),
             })
+        })
+    }
+}
+
+/// Asks for a completion queue's context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryCq {
+    pub(super) handle: CqHandle,
+    pub(super) cqn: u32,
+}
+
+/// What of a completion queue's context is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CqContext {
+    /// The device writes no more completions: it had no room for one, or could not write it.
+    pub(super) has_failed: bool,
+    /// How many it has written: the lower 24 bits.
+    pub(super) produced: u32,
+}
+
+/// The answer, as far as it is looked at (`query_cq_out`): the queue's context begins behind the header.
+#[derive(Clone, Copy, Debug, FromBytes)]
+#[repr(C)]
+struct CqAnswer {
+    header: [u8; 0x10],
+    /// Status (4 bits), and flags.
+    status: U32,
+    reserved: [u8; 0x28],
+    /// Entries that were written (24 bits).
+    producer_counter: U32,
+}
+
+/// Bytes of the whole answer, but for a list of pages: a header, the context, and what is reserved.
+const CQ_ANSWER: usize = 0x10 + 0x40 + 0xc0;
+
+impl CqAnswer {
+    fn context(self) -> CqContext {
+        CqContext {
+            has_failed: self.status.get() >> 28 != 0,
+            produced: self.producer_counter.get() & 0xff_ffff,
+        }
+    }
+}
+
+impl Command for QueryCq {
+    type Reply = CqContext;
+    const VERB: Verb = Verb::DevxCqQuery;
+
+    fn subject(&self) -> Subject {
+        Subject::numbered("CQ", self.handle.0.into())
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        use attr::devx_obj_query as id;
+        let command = Short {
+            header: Header::new(op::QUERY_CQ, 0),
+            number: U32::new(self.cqn),
+            reserved: U32::ZERO,
+        };
+        request
+            .method(object::DEVX_OBJ, method::devx_obj::QUERY)
+            .handle(id::HANDLE, self.handle.0)
+            .input(id::CMD_IN, &command)
+            .output(id::CMD_OUT, CQ_ANSWER);
+        Some(|_, answer| {
+            let answer: CqAnswer = answer.answer(id::CMD_OUT)?;
+            Ok(answer.context())
         })
     }
 }
@@ -317,6 +386,20 @@ mod tests {
         expected[0x18] = 2;
         expected[0x12] = 0x80;
         assert_eq!(bytes(Change::LagPort(2)), expected);
+    }
+
+    #[test]
+    fn a_completion_queue_tells_how_far_it_is() {
+        let mut bytes = [0; CQ_ANSWER];
+        bytes[0x3c..0x40].copy_from_slice(&[0xff, 1, 2, 3]);
+        let read = |bytes: &[u8]| CqAnswer::read_from_prefix(bytes).unwrap().0.context();
+        let expected = CqContext {
+            has_failed: false,
+            produced: 0x1_0203,
+        };
+        assert_eq!(read(&bytes), expected);
+        bytes[0x10] = 0x90;
+        assert!(read(&bytes).has_failed);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::barrier;
-use super::format::{BLOCK, Cqe, INDEX_MASK, NUMBER, OP_OWN, RECORD_CONSUMER, cqe};
+use super::format::{self, BLOCK, Cqe, INDEX_MASK, NUMBER, OP_OWN, RECORD_CONSUMER, cqe};
 use super::memory::Memory;
 use crate::driver::kit::directory::Ring;
 
@@ -16,6 +16,8 @@ use crate::driver::kit::directory::Ring;
 pub(super) struct Entries {
     view: View,
     memory: Memory,
+    /// An agent has them, which may write what it likes: they are not looked at.
+    are_away: bool,
 }
 
 /// Where the entries lie; valid as long as the [`Entries`] itself.
@@ -47,7 +49,11 @@ impl Entries {
         // SAFETY: an entry has `size` bytes, so the last 64 of the first lie in the memory.
         let first = unsafe { memory.base().add(size - BLOCK) };
         let view = View { first, count, size };
-        Self { view, memory }
+        Self {
+            view,
+            memory,
+            are_away: false,
+        }
     }
 
     /// Marks every entry as the device's, for a consumer that starts at `first`: its owner bit is that of the
@@ -62,8 +68,28 @@ impl Entries {
         }
     }
 
+    /// Leaves the entries to an agent.
+    pub(super) fn leave(&mut self) {
+        self.are_away = true;
+    }
+
+    /// Has them back from the agent. Whatever lies there counts as none, for a consumer that starts at
+    /// `first`. The device writes nothing meanwhile.
+    pub(super) fn come_back(&mut self, first: u32) {
+        self.invalidate(first);
+        self.are_away = false;
+    }
+
     pub(super) fn view(&self) -> View {
         self.view
+    }
+
+    /// The entry at this index, if the device has written it and this side may look.
+    fn arrived(&self, index: u32) -> Option<NonNull<Cqe>> {
+        match self.are_away {
+            true => None,
+            false => self.view.arrived(index),
+        }
     }
 
     /// Their memory, for the kernel.
@@ -78,7 +104,7 @@ impl Ring for Entries {
     const CONSUMER: (usize, u32) = (RECORD_CONSUMER, INDEX_MASK);
 
     fn number(&self, index: u32) -> Option<u32> {
-        let entry = self.view.arrived(index)?.as_ptr();
+        let entry = self.arrived(index)?.as_ptr();
         // SAFETY: the entry lies in the memory that this value keeps. It has arrived; if the poller has given
         // it back since and the device has come round, what is read is some number, and every bit pattern is
         // one. Nothing else is read: the poller may be clearing what was data (`super::inline`).
@@ -87,7 +113,7 @@ impl Ring for Entries {
     }
 
     fn received(&self, index: u32) -> Option<u16> {
-        let entry = self.view.arrived(index)?;
+        let entry = self.arrived(index)?;
         // SAFETY: as in `number`.
         let counter = unsafe { (&raw const (*entry.as_ptr()).wqe_counter).read_volatile() };
         let op_own = View::op_own(&entry).load(Ordering::Relaxed);
@@ -138,7 +164,7 @@ impl View {
     /// The owner bit of entries that the device has written, in the lap that an index is of.
     #[inline(always)]
     pub(super) fn lap(self, index: u32) -> u8 {
-        u8::from(index & self.count != 0)
+        format::lap(index, self.count)
     }
 
     /// Copies an entry that has arrived to a place of another ring with entries as large, where it counts as

@@ -2,7 +2,8 @@
 //! device.
 //!
 //! What is particular to it: rings and doorbell records are this side's to allocate, and the kernel pins
-//! them; the formats of requests and completions are the hardware's, big-endian ([`format`]); a completion
+//! them; the formats of requests and completions are the hardware's, big-endian ([`format`], of the package
+//! `uverbs-queue`); a completion
 //! names a request by its place in the ring, so ids are kept here ([`ledger`], [`directory`]); doorbells and
 //! arming are stores to mapped registers ([`uar`]), in an order that matters ([`barrier`]). Source:
 //! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
@@ -24,7 +25,7 @@ mod directory;
 mod dm;
 mod ece;
 mod entries;
-mod format;
+mod handover;
 mod inline;
 mod qp;
 mod recv;
@@ -44,6 +45,7 @@ use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+use uverbs_queue::mlx5::format;
 use uverbs_uapi::attr;
 use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
@@ -212,6 +214,7 @@ impl contract::Driver for Device {
             inline_scatter: parts.inline_scatter,
             out_of_order: parts.out_of_order,
             unsolicited_writes: parts.unsolicited_writes,
+            for_agent: parts.for_agent,
             service_level: parts.service_level,
             follows_requests: parts.follows_requests,
         };
@@ -226,6 +229,17 @@ impl contract::Driver for Device {
         fd.execute(reset.command)?;
         reset.backing.reset(reset.send, reset.recv);
         Ok(None)
+    }
+
+    fn hand_over(
+        &self,
+        leaving: contract::LeavingQp<'_, SendQueue, RecvQueue, Arc<QpCore>, Cq>,
+    ) -> Result<contract::HandedOver> {
+        handover::hand_over(leaving)
+    }
+
+    fn take_back(&self, fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
+        handover::take_back(fd, handle, cq)
     }
 
     fn without_ece(&self, verb: Verb) -> Error {
@@ -520,9 +534,7 @@ impl Device {
         if let Some(common) = self.common.get() {
             return Ok(common);
         }
-        let page = UarPage::new(fd, UarAllocType::NC)
-            .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))?;
-        let lease = Arc::new(Lease::common(&Arc::new(page)));
+        let lease = Arc::new(Lease::common(&Arc::new(uncached(fd)?)));
         // Two threads may come here at once: the first page stays.
         Ok(self.common.get_or_init(|| lease))
     }
@@ -538,6 +550,12 @@ impl Device {
         })
     }
 
+    /// A page of registers for a queue pair that may be handed over. It is uncached where the kernel has such
+    /// pages: an agent's processor or device need not know how to flush.
+    fn page(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
+        Ok(Arc::new(Lease::of_page(uncached(fd)?)))
+    }
+
     /// The register of a thread domain: one of its own if the device has BlueFlame, else the common one.
     pub(crate) fn alloc_td(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
         Ok(match self.registers.for_thread_domain(fd)? {
@@ -545,6 +563,12 @@ impl Device {
             None => Arc::clone(self.common(fd)?),
         })
     }
+}
+
+/// A register page whose stores need not be combined, if the kernel has such.
+fn uncached(fd: &CommandFd) -> Result<UarPage> {
+    UarPage::new(fd, UarAllocType::NC)
+        .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))
 }
 
 /// What direct verbs of C programs tell of the device.

@@ -19,9 +19,10 @@ use super::format::{
     AtomicOperands, BLOCK, Control, Data, Datagram, INLINE_HEAD, MOST_UNITS, NUMBER,
     RECORD_RECEIVE, RemoteAddress, UNIT, XrcQueue,
 };
+use super::handover::{Part, QpParts};
 use super::inline::Landing;
 use super::ledger::SendLedger;
-use super::memory::{Memory, Record, Records};
+use super::memory::{Memory, RECORD as RECORD_BYTES, Record, Records};
 use super::recv::{Drawn, RecvLayout, RecvQueue, recv_bytes};
 use super::reporter::{Receiver, Reporter};
 use super::send::{SendLayout, SendQueue};
@@ -55,11 +56,11 @@ impl Rings {
 pub(crate) struct QpCore {
     rings: Arc<Rings>,
     registration: Registration,
-    _lease: Arc<Lease>,
+    pub(super) lease: Arc<Lease>,
     srq: Option<Drawn>,
     /// How the rings are cut.
-    send: SendLayout,
-    recv: RecvLayout,
+    pub(super) send: SendLayout,
+    pub(super) recv: RecvLayout,
     /// Those of the queues since the last reset.
     ledgers: Mutex<(Arc<SendLedger>, Receiver)>,
     /// Where data go that come in completions, if it has asked for them.
@@ -85,7 +86,10 @@ pub(crate) fn create_qp(
         let missing = "inline scatter for datagrams, XRC and DC (`create_user_qp` of mlx5_ib)";
         return Err(Error::unsupported(Verb::CreateQp, spec.subject(), missing));
     }
-    let register = device.lease(fd, parts.thread_domain)?;
+    let register = match parts.for_agent {
+        true => device.page(fd)?,
+        false => device.lease(fd, parts.thread_domain)?,
+    };
     let draft = Draft::new(spec, &device.limits, &device.records, register, parts)?;
     let (told, kind) = as_told(spec);
     let data = draft.driver_data();
@@ -297,7 +301,7 @@ impl Draft {
         let core = Arc::new(QpCore {
             rings,
             registration: self.registration,
-            _lease: self.lease,
+            lease: self.lease,
             srq: self.srq,
             send: self.send,
             recv: self.recv,
@@ -343,6 +347,31 @@ impl QpCore {
         if let (Some(recv), Some(notes)) = (recv, receiver.notes()) {
             recv.reset(Arc::clone(notes));
         }
+    }
+
+    /// The dma-bufs that the rings and the record lie in, if both do.
+    pub(super) fn parts(&self) -> Option<QpParts> {
+        let Rings { memory, record } = &*self.rings;
+        let (recv, send) = (self.recv.bytes(), self.send.blocks as usize * BLOCK);
+        let of = |length| Part::of(memory.place(), length);
+        // The send ring begins behind the receive ring.
+        let mut behind = of(send)?;
+        behind.offset += recv as u64;
+        Some(QpParts {
+            recv: of(recv)?,
+            send: behind,
+            record: Part::of(record.place(), RECORD_BYTES)?,
+        })
+    }
+
+    /// Whether its receives finish in any order.
+    pub(super) fn is_out_of_order(&self) -> bool {
+        self.asks.contains(ModifyQpMask::OOO_DP)
+    }
+
+    /// Whether data may come in its completions.
+    pub(super) fn lands(&self) -> bool {
+        self.landing.is_some()
     }
 
     fn ledgers(&self) -> MutexGuard<'_, (Arc<SendLedger>, Receiver)> {

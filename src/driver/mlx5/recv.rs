@@ -136,6 +136,11 @@ impl RecvQueue {
         }
     }
 
+    /// Requests that the device knows of, counted from the start.
+    pub(super) fn rung(&self) -> u32 {
+        self.rung
+    }
+
     /// Starts again, with an empty ring and another ledger.
     pub(super) fn reset(&mut self, ledger: Arc<RecvLedger>) {
         (self.rung, self.room_until) = (0, 0);

@@ -17,8 +17,8 @@ use uverbs_uapi::flags::SendFlags;
 use super::ah::Ah;
 use super::barrier;
 use super::format::{
-    AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, LONGEST_SLICE,
-    Pair, RECORD_SEND, RemoteAddress, UNIT, XrcQueue, control, opcode,
+    AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, RECORD_SEND,
+    RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
 use super::ledger::SendLedger;
 use super::qp::Rings;
@@ -210,14 +210,15 @@ impl SendQueue {
         // SAFETY: by this function's contract.
         unsafe {
             let head = write_segments(wqe, self.qpn, operation, to, payload);
-            let index = u32::from(position.at as u16) << 8;
             put(
                 wqe,
-                Control {
-                    opmod_idx_opcode: Be32::new(index | u32::from(head.opcode)),
-                    qpn_ds: Be32::new(self.qpn | head.units),
-                    fm_ce_se_imm: Pair::new(bits, head.imm),
-                },
+                Control::new(
+                    position.at as u16,
+                    head.opcode,
+                    self.qpn | head.units,
+                    bits,
+                    head.imm,
+                ),
             );
             head.units.div_ceil((BLOCK / UNIT) as u32)
         }
@@ -530,12 +531,8 @@ pub(super) unsafe fn put<T>(at: NonNull<u8>, segment: T) -> NonNull<u8> {
 /// There is room for the segment.
 #[inline(always)]
 unsafe fn put_remote(at: NonNull<u8>, remote: Remote) -> NonNull<u8> {
-    let segment = RemoteAddress {
-        raddr: Be64::new(remote.address),
-        rkey_reserved: Pair::new(remote.rkey.0, 0),
-    };
     // SAFETY: by this function's contract.
-    unsafe { put(at, segment) }
+    unsafe { put(at, RemoteAddress::new(remote.address, remote.rkey.0)) }
 }
 
 /// Writes slices, or the bytes themselves, and returns how many units they take.
@@ -597,10 +594,5 @@ pub(super) fn rarely() {}
 /// A slice as the device has it.
 #[inline(always)]
 pub(super) fn data(slice: &impl Element) -> Data {
-    // The longest slice is written as 0: its bit would mark inline data.
-    Data {
-        byte_count: Be32::new(slice.length() & (LONGEST_SLICE - 1)),
-        lkey: Be32::new(slice.lkey()),
-        addr: Be64::new(slice.address()),
-    }
+    Data::new(slice.length(), slice.lkey(), slice.address())
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rustix::mm::ProtFlags;
+use uverbs_queue::handover::{File, Kind, Piece};
 use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
@@ -43,6 +44,8 @@ const SHARED: usize = 12;
 pub(super) struct UarPage {
     map: Map,
     length: usize,
+    /// Where it begins in the command file, in bytes.
+    offset: u64,
     page_id: u32,
     /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
     /// place of one that is not flushed yet.
@@ -63,6 +66,7 @@ impl UarPage {
         Ok(Self {
             map: Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE)?,
             length,
+            offset: uar.offset,
             page_id: uar.page_id,
             combines: kind != UarAllocType::NC,
             turn: Turn::new(),
@@ -81,6 +85,7 @@ impl UarPage {
         Self {
             map: Map::of_memory(uars * UAR),
             length: uars * UAR,
+            offset: 0,
             page_id: 5,
             combines: true,
             turn: Turn::new(),
@@ -173,6 +178,25 @@ impl Register {
     /// The UAR that it lies in.
     pub(super) fn page_id(&self) -> u32 {
         self.page_id
+    }
+
+    /// The register as a piece of the command file, and where it is mapped here. It must have no halves.
+    pub(super) fn piece(&self) -> (Piece, NonNull<u8>) {
+        debug_assert!(self.half == 0);
+        let base = self.page.map.base();
+        let next = self.next.load(Ordering::Relaxed);
+        let start = next.addr() - base.addr().get();
+        let piece = Piece {
+            offset: self.page.offset + start as u64,
+            length: size_of::<u64>() as u64,
+            file: File::COMMAND,
+            kind: match self.page.combines {
+                true => Kind::COMBINING,
+                false => Kind::UNCACHED,
+            },
+        };
+        // SAFETY: the register lies in the page.
+        (piece, unsafe { base.add(start) })
     }
 
     /// Where the next half begins; the record is written before what is stored there.
@@ -279,6 +303,9 @@ enum Users {
     Domain,
     /// Several queue pairs, by turns.
     Several,
+    /// One queue pair, and nobody has another register of the page: whoever is given the page reaches no
+    /// other queue pair by it.
+    OneOfPage,
 }
 
 /// The use of a register; dropping it returns the register.
@@ -300,6 +327,15 @@ impl Lease {
         }
     }
 
+    /// The use of a page that nobody else has, of which one register is used, without copies.
+    pub(super) fn of_page(page: UarPage) -> Self {
+        Self {
+            register: Arc::new(Register::new(&Arc::new(page), (0, 0), 0, false)),
+            registers: None,
+            users: Users::OneOfPage,
+        }
+    }
+
     /// The use of a register that nobody else has, and to which requests are copied at once or not.
     #[cfg(test)]
     pub(super) fn alone(page: &Arc<UarPage>, size: usize, at_once: bool) -> Self {
@@ -313,6 +349,11 @@ impl Lease {
     /// The register.
     pub(super) fn register(&self) -> &Arc<Register> {
         &self.register
+    }
+
+    /// Whether nobody else has a register of the page.
+    pub(super) fn has_page(&self) -> bool {
+        self.users == Users::OneOfPage
     }
 
     /// Whether others may use the register while somebody posts.

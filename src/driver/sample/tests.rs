@@ -230,6 +230,7 @@ fn types_and_options_of_queue_pairs_that_it_does_not_name_are_refused() {
         inline_scatter: false,
         out_of_order: false,
         unsolicited_writes: false,
+        for_agent: false,
         service_level: None,
         follows_requests: true,
     };

@@ -67,7 +67,7 @@ impl Pd {
 
 /// A memory region in device memory. Dropping it deregisters it.
 pub struct DmMr {
-    held: Held<Arc<DmShared>>,
+    pub(super) held: Held<Arc<DmShared>>,
 }
 
 impl DmMr {

@@ -95,7 +95,7 @@ impl Pd {
 
 /// A memory region in a dma-buf. Dropping it deregisters it.
 pub struct DmabufMr {
-    held: Held<OwnedFd>,
+    pub(super) held: Held<OwnedFd>,
 }
 
 impl DmabufMr {

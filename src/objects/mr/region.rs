@@ -6,6 +6,7 @@ use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use uverbs_queue::handover;
 use uverbs_uapi::flags::Access;
 use uverbs_uapi::handle::MrHandle;
 
@@ -82,6 +83,17 @@ impl Region {
     pub(super) fn mark_sliced(&self) {
         // Relaxed: see `stands`.
         self.sliced.store(true, Ordering::Relaxed);
+    }
+
+    /// All of it for an agent, whose requests may name it from then on.
+    pub(super) fn named(&self) -> handover::Region {
+        self.mark_sliced();
+        handover::Region {
+            address: self.iova,
+            length: self.length as u64,
+            lkey: self.lkey.0,
+            rkey: self.rkey.0,
+        }
     }
 
     /// A part of it for a work request.

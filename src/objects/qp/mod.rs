@@ -7,6 +7,7 @@ pub(crate) mod attr;
 pub(crate) mod connect;
 mod control;
 mod destination;
+mod device;
 mod ece;
 mod entropy;
 mod extended;
@@ -33,6 +34,7 @@ pub use crate::work::{Ece, LagPort, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, LocalEnd};
 pub use control::Control;
+pub use device::{DeviceQueue, NotHandedOver, NotReclaimed, Reclaimed};
 pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};
 pub use payload::{Inline, IntoPayload};
@@ -124,6 +126,7 @@ pub struct QpBuilder<'a> {
     inline_scatter: bool,
     out_of_order: bool,
     unsolicited_writes: bool,
+    for_agent: bool,
     service_level: Option<u8>,
 }
 
@@ -159,6 +162,7 @@ impl Pd {
             inline_scatter: false,
             out_of_order: false,
             unsolicited_writes: false,
+            for_agent: false,
             service_level: None,
         }
     }
@@ -266,6 +270,17 @@ impl<'a> QpBuilder<'a> {
     /// requests that were posted here included. Otherwise the device writes to entries that are being read.
     pub unsafe fn unsolicited_writes(mut self) -> Self {
         self.unsolicited_writes = true;
+        self
+    }
+
+    /// Gives the queue pair a page of the device's registers that no other queue pair rings on, so that it
+    /// can be handed over to an agent ([`Qp::into_device`]). The page belongs to the context until that is
+    /// closed, so this is for queue pairs that live long.
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not hand
+    /// queue pairs over: mlx5 does.
+    pub fn for_agent(mut self) -> Self {
+        self.for_agent = true;
         self
     }
 
@@ -387,6 +402,7 @@ impl<'a> QpBuilder<'a> {
             inline_scatter: self.inline_scatter,
             out_of_order: self.out_of_order,
             unsolicited_writes: self.unsolicited_writes,
+            for_agent: self.for_agent,
             service_level: self.service_level,
             follows_requests: true,
         };
@@ -416,7 +432,7 @@ impl<'a> QpBuilder<'a> {
             told: Mutex::new(None),
             pd,
             flight,
-            _cqs: [Arc::clone(self.send_cq), Arc::clone(self.recv_cq)],
+            cqs: [Arc::clone(self.send_cq), Arc::clone(self.recv_cq)],
             _srq: self.srq.map(|srq| Arc::clone(srq.shared())),
         });
         Ok(Qp {
@@ -478,7 +494,7 @@ pub(crate) struct QpShared {
     pd: PdUse,
     /// What regions ask that go.
     flight: Arc<Flight>,
-    _cqs: [Arc<CqShared>; 2],
+    cqs: [Arc<CqShared>; 2],
     _srq: Option<Arc<SrqShared>>,
 }
 
@@ -1078,7 +1094,7 @@ mod tests {
             told: Mutex::new(None),
             pd,
             flight,
-            _cqs: [CqShared::sample(context), CqShared::sample(context)],
+            cqs: [CqShared::sample(context), CqShared::sample(context)],
             _srq: None,
         }
     }

@@ -41,6 +41,10 @@ impl<T: Transport> RecvHalf<T> {
         self.queue.as_mut()
     }
 
+    pub(super) fn queue(&self) -> Option<&RecvQueue> {
+        self.queue.as_ref()
+    }
+
     pub(super) fn into_queue(self) -> Option<RecvQueue> {
         self.queue
     }

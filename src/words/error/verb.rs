@@ -114,6 +114,10 @@ verbs! {
     ModifyQp = "modify_qp",
     /// Queries a queue pair.
     QueryQp = "query_qp",
+    /// Hands a queue pair over to an agent that posts without this library.
+    IntoDevice = "into_device",
+    /// Takes a queue pair back from an agent.
+    Reclaim = "reclaim",
     /// Destroys a queue pair.
     DestroyQp = "destroy_qp",
     /// Posts send work requests.
@@ -176,6 +180,8 @@ verbs! {
     DevxQpQuery = "devx_qp_query",
     /// Has mlx5's device change a queue pair.
     DevxQpModify = "devx_qp_modify",
+    /// Asks mlx5's device for the context of a completion queue.
+    DevxCqQuery = "devx_cq_query",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",
     /// Makes a device on a network device.

@@ -27,7 +27,8 @@ const LICENCES: [&str; 13] = [
 ];
 
 /// The packages that users build, and what is in two versions there.
-const PUBLISHED: [(&str, &[&str]); 3] = [
+const PUBLISHED: [(&str, &[&str]); 4] = [
+    ("uverbs-queue", &[]),
     ("uverbs-uapi", &[]),
     // zerocopy's macros, and those of what compio needs.
     ("uverbs", &["syn"]),
@@ -120,7 +121,7 @@ fn the_clients_lock_names_what_the_library_needs() {
     let path = workspace().join("tests/clients/ruapc-rdma/Cargo.lock");
     let lock = std::fs::read_to_string(path).unwrap();
     let metadata = metadata();
-    for name in ["uverbs", "uverbs-uapi"] {
+    for name in ["uverbs", "uverbs-queue", "uverbs-uapi"] {
         let line = format!("\nname = \"{name}\"\n");
         let mut locked = lock.split("[[package]]");
         let locked = locked.find(|package| package.contains(&line)).unwrap();

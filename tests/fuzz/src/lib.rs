@@ -4,6 +4,7 @@
 //! The same functions are driven by libFuzzer (`src/main.rs`) and by the test that tries each file of the
 //! corpus.
 
+mod agent;
 mod sysfs;
 mod text;
 
@@ -16,7 +17,8 @@ mod exchange;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
+    ("agent", agent::poll),
     ("answers", uverbs::fuzz::answers),
     ("cm", uverbs::fuzz::cm),
     ("events", uverbs::fuzz::events),

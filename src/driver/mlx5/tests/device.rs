@@ -234,6 +234,7 @@ impl Pair {
             inline_scatter,
             out_of_order,
             unsolicited_writes: false,
+            for_agent: false,
             service_level: None,
             follows_requests: true,
         };

@@ -8,7 +8,7 @@ use uverbs_uapi::handle::PdHandle;
 
 use super::super::cq::Cq;
 use super::super::entries::Entries;
-use super::super::format::cqe;
+use super::super::format::{INDEX_MASK, cqe};
 use super::super::memory::Memory;
 use super::super::recv::SharedRecvQueue;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
@@ -34,6 +34,35 @@ fn ids(cq: &mut Cq) -> Vec<u64> {
     std::iter::from_fn(|| take(cq))
         .map(|taken| taken.wr_id())
         .collect()
+}
+
+/// Would catch entries of an agent's time that are believed, by the poller or by who looks for what was
+/// reported before a reset, and a place or a lap from which the queue cannot go on.
+#[test]
+fn what_an_agent_leaves_is_not_believed() {
+    for (size, written) in [(64, 0), (64, 37), (128, 16), (64, 0xff_fff0)] {
+        let (mut cq, mut producer) = cq(15, size);
+        let mut pair = pair(&cq);
+        send(&mut pair, 1);
+        finish(&mut producer, &pair, 0);
+        assert_eq!(ids(&mut cq), [1]);
+        cq.leave();
+        producer.next += written;
+        // Places of all laps are filled, whatever the agent has taken.
+        for index in 0..32 {
+            finish(&mut producer, &pair, index);
+        }
+        pair.core.reset(&mut pair.send, pair.recv.as_mut());
+        cq.come_back(producer.next & INDEX_MASK);
+        assert_eq!(producer.waiting(), 0);
+        cq.told().unwrap();
+        for id in 0..40 {
+            assert!(ids(&mut cq).is_empty());
+            send(&mut pair, id);
+            finish(&mut producer, &pair, id as u16);
+            assert_eq!(ids(&mut cq), [id]);
+        }
+    }
 }
 
 /// Would catch a completion of before a reset that is given as one of after, or that spoils the count of

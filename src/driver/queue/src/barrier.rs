@@ -6,12 +6,12 @@
 //! only the compiler must be held back. arm64 needs a barrier for the outer shareable domain, where devices
 //! are.
 
-use std::sync::atomic::{Ordering, compiler_fence};
+use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Orders writes to a ring before the next write, to a doorbell record: a device that reads the record then
 /// finds the ring's contents.
 #[inline(always)]
-pub(crate) fn ring_before_record() {
+pub fn ring_before_record() {
     store_store();
     compiler_fence(Ordering::Release);
 }
@@ -19,14 +19,14 @@ pub(crate) fn ring_before_record() {
 /// Orders writes to a doorbell record before the next store, to a register: a device that sees the register
 /// then finds the record. It also orders earlier write-combining stores.
 #[inline(always)]
-pub(crate) fn record_before_register() {
+pub fn record_before_register() {
     store_register();
     compiler_fence(Ordering::SeqCst);
 }
 
 /// Orders the read of an entry's owner bit before the reads of the rest: the device wrote the owner bit last.
 #[inline(always)]
-pub(crate) fn owner_before_entry() {
+pub fn owner_before_entry() {
     load_load();
     compiler_fence(Ordering::Acquire);
 }
@@ -35,7 +35,7 @@ pub(crate) fn owner_before_entry() {
 /// evicts them. It also keeps them before all later stores, such as those of the next request to the same
 /// register.
 #[inline(always)]
-pub(crate) fn flush_write_combining() {
+pub fn flush_write_combining() {
     flush();
     compiler_fence(Ordering::SeqCst);
 }
@@ -43,7 +43,7 @@ pub(crate) fn flush_write_combining() {
 /// Orders all that came before, such as looking at a completion, before loads from device memory: the CPU may
 /// make those early, since the mapping combines writes.
 #[inline(always)]
-pub(crate) fn memory_before_device_loads() {
+pub fn memory_before_device_loads() {
     device_load();
     compiler_fence(Ordering::SeqCst);
 }
@@ -78,7 +78,7 @@ mod arch {
 
 #[cfg(target_arch = "aarch64")]
 mod arch {
-    use std::arch::asm;
+    use core::arch::asm;
 
     #[inline(always)]
     pub(super) fn store_store() {
@@ -113,7 +113,7 @@ mod arch {
 
 #[cfg(target_arch = "riscv64")]
 mod arch {
-    use std::arch::asm;
+    use core::arch::asm;
 
     #[inline(always)]
     pub(super) fn store_store() {
@@ -154,7 +154,7 @@ mod arch {
     target_arch = "riscv64"
 )))]
 mod arch {
-    use std::sync::atomic::{Ordering, fence};
+    use core::sync::atomic::{Ordering, fence};
 
     #[inline(always)]
     pub(super) fn store_store() {

@@ -1,0 +1,937 @@
+//! Posting and polling by an *agent*: a process, or a device, that has a queue's memory and register and
+//! nothing else of this library.
+//!
+//! A [`Poster`] and a [`Poller`] are two counters each. They keep no ids and wait for nobody: what the agent
+//! remembers of a request it finds by the number that [`Poster::write`] gave it.
+//!
+//! Nothing is believed of what lies in the memory: each entry is copied first, indices are masked, and any
+//! bytes are a valid [`Cqe`]. Memory that others write to makes for wrong completions and nothing else.
+
+use zerocopy::{Immutable, IntoBytes};
+
+use super::super::barrier;
+use super::super::handover::{Handover, Region};
+use super::DRIVER;
+use super::format::{
+    AtomicOperands, BLOCK, Be64, Control, Cqe, Data, INDEX_MASK, LONGEST_SLICE, NUMBER, OP_OWN,
+    RECORD_CONSUMER, RECORD_SEND, RemoteAddress, UNIT, control, cqe, lap, opcode,
+};
+
+/// A piece of memory as an agent reaches it, and the order of its accesses there. Offsets are in bytes from
+/// the start of the piece.
+///
+/// Others may write to the memory meanwhile, so each access is one of the machine's, as a volatile one is.
+pub trait Space {
+    /// Bytes of the piece.
+    fn length(&self) -> usize;
+
+    /// The byte at an offset below the length.
+    fn load_u8(&self, at: usize) -> u8;
+
+    /// The 8 bytes at an offset that is a multiple of 8, all of them within the length.
+    fn load_u64(&self, at: usize) -> [u8; 8];
+
+    /// Stores 4 bytes at an offset that is a multiple of 4, all of them within the length, at once.
+    fn store_u32(&self, at: usize, bytes: [u8; 4]);
+
+    /// Stores 8 bytes at an offset that is a multiple of 8, all of them within the length, at once.
+    fn store_u64(&self, at: usize, bytes: [u8; 8]);
+
+    /// Orders writes to a ring before the next write, to a record, as the device sees them.
+    #[inline(always)]
+    fn ring_before_record(&self) {
+        barrier::ring_before_record();
+    }
+
+    /// Orders writes to a record before the next store, to a register.
+    #[inline(always)]
+    fn record_before_register(&self) {
+        barrier::record_before_register();
+    }
+
+    /// Sends what was stored to a register.
+    #[inline(always)]
+    fn flush_register(&self) {
+        barrier::flush_write_combining();
+    }
+
+    /// Orders the load of an entry's owner bit before the loads of the rest.
+    #[inline(always)]
+    fn owner_before_entry(&self) {
+        barrier::owner_before_entry();
+    }
+}
+
+impl<S: Space + ?Sized> Space for &S {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        (**self).length()
+    }
+
+    #[inline(always)]
+    fn load_u8(&self, at: usize) -> u8 {
+        (**self).load_u8(at)
+    }
+
+    #[inline(always)]
+    fn load_u64(&self, at: usize) -> [u8; 8] {
+        (**self).load_u64(at)
+    }
+
+    #[inline(always)]
+    fn store_u32(&self, at: usize, bytes: [u8; 4]) {
+        (**self).store_u32(at, bytes);
+    }
+
+    #[inline(always)]
+    fn store_u64(&self, at: usize, bytes: [u8; 8]) {
+        (**self).store_u64(at, bytes);
+    }
+
+    #[inline(always)]
+    fn ring_before_record(&self) {
+        (**self).ring_before_record();
+    }
+
+    #[inline(always)]
+    fn record_before_register(&self) {
+        (**self).record_before_register();
+    }
+
+    #[inline(always)]
+    fn flush_register(&self) {
+        (**self).flush_register();
+    }
+
+    #[inline(always)]
+    fn owner_before_entry(&self) {
+        (**self).owner_before_entry();
+    }
+}
+
+/// Memory of this CPU's, by volatile accesses.
+#[derive(Debug)]
+pub struct Mapped {
+    base: *mut u8,
+    length: usize,
+}
+
+// SAFETY: accesses are volatile, and whoever made it promised the memory to whoever has it.
+unsafe impl Send for Mapped {}
+
+impl Mapped {
+    /// The memory of `length` bytes from `base` on.
+    ///
+    /// # Safety
+    ///
+    /// It is mapped, readable and writable, as long as this value lives, and its address is a multiple of 8.
+    /// No reference of this program is to any of it.
+    pub unsafe fn new(base: *mut u8, length: usize) -> Self {
+        Self { base, length }
+    }
+
+    /// The address of an offset.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes` from there on do not lie in the memory.
+    #[inline(always)]
+    fn at<T>(&self, at: usize) -> *mut T {
+        let room = self.length.checked_sub(size_of::<T>());
+        assert!(room.is_some_and(|room| at <= room) && at.is_multiple_of(size_of::<T>()));
+        // SAFETY: the bytes lie in the memory, as was just asserted.
+        unsafe { self.base.add(at).cast() }
+    }
+}
+
+impl Space for Mapped {
+    #[inline(always)]
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    #[inline(always)]
+    fn load_u8(&self, at: usize) -> u8 {
+        // SAFETY: `at` has seen that it lies in the memory.
+        unsafe { self.at::<u8>(at).read_volatile() }
+    }
+
+    #[inline(always)]
+    fn load_u64(&self, at: usize) -> [u8; 8] {
+        // SAFETY: as above, and it is aligned.
+        unsafe { self.at::<u64>(at).read_volatile() }.to_ne_bytes()
+    }
+
+    #[inline(always)]
+    fn store_u32(&self, at: usize, bytes: [u8; 4]) {
+        // SAFETY: as above.
+        unsafe { self.at::<u32>(at).write_volatile(u32::from_ne_bytes(bytes)) };
+    }
+
+    #[inline(always)]
+    fn store_u64(&self, at: usize, bytes: [u8; 8]) {
+        // SAFETY: as above.
+        unsafe { self.at::<u64>(at).write_volatile(u64::from_ne_bytes(bytes)) };
+    }
+}
+
+/// A piece of local memory in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// The first byte's address, as the region's key has it.
+    pub address: u64,
+    /// Bytes, at most 2^31.
+    pub length: u32,
+    /// The region's key.
+    pub lkey: u32,
+}
+
+impl Local {
+    /// A part of a region; `None` if it does not lie there.
+    pub fn of(region: &Region, offset: u64, length: u32) -> Option<Self> {
+        let end = offset.checked_add(length.into())?;
+        (end <= region.length).then_some(Self {
+            address: region.address.wrapping_add(offset),
+            length,
+            lkey: region.lkey,
+        })
+    }
+}
+
+/// The peer's memory in a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// The first byte's address, as the peer's key has it.
+    pub address: u64,
+    /// The peer's key.
+    pub rkey: u32,
+}
+
+/// What a request does. Each fits into a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Sends the local memory.
+    Send,
+    /// As [`Action::Send`], with immediate data.
+    SendImm(u32),
+    /// Writes the local memory to the peer's.
+    Write(Remote),
+    /// As [`Action::Write`], with immediate data, which takes a receive of the peer's.
+    WriteImm(Remote, u32),
+    /// Reads the peer's memory into the local one.
+    Read(Remote),
+    /// Adds to the peer's 8 bytes, and puts what was there into the local ones.
+    FetchAdd(Remote, u64),
+    /// Replaces the peer's 8 bytes by `swap` if they are `compare`, and puts what was there into the local
+    /// ones.
+    CompareSwap {
+        /// The peer's 8 bytes.
+        remote: Remote,
+        /// What they are compared with.
+        compare: u64,
+        /// What they become.
+        swap: u64,
+    },
+}
+
+/// Options of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A completion is written for it. Without, only if it fails.
+    pub signaled: bool,
+    /// The peer is told by an event, if its completion queue asks for those.
+    pub solicited: bool,
+    /// Starts only when earlier READs and atomics have come back.
+    pub fenced: bool,
+}
+
+/// Why a request was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The ring has no block that the device has given back, as far as [`Poster::done`] was told.
+    Full,
+    /// The local memory has no bytes, or more than 2^31, or an atomic operation's are not 8.
+    Length(u32),
+}
+
+/// Where a send queue is, and how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendQueue {
+    /// Blocks of 64 bytes in the ring, a power of two, at most 2^15.
+    pub blocks: u32,
+    /// The queue pair's number.
+    pub qpn: u32,
+    /// Blocks that were written so far.
+    pub written: u64,
+}
+
+impl SendQueue {
+    /// That of a hand-over; `None` if its device is another one, or its ring has other blocks.
+    pub fn of(handover: &Handover) -> Option<Self> {
+        let send = &handover.send;
+        let is_ours = handover.driver == DRIVER && send.entry_bytes as usize == BLOCK;
+        is_ours.then_some(Self {
+            blocks: send.entries,
+            qpn: handover.qpn,
+            written: send.count,
+        })
+    }
+}
+
+/// Posts requests to a send ring that nobody else posts to. Each takes a block of 64 bytes.
+///
+/// The ring, the doorbell record (8 bytes) and the register (8 bytes) are pieces of memory, each of its own
+/// kind.
+#[derive(Debug)]
+pub struct Poster<Ring, Record, Register> {
+    ring: Ring,
+    record: Record,
+    register: Register,
+    mask: u64,
+    qpn: u32,
+    /// Blocks that were written, that were rung, and that the device has given back.
+    written: u64,
+    rung: u64,
+    done: u64,
+    /// The start of the block that was written last.
+    last: [u8; 8],
+}
+
+impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register> {
+    /// A poster that goes on where the queue is; all that was written before is done. `None` if the pieces
+    /// are too short for the queue, or the queue is none of a device's.
+    pub fn new(ring: Ring, record: Record, register: Register, queue: SendQueue) -> Option<Self> {
+        let SendQueue {
+            blocks,
+            qpn,
+            written,
+        } = queue;
+        // The device counts in 16 bits, and a full ring has to look different from an empty one.
+        let is_queue = blocks.is_power_of_two() && blocks <= 1 << 15 && qpn <= NUMBER;
+        let fits = ring.length() >= blocks as usize * BLOCK
+            && record.length() >= 8
+            && register.length() >= 8;
+        (is_queue && fits).then(|| Self {
+            ring,
+            record,
+            register,
+            mask: u64::from(blocks - 1),
+            qpn: qpn << 8,
+            written,
+            rung: written,
+            done: written,
+            last: [0; 8],
+        })
+    }
+
+    /// Blocks that were written so far, those before this poster among them.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Requests that may be in flight: written, and not known to be done.
+    pub fn in_flight(&self) -> u64 {
+        self.written - self.done
+    }
+
+    /// Writes a request to the ring, and gives the number by which a completion names it
+    /// ([`Entry::counter`]). The device sees it when [`Self::ring`] is called.
+    ///
+    /// # Errors
+    ///
+    /// There is no room, or the memory's length is none of the operation's.
+    #[inline]
+    pub fn write(
+        &mut self,
+        action: Action,
+        local: Local,
+        options: Options,
+    ) -> Result<u16, Refused> {
+        let is_atomic = matches!(action, Action::FetchAdd(..) | Action::CompareSwap { .. });
+        if local.length == 0 || local.length > LONGEST_SLICE || is_atomic && local.length != 8 {
+            return Err(Refused::Length(local.length));
+        }
+        if self.written - self.done > self.mask {
+            return Err(Refused::Full);
+        }
+        let index = self.written as u16;
+        let block = block(index, self.qpn, action, local, options);
+        let start = (self.written & self.mask) as usize * BLOCK;
+        for (number, bytes) in block.words.into_iter().take(block.used).enumerate() {
+            self.ring.store_u64(start + number * 8, bytes);
+        }
+        self.last = block.words[0];
+        self.written += 1;
+        Ok(index)
+    }
+
+    /// Tells the device of all that was written.
+    #[inline]
+    pub fn ring(&mut self) {
+        if self.rung == self.written {
+            return;
+        }
+        self.rung = self.written;
+        self.ring.ring_before_record();
+        let counter = u32::from(self.written as u16);
+        self.record
+            .store_u32(RECORD_SEND * 4, counter.to_be_bytes());
+        self.record.record_before_register();
+        self.register.store_u64(0, self.last);
+        self.register.flush_register();
+    }
+
+    /// The request with this number has completed, and with it all before it: their blocks are free. A number
+    /// that is of no request in flight changes nothing, and gives false.
+    #[inline]
+    pub fn done(&mut self, counter: u16) -> bool {
+        let further = u64::from(counter.wrapping_sub(self.done as u16)) + 1;
+        if further > self.rung - self.done {
+            return false;
+        }
+        self.done += further;
+        true
+    }
+}
+
+/// A request in its block.
+struct Block {
+    words: [[u8; 8]; BLOCK / 8],
+    /// Words that the device looks at.
+    used: usize,
+}
+
+/// The bytes of a segment of one unit.
+type Segment = [u8; UNIT];
+
+/// No segment, in the place of one.
+const NOTHING: Segment = [0; UNIT];
+
+/// The bytes of a segment.
+#[inline(always)]
+fn of<T: IntoBytes + Immutable>(segment: T) -> Segment {
+    const { assert!(size_of::<T>() == UNIT) };
+    let mut bytes = NOTHING;
+    bytes.copy_from_slice(segment.as_bytes());
+    bytes
+}
+
+/// A request as the device has it.
+#[inline]
+fn block(index: u16, qpn: u32, action: Action, local: Local, options: Options) -> Block {
+    let data = Data::new(local.length, local.lkey, local.address);
+    let mut flags = 0;
+    for (is_set, bit) in [
+        (options.signaled, control::CQ_UPDATE),
+        (options.solicited, control::SOLICITED),
+        (options.fenced, control::FENCE),
+    ] {
+        flags |= if is_set { bit } else { 0 };
+    }
+    let control = |opcode, units, imm| Control::new(index, opcode, qpn | units, flags.into(), imm);
+    let address = |remote: Remote| RemoteAddress::new(remote.address, remote.rkey);
+    let atomic = |swap_add, compare| AtomicOperands {
+        swap_add: Be64::new(swap_add),
+        compare: Be64::new(compare),
+    };
+    let (control, segments) = match action {
+        Action::Send => (control(opcode::SEND, 2, 0), [of(data), NOTHING, NOTHING]),
+        Action::SendImm(imm) => (
+            control(opcode::SEND_IMM, 2, imm),
+            [of(data), NOTHING, NOTHING],
+        ),
+        Action::Write(remote) => (
+            control(opcode::RDMA_WRITE, 3, 0),
+            [of(address(remote)), of(data), NOTHING],
+        ),
+        Action::WriteImm(remote, imm) => (
+            control(opcode::RDMA_WRITE_IMM, 3, imm),
+            [of(address(remote)), of(data), NOTHING],
+        ),
+        Action::Read(remote) => (
+            control(opcode::RDMA_READ, 3, 0),
+            [of(address(remote)), of(data), NOTHING],
+        ),
+        Action::FetchAdd(remote, add) => (
+            control(opcode::ATOMIC_FA, 4, 0),
+            [of(address(remote)), of(atomic(add, 0)), of(data)],
+        ),
+        Action::CompareSwap {
+            remote,
+            compare,
+            swap,
+        } => (
+            control(opcode::ATOMIC_CS, 4, 0),
+            [of(address(remote)), of(atomic(swap, compare)), of(data)],
+        ),
+    };
+    let units = (control.qpn_ds.get() & 0xff) as usize;
+    let [first, second, third] = segments;
+    let words = zerocopy::transmute!([of(control), first, second, third]);
+    Block {
+        words,
+        used: units * UNIT / 8,
+    }
+}
+
+/// Where a completion queue is, and how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionQueue {
+    /// Entries of the ring, a power of two, at most 2^23.
+    pub entries: u32,
+    /// Bytes of one, 64 or 128.
+    pub entry_bytes: u32,
+    /// Entries that were taken so far.
+    pub taken: u32,
+}
+
+impl CompletionQueue {
+    /// That of a hand-over; `None` if its device is another one.
+    pub fn of(handover: &Handover) -> Option<Self> {
+        let ring = &handover.completions;
+        (handover.driver == DRIVER).then_some(Self {
+            entries: ring.entries,
+            entry_bytes: ring.entry_bytes,
+            taken: ring.count as u32,
+        })
+    }
+}
+
+/// Entries of the largest ring: the device's index tells two laps apart.
+const MOST_ENTRIES: u32 = 1 << 23;
+
+/// Takes completions from a ring that nobody else takes them from.
+#[derive(Debug)]
+pub struct Poller<Ring, Record> {
+    ring: Ring,
+    record: Record,
+    entries: u32,
+    size: usize,
+    taken: u32,
+}
+
+impl<Ring: Space, Record: Space> Poller<Ring, Record> {
+    /// A poller that goes on where the queue is. `None` if the pieces are too short for the queue, or the
+    /// queue is none of a device's.
+    pub fn new(ring: Ring, record: Record, queue: CompletionQueue) -> Option<Self> {
+        let CompletionQueue {
+            entries,
+            entry_bytes,
+            taken,
+        } = queue;
+        let size = entry_bytes as usize;
+        let is_queue = entries.is_power_of_two()
+            && entries <= MOST_ENTRIES
+            && (size == BLOCK || size == 2 * BLOCK);
+        let fits = is_queue && ring.length() >= entries as usize * size && record.length() >= 8;
+        fits.then_some(Self {
+            ring,
+            record,
+            entries,
+            size,
+            taken,
+        })
+    }
+
+    /// Entries that were taken so far, those before this poller among them; it wraps at 2^32.
+    pub fn taken(&self) -> u32 {
+        self.taken
+    }
+
+    /// Takes the next completion, if it has arrived. Its entry is free for the device when [`Self::pass`] is
+    /// called.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Entry> {
+        let place = (self.taken & (self.entries - 1)) as usize * self.size + self.size - BLOCK;
+        let op_own = self.ring.load_u8(place + OP_OWN);
+        if op_own & 1 != lap(self.taken, self.entries) || op_own >> 4 == cqe::INVALID {
+            return None;
+        }
+        self.ring.owner_before_entry();
+        let words: [[u8; 8]; BLOCK / 8] =
+            core::array::from_fn(|number| self.ring.load_u64(place + number * 8));
+        self.taken = self.taken.wrapping_add(1);
+        Some(Entry(zerocopy::transmute!(words)))
+    }
+
+    /// Tells the device how many entries were taken.
+    #[inline]
+    pub fn pass(&self) {
+        let taken = self.taken & INDEX_MASK;
+        self.record
+            .store_u32(RECORD_CONSUMER * 4, taken.to_be_bytes());
+    }
+}
+
+/// A completion: a copy of its entry. Any bytes are one.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry(pub Cqe);
+
+/// What a completion is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A request of a send queue was done.
+    Sent,
+    /// A message was received.
+    Received,
+    /// A message was received, or memory written, with immediate data.
+    ReceivedImm,
+    /// A message was received that has invalidated a key of this side's.
+    ReceivedInv,
+    /// A request failed, of a send queue or a receive.
+    Failed {
+        /// The request was a receive.
+        receive: bool,
+        /// Why, by one of the numbers in [`super::format::syndrome`].
+        syndrome: u8,
+        /// The device's own number.
+        vendor: u8,
+    },
+    /// Something else, by the device's number.
+    Other(u8),
+}
+
+impl Entry {
+    /// What it is of.
+    pub fn kind(&self) -> Kind {
+        let Self(entry) = self;
+        match entry.op_own >> 4 {
+            cqe::REQ => Kind::Sent,
+            cqe::RESP_SEND => Kind::Received,
+            cqe::RESP_WR_IMM | cqe::RESP_SEND_IMM => Kind::ReceivedImm,
+            cqe::RESP_SEND_INV => Kind::ReceivedInv,
+            code @ (cqe::REQ_ERR | cqe::RESP_ERR) => Kind::Failed {
+                receive: code == cqe::RESP_ERR,
+                syndrome: entry.syndrome,
+                vendor: entry.vendor_err_synd,
+            },
+            code => Kind::Other(code),
+        }
+    }
+
+    /// The number of the request: of a send request that which [`Poster::write`] gave.
+    pub fn counter(&self) -> u16 {
+        self.0.wqe_counter.get()
+    }
+
+    /// The queue pair's number.
+    pub fn qpn(&self) -> u32 {
+        self.0.sop_drop_qpn.get() & NUMBER
+    }
+
+    /// Bytes that were received or read.
+    pub fn length(&self) -> u32 {
+        self.0.byte_cnt.get()
+    }
+
+    /// Immediate data, or a key that was invalidated.
+    pub fn immediate(&self) -> u32 {
+        u32::from_be_bytes(self.0.imm_inval_pkey)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::super::format::cqe;
+    use super::*;
+
+    /// Memory that both sides of a test see. It fails if an access is not within it, or not aligned.
+    struct Cells(RefCell<Vec<u8>>);
+
+    impl Cells {
+        fn new(length: usize) -> Self {
+            Self(RefCell::new(vec![0; length]))
+        }
+
+        fn bytes(&self, at: usize, length: usize) -> Vec<u8> {
+            self.0.borrow()[at..at + length].to_vec()
+        }
+
+        fn set(&self, at: usize, bytes: &[u8]) {
+            self.0.borrow_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    impl Space for Cells {
+        fn length(&self) -> usize {
+            self.0.borrow().len()
+        }
+
+        fn load_u8(&self, at: usize) -> u8 {
+            self.0.borrow()[at]
+        }
+
+        fn load_u64(&self, at: usize) -> [u8; 8] {
+            assert_eq!(at % 8, 0);
+            self.bytes(at, 8).try_into().unwrap()
+        }
+
+        fn store_u32(&self, at: usize, bytes: [u8; 4]) {
+            assert_eq!(at % 4, 0);
+            self.set(at, &bytes);
+        }
+
+        fn store_u64(&self, at: usize, bytes: [u8; 8]) {
+            assert_eq!(at % 8, 0);
+            self.set(at, &bytes);
+        }
+    }
+
+    const QPN: u32 = 0x12_3456;
+    const LOCAL: Local = Local {
+        address: 0x0102_0304_0506_0708,
+        length: 0x1000,
+        lkey: 0xaabb_ccdd,
+    };
+    const REMOTE: Remote = Remote {
+        address: 0x1112_1314_1516_1718,
+        rkey: 0x2122_2324,
+    };
+    const SIGNALED: Options = Options {
+        signaled: true,
+        solicited: false,
+        fenced: false,
+    };
+
+    fn queue(blocks: u32, written: u64) -> SendQueue {
+        SendQueue {
+            blocks,
+            qpn: QPN,
+            written,
+        }
+    }
+
+    /// Byte by byte, as the device reads it.
+    #[test]
+    fn a_write_is_as_the_device_wants_it() {
+        let (ring, record, register) = (Cells::new(4 * 64), Cells::new(8), Cells::new(8));
+        let mut poster = Poster::new(&ring, &record, &register, queue(4, 0x1_0002)).unwrap();
+        let number = poster.write(Action::Write(REMOTE), LOCAL, SIGNALED);
+        assert_eq!(number, Ok(2));
+        let expected = [
+            [0x00, 0x00, 0x02, 0x08, 0x12, 0x34, 0x56, 0x03],
+            [0, 0, 0, 0x08, 0, 0, 0, 0],
+            [0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18],
+            [0x21, 0x22, 0x23, 0x24, 0, 0, 0, 0],
+            [0, 0, 0x10, 0, 0xaa, 0xbb, 0xcc, 0xdd],
+            [0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08],
+        ];
+        assert_eq!(ring.bytes(2 * 64, 48), expected.concat());
+        assert_eq!(
+            (record.bytes(0, 8), register.bytes(0, 8)),
+            (vec![0; 8], vec![0; 8])
+        );
+        poster.ring();
+        assert_eq!(record.bytes(0, 8), [0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(register.bytes(0, 8), expected[0]);
+    }
+
+    #[test]
+    fn each_action_has_its_segments() {
+        let remote_8 = Local { length: 8, ..LOCAL };
+        let add = Action::FetchAdd(REMOTE, 7);
+        let swap = Action::CompareSwap {
+            remote: REMOTE,
+            compare: 8,
+            swap: 9,
+        };
+        for (action, code, units, imm) in [
+            (Action::Send, 0x0a, 2, 0),
+            (Action::SendImm(5), 0x0b, 2, 5),
+            (Action::Write(REMOTE), 0x08, 3, 0),
+            (Action::WriteImm(REMOTE, 6), 0x09, 3, 6),
+            (Action::Read(REMOTE), 0x10, 3, 0),
+            (add, 0x12, 4, 0),
+            (swap, 0x11, 4, 0),
+        ] {
+            let fenced = Options {
+                signaled: false,
+                solicited: true,
+                fenced: true,
+            };
+            let block = block(0, QPN << 8, action, remote_8, fenced);
+            let bytes = block.words.concat();
+            assert_eq!((bytes[3], bytes[7]), (code, units), "{action:?}");
+            assert_eq!((bytes[11], bytes[15]), (0x82, imm), "{action:?}");
+            assert_eq!(block.used, usize::from(units) * 2, "{action:?}");
+            // The local memory comes last.
+            let last = usize::from(units) * UNIT;
+            assert_eq!(bytes[last - 8..last], LOCAL.address.to_be_bytes());
+        }
+        let words = block(0, 0, swap, remote_8, SIGNALED).words;
+        assert_eq!(
+            (words[4], words[5]),
+            (9u64.to_be_bytes(), 8u64.to_be_bytes())
+        );
+        let words = block(0, 0, add, remote_8, SIGNALED).words;
+        assert_eq!((words[4], words[5]), (7u64.to_be_bytes(), [0; 8]));
+    }
+
+    #[test]
+    fn a_full_ring_is_refused_until_the_device_has_come_on() {
+        let (ring, record, register) = (Cells::new(4 * 64), Cells::new(8), Cells::new(8));
+        // The device's count of 16 bits wraps on the way.
+        let start = 0xfffe;
+        let mut poster = Poster::new(&ring, &record, &register, queue(4, start)).unwrap();
+        for number in [0xfffe, 0xffff, 0, 1] {
+            assert_eq!(poster.write(Action::Send, LOCAL, SIGNALED), Ok(number));
+        }
+        assert_eq!(
+            poster.write(Action::Send, LOCAL, SIGNALED),
+            Err(Refused::Full)
+        );
+        // Of requests that the device does not know nothing can be done.
+        assert!(!poster.done(0xffff));
+        poster.ring();
+        assert_eq!(record.bytes(4, 4), [0, 0, 0, 2]);
+        for nonsense in [0xfffd, 2, 3, 0x8000] {
+            assert!(!poster.done(nonsense), "{nonsense:#x}");
+        }
+        assert!(poster.done(0));
+        assert_eq!(poster.in_flight(), 1);
+        assert!(!poster.done(0));
+        for number in [2, 3, 4] {
+            assert_eq!(poster.write(Action::Send, LOCAL, SIGNALED), Ok(number));
+        }
+        assert_eq!(
+            poster.write(Action::Send, LOCAL, SIGNALED),
+            Err(Refused::Full)
+        );
+    }
+
+    #[test]
+    fn lengths_that_mean_something_else_are_refused() {
+        let (ring, record, register) = (Cells::new(64), Cells::new(8), Cells::new(8));
+        let mut poster = Poster::new(&ring, &record, &register, queue(1, 0)).unwrap();
+        let mut write = |action, length| {
+            let local = Local { length, ..LOCAL };
+            poster.write(action, local, SIGNALED)
+        };
+        for length in [0, (1 << 31) + 1, u32::MAX] {
+            assert_eq!(write(Action::Send, length), Err(Refused::Length(length)));
+        }
+        let add = Action::FetchAdd(REMOTE, 1);
+        assert_eq!(write(add, 4), Err(Refused::Length(4)));
+        assert_eq!(write(Action::Send, 1 << 31), Ok(0));
+        assert_eq!(ring.bytes(16, 4), [0; 4]);
+    }
+
+    #[test]
+    fn pieces_that_are_too_short_are_refused() {
+        let new = |ring, record, register, queue| {
+            let cells = [ring, record, register].map(Cells::new);
+            let [ring, record, register] = &cells;
+            Poster::new(ring, record, register, queue).is_some()
+        };
+        assert!(new(256, 8, 8, queue(4, 0)));
+        assert!(!new(255, 8, 8, queue(4, 0)));
+        assert!(!new(256, 7, 8, queue(4, 0)));
+        assert!(!new(256, 8, 7, queue(4, 0)));
+        assert!(!new(256, 8, 8, queue(3, 0)));
+        assert!(!new(256, 8, 8, queue(0, 0)));
+        assert!(!new(1 << 23, 8, 8, queue(1 << 16, 0)));
+        let new = |ring, record, entries, entry_bytes| {
+            let queue = CompletionQueue {
+                entries,
+                entry_bytes,
+                taken: 0,
+            };
+            Poller::new(&Cells::new(ring), &Cells::new(record), queue).is_some()
+        };
+        assert!(new(256, 8, 4, 64) && new(256, 8, 2, 128));
+        assert!(!new(255, 8, 4, 64) && !new(256, 4, 4, 64));
+        assert!(!new(256, 8, 4, 32) && !new(256, 8, 0, 64) && !new(256, 8, 3, 64));
+    }
+
+    /// Writes what the device would: the fields, and the owner bit of a lap.
+    fn complete(ring: &Cells, size: usize, place: usize, code: u8, lap: u8, counter: u16) {
+        let mut entry = [0; BLOCK];
+        entry[56..60].copy_from_slice(&QPN.to_be_bytes());
+        entry[60..62].copy_from_slice(&counter.to_be_bytes());
+        entry[OP_OWN] = code << 4 | lap;
+        ring.set(place * size + size - BLOCK, &entry);
+    }
+
+    #[test]
+    fn entries_are_taken_once_in_each_lap() {
+        for size in [64, 128] {
+            let (ring, record) = (Cells::new(4 * size), Cells::new(8));
+            for place in 0..4 {
+                complete(&ring, size, place, cqe::INVALID, 1, 0);
+            }
+            let queue = CompletionQueue {
+                entries: 4,
+                entry_bytes: size as u32,
+                taken: 0,
+            };
+            let mut poller = Poller::new(&ring, &record, queue).unwrap();
+            for number in 0..23u16 {
+                assert!(poller.poll().is_none(), "{number}");
+                let (place, lap) = (usize::from(number % 4), (number / 4 % 2) as u8);
+                complete(&ring, size, place, cqe::REQ, lap, number);
+                let entry = poller.poll().unwrap();
+                assert_eq!((entry.kind(), entry.counter()), (Kind::Sent, number));
+                assert_eq!(entry.qpn(), QPN);
+                poller.pass();
+                assert_eq!(record.bytes(0, 4), u32::from(number + 1).to_be_bytes());
+            }
+        }
+    }
+
+    /// Nothing that lies in the memory makes an access beyond it, or a panic: [`Cells`] would fail.
+    #[test]
+    fn any_bytes_are_entries() {
+        let (ring, record) = (Cells::new(8 * 64), Cells::new(8));
+        let (send, register) = (Cells::new(4 * 64), Cells::new(8));
+        let queue_of = CompletionQueue {
+            entries: 8,
+            entry_bytes: 64,
+            taken: u32::MAX - 100,
+        };
+        let mut poller = Poller::new(&ring, &record, queue_of).unwrap();
+        let mut poster = Poster::new(&send, &record, &register, queue(4, 0)).unwrap();
+        let (mut state, mut taken) = (0x9e37_79b9_7f4a_7c15_u64, 0);
+        for _ in 0..20_000 {
+            for at in (0..ring.length()).step_by(8) {
+                // Xorshift.
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                ring.store_u64(at, state.to_ne_bytes());
+            }
+            let _ = poster.write(Action::Send, LOCAL, SIGNALED);
+            poster.ring();
+            let Some(entry) = poller.poll() else {
+                continue;
+            };
+            taken += 1;
+            let _ = (entry.kind(), entry.length(), entry.immediate());
+            poster.done(entry.counter());
+            assert!(poster.in_flight() <= 4);
+            poller.pass();
+        }
+        assert!(taken > 1000, "{taken}");
+    }
+
+    #[test]
+    fn memory_of_the_cpu_is_checked() {
+        let mut words = [0u64; 2];
+        let base = words.as_mut_ptr().cast::<u8>();
+        // SAFETY: the words live on, and are looked at only when it is gone.
+        let mapped = unsafe { Mapped::new(base, 16) };
+        mapped.store_u64(8, [1, 2, 3, 4, 5, 6, 7, 8]);
+        mapped.store_u32(0, [9; 4]);
+        assert_eq!((mapped.load_u8(15), mapped.load_u64(0)[0]), (8, 9));
+        for at in [4, 9, 16, usize::MAX - 7] {
+            // SAFETY: as above.
+            let load = || unsafe { Mapped::new(base, 16) }.load_u64(at);
+            let beyond = std::panic::catch_unwind(load);
+            assert!(beyond.is_err(), "{at}");
+        }
+        assert_eq!(words[1].to_ne_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+}

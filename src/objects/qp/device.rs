@@ -1,0 +1,383 @@
+//! Queue pairs that an agent posts to: handed over with their completion queue, and taken back.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use uverbs_queue::handover::{Handover, MOST_REGIONS};
+
+use super::{Control, Qp, QpAttr, QpInfo, QpState, Transport};
+use crate::alloc::Dmabuf;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::driver::{HandedOver, LeavingQp};
+use crate::error::{Cause, DestroyError, Error, Result, Verb};
+use crate::flight::Queues;
+use crate::mr::Nameable;
+
+/// A queue pair, with its completion queue, that somebody else posts to and polls: another process, or a
+/// device. This is its owner's half.
+///
+/// The *agent* gets the [`Handover`], which says where everything lies, and the files that it names: the
+/// [dma-bufs](Self::dmabufs), and for the register the command file ([`Context`] lends it), or the mapping
+/// that a child has by fork(2). It posts and polls by `uverbs_queue::mlx5::agent`, which needs neither this
+/// library nor an operating system.
+///
+/// Until [`reclaim`](Self::reclaim) this library neither reads nor writes the rings and records. What remains
+/// here is the kernel's queue pair: its attributes, its events, and its end. Regions of the protection domain
+/// of which slices were taken stay registered until then, even if they are dropped.
+///
+/// Dropping it destroys the queue pair, then the completion queue; only then the regions are dropped. The
+/// register page stays the context's, and no other queue pair gets it: an agent that rings too late reaches
+/// none.
+///
+/// ```no_run
+/// use uverbs::{Access, Caps, Context, Pd, Rc, Result, alloc::Udmabuf, mr::SharedMemory};
+/// use uverbs::handover::Handover;
+///
+/// fn hand_over(context: &Context, pd: &Pd, give: impl Fn(&Handover)) -> Result<()> {
+///     let rings = Udmabuf::new(1 << 20).expect("a kernel with udmabuf");
+///     let domain = pd.parent_domain().allocator(rings).create()?;
+///     let cq = context.cq(256).domain(&domain).create()?;
+///     let qp = domain.qp(&cq).caps(Caps::default()).for_agent().create::<Rc>()?;
+///     // ... connect it ...
+///     let region = domain.register(SharedMemory::new(vec![0u8; 4096]), Access::LOCAL_WRITE)?;
+///     // SAFETY: the agent names this region alone.
+///     let queue = unsafe { qp.into_device(cq, vec![region]) }?;
+///     give(queue.handover());
+///     // ... and when the agent is gone:
+///     // SAFETY: nobody else has the rings mapped any more.
+///     let back = unsafe { queue.reclaim() }?;
+/// #   drop(back);
+///     Ok(())
+/// }
+/// ```
+pub struct DeviceQueue<T: Transport, R> {
+    // In the order of their end: the queue pair, what it reports to, and what its requests name.
+    qp: Qp<T>,
+    cq: Cq,
+    regions: Vec<R>,
+    handover: Handover,
+    dmabufs: Vec<Dmabuf>,
+    register: NonNull<u8>,
+}
+
+// SAFETY: the pointer is only given out.
+unsafe impl<T: Transport, R: Send> Send for DeviceQueue<T, R> {}
+// SAFETY: as above.
+unsafe impl<T: Transport, R: Sync> Sync for DeviceQueue<T, R> {}
+
+/// A queue pair that could not be handed over, with all that belongs to it, as it was.
+pub struct NotHandedOver<T: Transport, R> {
+    /// The queue pair.
+    pub qp: Qp<T>,
+    /// Its completion queue.
+    pub cq: Cq,
+    /// The regions for the agent.
+    pub regions: Vec<R>,
+    /// Why not.
+    pub error: Error,
+}
+
+/// A queue that is back from its agent.
+#[derive(Debug)]
+pub struct Reclaimed<T: Transport, R> {
+    /// The queue pair, in the state RESET.
+    pub qp: Qp<T>,
+    /// Its completion queue, without completions.
+    pub cq: Cq,
+    /// The regions that the agent could name.
+    pub regions: Vec<R>,
+}
+
+/// A queue that could not be taken back.
+pub struct NotReclaimed<T: Transport, R> {
+    /// The queue. It can be destroyed.
+    pub queue: DeviceQueue<T, R>,
+    /// Why not.
+    pub error: Error,
+}
+
+macro_rules! tells_its_error {
+    ($Name:ident) => {
+        impl<T: Transport, R> fmt::Debug for $Name<T, R> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.error, f)
+            }
+        }
+
+        impl<T: Transport, R> fmt::Display for $Name<T, R> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.error, f)
+            }
+        }
+
+        impl<T: Transport, R> std::error::Error for $Name<T, R> {}
+
+        impl<T: Transport, R> From<Box<$Name<T, R>>> for Error {
+            /// Keeps the error and drops the queue.
+            fn from(failed: Box<$Name<T, R>>) -> Self {
+                failed.error
+            }
+        }
+    };
+}
+
+tells_its_error!(NotHandedOver);
+tells_its_error!(NotReclaimed);
+
+impl<T: Transport> Qp<T> {
+    /// Hands the queue pair over, with its completion queue, to an agent that posts and polls without this
+    /// library. The agent may name `regions`, which are kept until the queue is back.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`] on devices whose queues cannot be handed over: those of mlx5 can. Otherwise it
+    /// is refused by name, and all is returned, if
+    ///
+    /// - the queue pair was not made [`for_agent`](super::QpBuilder::for_agent): others may ring on its
+    ///   register page;
+    /// - a ring or a record of either lies in no dma-buf (Linux 7.2 has such);
+    /// - requests are in flight, or completions wait;
+    /// - the queue pair reports to another completion queue than `cq`, or others report to that;
+    /// - the transport is neither RC nor UC, it receives from a shared queue or out of order, or data come in
+    ///   its completions;
+    /// - there are more than [`MOST_REGIONS`] regions, or one of another protection domain.
+    ///
+    /// # Safety
+    ///
+    /// Until the queue is back or destroyed, whoever can write to its rings and ring its register uses the
+    /// device as if it had posted requests in this process, by any key of the protection domain that it
+    /// knows or guesses. So either it is trusted to name `regions` alone, for whose memory the promises of
+    /// [`Pd::raw_slice`](crate::Pd::raw_slice) hold meanwhile; or those promises hold for all memory that is
+    /// registered in the protection domain, which then best has no other regions.
+    pub unsafe fn into_device<R: Nameable>(
+        mut self,
+        mut cq: Cq,
+        regions: Vec<R>,
+    ) -> Result<DeviceQueue<T, R>, Box<NotHandedOver<T, R>>> {
+        match leave(&mut self, &mut cq, &regions) {
+            Ok(handed_over) => {
+                let HandedOver {
+                    value,
+                    dmabufs,
+                    register,
+                } = handed_over;
+                Ok(DeviceQueue {
+                    qp: self,
+                    cq,
+                    regions,
+                    handover: value,
+                    dmabufs,
+                    register,
+                })
+            }
+            Err(error) => Err(Box::new(NotHandedOver {
+                qp: self,
+                cq,
+                regions,
+                error,
+            })),
+        }
+    }
+}
+
+/// Takes a queue pair and its completion queue out of this side's hands, if nothing is going on there.
+fn leave<T: Transport>(
+    qp: &mut Qp<T>,
+    cq: &mut Cq,
+    regions: &[impl Nameable],
+) -> Result<HandedOver> {
+    let shared = Arc::clone(qp.shared());
+    let invalid = |why: &'static str| Error::invalid(Verb::IntoDevice, shared.subject(), why);
+    let busy = |by: String| Error::new(Verb::IntoDevice, shared.subject(), Cause::Busy(by.into()));
+    if regions.len() > MOST_REGIONS {
+        return Err(invalid("an agent is told of at most 8 regions"));
+    }
+    if regions.iter().any(|region| region.pd().0 != shared.tag()) {
+        return Err(invalid("a region belongs to another protection domain"));
+    }
+    if !shared.cqs.iter().all(|own| Arc::ptr_eq(own, cq.shared())) {
+        return Err(invalid("it reports to another completion queue"));
+    }
+    // That of the queue's handle, and those for the queue pair's sends and receives.
+    const OWN: usize = 3;
+    if Arc::strong_count(cq.shared()) > OWN {
+        return Err(busy("others report to its completion queue".into()));
+    }
+    let (sends, receives) = (qp.send.queue().in_flight(), qp.recv.in_flight());
+    if sends > 0 || receives > 0 {
+        return Err(busy(format!(
+            "{sends} sends and {receives} receives are in flight"
+        )));
+    }
+    if !cq.is_empty()? {
+        return Err(busy("completions wait in its completion queue".into()));
+    }
+    let kernel = shared.kernel();
+    let leaving = LeavingQp {
+        qpn: kernel.qpn(),
+        transport: shared.transport,
+        backing: kernel.backing(),
+        send: qp.send.queue(),
+        recv: qp.recv.queue(),
+        cq: cq.ring(),
+    };
+    let mut handed_over = shared.context().driver().hand_over(leaving)?;
+    drop(kernel);
+    // From here on nobody on this side knows what is in flight.
+    shared.flight.renew(Queues::Away);
+    let Handover {
+        regions: places,
+        regions_count,
+        ..
+    } = &mut handed_over.value;
+    for (place, region) in places.iter_mut().zip(regions) {
+        *place = region.named();
+        *regions_count += 1;
+    }
+    Ok(handed_over)
+}
+
+impl<T: Transport, R> DeviceQueue<T, R> {
+    /// What the agent is told: a plain value, which may be copied as bytes.
+    pub fn handover(&self) -> &Handover {
+        &self.handover
+    }
+
+    /// The dma-bufs that the rings and the records lie in, by their indices in the [`Handover`].
+    ///
+    /// Their descriptors are lent by an `unsafe` function ([`Dmabuf::file`]): as long as the queue is away
+    /// this process uses no buffer of it.
+    pub fn dmabufs(&self) -> &[Dmabuf] {
+        &self.dmabufs
+    }
+
+    /// Where the register is mapped in this process, for a child or a device that gets the mapping and not
+    /// the command file: 8 bytes, which take stores of 8 bytes alone. It is mapped as long as this value
+    /// lives.
+    pub fn register(&self) -> *mut u8 {
+        self.register.as_ptr()
+    }
+
+    /// The memory that the agent may name.
+    pub fn regions(&self) -> &[R] {
+        &self.regions
+    }
+
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.qp.context()
+    }
+
+    /// The queue pair's number on the wire.
+    pub fn qpn(&self) -> u32 {
+        self.qp.qpn()
+    }
+
+    /// The number by which events name the queue pair; see [`Qp::id`].
+    pub fn id(&self) -> u64 {
+        self.qp.id()
+    }
+
+    /// A handle that queries, changes and fails the queue pair from elsewhere.
+    pub fn control(&self) -> Control {
+        self.qp.control()
+    }
+
+    /// Asks the kernel for all attributes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::query`].
+    pub fn query(&self) -> Result<QpInfo> {
+        self.qp.query()
+    }
+
+    /// Changes attributes, as [`Qp::modify`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::modify`]. The state RESET is refused: it starts the rings anew, of which the agent would
+    /// not know. [`reclaim`](Self::reclaim) takes the queue there.
+    pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
+        self.qp.control().modify(attr)
+    }
+
+    /// Moves the queue pair to the state ERR: the agent's requests complete as flushed, and so do those that
+    /// it posts from then on.
+    ///
+    /// # Errors
+    ///
+    /// The device has been removed.
+    pub fn fail(&mut self) -> Result<()> {
+        self.modify(&QpAttr {
+            state: Some(QpState::ERR),
+            ..QpAttr::default()
+        })
+    }
+
+    /// Takes the queue back: moves the queue pair to the state RESET, and starts its rings and the
+    /// completion queue anew. Requests of the agent's that are in flight are dropped, and so are its
+    /// completions: no byte of the rings is believed, nor what the agent says. How far the completion queue
+    /// is, is asked of the device.
+    ///
+    /// The queue pair is as after [`Qp::reset`], and can be connected again or handed over again.
+    ///
+    /// # Errors
+    ///
+    /// The completion queue overran, as it does when an agent stores nonsense in its record: it takes no more
+    /// completions. The kernel does not pass on the question to the device (it takes DEVX). Or the device has
+    /// been removed. The error returns the queue, which can then only be destroyed. If the queue pair is in
+    /// the state RESET by then, the device uses the agent's rings no more.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else writes to the rings and records any more, nor to the register: the agent has ended, or has
+    /// given up its mappings and descriptors.
+    pub unsafe fn reclaim(mut self) -> Result<Reclaimed<T, R>, Box<NotReclaimed<T, R>>> {
+        match self.take_back() {
+            Ok(()) => Ok(Reclaimed {
+                qp: self.qp,
+                cq: self.cq,
+                regions: self.regions,
+            }),
+            Err(error) => Err(Box::new(NotReclaimed { queue: self, error })),
+        }
+    }
+
+    fn take_back(&mut self) -> Result<()> {
+        self.qp.reset()?;
+        let context = self.qp.context().clone();
+        let (fd, handle) = (context.fd(), self.cq.handle());
+        context.driver().take_back(fd, handle, self.cq.ring())
+    }
+
+    /// Destroys the queue pair, and with it the completion queue; gives the regions back. An agent that is
+    /// still there can neither send nor receive from then on. Its rings go back to their allocator, so
+    /// whoever gave the descriptors away sees to it that no other buffer lies there as long as the agent may
+    /// write ([`Dmabuf::file`]).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::destroy`]. The error returns the queue.
+    pub fn destroy(self) -> Result<Vec<R>, DestroyError<Self>> {
+        match self.qp.destroy_in_place() {
+            Ok(()) => Ok(self.regions),
+            Err(error) => Err(DestroyError {
+                object: self,
+                error,
+            }),
+        }
+    }
+}
+
+impl<T: Transport, R> fmt::Debug for DeviceQueue<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceQueue")
+            .field("qp", &self.qp)
+            .field("cq", &self.cq)
+            .field("regions", &self.regions.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,419 @@
+//! Queue pairs that are handed over to an agent, which is another process: what it posts and polls, what
+//! becomes of the queue when it is killed, and whom it can hurt.
+//!
+//! The [agent](crate::hand) has three files and a value of plain bytes, and of this library's nothing but
+//! the package of formats.
+
+use std::fs::File;
+use std::ptr::{self, NonNull};
+
+use libtest_mimic::Trial;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use serde_json::{Value, json};
+use support::exchange::OPEN;
+use support::pair::options;
+use support::{
+    Control, Exchange, Result, completion, device, fail, is_full, kernel, open, pattern, same,
+    says, skip, test_without_leaks,
+};
+use uverbs::alloc::Udmabuf;
+use uverbs::handover::Region;
+use uverbs::mr::RawMemory;
+use uverbs::qp::{DeviceQueue, Reclaimed};
+use uverbs::{Caps, Cause, Context, Cq, Error, Mr, ParentDomain, Qp, QpState, Rc};
+use zerocopy::IntoBytes;
+
+use crate::hand::{SLOT, SLOTS};
+use crate::process::{Process, inheritable};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test_without_leaks("agent::posts_and_polls", posts_and_polls),
+        test_without_leaks("agent::is_killed_and_its_queue_taken_back", is_killed),
+        test_without_leaks("agent::fails_with_its_owner", fails_with_its_owner),
+        test_without_leaks("agent::nonsense_hurts_nobody_else", nonsense),
+        test_without_leaks("agent::rings_on_its_page_alone", page),
+        test_without_leaks("agent::what_is_not_idle_is_refused", not_idle),
+        test_without_leaks("agent::refused_by_name_elsewhere", elsewhere),
+    ]
+}
+
+/// Whether queues can be handed over here.
+fn can() -> bool {
+    device().is_mlx5() && kernel() >= (7, 2)
+}
+
+fn only_where_they_can() -> Result {
+    match can() {
+        true => Ok(()),
+        false => skip("queues are handed over on mlx5, since Linux 7.2"),
+    }
+}
+
+const CAPS: Caps = Caps {
+    max_send_wr: 64,
+    max_recv_wr: 4,
+    max_send_sge: 1,
+    max_recv_sge: 1,
+    max_inline_data: 0,
+};
+
+/// More than a send ring of those has blocks.
+const ENTRIES: u32 = 511;
+
+/// Memory that the owner registers and the agent maps: a source slot and a target slot for each request.
+struct Data {
+    file: File,
+    mr: Mr<RawMemory>,
+}
+
+impl Data {
+    fn new(pd: &ParentDomain, bytes: usize) -> Result<Self> {
+        let file = memfd_create("data", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, bytes as u64)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping touches no memory of ours.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)? };
+        let base = NonNull::new(base.cast::<u8>()).ok_or("mapped at 0")?;
+        // SAFETY: it stays mapped until the process ends, and nobody here has references to it.
+        let memory = unsafe { RawMemory::new(base, bytes) };
+        Ok(Self {
+            file: file.into(),
+            mr: pd.register(memory, OPEN).map_err(Error::from)?,
+        })
+    }
+}
+
+/// The owner's side: a queue pair for the agent, and the peer that it is connected to.
+struct Owner {
+    context: Context,
+    _domain: ParentDomain,
+    peer: Qp<Rc>,
+    _peers_cq: Cq,
+    target: Mr<Vec<u8>>,
+}
+
+/// What is handed over, before it is.
+struct Own {
+    qp: Qp<Rc>,
+    cq: Cq,
+    data: File,
+    mr: Mr<RawMemory>,
+}
+
+type Away = DeviceQueue<Rc, Mr<RawMemory>>;
+
+fn owner() -> Result<(Owner, Own)> {
+    let context = open()?;
+    let rings = Udmabuf::new(1 << 20)?;
+    let pd = context.alloc_pd()?;
+    let domain = pd.parent_domain().allocator(rings).create()?;
+    let cq = context.cq(ENTRIES).domain(&domain).create()?;
+    let mut qp = domain.qp(&cq).caps(CAPS).for_agent().create::<Rc>()?;
+    let peers_cq = context.create_cq(16)?;
+    // Nothing of the peer's is in the agent's domain.
+    let others = context.alloc_pd()?;
+    let mut peer = others.create_qp::<Rc>(&peers_cq, CAPS)?;
+    connect(&mut qp, &mut peer)?;
+    let target = others.register(vec![0u8; SLOT * SLOTS], OPEN)?;
+    let data = Data::new(&domain, SLOT * SLOTS)?;
+    let owner = Owner {
+        context,
+        _domain: domain,
+        peer,
+        _peers_cq: peers_cq,
+        target,
+    };
+    let Data { file, mr } = data;
+    let own = Own {
+        qp,
+        cq,
+        data: file,
+        mr,
+    };
+    Ok((owner, own))
+}
+
+fn connect(a: &mut Qp<Rc>, b: &mut Qp<Rc>) -> Result {
+    let (at_a, at_b) = (a.endpoint()?, b.endpoint()?);
+    a.connect_with(&at_b, &options())?;
+    Ok(b.connect_with(&at_a, &options())?)
+}
+
+impl Owner {
+    /// Hands the queue over and starts the agent.
+    fn hand_over(&self, own: Own) -> Result<(Away, Process)> {
+        let Own { qp, cq, data, mr } = own;
+        // SAFETY: the domain has no other region.
+        let queue = unsafe { qp.into_device(cq, vec![mr]) }.map_err(|refused| refused.error)?;
+        let process = self.start(&queue, &data)?;
+        Ok((queue, process))
+    }
+
+    fn start(&self, queue: &Away, data: &File) -> Result<Process> {
+        let [dmabuf] = queue.dmabufs() else {
+            return fail("not one dma-buf");
+        };
+        let (_command, command) = inheritable(&self.context)?;
+        // SAFETY: the queue is away, and nothing else lies in the dma-buf.
+        let (_dmabuf, dmabuf) = inheritable(unsafe { dmabuf.file() })?;
+        let (_data, data) = inheritable(data)?;
+        let mut process = Process::start("agent", &[&command, &dmabuf, &data])?;
+        let remote = self.target.remote();
+        let target = Region {
+            address: remote.address,
+            length: remote.length,
+            lkey: 0,
+            rkey: remote.rkey.0,
+        };
+        process.say(&hex(queue.handover().as_bytes()))?;
+        process.say(&hex(target.as_bytes()))?;
+        process.expect("ready")?;
+        Ok(process)
+    }
+
+    /// Fails unless the slots of these requests have come, byte by byte.
+    fn came(&self, first: u64, count: u64) -> Result {
+        let mut bytes = [0; SLOT];
+        for number in first..first + count {
+            let slot = (number % SLOTS as u64) as usize;
+            self.target.read_at(slot * SLOT, &mut bytes)?;
+            same(&bytes[..], &pattern(number, SLOT)[..], "what was written")?;
+        }
+        Ok(())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Sends bytes of the owner's own over the connection.
+fn use_again(owner: &mut Owner, back: Reclaimed<Rc, Mr<RawMemory>>) -> Result {
+    let Reclaimed {
+        mut qp,
+        mut cq,
+        regions,
+    } = back;
+    same(qp.state(), QpState::RESET, "the state")?;
+    owner.peer.reset()?;
+    connect(&mut qp, &mut owner.peer)?;
+    let [mut mr] = <[_; 1]>::try_from(regions).map_err(|_| "not one region")?;
+    // More than the completion queue has entries, so that it goes round.
+    for number in 0..2 * u64::from(ENTRIES) {
+        let slot = (number % SLOTS as u64) as usize * SLOT;
+        mr.write_at(slot, &pattern(number, SLOT))?;
+        let to = owner.target.remote().slice(slot..slot + SLOT)?;
+        qp.one(number).write(mr.slice(slot..slot + SLOT)?, to)?;
+        let done = completion(&mut cq)?.ok()?;
+        same(done.wr_id, number, "the request")?;
+    }
+    owner.came(2 * u64::from(ENTRIES) - SLOTS as u64, SLOTS as u64)
+}
+
+/// Catches an agent that cannot post or poll, bytes that are lost or wrong, and counts that go wrong where
+/// they wrap: of the rings, of the laps, and in a long run of the device's 16 bits.
+fn posts_and_polls() -> Result {
+    only_where_they_can()?;
+    let requests: u64 = if is_full() { 1_000_000 } else { 5_000 };
+    let (mut owner, own) = owner()?;
+    let (queue, mut agent) = owner.hand_over(own)?;
+    for first in (0..requests).step_by(SLOTS) {
+        agent.say(&format!("write {first} {SLOTS}"))?;
+        agent.expect("done")?;
+        owner.came(first, SLOTS as u64)?;
+    }
+    same(queue.query()?.state, QpState::RTS, "the state")?;
+    agent.finish()?;
+    // SAFETY: the agent has ended.
+    let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
+    use_again(&mut owner, back)
+}
+
+/// Catches an owner that cannot take the queue back when nobody says how far it is.
+fn is_killed() -> Result {
+    only_where_they_can()?;
+    let (mut owner, own) = owner()?;
+    let (queue, mut agent) = owner.hand_over(own)?;
+    agent.say("write 0 0")?;
+    agent.expect("done")?;
+    agent.say(&format!("write 0 {}", u64::MAX / 2))?;
+    // It is in the middle once a slot of its first round has come, which it has not told of.
+    let mut bytes = [0; SLOT];
+    while bytes[..] != pattern(SLOTS as u64 / 2, SLOT)[..] {
+        owner.target.read_at(SLOTS / 2 * SLOT, &mut bytes)?;
+        std::thread::yield_now();
+    }
+    agent.kill()?;
+    // SAFETY: the agent has ended.
+    let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
+    use_again(&mut owner, back)
+}
+
+/// Catches an owner's half that has lost its hold: it fails the queue, and destroys it under the agent.
+fn fails_with_its_owner() -> Result {
+    only_where_they_can()?;
+    let (owner, own) = owner()?;
+    let (mut queue, mut agent) = owner.hand_over(own)?;
+    agent.say("write 0 100")?;
+    agent.expect("done")?;
+    let reset = uverbs::qp::QpAttr {
+        state: Some(QpState::RESET),
+        ..uverbs::qp::QpAttr::default()
+    };
+    says(&queue.modify(&reset).unwrap_err(), &["reset"])?;
+    // A region of the domain's that is dropped waits: the agent may name it.
+    queue.fail()?;
+    agent.say("write 100 1")?;
+    agent.expect("failed: flushed")?;
+    let regions = queue.destroy().map_err(|refused| refused.error)?;
+    let [mr] = <[_; 1]>::try_from(regions).map_err(|_| "not one region")?;
+    mr.deregister().map_err(|refused| refused.error)?;
+    agent.finish()
+}
+
+/// Catches an agent whose nonsense reaches a neighbour: in its rings, in its records, and on its page.
+fn nonsense() -> Result {
+    only_where_they_can()?;
+    let mut neighbour = Exchange::new(&open()?.alloc_pd()?)?;
+    for seed in 1..=if is_full() { 40 } else { 3 } {
+        let (owner, own) = owner()?;
+        // A neighbour in the same context, with a register of its own.
+        let mut near = Exchange::new(&owner.context.alloc_pd()?)?;
+        let (queue, mut agent) = owner.hand_over(own)?;
+        // No driver writes such, so the model complains.
+        let expected = json!({"text": format!("queue pair {:#x}", queue.qpn())});
+        Control::open()?.ask("expect", expected)?;
+        for _ in 0..4 {
+            agent.say(&format!("nonsense {seed}"))?;
+            near.exchange()?;
+            neighbour.exchange()?;
+            agent.expect("done")?;
+        }
+        agent.finish()?;
+        // The library looks at none of it. The device may have found no room for a completion.
+        // SAFETY: the agent has ended.
+        match unsafe { queue.reclaim() } {
+            Ok(_) => {}
+            Err(refused) => {
+                says(&refused.error, &["no room"])?;
+                let regions = refused.queue.destroy().map_err(|refused| refused.error)?;
+                same(regions.len(), 1, "regions that came back")?;
+            }
+        }
+        near.exchange()?;
+        neighbour.exchange()?;
+    }
+    Ok(())
+}
+
+/// Catches a page that other queue pairs ring on, and what an agent may do to them that stores anywhere
+/// there.
+fn page() -> Result {
+    only_where_they_can()?;
+    let (mut owner, own) = owner()?;
+    let mut near = Exchange::new(&owner.context.alloc_pd()?)?;
+    let (queue, mut agent) = owner.hand_over(own)?;
+    let mut control = Control::open()?;
+    control.ask("tap_start", json!({}))?;
+    agent.say("write 0 1")?;
+    agent.expect("done")?;
+    let taken = control.ask("tap_take", json!({}))?;
+    let records = taken.as_array().ok_or("no records")?;
+    let rung = |record: &&Value| record["kind"] == "doorbell" && record["qpn"] == queue.qpn();
+    let rung = records.iter().find(rung).ok_or("no doorbell")?;
+    // The model complains of what no driver does.
+    for part in [
+        format!(" of UAR {}", rung["uar"]),
+        format!("completion queue {:#x} is armed", queue.qpn() << 8),
+        "event queue 0".into(),
+    ] {
+        control.ask("expect", json!({"text": part}))?;
+    }
+    for _ in 0..4 {
+        agent.say("page")?;
+        near.exchange()?;
+        agent.expect("done")?;
+    }
+    // It has not hurt itself either.
+    agent.say(&format!("write 1 {SLOTS}"))?;
+    agent.expect("done")?;
+    owner.came(1, SLOTS as u64)?;
+    agent.finish()?;
+    // SAFETY: the agent has ended.
+    let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
+    use_again(&mut owner, back)
+}
+
+/// The refusal of a queue pair.
+fn refusal(qp: Qp<Rc>, cq: Cq, regions: Vec<Mr<RawMemory>>) -> Result<(Error, Qp<Rc>, Cq)> {
+    // SAFETY: it is to be refused.
+    match unsafe { qp.into_device(cq, regions) } {
+        Ok(_) => fail("it was handed over"),
+        Err(refused) => Ok((refused.error, refused.qp, refused.cq)),
+    }
+}
+
+/// Catches queues that are handed over while this side, or somebody else, has something to do with them.
+fn not_idle() -> Result {
+    if !device().is_mlx5() {
+        return skip("queues are handed over on mlx5");
+    }
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(64)?;
+    let (mut a, mut b) = (
+        pd.create_qp::<Rc>(&cq, CAPS)?,
+        pd.create_qp::<Rc>(&cq, CAPS)?,
+    );
+    connect(&mut a, &mut b)?;
+    let mr = pd.register(vec![0u8; 64], OPEN)?;
+
+    let (error, a, cq) = refusal(a, cq, Vec::new())?;
+    says(&error, &["others report to its completion queue"])?;
+    assert!(matches!(error.cause(), Cause::Busy(_)), "{error:?}");
+    let other = context.create_cq(16)?;
+    let (error, mut a, _other) = refusal(a, other, Vec::new())?;
+    says(&error, &["another completion queue"])?;
+
+    let mut receives = a.recv_batch();
+    receives.post(1, mr.slice(..)?)?;
+    receives.ring();
+    drop(b);
+    let (error, mut a, mut cq) = refusal(a, cq, Vec::new())?;
+    says(&error, &["0 sends and 1 receives are in flight"])?;
+    // It is as it was.
+    a.fail()?;
+    let flushed = completion(&mut cq)?;
+    same(flushed.wr_id, 1, "the request")?;
+    let (error, _a, _cq) = refusal(a, cq, Vec::new())?;
+    says(&error, &["for_agent"])?;
+
+    let cq = context.create_cq(64)?;
+    let qp = pd.qp(&cq).caps(CAPS).for_agent().create::<Rc>()?;
+    let (error, ..) = refusal(qp, cq, Vec::new())?;
+    says(&error, &["no dma-buf"])
+}
+
+/// Catches drivers that overlook what is asked for.
+fn elsewhere() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(64)?;
+    if device().is_mlx5() {
+        return skip("mlx5 hands queues over");
+    }
+    let error = pd
+        .qp(&cq)
+        .caps(CAPS)
+        .for_agent()
+        .create::<Rc>()
+        .unwrap_err();
+    same(error.is_unsupported(), true, "that it is unsupported")?;
+    says(&error, &["queue pairs for agents"])?;
+    let qp = pd.create_qp::<Rc>(&cq, CAPS)?;
+    let (error, ..) = refusal(qp, cq, Vec::new())?;
+    same(error.is_unsupported(), true, "that it is unsupported")?;
+    says(&error, &["queue pairs for agents"])
+}

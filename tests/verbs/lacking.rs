@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use libtest_mimic::Trial;
-use support::{Pair, Result, device, fail, open, same, skip, test, until};
+use support::{Device, Pair, Result, device, fail, open, same, skip, test, until};
 use uverbs::{
     Access, Caps, Cause, Error, Inline, Rc, Ud,
     error::Errno,
@@ -33,6 +33,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     ];
     let mut trials = vec![
         test("lacking::implicit_on_demand", implicit_on_demand),
+        test("lacking::options_of_an_efa", options_of_an_efa),
         test("lacking::raw_packets_on_mlx5", || {
             match device().is_mlx5() {
                 true => raw_packets_on_mlx5(),
@@ -95,6 +96,21 @@ fn dynamic_connections() -> Result {
     srq.destroy()?;
     cq.destroy()?;
     Ok(pd.dealloc()?)
+}
+
+/// Catches options that a driver takes and does nothing about.
+fn options_of_an_efa() -> Result {
+    if device() == Device::Efa {
+        return skip("an EFA has them");
+    }
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(8)?;
+    let level = pd.qp(&cq).service_level(3).create::<Rc>();
+    not_in_driver(level, "a service level of the queue pair")?;
+    // SAFETY: it is refused.
+    let unsolicited = unsafe { pd.qp(&cq).unsolicited_writes() };
+    not_in_driver(unsolicited.create::<Rc>(), "unsolicited WRITEs")
 }
 
 /// Catches a domain that opens on a device without XRC, and a file that is taken along or closed.

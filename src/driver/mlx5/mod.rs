@@ -112,7 +112,9 @@ impl contract::Driver for Device {
         QpType::XRC_SEND,
         QpType::DCI,
     ];
-    const OPTIONS: Options = Options::all();
+    const OPTIONS: Options = Options::all()
+        .difference(Options::UNSOLICITED_WRITES)
+        .difference(Options::SERVICE_LEVEL);
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
         long_request: Errno::NOMEM,

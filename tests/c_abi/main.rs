@@ -10,6 +10,7 @@ mod differences;
 mod exec;
 mod library;
 mod migration;
+mod mooncake;
 mod mpi;
 mod newer;
 mod programs;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         newer::tests(),
         crates::tests(),
         migration::tests(),
+        mooncake::tests(),
         pyverbs::tests(),
         start_up::tests(),
     ])

@@ -43,3 +43,20 @@ pub fn uverbs() -> Result<PathBuf> {
         )),
     }
 }
+
+/// An example of the library, by its name. Examples lie beside the directory of the tests' programs
+/// (`target/debug/examples`).
+///
+/// # Errors
+/// If it has not been built. `cargo vm test` builds it.
+pub fn example(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let directory = own.parent().and_then(|deps| deps.parent());
+    match directory.map(|directory| directory.join("examples").join(name)) {
+        Some(program) if program.is_file() => Ok(program),
+        _ => fail(format!(
+            "no example `{name}` for {}: `cargo build --example {name}` makes it",
+            own.display()
+        )),
+    }
+}

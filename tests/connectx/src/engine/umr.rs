@@ -36,6 +36,9 @@ const MASKED: [(u32, Field); 13] = [
     (29, mkc::FREE),
 ];
 
+/// The bit of a key's low byte.
+const RENAMES: u64 = 1 << 13;
+
 /// Bits that say something about access which the model has no use for: fences and relaxed ordering.
 const WITHOUT_EFFECT: u64 = 1 << 23 | 1 << 25 | 1 << 47;
 
@@ -71,14 +74,17 @@ pub(super) fn apply(
     }
     let found = function.objects.mkeys.get(key >> 8);
     let found = found.map_err(|_| Syndrome::MwBind)?;
-    if !may_change(found, key, change.flags, qpn) || (!is_driver && found.pd() != pd) {
+    if !may_change(found, key, change, qpn) || (!is_driver && found.pd() != pd) {
         return Err(Syndrome::MwBind);
     }
     if let Some((below, address)) = change.window {
         check_window(function, User { qpn, pd }, change, below, address)?;
     }
     let list = match &change.list {
-        Some(list) => Some(entries(function, qpn, key, list)?),
+        Some(list) => {
+            let domain = (!is_driver).then_some(pd);
+            Some(entries(function, (qpn, domain), key, list)?)
+        }
         None => None,
     };
     let found = function.objects.mkeys.get_mut(key >> 8);
@@ -96,34 +102,30 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Reads entries of pages, and says which one of the key's is the first. The driver's own queue pair, which
-/// alone has such lists, is in no protection domain.
+/// Gets entries of pages, and says which one of the key's is the first. The driver's own queue pair is in no
+/// protection domain.
 fn entries(
     function: &Function,
-    qpn: u32,
+    by: (u32, Option<u32>),
     key: u32,
     list: &PageList,
 ) -> Result<(u64, Vec<u64>), Syndrome> {
     const SIZE: usize = size_of::<u64>();
-    let Segment::Memory {
-        length,
-        key: from,
-        address,
-    } = list.entries
-    else {
-        return Err(Syndrome::LocalQpOperation);
+    let bytes = match &list.entries {
+        Segment::Inline(bytes) => bytes.clone(),
+        Segment::Memory {
+            length,
+            key: from,
+            address,
+        } => {
+            let place = Place {
+                key: *from,
+                address: *address,
+                length: (*length).into(),
+            };
+            read_entries(function, by, place)?
+        }
     };
-    let place = Place {
-        key: from,
-        address,
-        length: length.into(),
-    };
-    let domain = function.objects.mkeys.get(from >> 8);
-    let pd = domain.map_err(|_| Syndrome::LocalProtection)?.pd();
-    let by = User { qpn, pd };
-    let mut bytes = Vec::new();
-    translate::read(function, by, place, Access::LocalRead, &mut bytes)
-        .map_err(|_| Syndrome::LocalProtection)?;
     let (words, _) = bytes.as_chunks::<SIZE>();
     let entries: Vec<u64> = words.iter().map(|word| u64::from_be_bytes(*word)).collect();
     let first = list.offset * (UNIT / SIZE) as u64;
@@ -134,9 +136,41 @@ fn entries(
     }
 }
 
-fn may_change(found: &MemoryKey, key: u32, flags: u8, qpn: u32) -> bool {
+fn read_entries(
+    function: &Function,
+    (qpn, domain): (u32, Option<u32>),
+    place: Place,
+) -> Result<Vec<u8>, Syndrome> {
+    let pd = match domain {
+        Some(pd) => pd,
+        None => {
+            let from = function.objects.mkeys.get(place.key >> 8);
+            from.map_err(|_| Syndrome::LocalProtection)?.pd()
+        }
+    };
+    let mut bytes = Vec::new();
+    translate::read(
+        function,
+        User { qpn, pd },
+        place,
+        Access::LocalRead,
+        &mut bytes,
+    )
+    .map_err(|_| Syndrome::LocalProtection)?;
+    Ok(bytes)
+}
+
+/// Whether the request may change the key. It names a window as it is until then, and a region that it gives
+/// pages as it is from then on (`reg_wr(wr)->key` in the driver's `wr.c`).
+fn may_change(found: &MemoryKey, key: u32, change: &KeyChange, qpn: u32) -> bool {
+    let flags = change.flags;
+    let is_renamed = change.list.is_some() && change.mask & RENAMES != 0;
+    let variant = match is_renamed {
+        true => mkc::MKEY_7_0.get32(&change.context),
+        false => found.variant().into(),
+    };
     found.is_changeable()
-        && u32::from(found.variant()) == key & 0xff
+        && variant == key & 0xff
         && (flags & flag::MUST_BE_FREE == 0 || found.is_free())
         && (flags & flag::MUST_NOT_BE_FREE == 0 || !found.is_free())
         && (flags & flag::CHECK_QPN == 0 || found.is_for(qpn))

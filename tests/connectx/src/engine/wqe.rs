@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::engine::syndrome::Syndrome;
+use crate::layout::mkc;
 use crate::object::qp::Transport;
 use crate::port::PortKind;
 
@@ -280,7 +281,7 @@ pub(crate) struct KeyChange {
     pub(crate) list: Option<PageList>,
 }
 
-/// Entries of pages for a memory key, which lie in memory.
+/// Entries of pages for a memory key.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct PageList {
     /// The first entry's place in the key's translation, in units.
@@ -397,7 +398,7 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
         return Ok(request);
     }
     if opcode == Opcode::ChangeKey {
-        request.change = Some(key_change(&mut rest, expected.transport)?);
+        request.change = Some(key_change(&mut rest)?);
         return Ok(request);
     }
     if expected.transport.names_destination() {
@@ -520,18 +521,14 @@ fn remote(bytes: [u8; UNIT]) -> Result<(u64, u32), Malformed> {
     Ok((be64(&bytes, 0), (be64(&bytes, 8) >> 32) as u32))
 }
 
-fn key_change(rest: &mut Cursor<'_>, transport: Transport) -> Result<KeyChange, Malformed> {
+fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
     const INLINE: u8 = 1 << 7;
+    /// The mode of access of a key with entries of pages.
+    const PAGES: u64 = 1;
     let bad = Syndrome::LocalQpOperation;
     let head: [u8; 48] = rest.take()?;
     let flags = head[0];
     let inline = flags & INLINE != 0;
-    if !inline && transport != Transport::RegUmr {
-        return malformed(
-            bad,
-            "a key's translation that is not in the request is modelled for the driver's own queue only",
-        );
-    }
     if head[1..4] != [0; 3] || head[20..] != [0; 28] {
         return malformed(
             bad,
@@ -554,8 +551,17 @@ fn key_change(rest: &mut Cursor<'_>, transport: Transport) -> Result<KeyChange, 
         list: None,
     };
     if inline && octowords != 0 {
-        let entry: [u8; UNIT] = rest.take()?;
-        change.window = Some((be64(&entry, 0) as u32, be64(&entry, 8)));
+        if mkc::ACCESS_MODE_1_0.get(&change.context) == PAGES {
+            let length = usize::from(octowords) * UNIT;
+            let Some(entries) = rest.bytes.get(..length) else {
+                return malformed(bad, "entries of pages are cut off");
+            };
+            let entries = Segment::Inline(entries.to_vec());
+            change.list = Some(PageList { offset, entries });
+        } else {
+            let entry: [u8; UNIT] = rest.take()?;
+            change.window = Some((be64(&entry, 0) as u32, be64(&entry, 8)));
+        }
     }
     if !inline {
         let entries = memory_segment(rest.bytes)?;

@@ -11,7 +11,7 @@ use clap::Args;
 use connectx::PortKind;
 
 use super::options::{Kernel, Machine};
-use super::{c_abi, linked};
+use super::{c_abi, linked, mooncake};
 use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::Options;
@@ -32,6 +32,9 @@ const PLACE: &str = "target/clients";
 /// The part of the C ABI's tests that runs crates which are linked to libibverbs.
 const LINKED: &str = "crates::";
 
+/// The part that runs engines which come as they were built.
+const ENGINES: &str = "engines::";
+
 /// How the names of libraries begin that no program may get hold of.
 const WITHOUT: &str = "libibverbs";
 
@@ -42,19 +45,21 @@ const WITHOUT: &str = "libibverbs";
 /// its integration tests run on soft-RoCE in a guest that has no libibverbs. With --full there are also
 /// crates that are linked to libibverbs and know nothing of this library (tests/clients/linked): their own
 /// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
-/// libibverbs side by side. All are built in target/clients, which takes minutes the first time, and needs
-/// the registry.
+/// libibverbs side by side. So does Mooncake's transfer engine (tests/clients/mooncake), which comes as a
+/// wheel for Python. All are built in target/clients, which takes minutes the first time, and needs the
+/// registries.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read\n  \
-                  cargo vm clients --full --kernel 6.12 crates::"
+                  cargo vm clients --full --kernel 6.12 crates::\n  \
+                  cargo vm clients --full engines::"
 )]
 pub(crate) struct Clients {
     #[command(flatten)]
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
-    /// Also crates that are linked to libibverbs
+    /// Also crates that are linked to libibverbs, and Mooncake
     #[arg(long)]
     full: bool,
     /// The time limit of one test, in seconds
@@ -73,7 +78,8 @@ impl Clients {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
         let mut names = self.names.iter();
-        let jobs = match !self.names.is_empty() && names.all(|name| name.starts_with(LINKED)) {
+        let is_for_c = |name: &str| [LINKED, ENGINES].iter().any(|part| name.starts_with(part));
+        let jobs = match !self.names.is_empty() && names.all(|name| is_for_c(name)) {
             // None of ruapc's is meant, so it need not be built.
             true => Vec::new(),
             false => self.jobs(build(store.workspace())?)?,
@@ -127,7 +133,17 @@ impl Clients {
             .into_iter()
             .filter_map(|suite| suite.with_test(c_abi::TESTS))
             .collect();
-        linked::build(store, &suites)?;
+        // What is not meant need not be built.
+        let is_meant = |part: &str| {
+            let mut names = self.names.iter();
+            self.names.is_empty() || names.any(|name| name.starts_with(part))
+        };
+        if is_meant(LINKED) {
+            linked::build(store, &suites)?;
+        }
+        if is_meant(ENGINES) {
+            mooncake::fetch(store)?;
+        }
         c_abi::build(store)?;
         let grounds = [Ground::SoftRoce];
         let built = Built::alone(store.workspace(), Target::Here, &suites, &grounds)?;
@@ -136,7 +152,8 @@ impl Clients {
             let program = Arc::new(program);
             jobs.extend(Job::all(&program, &program)?);
         }
-        jobs.retain(|job| job.name().contains(LINKED) && job.is_wanted(&self.names));
+        let is_for_c = |name: &str| name.contains(LINKED) || name.contains(ENGINES);
+        jobs.retain(|job| is_for_c(&job.name()) && job.is_wanted(&self.names));
         let mut groups = Vec::new();
         if jobs.is_empty() {
             return Ok(groups);

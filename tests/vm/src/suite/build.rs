@@ -368,11 +368,15 @@ fn arguments(suites: &[Suite], kind: Kind, grounds: &[Ground]) -> Vec<String> {
         Kind::Tests => ["test", "--no-run", "--workspace"].as_slice(),
         Kind::Example => ["build", "--workspace"].as_slice(),
     };
-    let wanted: BTreeSet<&String> = suites
-        .iter()
-        .flat_map(|suite| grounds.iter().map(move |ground| (suite, *ground)))
-        .flat_map(|(suite, ground)| names(suite, kind, ground))
-        .collect();
+    let wanted: BTreeSet<&String> = match kind {
+        Kind::Tests => suites
+            .iter()
+            .flat_map(|suite| grounds.iter().map(move |ground| (suite, *ground)))
+            .flat_map(|(suite, ground)| names(suite, kind, ground))
+            .collect(),
+        // Tests run some of them where they do not run by themselves.
+        Kind::Example => suites.iter().flat_map(|suite| &suite.examples).collect(),
+    };
     if wanted.is_empty() {
         return Vec::new();
     }

@@ -335,3 +335,67 @@ fn a_list_lies_in_memory_and_fits_into_the_key() -> Result<(), Status> {
     assert_eq!(reaches(&functions[0], region), (false, false));
     Ok(())
 }
+
+#[test]
+fn a_queue_pair_gives_a_region_pages_and_a_new_name() -> Result<(), Status> {
+    const RENAMED: u32 = REGION + 1;
+    let mut world = world()?;
+    let [own, _] = world.queue_pairs;
+    let function = &mut world.functions[0];
+    let region = |function: &mut Function, pd: u32| {
+        let fields = [
+            (mkc::PD, pd.into()),
+            (mkc::FREE, 1),
+            (mkc::UMR_EN, 1),
+            (mkc::ACCESS_MODE_1_0, 1),
+            (mkc::QPN, ANY),
+            (mkc::LOG_PAGE_SIZE, 12),
+            (mkc::TRANSLATIONS_OCTWORD_SIZE, ROOM),
+        ];
+        key(function, &fields, REGION)
+    };
+    let domain = |function: &Function, key: u32| -> Result<u32, Status> {
+        Ok(function.objects.mkeys.get(key >> 8)?.pd())
+    };
+    let (pd, other) = (
+        domain(function, world.region)?,
+        domain(function, world.foreign)?,
+    );
+    let (region, foreign) = (region(function, pd)?, region(function, other)?);
+    let mut context = [0; 64];
+    for (field, value) in [
+        (mkc::START_ADDR, START),
+        (mkc::LEN, 2 * LENGTH),
+        (mkc::LOG_PAGE_SIZE, 12),
+        (mkc::ACCESS_MODE_1_0, 1),
+        (mkc::MKEY_7_0, RENAMED.into()),
+        (mkc::LR, 1),
+        (mkc::LW, 1),
+    ] {
+        field.set(&mut context, value);
+    }
+    let mut entries = vec![0; 64];
+    for (to, page) in entries.chunks_mut(8).zip(PAGES) {
+        to.copy_from_slice(&(page | 3).to_be_bytes());
+    }
+    let change = KeyChange {
+        flags: flag::MUST_BE_FREE,
+        mask: 1 | 1 << 1 | 1 << 6 | 1 << 13 | 1 << 17 | 1 << 18 | 1 << 29,
+        context,
+        window: None,
+        list: Some(PageList {
+            offset: 0,
+            entries: Segment::Inline(entries),
+        }),
+    };
+    let refused = Err(Syndrome::MwBind);
+    let (renamed, of_another) = (region & !0xff | RENAMED, foreign & !0xff | RENAMED);
+    let functions = &mut world.functions;
+    // By its old name, and in another domain.
+    assert_eq!(apply(functions, 0, own, region, &change), refused);
+    assert_eq!(apply(functions, 0, own, of_another, &change), refused);
+    assert_eq!(apply(functions, 0, own, renamed, &change), Ok(()));
+    assert_eq!(reaches(&functions[0], renamed), (true, true));
+    assert_eq!(reaches(&functions[0], region), (false, false));
+    Ok(())
+}

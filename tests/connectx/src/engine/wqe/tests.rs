@@ -134,6 +134,17 @@ fn a_list_of_pages_is_decoded() {
     let list = load.change.and_then(|change| change.list);
     let list = list.expect("there is one");
     assert_eq!((list.offset, list.entries.length()), (8, 64));
+
+    // In the request itself, as the driver writes short ones.
+    let (mut head, mut context) = (page_list(0), [0; 64]);
+    head[0] = 0x80;
+    mkc::ACCESS_MODE_1_0.set(&mut context, 1);
+    let bytes = request(Opcode::ChangeKey, &[&head, &context, &[7; 64]]);
+    let load = decode(&bytes, expected(Transport::Rc)).expect("well formed");
+    let change = load.change.expect("there is one");
+    let list = change.list.expect("there is one");
+    assert_eq!(change.window, None);
+    assert_eq!(list.entries, Segment::Inline(vec![7; 64]));
 }
 
 #[test]
@@ -154,6 +165,9 @@ fn what_is_broken_is_refused() {
     // The translation is in the request, and has one unit.
     let mut one_unit = [0; 48];
     (one_unit[0], one_unit[5]) = (0x80, 1);
+    let (mut inside, mut pages) = (page_list(0), [0; 64]);
+    inside[0] = 0x80;
+    mkc::ACCESS_MODE_1_0.set(&mut pages, 1);
     let mut no_offset = page_list(4);
     no_offset[0] = 0;
     let load = |head: &[u8], list: &[u8]| request(ChangeKey, &[head, &[0; 64], list]);
@@ -213,9 +227,9 @@ fn what_is_broken_is_refused() {
             LocalQpOperation,
         ),
         (
-            "pages on RC",
+            "pages in the request, cut off",
             Rc,
-            load(&page_list(0), &DATA),
+            request(ChangeKey, &[&inside, &pages, &[0; 48]]),
             LocalQpOperation,
         ),
         (

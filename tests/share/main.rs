@@ -5,6 +5,7 @@
 //! pipes, so nothing waits for time to pass.
 
 mod import;
+mod killed;
 mod model;
 mod process;
 mod roles;
@@ -19,5 +20,10 @@ fn main() -> ExitCode {
     if let Some((role, arguments)) = role::own() {
         roles::play(&role, &arguments);
     }
-    support::run_all([import::tests(), sharing::tests(), model::tests()])
+    support::run_all([
+        import::tests(),
+        sharing::tests(),
+        killed::tests(),
+        model::tests(),
+    ])
 }

@@ -332,8 +332,8 @@ fn closing() -> Result {
 /// The calls by which a peer makes something, or tells this side something.
 const CALLS: [&str; 2] = ["ioctl", "write"];
 
-/// Catches a moment of a peer's life, from its start on, at which its end leaves this side waiting, or takes a buffer
-/// along.
+/// Catches a moment of a peer's life, from its start on, at which its end leaves this side waiting, or takes
+/// a buffer along.
 fn before_each_call(role: &str) -> Result {
     if !is_full() {
         return skip("a process for each step: a part of `cargo vm test --full`");

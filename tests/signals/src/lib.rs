@@ -1,13 +1,14 @@
-//! Interrupts the system calls of the program that this library is preloaded into (`LD_PRELOAD`): a thread sends
-//! signals to the others, whose handler does nothing and is installed without `SA_RESTART`. So whatever waits in
-//! the kernel ends with `EINTR`, again and again.
+//! Interrupts the system calls of the program that this library is preloaded into (`LD_PRELOAD`): a thread
+//! sends signals to the others, whose handler does nothing and is installed without `SA_RESTART`. So whatever
+//! waits in the kernel ends with `EINTR`, again and again.
 //!
-//! `VM_SIGNALS` says how: `SEED:GAP:DIRECTORY[:DIRECTORY..]`. The gap between two signals is GAP microseconds,
-//! between half of it and one and a half times as much, as the seed and the program's arguments decide; they also
-//! decide which thread is next. Programs outside of these directories are left alone: they may take `EINTR` for an error.
+//! `VM_SIGNALS` says how: `SEED:GAP:DIRECTORY[:DIRECTORY..]`. The gap between two signals is GAP
+//! microseconds, between half of it and one and a half times as much, as the seed and the program's arguments
+//! decide; they also decide which thread is next. Programs outside of these directories are left alone: they
+//! may take `EINTR` for an error.
 //!
-//! The signal is `SIGURG`, which is ignored where nothing handles it: one that is pending when a process starts another
-//! program ends nothing.
+//! The signal is `SIGURG`, which is ignored where nothing handles it: one that is pending when a process
+//! starts another program ends nothing.
 
 use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -68,9 +69,9 @@ impl Plan {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
         let mut all = MaybeUninit::<libc::sigset_t>::uninit();
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: a `sigaction` of zeros is one with the default handler, an empty mask and no flags, thus without
-        // `SA_RESTART`; the handler only returns, which is safe in a signal. The sets are written by `sigfillset` and
-        // by the first call of `pthread_sigmask` before they are read.
+        // SAFETY: a `sigaction` of zeros is one with the default handler, an empty mask and no flags, thus
+        // without `SA_RESTART`; the handler only returns, which is safe in a signal. The sets are written by
+        // `sigfillset` and by the first call of `pthread_sigmask` before they are read.
         unsafe {
             (*action.as_mut_ptr()).sa_sigaction = nothing as extern "C" fn(c_int) as usize;
             libc::sigaction(SIGNAL, action.as_ptr(), ptr::null_mut());

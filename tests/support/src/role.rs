@@ -58,8 +58,8 @@ pub fn command(name: &str, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// This program in a role, which is killed before it makes the call of this name for the `nth` time, counted from 1 and
-/// in each of its threads. strace does it, and ends as the role does.
+/// This program in a role, which is killed before it makes the call of this name for the `nth` time, counted
+/// from 1 and in each of its threads. strace does it, and ends as the role does.
 ///
 /// # Errors
 /// If the program cannot be found.
@@ -67,15 +67,7 @@ pub fn killed_at(name: &str, arguments: &[&str], (call, nth): Step) -> Result<Co
     let role = command(name, arguments)?;
     let mut command = Command::new("strace");
     command
-        .args([
-            "-f",
-            "--seccomp-bpf",
-            "-qq",
-            "-o",
-            "/dev/null",
-            "-e",
-            "signal=none",
-        ])
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"])
         .args(["-e", &format!("trace={call}")])
         .args(["-e", &format!("inject={call}:signal=SIGKILL:when={nth}")])
         .arg(role.get_program())

@@ -683,7 +683,8 @@ fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column
     rounds.iter().zip(groups).map(column).collect()
 }
 
-/// The rounds that tests are dealt to, which those of arm64 and those under signals are not, and what they gave.
+/// The rounds that tests are dealt to, which those of arm64 and those under signals are not, and what they
+/// gave.
 fn of_deal<'a>(
     rounds: &'a [Round],
     columns: &'a [Column],

@@ -21,8 +21,8 @@ const VARIABLE: &str = "VM_SIGNALS";
 /// How long asking the guest may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Has the kernel count the system calls that end because of a signal: with `EINTR`, or with one of the codes that
-/// become `EINTR` when a handler without `SA_RESTART` has run.
+/// Has the kernel count the system calls that end because of a signal: with `EINTR`, or with one of the codes
+/// that become `EINTR` when a handler without `SA_RESTART` has run.
 const COUNT: &str = "\
 cd /sys/kernel/tracing && { [ -d events ] || mount -t tracefs tracefs .; } && cd /sys/kernel/tracing && \
 echo 'hist:keys=id.syscall:size=4096 if ret == -4 || ret == -512 || ret == -514 || ret == -516' \
@@ -138,8 +138,8 @@ fn parse(histogram: &str) -> Counts {
     histogram.lines().filter_map(line).collect()
 }
 
-/// What was interrupted since these counts, as text, the most often first. An error if no call was among it in
-/// which the library waits: the signals hit nothing.
+/// What was interrupted since these counts, as text, the most often first. An error if no call was among it
+/// in which the library waits: the signals hit nothing.
 pub(super) fn since(before: &Counts, now: &Counts) -> Result<String, String> {
     let mut grown: Vec<(u64, &str)> = now
         .iter()

@@ -410,6 +410,7 @@ impl<'a> QpBuilder<'a> {
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
+            fetches: AtomicBool::new(true),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
             pd,
@@ -467,6 +468,10 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: as for `psn`.
     connected: AtomicBool,
+    /// It may have READs and atomics in flight, as far as is known.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    fetches: AtomicBool,
     /// The most bytes of a datagram, once the port's MTU is known.
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
@@ -523,6 +528,10 @@ impl QpShared {
 
     fn tag(&self) -> PdTag {
         self.pd.tag()
+    }
+
+    fn fetches(&self) -> bool {
+        self.fetches.load(Ordering::Relaxed)
     }
 
     /// Makes the next connection start its packet sequence numbers well ahead of those that this one is
@@ -608,6 +617,10 @@ impl QpShared {
         };
         if connects {
             kernel.backing().modified(&reply);
+        }
+        if change.core.mask().contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            let fetches = change.core.max_rd_atomic > 0;
+            self.fetches.store(fetches, Ordering::Relaxed);
         }
         if let Some(state) = to {
             self.store(state);
@@ -1071,6 +1084,7 @@ mod tests {
             state: AtomicU8::new(QpState::RTS.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
+            fetches: AtomicBool::new(true),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
             pd,

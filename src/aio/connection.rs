@@ -148,6 +148,14 @@ pub type Connecting<T> = Establishing<cm::Connecting<crate::qp::Qp<T>>>;
 /// The peer's request has been accepted: see [`cm::Accepting`].
 pub type Accepting<T> = Establishing<cm::Accepting<crate::qp::Qp<T>>>;
 
+impl<T: Connected + Initiates + Listens> Accepting<T> {
+    /// The number of the queue pair, which is ready: operations that were made before the request was
+    /// accepted complete already.
+    pub fn qpn(&self) -> u32 {
+        self.pending.qp().qpn()
+    }
+}
+
 impl<P: AsFd> AsFd for Establishing<P> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pending.as_fd()

@@ -111,7 +111,13 @@ fn kind(node_type: Option<NodeType>) -> (c_int, c_int) {
     }
 }
 
-/// Whether this library can open it. C programs take devices from the list and expect that they open.
+/// Whether it is for this process. C programs take devices from the list and expect that they open, so one
+/// without a node is not in it, as with libibverbs; one whose node is forbidden is.
+fn is_listed(device: &Device) -> bool {
+    has_driver(device) && device.has_node()
+}
+
+/// Whether this library can open it.
 fn has_driver(device: &Device) -> bool {
     match (device.driver(), device.abi_version()) {
         (Some(id), Some(abi)) => driver::Driver::select(id, abi, device.name()).is_ok(),
@@ -136,7 +142,7 @@ pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
     let known = std::mem::take(&mut *list);
     *list = found
         .into_iter()
-        .filter(has_driver)
+        .filter(is_listed)
         .map(
             |device| match known.iter().find(|known| known.is(&device)) {
                 Some(known) => Arc::clone(known),

@@ -77,6 +77,8 @@ impl<T: Initiates + End> Resolved<T> {
 /// The kernel has no useful time limit: a silent host costs more than a minute, and a program that listens
 /// but does not answer far more. So wait with a limit ([`Pending::within`]).
 ///
+/// The file becomes that of the [`Connection`].
+///
 /// After a failure the returned queue pair is in the state INIT, with its posted receives, and can be used
 /// for another attempt; or in ERR, if the peer accepted and the connection then failed here.
 #[derive(Debug)]
@@ -92,6 +94,16 @@ pub struct Connecting<Q: QueuePair> {
 }
 
 impl<Q: QueuePair> Connecting<Q> {
+    /// The queue pair, which is in INIT.
+    pub fn qp(&self) -> &Q {
+        &self.qp
+    }
+
+    /// The queue pair, to post more receives to.
+    pub fn qp_mut(&mut self) -> &mut Q {
+        &mut self.qp
+    }
+
     /// Takes pending events; true if the connection is established.
     fn advance(&mut self) -> Result<bool> {
         while let Some(raw) = self.id.try_event()? {

@@ -210,6 +210,11 @@ pub struct Disconnecting<Q: QueuePair> {
 }
 
 impl<Q: QueuePair> Disconnecting<Q> {
+    /// The queue pair, which is in ERR.
+    pub fn qp(&self) -> &Q {
+        &self.qp
+    }
+
     /// The queue pair, to take the flushed completions of.
     pub fn qp_mut(&mut self) -> &mut Q {
         &mut self.qp

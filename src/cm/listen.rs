@@ -1,5 +1,6 @@
 //! Awaiting requests for connections.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -43,7 +44,7 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 /// # Errors
 ///
 /// The name has no address.
-pub fn listen<T: Listens>(own: impl ToSocketAddrs) -> Result<Listen<T>> {
+pub fn listen<T: Listens>(own: impl ToSocketAddrs + fmt::Debug) -> Result<Listen<T>> {
     addresses(Verb::Listen, own).map(Listen::new)
 }
 

@@ -1,6 +1,7 @@
 //! Multicast groups by their IP addresses.
 
-use std::net::{IpAddr, SocketAddr};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,7 @@ use super::id::{self, Id, OWN};
 use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, step};
 use super::queue_pair;
+use super::resolve::addresses;
 use crate::ah::AddressVector;
 use crate::command::{AttachMcast, DetachMcast};
 use crate::device::Device;
@@ -32,13 +34,15 @@ const MEMBERSHIP: u64 = OWN + 1;
 /// How long the kernel may look for the device.
 const PATIENCE_MS: u32 = 2000;
 
-/// Starts the description of a membership in a multicast group.
+/// Starts the description of a membership in a multicast group. As with [`listen`](super::listen) and
+/// [`resolve`](super::resolve) the address is anything that names some, of which the first is taken. Groups
+/// have no ports: the port is ignored.
 ///
 /// ```no_run
 /// use std::time::Duration;
 /// use uverbs::{Caps, cm::{self, Pending}};
 ///
-/// let group = cm::join("239.9.8.7".parse()?).start()?.within(Duration::from_secs(5))?;
+/// let group = cm::join("239.9.8.7:0")?.start()?.within(Duration::from_secs(5))?;
 /// let context = group.device()?.open()?;
 /// let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
 /// let mut qp = pd.create_qp(&cq, Caps::default())?;
@@ -46,15 +50,22 @@ const PATIENCE_MS: u32 = 2000;
 /// let membership = group.attach(&qp)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn join(group: IpAddr) -> Join {
-    Join {
-        group,
+///
+/// # Errors
+///
+/// The name has no address.
+pub fn join(group: impl ToSocketAddrs + fmt::Debug) -> Result<Join> {
+    let addresses = addresses(Verb::JoinMulticast, group)?;
+    Ok(Join {
+        // There is one.
+        group: addresses[0].socket().ip(),
         source: None,
         send_only: false,
-    }
+    })
 }
 
 /// A membership to be.
+#[must_use = "no group is joined before `start`"]
 #[derive(Clone, Debug)]
 pub struct Join {
     group: IpAddr,

@@ -239,7 +239,10 @@ impl<T> AsFd for Request<T> {
 
 /// The request has been accepted, and the peer has yet to confirm.
 ///
-/// The queue pair is ready: a message of the peer may arrive before its confirmation.
+/// The queue pair is ready: a message of the peer may arrive before its confirmation, and is answered by
+/// [`qp_mut`](Self::qp_mut).
+///
+/// The file stays that of the request, and becomes that of the [`Connection`].
 #[derive(Debug)]
 pub struct Accepting<Q: QueuePair> {
     // Dropped before the queue pair: the peer is notified first.
@@ -250,6 +253,19 @@ pub struct Accepting<Q: QueuePair> {
 }
 
 impl<Q: QueuePair> Accepting<Q> {
+    /// The queue pair, which is in RTS: completions have its number.
+    pub fn qp(&self) -> &Q {
+        &self.qp
+    }
+
+    /// The queue pair, to post to: the peer has the acceptance once a message of it has arrived.
+    ///
+    /// Before that, a send may reach a peer that has not connected its queue pair, and is then repeated until
+    /// it has.
+    pub fn qp_mut(&mut self) -> &mut Q {
+        &mut self.qp
+    }
+
     /// Notifies the kernel that a message of the peer has arrived, which also confirms the connection. Call
     /// it on [`COMM_EST`](AsyncEventType::COMM_EST) among the device's events, which soft-RoCE never raises.
     ///

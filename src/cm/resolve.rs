@@ -1,5 +1,6 @@
 //! Address resolution: from a peer's address to the device and the path that lead there.
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::Deref;
@@ -41,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// The name has no address.
-pub fn resolve<T: Initiates>(peer: impl ToSocketAddrs) -> Result<Resolve<T>> {
+pub fn resolve<T: Initiates>(peer: impl ToSocketAddrs + fmt::Debug) -> Result<Resolve<T>> {
     addresses(Verb::ResolveAddr, peer).map(Resolve::new)
 }
 
@@ -62,10 +63,12 @@ pub fn resolve_ib<T: Initiates>(peer: IbAddr) -> Resolve<T> {
 }
 
 /// The addresses of a name.
-pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs) -> Result<Vec<Address>> {
+pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs + fmt::Debug) -> Result<Vec<Address>> {
+    // Before it is used up, and needed if it fails alone.
+    let named = format!("{name:?}");
     let failed = |why: String| {
         let cause = Cause::NotFound(why.into());
-        Err(Error::new(verb, Subject::the("address"), cause))
+        Err(Error::new(verb, Subject::named("address", &named), cause))
     };
     match name.to_socket_addrs() {
         Ok(found) => match found.map(Address::Ip).collect::<Vec<_>>() {

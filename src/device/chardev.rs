@@ -32,7 +32,13 @@ impl Chardev {
         self.open_as(directory, device, OFlags::empty())
     }
 
-    /// The same with flags of the file.
+    /// Whether it has a node in `directory`, under the kernel's name or another.
+    pub(super) fn has_node_in(&self, directory: &Path) -> bool {
+        let path = directory.join(&self.name);
+        fs::stat(&path).is_ok_and(|stat| self.is(&stat)) || self.search(directory).is_some()
+    }
+
+    /// As [`open_in`](Self::open_in), with flags of the file.
     pub(super) fn open_as(&self, directory: &Path, device: &str, flags: OFlags) -> Result<OwnedFd> {
         let failed = |errno| Error::os(Verb::OpenDevice, Subject::named("device", device), errno);
         self.check_abi(Verb::OpenDevice, device)?;
@@ -139,6 +145,7 @@ mod tests {
             &[("uverbs0", "/dev/zero"), ("uverbs1", "/dev/null")],
         ] {
             let dev = dev(links);
+            assert!(chardev("uverbs0", 3).has_node_in(dev.path()));
             let node = chardev("uverbs0", 3).open_in(dev.path(), "rxe0").unwrap();
             assert_eq!(fs::fstat(node).unwrap().st_rdev, fs::makedev(1, 3));
         }
@@ -148,6 +155,7 @@ mod tests {
     fn never_opens_another_device() {
         let dev = dev(&[("uverbs0", "/dev/zero")]);
         std::fs::write(dev.path().join("plain"), "").unwrap();
+        assert!(!chardev("uverbs0", 3).has_node_in(dev.path()));
         let error = chardev("uverbs0", 3).open_in(dev.path(), "rxe0");
         let error = error.unwrap_err();
         assert_eq!(error.errno(), Some(Errno::NOENT));

@@ -208,6 +208,14 @@ impl Device {
         Some(self.0.chardev.as_ref()?.number)
     }
 
+    /// Whether the character device has a node in `/dev/infiniband`, be it under another name. A container
+    /// may see all devices of its host and have the nodes of some. Whether this process may open it is not
+    /// asked.
+    pub fn has_node(&self) -> bool {
+        let chardev = self.0.chardev.as_ref();
+        chardev.is_some_and(|chardev| chardev.has_node_in(Path::new(DEV_INFINIBAND)))
+    }
+
     /// Opens the character device, under another name in `/dev/infiniband` if the kernel's is missing, and
     /// checks that it belongs to this device. The file has no context yet.
     ///

@@ -325,6 +325,10 @@ impl Cq {
     /// all requests of the queues that report to it never overruns. What the loop does not take stays in the
     /// queue. Without completions the loop has no iterations.
     ///
+    /// It asks nobody whether the device is still there: when the device has been removed, it finds nothing
+    /// for ever. A program that polls without end and waits for no event asks
+    /// [`Context::is_device_gone`](crate::Context::is_device_gone) now and then.
+    ///
     /// ```no_run
     /// # fn poll(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
     /// for completion in &mut cq.poll()? {

@@ -347,6 +347,32 @@ impl Context {
         Ok(entries)
     }
 
+    /// Whether the device has been removed, so that nothing on this context works again. One system call.
+    ///
+    /// Waits find out by themselves, and so does everything in `aio`. A loop that only polls
+    /// has to ask. On Linux before 7.3 a soft-RoCE device is not gone as long as anybody has it open.
+    ///
+    /// ```no_run
+    /// # fn poll(context: &uverbs::Context, cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut idle = 0_u32;
+    /// loop {
+    ///     match cq.poll()?.iter().count() {
+    ///         0 => idle += 1,
+    ///         _ => idle = 0,
+    ///     }
+    ///     // Rarely enough to cost nothing.
+    ///     if idle >= 1 << 20 && context.is_device_gone() {
+    ///         return Err("the device has been removed".into());
+    ///     }
+    ///     idle %= 1 << 20;
+    /// }
+    /// # }
+    /// ```
+    pub fn is_device_gone(&self) -> bool {
+        self.query_port(1)
+            .is_err_and(|error| error.is_device_gone())
+    }
+
     /// One entry of a port's GID table.
     ///
     /// # Errors

@@ -275,9 +275,9 @@ impl XrcTarget {
     ///
     /// As for [`Qp::connect`](crate::Qp::connect).
     pub fn connect_with(&mut self, initiator: &Endpoint, options: &ConnectOptions) -> Result<()> {
-        let steps = self
-            .end(options)?
-            .steps(QpType::XRC_RECV, initiator, options)?;
+        let end = self.end(options)?;
+        let of = (self.context(), || self.subject());
+        let steps = end.steps(QpType::XRC_RECV, initiator, options, of)?;
         steps.each(|step| self.change(step.core))
     }
 

@@ -5,9 +5,11 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use libtest_mimic::Trial;
-use support::role::{self, Peer, Role};
+use support::role::{self, Peer, Role, Step};
+use support::wait::{PROCESS, until_within};
 use support::{
-    LIMIT, OwnDevice, Result, fail, only_on_rxe, open, same, says, test, test_without_leaks, until,
+    LIMIT, OwnDevice, Result, fail, is_full, only_on_rxe, open, same, says, skip, test,
+    test_without_leaks, until,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -30,6 +32,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks("killed::while_this_side_sends", sending),
         test_without_leaks("killed::while_it_is_offered_a_long_message", offering),
         test_without_leaks("killed::while_this_side_closes", closing),
+        test_without_leaks("killed::before_each_call_as_it_answers", || {
+            before_each_call("answers")
+        }),
+        test_without_leaks("killed::before_each_call_as_it_asks", || {
+            before_each_call("asks")
+        }),
         test("killed::the_device_goes", device_goes),
     ]
 }
@@ -100,6 +108,14 @@ impl Side {
             .runtime
             .block_on(async { timeout(LIMIT, future).await });
         Ok(ended??)
+    }
+
+    /// How a future ends, which has to.
+    fn ended<V>(&self, future: impl Future<Output = V>) -> Result<V> {
+        let ended = self
+            .runtime
+            .block_on(async { timeout(LIMIT, future).await });
+        Ok(ended?)
     }
 
     /// Sends one message, whose buffer comes back in any case.
@@ -311,6 +327,105 @@ fn closing() -> Result {
     let closed = side.within(waiting)?;
     first(closed, &name)?;
     side.nothing_is_missing()
+}
+
+/// The calls by which a peer makes something, or tells this side something.
+const CALLS: [&str; 2] = ["ioctl", "write"];
+
+/// Catches a moment of a peer's life, from its start on, at which its end leaves this side waiting, or takes
+/// a buffer along.
+fn before_each_call(role: &str) -> Result {
+    if !is_full() {
+        return skip("a process for each step: a part of `cargo vm test --full`");
+    }
+    let side = Side::new()?;
+    let mut told = Vec::new();
+    for call in CALLS {
+        let mut nth = 1;
+        while !before(&side, role, (call, nth))
+            .map_err(|error| format!("killed before {call} {nth}: {error}"))?
+        {
+            nth += 1;
+        }
+        told.push(format!("{call} {}", nth - 1));
+    }
+    println!("killed before {}", told.join(", "));
+    same(
+        told.iter().any(|told| !told.ends_with(" 0")),
+        true,
+        "someone was killed",
+    )
+}
+
+/// A peer that is killed there; true if it lived until it had nothing more to do.
+fn before(side: &Side, role: &str, step: Step) -> Result<bool> {
+    let (mut peer, channel) = match role {
+        "answers" => {
+            let mut peer = Peer::start_killed_at(role, &[], step)?;
+            let channel = match peer.hear() {
+                Ok(port) => to_one_that_answers(side, port.parse()?)?,
+                Err(_) => None,
+            };
+            (peer, channel)
+        }
+        _ => {
+            let listener = cm::listen::<Rc>(own_address(0))?.start()?;
+            let port = listener.local_addr().port().to_string();
+            let mut peer = Peer::start_killed_at(role, &[&port], step)?;
+            let channel = from_one_that_asks(side, &listener, &mut peer)?;
+            (peer, channel)
+        }
+    };
+    let lives = channel.is_some() && peer.hear().is_ok();
+    if lives {
+        peer.kill()?;
+    }
+    if let Some(mut channel) = channel {
+        while side
+            .recv(&mut channel)?
+            .is_ok_and(|message| message.is_some())
+        {}
+        // Neither hangs, whatever became of the peer.
+        let _ = side.send(&mut channel, 200)?;
+        let _ = side.ended(channel.close())?;
+    }
+    side.nothing_is_missing()?;
+    Ok(lives)
+}
+
+/// The channel to a peer that listens, unless it has gone.
+fn to_one_that_answers(side: &Side, port: u16) -> Result<Option<Channel>> {
+    let Ok(way) = cm::resolve::<Rc>(own_address(port))?.start()?.within(LIMIT) else {
+        return Ok(None);
+    };
+    let by = aio::tokio::Watch::new();
+    let params = Params::default();
+    let connected = side.ended(side.prepare()?.connect_to(way, &params, by))?;
+    Ok(connected.ok())
+}
+
+/// The channel of a peer that asks, unless it has gone.
+fn from_one_that_asks(
+    side: &Side,
+    listener: &Listener<Rc>,
+    peer: &mut Peer,
+) -> Result<Option<Channel>> {
+    let limit = PROCESS;
+    let request = until_within(limit, "a request, or the peer's end", || {
+        let has_ended = peer.has_ended()?;
+        match listener.try_next()? {
+            Some(request) => Ok(Some(Some(request))),
+            None if has_ended => Ok(Some(None)),
+            None => Ok(None),
+        }
+    })?;
+    let Some(request) = request else {
+        return Ok(None);
+    };
+    let by = aio::tokio::Watch::new();
+    let params = Params::default();
+    let accepted = side.ended(side.prepare()?.accept(request, &params, by))?;
+    Ok(accepted.ok())
 }
 
 /// Catches channels that wait on a device that is gone, and buffers that go with it.

@@ -246,7 +246,8 @@ fn without_blocking() -> Result {
 pub(crate) fn readable(file: &impl AsFd) -> Result<bool> {
     use rustix::event::{PollFd, PollFlags, poll};
     let none = rustix::time::Timespec::default();
-    Ok(poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&none))? == 1)
+    let mut files = [PollFd::new(file, PollFlags::IN)];
+    Ok(rustix::io::retry_on_intr(|| poll(&mut files, Some(&none)))? == 1)
 }
 
 /// Catches an end that one side does not learn of, or that is not confirmed: that would come late, as timed
@@ -358,7 +359,9 @@ fn one_wait_for_both() -> Result {
     support::until("the farewell", || {
         use rustix::event::{PollFd, PollFlags, poll};
         let mut files = [PollFd::new(link, PollFlags::IN)];
-        let ready = poll(&mut files, Some(&rustix::time::Timespec::default()))?;
+        let ready = rustix::io::retry_on_intr(|| {
+            poll(&mut files, Some(&rustix::time::Timespec::default()))
+        })?;
         Ok((ready == 1).then_some(()))
     })?;
     took(1)?;

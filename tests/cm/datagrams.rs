@@ -308,7 +308,7 @@ fn by_ipv4() -> Result<Addresses> {
 }
 
 fn group((group, own): Addresses, send_only: bool) -> Result<Group> {
-    let join = cm::join(group).source(own);
+    let join = cm::join((group, 0))?.source(own);
     Ok(join.send_only(send_only).start()?.within(LIMIT)?)
 }
 
@@ -346,7 +346,7 @@ fn all_receive_by_ipv6() -> Result {
     if !device().has_gids() {
         return of_group(addresses);
     }
-    let joining = cm::join(addresses.0).source(addresses.1).start()?;
+    let joining = cm::join((addresses.0, 0))?.source(addresses.1).start()?;
     let Err(error) = joining.within(LIMIT) else {
         return fail("the kernel of RoCE v2 has learnt of groups of IPv6");
     };
@@ -428,7 +428,7 @@ fn send_only() -> Result {
     // It would be refused while it is attached.
     qp.destroy()?;
     drop(membership);
-    let Err(error) = cm::join("10.9.0.1".parse()?).start() else {
+    let Err(error) = cm::join("10.9.0.1:0")?.start() else {
         return fail("10.9.0.1 is no group");
     };
     says(&error, &["join_multicast on multicast group 10.9.0.1"])

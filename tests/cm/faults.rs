@@ -195,8 +195,9 @@ fn a_confirmation_that_fails() -> Result {
 fn await_event(file: &impl AsFd) -> Result {
     support::until("an event", || {
         use rustix::event::{PollFd, PollFlags, poll};
+        use rustix::io::retry_on_intr;
         let mut files = [PollFd::new(file, PollFlags::IN)];
-        let ready = poll(&mut files, Some(&rustix::time::Timespec::default()))?;
+        let ready = retry_on_intr(|| poll(&mut files, Some(&rustix::time::Timespec::default())))?;
         Ok((ready == 1).then_some(()))
     })
 }

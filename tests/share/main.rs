@@ -7,6 +7,7 @@
 mod agent;
 mod hand;
 mod import;
+mod killed;
 mod model;
 mod process;
 mod roles;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     support::run_all([
         import::tests(),
         sharing::tests(),
+        killed::tests(),
         model::tests(),
         agent::tests(),
     ])

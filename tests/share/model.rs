@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use support::random::{Random, seed_and_steps};
 use support::{Objects, Result, open, test_without_leaks};
@@ -196,8 +197,9 @@ impl Worker {
     }
 
     fn await_end(self) -> Result {
+        let limit = LIMIT.try_into()?;
         let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        match poll(&mut ended, Some(&LIMIT.try_into()?))? {
+        match retry_on_intr(|| poll(&mut ended, Some(&limit)))? {
             1 => Ok(()),
             _ => Err("a worker does not end".into()),
         }

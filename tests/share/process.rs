@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::{Child, ChildStdin, ChildStdout, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-use support::{Result, role};
+use support::Result;
+use support::role::{self, Step};
 
 /// A process in a role. It is killed when it is dropped.
 pub(crate) struct Process {
@@ -16,7 +17,16 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(role: &str, arguments: &[&str]) -> Result<Self> {
-        let mut child = role::command(role, arguments)?
+        Self::spawn(role::command(role, arguments)?)
+    }
+
+    /// Starts one that is killed at this step.
+    pub(crate) fn start_killed_at(role: &str, arguments: &[&str], step: Step) -> Result<Self> {
+        Self::spawn(role::killed_at(role, arguments, step)?)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -5,12 +5,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, WaitOptions, pidfd_getfd, pidfd_open, waitpid,
+};
 use support::exchange::{OPEN, over};
 use support::{Exchange, Result, completion, open};
 use uverbs::share::{Address, Join, Joined, ShareKey};
@@ -100,12 +102,10 @@ fn receive(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
-    recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    retry_on_intr(|| {
+        let mut parts = [IoSliceMut::new(&mut byte)];
+        recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let file = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
@@ -218,8 +218,8 @@ fn forker() -> Result {
         unsafe { libc::_exit(outcome.is_err().into()) };
     }
     let pid = Pid::from_raw(child).ok_or("fork failed")?;
-    let (_, status) = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?
-        .ok_or("the child has no status")?;
+    let ended = retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()))?;
+    let (_, status) = ended.ok_or("the child has no status")?;
     if status.exit_status() != Some(0) {
         return Err(format!("the forked child ended with {status:?}").into());
     }

@@ -79,13 +79,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// An address and a key that no other test has.
-struct Meeting {
-    address: String,
-    key: ShareKey,
+pub(crate) struct Meeting {
+    pub(crate) address: String,
+    pub(crate) key: ShareKey,
 }
 
 impl Meeting {
-    fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let key = ShareKey::random()?;
         let address = format!("@uverbs-share-{}", std::process::id());
         Ok(Self { address, key })
@@ -94,8 +94,13 @@ impl Meeting {
     /// Hands a process the key by its standard input, where nobody else sees it.
     fn start(&self, role: &str) -> Result<Process> {
         let mut process = Process::start(role, &[&self.address])?;
-        process.say(&format!("{:016x}", self.key.expose()))?;
+        process.say(&self.words())?;
         Ok(process)
+    }
+
+    /// The key as processes read it.
+    pub(crate) fn words(&self) -> String {
+        format!("{:016x}", self.key.expose())
     }
 
     /// An exporter that serves.
@@ -111,7 +116,7 @@ impl Meeting {
         join(&self.address, self.key.clone())
     }
 
-    fn address(&self) -> Result<Address> {
+    pub(crate) fn address(&self) -> Result<Address> {
         Ok(self.address.parse()?)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 
 use super::figures::Figures;
 use super::net::Host;
@@ -84,7 +85,8 @@ fn wait(hubs: &mut [Hub; 2]) -> Result {
     let [a, b] = hubs;
     if a.arm()? && b.arm()? {
         let mut channels = [a, b].map(|hub| PollFd::from_borrowed_fd(hub.channel(), PollFlags::IN));
-        poll(&mut channels, Some(&Timespec::try_from(NAP)?))?;
+        let nap = Timespec::try_from(NAP)?;
+        retry_on_intr(|| poll(&mut channels, Some(&nap)))?;
     }
     Ok(())
 }

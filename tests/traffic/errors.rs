@@ -41,6 +41,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("errors::the_queue_is_full", the_queue_is_full),
         test("errors::requests_that_do_not_fit", requests_that_do_not_fit),
         test("errors::memory_of_another_pd", memory_of_another_pd),
+        test("errors::memory_that_is_only_read", memory_that_is_only_read),
+        test("errors::no_reads_in_flight", no_reads_in_flight),
         test("errors::state_that_does_not_send", state_that_does_not_send),
         test(
             "errors::a_dropped_batch_posts_nothing",
@@ -516,6 +518,60 @@ fn memory_of_another_pd() -> Result {
     let ah = other.create_ah(&ud.context.path_to(&ud.b.qp.endpoint()?, &options)?)?;
     let refused = ud.a.qp.one(1).to(ah.to(1, 1)).send(Inline(b"x")).err();
     same(refused, Some(PostError::ForeignPd), "the datagram")
+}
+
+/// Catches a receive, or an answer of the peer, that is to land where the device may not write: it would
+/// break the queue pair, with an error that does not name the access.
+fn memory_that_is_only_read() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let mr = pair.pd.register(vec![7_u8; 64], Access::empty())?;
+    let (slice, peer) = (mr.slice(..8)?, pair.b.mr.remote().slice(..8)?);
+    let refused = Err(PostError::ReadOnly);
+    let received = pair.b.qp.recv_batch().post(1, slice);
+    same(received, refused, "a receive")?;
+    let part = slice.slice(2..4)?;
+    same(pair.a.qp.one(1).read(part, peer), refused, "a READ")?;
+    same(
+        pair.a.qp.one(1).fetch_add(slice, peer, 1),
+        refused,
+        "an atomic",
+    )?;
+    same(
+        pair.a.qp.one(1).compare_swap(slice, peer, 1, 2),
+        refused,
+        "another",
+    )?;
+    // What is only read may be sent, and beside others.
+    pair.b.post_recv(2, 0..64)?;
+    pair.a.qp.one(3).send([slice, part])?;
+    completion(&mut pair.a.cq)?.ok()?;
+    completion(&mut pair.b.cq)?.ok()?;
+    same(pair.b.bytes(0, 10)?, vec![7; 10], "what came")
+}
+
+/// Catches a READ that may never be in flight, for which soft-RoCE has no answer and an adapter a wrong one.
+fn no_reads_in_flight() -> Result {
+    let mut setup = Setup::default();
+    setup.options.max_rd_atomic = 0;
+    let mut pair = Pair::<Rc>::with(&setup)?;
+    let (slice, peer) = (pair.a.mr.slice(..8)?, pair.b.mr.remote().slice(..8)?);
+    let refused = Err(PostError::NoReadsInFlight);
+    for _ in 0..2 {
+        same(pair.a.qp.one(1).read(slice, peer), refused, "a READ")?;
+        same(
+            pair.a.qp.one(1).fetch_add(slice, peer, 1),
+            refused,
+            "an atomic",
+        )?;
+        pair.a.qp.one(2).write(slice, peer)?;
+        completion(&mut pair.a.cq)?.ok()?;
+    }
+    // The next connection may.
+    pair.a.qp.reset()?;
+    pair.b.qp.reset()?;
+    pair.connect(&options())?;
+    pair.a.qp.one(3).read(pair.a.mr.slice(..8)?, peer)?;
+    completion(&mut pair.a.cq)?.ok().map(drop)
 }
 
 /// Catches requests that go into the ring of a queue pair that does not send, and would go out when it does.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 use support::random::{Random, seed_and_steps};
 use support::{
     ALL, LIMIT, OwnDevice, Pair, QKEY, Result, Setup, Side, completion, completions, device,
@@ -365,7 +366,8 @@ fn the_descriptor_becomes_readable() -> Result {
     let (mut pair, channel) = with_channel()?;
     let ready = |limit: Duration| -> Result<bool> {
         let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
-        Ok(poll(&mut fds, Some(&limit.try_into()?))? == 1)
+        let limit = limit.try_into()?;
+        Ok(retry_on_intr(|| poll(&mut fds, Some(&limit)))? == 1)
     };
     pair.b.post_recv(1, 0..64)?;
     pair.b.cq.arm(Notify::Next)?;

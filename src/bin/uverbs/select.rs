@@ -19,7 +19,9 @@ pub(crate) fn devices(name: Option<&str>) -> Result<Vec<Device>> {
     }
 }
 
-/// The device of that name, or the first that there is.
+/// The device of that name, or the first that there is: in a container, of those that it has been given.
 pub(crate) fn one(name: Option<&str>) -> Result<Device> {
-    Ok(devices(name)?.swap_remove(0))
+    let mut devices = devices(name)?;
+    let first = devices.iter().position(Device::has_node).unwrap_or(0);
+    Ok(devices.swap_remove(first))
 }

@@ -106,10 +106,15 @@ impl Region {
             length,
             lkey,
             ref pd,
+            access,
             ..
         } = *self;
         self.mark_sliced();
-        LocalSlice::within(range, iova, length as u64, lkey, pd.tag())
+        let tag = match access.contains(Access::LOCAL_WRITE) {
+            true => pd.tag(),
+            false => pd.tag().read_only(),
+        };
+        LocalSlice::within(range, iova, length as u64, lkey, tag)
     }
 
     /// All of it as a peer names it.

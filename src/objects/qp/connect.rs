@@ -123,9 +123,10 @@ pub struct ConnectOptions {
     /// Local port, counted from 1.
     pub port: u8,
     /// Index of this side's GID. `None` takes the best one of the port: RoCE v2 over IPv4, then over IPv6,
-    /// then RoCE v1; on InfiniBand none, unless the peer has a GID.
+    /// then over their link-local addresses, then RoCE v1; on InfiniBand none, unless the peer has a GID.
     pub gid_index: Option<u8>,
-    /// The largest packet; `None` takes the port's active MTU. Both sides must use the same.
+    /// The largest packet; `None` takes the port's active MTU, and more is refused. Both sides must use the
+    /// same.
     pub path_mtu: Option<Mtu>,
     /// What the peer may do.
     pub access: Access,
@@ -225,16 +226,7 @@ impl Context {
         let of_port = table.iter().filter(|entry| entry.port == u32::from(port));
         let best = of_port
             .filter(|entry| entry.index <= u8::MAX.into())
-            .min_by_key(|entry| {
-                let over_ipv4 = entry.gid.as_ipv4().is_some();
-                let link_local = entry.gid.raw()[..2] == [0xfe, 0x80];
-                (
-                    entry.gid_type != GidType::RoceV2,
-                    !over_ipv4,
-                    link_local,
-                    entry.index,
-                )
-            });
+            .min_by_key(|entry| (rank(entry.gid_type, entry.gid), entry.index));
         match best {
             Some(entry) => Ok(Some((entry.index as u8, entry.gid))),
             None => Err(Error::new(
@@ -246,6 +238,17 @@ impl Context {
     }
 }
 
+/// How good a GID is to be reached by, the best first: packets of RoCE v2 pass routers, which do not forward
+/// link-local addresses; and where there are both kinds, IPv4 is more often configured to the end.
+fn rank(gid_type: GidType, gid: Gid) -> (bool, bool, bool) {
+    let ipv4 = gid.as_ipv4();
+    let is_link_local = match ipv4 {
+        Some(address) => address.is_link_local(),
+        None => gid.raw()[..2] == [0xfe, 0x80],
+    };
+    (gid_type != GidType::RoceV2, is_link_local, ipv4.is_none())
+}
+
 /// This side's end of a path, as selected by the options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Local {
@@ -253,6 +256,8 @@ pub(super) struct Local {
     /// The options' GID index.
     asked: Option<u8>,
     gid_index: Option<u8>,
+    /// The GID at the index, if it is told to peers.
+    gid: Option<Gid>,
     active_mtu: Mtu,
 }
 
@@ -261,6 +266,53 @@ impl Local {
     fn is_for(&self, options: &ConnectOptions) -> bool {
         (self.port, self.asked) == (options.port, options.gid_index)
     }
+
+    /// The index at which its GID is now. Addresses come and go, and an index is another GID's then: the peer
+    /// would answer to the one that it was told.
+    fn index_now(
+        &self,
+        context: &Context,
+        subject: impl FnOnce() -> Subject,
+    ) -> Result<Option<u8>> {
+        let (Some(index), Some(gid)) = (self.gid_index, self.gid) else {
+            return Ok(self.gid_index);
+        };
+        let entry = context.query_gid(self.port, index.into());
+        if entry.is_ok_and(|entry| entry.gid == gid) {
+            return Ok(Some(index));
+        }
+        let table = context.gid_table()?;
+        let mut of_port = table
+            .iter()
+            .filter(|entry| entry.port == u32::from(self.port) && entry.index <= u8::MAX.into());
+        // An entry for each version of RoCE has it. The first try is for the one that peers are told by
+        // default.
+        match of_port.find(|entry| entry.gid == gid && entry.gid_type == GidType::RoceV2) {
+            Some(entry) => Ok(Some(entry.index as u8)),
+            None => Err(Error::invalid(
+                Verb::ModifyQp,
+                subject(),
+                format!(
+                    "the port no longer has the GID {gid} that the peer was told: tell it a new endpoint"
+                ),
+            )),
+        }
+    }
+
+    /// The MTU of a path: a port sends no longer packets than its own.
+    fn mtu(&self, asked: Option<Mtu>, subject: impl FnOnce() -> Subject) -> Result<Mtu> {
+        match asked {
+            Some(asked) if asked.0 > self.active_mtu.0 => Err(Error::invalid(
+                Verb::ModifyQp,
+                subject(),
+                format!(
+                    "path_mtu is {asked:?}, and the port has {:?}",
+                    self.active_mtu
+                ),
+            )),
+            asked => Ok(asked.unwrap_or(self.active_mtu)),
+        }
+    }
 }
 
 /// What was found out of this side's end of a path: see [`ConnectOptions::queried`].
@@ -268,7 +320,6 @@ impl Local {
 pub struct LocalEnd {
     local: Local,
     lid: u16,
-    gid: Option<Gid>,
 }
 
 impl LocalEnd {
@@ -299,12 +350,12 @@ impl LocalEnd {
             port: options.port,
             asked: options.gid_index,
             gid_index: own.map(|(index, _)| index),
+            gid: own.map(|(_, gid)| gid),
             active_mtu: port.active_mtu,
         };
         Ok(Self {
             local,
             lid: port.lid,
-            gid: own.map(|(_, gid)| gid),
         })
     }
 }
@@ -316,7 +367,7 @@ impl LocalEnd {
             lid: self.lid,
             qpn: number,
             psn: 0,
-            gid: self.gid,
+            gid: self.local.gid,
         }
     }
 
@@ -356,13 +407,13 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// As for [`Qp::endpoint`], and there is no GID at that index.
     pub fn endpoint_with(&self, options: &ConnectOptions) -> Result<Endpoint> {
-        let LocalEnd { local, lid, gid } = LocalEnd::find(self.context(), options)?;
+        let LocalEnd { local, lid } = LocalEnd::find(self.context(), options)?;
         self.shared.remember(local);
         Ok(Endpoint {
             lid,
             qpn: self.qpn(),
             psn: self.psn()?,
-            gid,
+            gid: local.gid,
         })
     }
 
@@ -384,6 +435,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             port: options.port,
             asked: options.gid_index,
             gid_index,
+            gid: None,
             active_mtu: port.active_mtu,
         })
     }
@@ -461,13 +513,10 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         T: Connected,
     {
         let sq_psn = self.psn()?;
-        let (gid_index, path_mtu) = match (options.gid_index, options.path_mtu) {
-            (Some(index), Some(mtu)) => (Some(index), mtu),
-            (_, mtu) => {
-                let local = self.local(options)?;
-                (local.gid_index, mtu.unwrap_or(local.active_mtu))
-            }
-        };
+        let local = self.local(options)?;
+        let subject = || self.shared.subject();
+        let gid_index = local.index_now(self.context(), subject)?;
+        let path_mtu = local.mtu(options.path_mtu, subject)?;
         let path = path_from(gid_index, peer, options)?;
         let steps = Steps::new(self.transport(), peer, options, (path, path_mtu), sq_psn);
         self.shared.connect(steps)
@@ -548,8 +597,9 @@ impl End {
         qpn: u32,
         subject: impl FnOnce() -> Subject,
     ) -> Result<Self> {
-        let LocalEnd { local, lid, gid } = LocalEnd::find(context, options)?;
+        let LocalEnd { local, lid } = LocalEnd::find(context, options)?;
         let psn = draw_psn(context, subject)?;
+        let gid = local.gid;
         Ok(Self {
             local,
             endpoint: Endpoint { lid, qpn, psn, gid },
@@ -572,9 +622,11 @@ impl End {
         transport: QpType,
         peer: &Endpoint,
         options: &ConnectOptions,
+        (context, subject): (&Context, impl Fn() -> Subject),
     ) -> Result<Steps> {
-        let path = path_from(self.local.gid_index, peer, options)?;
-        let mtu = options.path_mtu.unwrap_or(self.local.active_mtu);
+        let gid_index = self.local.index_now(context, &subject)?;
+        let path = path_from(gid_index, peer, options)?;
+        let mtu = self.local.mtu(options.path_mtu, &subject)?;
         let psn = self.endpoint.psn;
         Ok(Steps::new(transport, peer, options, (path, mtu), psn))
     }
@@ -745,6 +797,37 @@ mod tests {
         }
     }
 
+    /// Would catch a default that no router forwards, where another GID is reachable from everywhere.
+    #[test]
+    fn a_routable_gid_of_the_newer_version_is_the_best() {
+        let gids = [
+            (GidType::RoceV2, "::ffff:10.9.0.1"),
+            (GidType::RoceV2, "2001:db8::1"),
+            (GidType::RoceV2, "::ffff:169.254.7.7"),
+            (GidType::RoceV2, "fe80::1"),
+            (GidType::RoceV1, "::ffff:10.9.0.1"),
+        ];
+        let ranks = gids.map(|(version, gid)| rank(version, gid.parse().unwrap()));
+        assert!(ranks.is_sorted(), "{ranks:?}");
+        assert!(ranks.windows(2).all(|pair| pair[0] < pair[1]), "{ranks:?}");
+    }
+
+    /// Would catch longer packets than a port sends.
+    #[test]
+    fn a_path_has_no_larger_mtu_than_its_port() {
+        let local = Local {
+            port: 1,
+            asked: None,
+            gid_index: None,
+            gid: None,
+            active_mtu: Mtu::MTU_1024,
+        };
+        let mtu = |asked| local.mtu(asked, || Subject::the("QP")).ok();
+        assert_eq!(mtu(None), Some(Mtu::MTU_1024));
+        assert_eq!(mtu(Some(Mtu::MTU_256)), Some(Mtu::MTU_256));
+        assert_eq!(mtu(Some(Mtu::MTU_2048)), None);
+    }
+
     /// Would catch an end that is taken for that of another port or GID.
     #[test]
     fn an_end_that_was_queried_is_for_its_port_and_gid_only() {
@@ -753,10 +836,10 @@ mod tests {
                 port: 1,
                 asked: None,
                 gid_index: Some(3),
+                gid: None,
                 active_mtu: Mtu::MTU_1024,
             },
             lid: 0,
-            gid: None,
         };
         let options = ConnectOptions {
             local: Some(end),

@@ -428,6 +428,7 @@ impl<'a> QpBuilder<'a> {
             state: AtomicU8::new(QpState::RESET.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
+            fetches: AtomicBool::new(true),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
             pd,
@@ -485,6 +486,10 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: as for `psn`.
     connected: AtomicBool,
+    /// It may have READs and atomics in flight, as far as is known.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    fetches: AtomicBool,
     /// The most bytes of a datagram, once the port's MTU is known.
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
@@ -541,6 +546,10 @@ impl QpShared {
 
     fn tag(&self) -> PdTag {
         self.pd.tag()
+    }
+
+    fn fetches(&self) -> bool {
+        self.fetches.load(Ordering::Relaxed)
     }
 
     /// Makes the next connection start its packet sequence numbers well ahead of those that this one is
@@ -626,6 +635,10 @@ impl QpShared {
         };
         if connects {
             kernel.backing().modified(&reply);
+        }
+        if change.core.mask().contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            let fetches = change.core.max_rd_atomic > 0;
+            self.fetches.store(fetches, Ordering::Relaxed);
         }
         if let Some(state) = to {
             self.store(state);
@@ -1090,6 +1103,7 @@ mod tests {
             state: AtomicU8::new(QpState::RTS.0 as u8),
             psn: AtomicU32::new(NO_PSN),
             connected: AtomicBool::new(false),
+            fetches: AtomicBool::new(true),
             max_datagram: AtomicU32::new(u32::MAX),
             told: Mutex::new(None),
             pd,

@@ -178,7 +178,7 @@ impl<'q> RecvBatch<'q> {
             return Err(PostError::SharedReceive);
         };
         if slices.iter().any(|slice| slice.pd != self.pd) {
-            return Err(PostError::ForeignPd);
+            self.pd.refuse(slices, true)?;
         }
         if let Some(asks) = &mut self.asks {
             asks.check()?;

@@ -328,9 +328,13 @@ impl Checks {
             payload,
             ..
         } = *request;
-        let pd = self.fixed.pd;
-        Bounds { room, pd }.check(payload)?;
         let needed = operation.needs();
+        let bounds = Bounds {
+            room,
+            pd: self.fixed.pd,
+            writes: Operations::THAT_FETCH.contains(needed),
+        };
+        bounds.check(payload)?;
         self.fixed.check(needed, to, T::TYPE.is_some())?;
         if is_datagram(operation, to) {
             self.check_datagram(payload.len())?;
@@ -366,8 +370,14 @@ impl Checks {
             return Err(operations.refusal(needed, transport));
         }
         self.shared.check_sends()?;
-        self.ready = operations;
-        Ok(())
+        self.ready = match self.shared.fetches() {
+            true => operations,
+            false => operations.difference(Operations::THAT_FETCH),
+        };
+        match self.ready.contains(needed) {
+            true => Ok(()),
+            false => Err(PostError::NoReadsInFlight),
+        }
     }
 }
 
@@ -484,6 +494,11 @@ mod tests {
             };
             let cases = [
                 (of(8, PdTag::new(77, 77)), to(8), PostError::ForeignPd),
+                (
+                    of(8, PdTag::new(77, 77).read_only()),
+                    to(8),
+                    PostError::ForeignPd,
+                ),
                 (of(9, pd), to(8), beyond),
                 (of((1 << 31) + 1, pd), to(u64::MAX), long),
                 (
@@ -501,6 +516,8 @@ mod tests {
                     let mut batch = half.batch();
                     assert_eq!(batch.unsignaled(0).write(from, *to).err(), Some(*error));
                 }
+                let read_only = of(8, pd.read_only());
+                assert_eq!(half.one(1).read(read_only, to(8)), Err(PostError::ReadOnly));
                 let many = [of(1, pd); 64];
                 let refused = half.one(1).write(many, to(64));
                 assert!(matches!(refused, Err(PostError::TooManySges { .. })));
@@ -510,7 +527,7 @@ mod tests {
                 // Nothing, and as much as there may be, are not as usual but are taken.
                 half.one(1).write(of(0, pd), to(0)).unwrap();
                 half.one(1).write(of(1 << 31, pd), to(1 << 31)).unwrap();
-                half.one(1).write(of(8, pd), to(8)).unwrap();
+                half.one(1).write(read_only, to(8)).unwrap();
                 assert_eq!(half.in_flight(), before + 3);
             }
         }

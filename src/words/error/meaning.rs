@@ -114,14 +114,15 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "a capacity exceeds the device's limits, or the transport needs other attributes"
         }
         (
-            Verb::CreateQp
-            | Verb::CreateCq
-            | Verb::CreateSrq
-            | Verb::AllocPd
-            | Verb::CreateAh
-            | Verb::AllocMw,
+            Verb::CreateQp | Verb::CreateCq | Verb::ResizeCq | Verb::CreateSrq | Verb::ModifySrq,
             Errno::NOMEM,
-        ) => "the kernel or the device has no memory, or no object of this kind, left",
+        ) => {
+            "the queue's memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory, or no \
+             object of this kind, left"
+        }
+        (Verb::AllocPd | Verb::CreateAh | Verb::AllocMw, Errno::NOMEM) => {
+            "the kernel or the device has no memory, or no object of this kind, left"
+        }
         (Verb::CreateQp, Errno::NOSYS) => "the device does not have this transport",
         (Verb::ModifyQp, Errno::INVAL) => {
             "an attribute is wrong for this transition, or its value exceeds a limit of the device"

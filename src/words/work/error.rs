@@ -66,6 +66,12 @@ pub enum PostError {
     Window(&'static str),
     /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
     ForeignPd,
+    /// A receive, or the target of a READ or an atomic operation, lies in a region that was registered
+    /// without [`LOCAL_WRITE`](crate::Access::LOCAL_WRITE). It would have broken the queue pair.
+    ReadOnly,
+    /// The queue pair was connected with [`max_rd_atomic`](crate::ConnectOptions::max_rd_atomic) 0: it may
+    /// have no READ or atomic operation in flight. Soft-RoCE would never complete the request.
+    NoReadsInFlight,
     /// The queue pair belongs to another thread domain.
     ForeignDomain,
     /// The QP is in a state that does not take this kind of request.
@@ -93,7 +99,11 @@ pub enum PostError {
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::QueueFull { capacity } => write!(f, "the queue is full: it holds {capacity} requests"),
+            Self::QueueFull { capacity } => write!(
+                f,
+                "the queue is full: it holds {capacity} requests, until completions are polled; an unsignaled one \
+                 until a later signaled one has completed"
+            ),
             Self::TooManySges { given, max } => {
                 write!(f, "{given} slices, but a request of this queue has at most {max}")
             }
@@ -122,6 +132,13 @@ impl fmt::Display for PostError {
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
             Self::ForeignPd => f.write_str(
                 "the memory, memory window or address handle belongs to another protection domain than the QP",
+            ),
+            Self::ReadOnly => f.write_str(
+                "the request writes to a slice of a region without local write access: register it with \
+                 Access::LOCAL_WRITE",
+            ),
+            Self::NoReadsInFlight => f.write_str(
+                "the QP was connected with max_rd_atomic 0, so it may have no READ or atomic operation in flight",
             ),
             Self::ForeignDomain => f.write_str("the QP belongs to another thread domain"),
             Self::WrongState { state } => write!(

@@ -8,6 +8,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
 use std::str::FromStr;
 
+use super::error::PostError;
 use crate::error::{Error, ParseError, Subject, Verb};
 
 /// The key by which local work requests refer to local memory (lkey).
@@ -69,6 +70,34 @@ impl PdTag {
     /// unique among everything that is alive.
     pub(crate) fn new(fd: i32, handle: u32) -> Self {
         Self(u64::from(fd as u32) << 32 | u64::from(handle))
+    }
+
+    /// Marks a slice to which no request may write. A descriptor is not negative, so no protection domain has
+    /// the bit, and who looks for a slice to write to finds the wrong tag.
+    const READ_ONLY: u64 = 1 << 63;
+
+    /// The tag of a slice to which no request may write.
+    pub(crate) const fn read_only(self) -> Self {
+        Self(self.0 | Self::READ_ONLY)
+    }
+
+    /// The protection domain's own.
+    const fn of_domain(self) -> Self {
+        Self(self.0 & !Self::READ_ONLY)
+    }
+
+    /// What a queue pair with this tag says of slices that have another: nothing if they are its own and only
+    /// read. Out of line: slices that may be written have the same.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refuse(self, slices: &[LocalSlice<'_>], writes: bool) -> Result<(), PostError> {
+        if slices.iter().any(|slice| slice.pd.of_domain() != self) {
+            return Err(PostError::ForeignPd);
+        }
+        match writes {
+            true => Err(PostError::ReadOnly),
+            false => Ok(()),
+        }
     }
 }
 
@@ -144,6 +173,7 @@ pub struct LocalSlice<'r> {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) lkey: LocalKey,
+    /// Marked as read-only where the region has no local write access.
     pub(crate) pd: PdTag,
     region: PhantomData<&'r ()>,
 }

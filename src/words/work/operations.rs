@@ -25,6 +25,10 @@ bitflags! {
         const SEND_IMM = 1 << 11;
         const WRITE_IMM = 1 << 12;
 
+        /// What brings something from the peer into slices of this side: all of it counts against the reads
+        /// in flight.
+        const THAT_FETCH = Self::READ.bits() | Self::ATOMIC.bits();
+
         /// What every driver has where the transport has it.
         const CLASSIC = Self::SEND.bits()
             | Self::SEND_IMM.bits()

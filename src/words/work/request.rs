@@ -163,11 +163,13 @@ pub(crate) struct Bounds {
     pub(crate) room: u64,
     /// The protection domain of its slices.
     pub(crate) pd: PdTag,
+    /// The request writes to its slices.
+    pub(crate) writes: bool,
 }
 
 impl Bounds {
     /// Refuses a payload that is longer than a message can be or than the room that there is, or that is of
-    /// another protection domain.
+    /// another protection domain, or that is read-only and to be written.
     #[inline(always)]
     pub(crate) fn check(self, payload: Payload<'_>) -> Result<(), PostError> {
         let local = payload.len();
@@ -180,7 +182,7 @@ impl Bounds {
         }
         match payload {
             Payload::Gather(slices) if slices.iter().any(|slice| slice.pd != self.pd) => {
-                Err(PostError::ForeignPd)
+                self.pd.refuse(slices, self.writes)
             }
             _ => Ok(()),
         }

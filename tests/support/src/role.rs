@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_death_signal};
 
 use crate::wait::PROCESS;
 use crate::{Result, fail};
@@ -19,6 +20,7 @@ pub type Role = (&'static str, fn() -> Result);
 pub fn own() -> Option<(String, Vec<String>)> {
     let mut words = std::env::args().skip(1);
     (words.next()? == FLAG).then_some(())?;
+    die_with_parent();
     Some((words.next()?, words.collect()))
 }
 
@@ -56,6 +58,39 @@ pub fn command(name: &str, arguments: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// This program in a role, which is killed before it makes the call of this name for the `nth` time, counted
+/// from 1 and in each of its threads. strace does it, and ends as the role does.
+///
+/// # Errors
+/// If the program cannot be found.
+pub fn killed_at(name: &str, arguments: &[&str], (call, nth): Step) -> Result<Command> {
+    let role = command(name, arguments)?;
+    let mut command = Command::new("strace");
+    command
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"])
+        .args(["-e", &format!("trace={call}")])
+        .args(["-e", &format!("inject={call}:signal=SIGKILL:when={nth}")])
+        .arg(role.get_program())
+        .args(role.get_args())
+        // Should strace itself be killed, nobody would be left to end the role.
+        .env(DIES_WITH_PARENT, "1");
+    Ok(command)
+}
+
+/// A system call, and which one of its kind.
+pub type Step = (&'static str, usize);
+
+/// Set for a role that must not outlive what has started it.
+const DIES_WITH_PARENT: &str = "TEST_ROLE_DIES_WITH_PARENT";
+
+/// Has this process end with its parent, if it was started so.
+fn die_with_parent() {
+    if std::env::var_os(DIES_WITH_PARENT).is_some() {
+        // Without it the process ends with its own limits.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+    }
+}
+
 /// The arguments of this process's role.
 ///
 /// # Errors
@@ -87,7 +122,19 @@ impl Peer {
     /// # Errors
     /// If the program cannot be started.
     pub fn start(name: &str, words: &[&str]) -> Result<Self> {
-        let mut child = command(name, words)?.stdout(Stdio::piped()).spawn()?;
+        Self::spawn(command(name, words)?)
+    }
+
+    /// Starts one that is killed at this step.
+    ///
+    /// # Errors
+    /// As of [`start`](Self::start).
+    pub fn start_killed_at(name: &str, words: &[&str], step: Step) -> Result<Self> {
+        Self::spawn(killed_at(name, words, step)?)
+    }
+
+    fn spawn(mut command: Command) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).spawn()?;
         let says = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
         Ok(Self { child, says })
     }
@@ -98,6 +145,14 @@ impl Peer {
     /// If it has ended.
     pub fn hear(&mut self) -> Result<String> {
         Ok(self.says.next().ok_or("the peer has ended")??)
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
     }
 
     /// Kills it, and waits until it is gone.
@@ -155,7 +210,8 @@ pub fn await_end(child: &mut Child) -> Result {
     let pid = Pid::from_raw(child.id() as i32).ok_or("no pid")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let mut waited = [PollFd::new(&pidfd, PollFlags::IN)];
-    if poll(&mut waited, Some(&PROCESS.try_into()?))? == 1 {
+    let limit = PROCESS.try_into()?;
+    if retry_on_intr(|| poll(&mut waited, Some(&limit)))? == 1 {
         return Ok(());
     }
     child.kill()?;

@@ -15,6 +15,9 @@ use crate::failure::{Failure, Kind, Result};
 /// The number of empty polls between two looks at the clock.
 const POLLS: u32 = 1024;
 
+/// How often it is asked whether the device is still there when nothing completes.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The longest latency that the histogram distinguishes; with a fixed limit it never grows during the game.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -66,6 +69,10 @@ pub(super) fn play(link: &mut Link, rules: &Rules) -> Result<Score> {
         game.answer()?;
         match game.completed() == before {
             true if idle.is_over() => return Err(game.stalled(idle.patience)),
+            // Its error says that the device has been removed, which the ring does not tell.
+            true if idle.wants_a_look() => {
+                link.context.query_port(1)?;
+            }
             true => {}
             false => idle.end(),
         }
@@ -267,6 +274,8 @@ struct Idle {
     patience: Duration,
     polls: u32,
     since: Option<Instant>,
+    /// After how long a time of idling the device is asked for.
+    next_look: Duration,
 }
 
 impl Idle {
@@ -275,6 +284,7 @@ impl Idle {
             patience: rules.patience.unwrap_or(Duration::MAX),
             polls: 0,
             since: None,
+            next_look: LOOK,
         }
     }
 
@@ -282,6 +292,20 @@ impl Idle {
     fn end(&mut self) {
         self.polls = 0;
         self.since = None;
+        self.next_look = LOOK;
+    }
+
+    /// Whether it is time to ask for the device again.
+    fn wants_a_look(&mut self) -> bool {
+        let idle = match (self.polls, self.since) {
+            (0, Some(since)) => since.elapsed(),
+            _ => return false,
+        };
+        let wants = idle >= self.next_look;
+        if wants {
+            self.next_look = idle + LOOK;
+        }
+        wants
     }
 
     /// Counts an empty poll; true if they have lasted too long.

@@ -37,7 +37,7 @@ pub(super) struct Link {
     /// The connection manager's part of a connection by address.
     pub(super) manager: Option<uverbs::cm::Link>,
     local: Endpoint,
-    context: Context,
+    pub(super) context: Context,
     pd: Pd,
     connect: ConnectOptions,
 }

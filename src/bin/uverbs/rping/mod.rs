@@ -12,7 +12,8 @@
 mod end;
 mod wire;
 
-use std::net::ToSocketAddrs;
+use std::fmt::Debug;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
@@ -116,13 +117,21 @@ fn setup(options: &Options) -> Setup {
     }
 }
 
-fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + use<'a> {
+fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + Debug + use<'a> {
     (address, options.port)
 }
 
 fn serve(options: &Options) -> Result<()> {
-    let address = options.address.as_deref().unwrap_or("0.0.0.0");
-    let listener = cm::listen::<Rc>(at(address, options))?.start()?;
+    let listen = match options.address.as_deref() {
+        Some(address) => cm::listen::<Rc>(at(address, options))?,
+        // Of both families, or of IPv4 alone where there is no other.
+        None => {
+            let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, options.port));
+            let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, options.port));
+            cm::listen::<Rc>(&[all, of_ipv4][..])?.v6only(false)
+        }
+    };
+    let listener = listen.start()?;
     loop {
         // Without a listener there is no next client either.
         let request = listener.next()?;

@@ -123,6 +123,7 @@ impl Clients {
             full: true,
             beside_others: false,
             sanitizer: None,
+            signals: None,
         };
         suite::run_in_guest(store, parts, options, &round, limits)
     }

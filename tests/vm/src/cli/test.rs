@@ -22,7 +22,7 @@ use crate::results::{self, Case, Group, Verdict};
 use crate::store::Store;
 use crate::suite::{
     self, Built, Cell, Device, Ground, Job, Kept, Limits, Place, Record, Round, Sanitized,
-    Sanitizer, Suite, Target,
+    Sanitizer, Signals, Suite, Target,
 };
 use crate::support;
 
@@ -36,11 +36,13 @@ const RECORD: &str = "docs/support.txt";
 /// about in its log is a failure too. Without options and names each test of the guest runs once on each
 /// kernel and at least once on each device (soft-RoCE, an adapter with InfiniBand ports, one with RoCE
 /// ports, an EFA), and a few run on arm64 as well; with --full, a name, --kernel, --hca or --no-hca, it runs
-/// on all kernels and devices that these leave. N of --hca is 2 if it is not given.
+/// on all kernels and devices that these leave. --full also runs some once more while signals interrupt their
+/// system calls; --signals runs these alone. N of --hca is 2 if it is not given.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm test\n  cargo vm test mr::\n  cargo vm test --kernel 6.1 --no-hca mr::\n  cargo vm test --hca connectx,roce --kernel latest\n  \
     cargo vm test --arch arm64 --kernel latest-16k domain\n  \
+    cargo vm test --signals --kernel latest cm::\n  \
     cargo vm test --full --support docs/support.md\n  cargo vm test --support docs/support.md perf::"
 )]
 pub(crate) struct Test {
@@ -72,6 +74,12 @@ pub(crate) struct Test {
     /// longer; system calls and memory of the process are not counted then
     #[arg(long, value_name = "WHICH", conflicts_with_all = ["arch", "support"])]
     sanitizer: Option<Sanitizer>,
+    /// Only the tests that run while signals interrupt them, on these kernels, with soft-RoCE or this adapter
+    #[arg(long, conflicts_with_all = ["arch", "sanitizer", "support", "resume"])]
+    signals: bool,
+    /// When signals come follows from this number; another one in each run if it is not given
+    #[arg(long, value_name = "NUMBER")]
+    signal_seed: Option<u64>,
     /// Leave out the host's part
     #[arg(long)]
     no_host: bool,
@@ -298,6 +306,12 @@ impl Test {
 
     /// Where tests run.
     fn places(&self) -> Vec<Place> {
+        if self.signals {
+            let hca = self.adapter.wanted();
+            return vec![Place::Signals(
+                hca.map(|hca| hca.or_functions(hca::FOR_TESTS)),
+            )];
+        }
         let adapters = match self.adapter.wanted() {
             Some(hca) => vec![hca.or_functions(hca::FOR_TESTS)],
             None if self.no_hca => Vec::new(),
@@ -314,6 +328,9 @@ impl Test {
             .filter(|hca| hca.kind() != hca::Kind::Efa);
         let shared = shared.map(|hca| hca.shared_by(2));
         places.extend(shared.map(Place::Adapter));
+        if self.keeps() && self.adapter.wanted().is_none() {
+            places.push(Place::Signals(None));
+        }
         places
     }
 
@@ -326,7 +343,10 @@ impl Test {
 
     /// Whether the host's part runs.
     fn with_host(&self) -> bool {
-        !self.no_host && self.adapter.wanted().is_none() && self.arch() == Arch::X86_64
+        !self.no_host
+            && !self.signals
+            && self.adapter.wanted().is_none()
+            && self.arch() == Arch::X86_64
     }
 
     fn arch(&self) -> Arch {
@@ -336,12 +356,15 @@ impl Test {
     /// Whether less than everything was asked for.
     fn selects(&self) -> bool {
         let asks = !self.names.is_empty() || self.no_hca || self.adapter.wanted().is_some();
-        asks || self.sanitizer.is_some() || self.kernel != "all" || self.arch() != Arch::X86_64
+        asks || self.signals
+            || self.sanitizer.is_some()
+            || self.kernel != "all"
+            || self.arch() != Arch::X86_64
     }
 
     /// Whether the results of each guest are kept for a run that goes on with this one.
     fn keeps(&self) -> bool {
-        self.full && self.names.is_empty() && self.sanitizer.is_none()
+        self.full && !self.signals && self.names.is_empty() && self.sanitizer.is_none()
     }
 
     /// Whether tests are dealt to kernels and devices: who asks for less than all has a question about that.
@@ -392,7 +415,12 @@ impl Test {
                 let program = Arc::new(program);
                 jobs.extend(Job::all(&program, &program)?);
             }
-            rounds.extend((0..kernels.len()).map(|kernel| Round {
+            // In a run of everything, once: on the newest.
+            let its = match place {
+                Place::Signals(_) if !self.signals => kernels.len() - 1..kernels.len(),
+                _ => 0..kernels.len(),
+            };
+            rounds.extend(its.map(|kernel| Round {
                 place: place.clone(),
                 kernel,
                 jobs: jobs.clone(),
@@ -422,6 +450,11 @@ impl Test {
         rounds: &[Round],
     ) -> Result<(Option<Group>, Vec<Group>)> {
         let sanitized = self.sanitized(store)?;
+        let interrupts = |round: &Round| matches!(round.place, Place::Signals(_));
+        let signals = match rounds.iter().any(interrupts) {
+            true => Some(Signals::new(store, self.signal_seed)?),
+            false => None,
+        };
         let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let at_a_time = self.guests_at_a_time.map_or(cpus.min(4), NonZeroUsize::get);
         let (waiting, failed) = self.prepare_all(store, suites, kernels, rounds);
@@ -449,7 +482,13 @@ impl Test {
                             }
                             Work::Guest(index, boot) => {
                                 let kernel = &kernels[boot.round.kernel];
-                                let group = self.run_round(store, *boot, kernel, beside_others);
+                                let group = self.run_round(
+                                    store,
+                                    *boot,
+                                    kernel,
+                                    beside_others,
+                                    signals.as_ref(),
+                                );
                                 locked(&groups, |groups| groups[index] = Some(group));
                             }
                         }
@@ -545,9 +584,13 @@ impl Test {
         let (machine, arch) = (&self.machine, kernel.arch);
         let kernel = &kernel.wanted;
         let prepared = match &round.place {
-            Place::One => machine.prepare(store, arch, kernel, Network::OneHost),
+            Place::One | Place::Signals(None) => {
+                machine.prepare(store, arch, kernel, Network::OneHost)
+            }
             Place::Two => machine.prepare(store, arch, kernel, Network::TwoHosts),
-            Place::Adapter(hca) => machine.prepare_with_adapter(store, arch, kernel, hca.clone()),
+            Place::Adapter(hca) | Place::Signals(Some(hca)) => {
+                machine.prepare_with_adapter(store, arch, kernel, hca.clone())
+            }
         };
         let (parts, options) = prepared?;
         if arch == Arch::X86_64 {
@@ -567,12 +610,14 @@ impl Test {
         }: Boot,
         kernel: &Kernel,
         beside_others: bool,
+        signals: Option<&Signals>,
     ) -> Group {
         let limits = Limits {
             test: Duration::from_secs(self.test_timeout),
             full: self.full || !self.names.is_empty(),
             beside_others,
             sanitizer: self.sanitizer,
+            signals: signals.filter(|_| matches!(round.place, Place::Signals(_))),
         };
         let ran = suite::run_in_guest(store, &parts, &options, &round, limits);
         let ran = ran.unwrap_or_else(|error| failed(&round, kernel, &error));
@@ -684,13 +729,16 @@ fn columns(kernels: &[Kernel], rounds: &[Round], groups: &[Group]) -> Vec<Column
     rounds.iter().zip(groups).map(column).collect()
 }
 
-/// The rounds that tests are dealt to, which those of arm64 are not, and what they gave.
+/// The rounds that tests are dealt to, which those of arm64 and those under signals are not, and what they
+/// gave.
 fn of_deal<'a>(
     rounds: &'a [Round],
     columns: &'a [Column],
 ) -> impl Iterator<Item = (&'a Round, &'a Column)> {
     let both = rounds.iter().zip(columns);
-    both.filter(|(_, column)| column.arch == Arch::X86_64)
+    both.filter(|(round, column)| {
+        column.arch == Arch::X86_64 && round.place.ground() != Ground::Signals
+    })
 }
 
 /// The tests that skipped themselves in every cell that they were dealt to, although they have run in one of

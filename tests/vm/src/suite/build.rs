@@ -54,6 +54,8 @@ pub(crate) enum Ground {
     Efa,
     /// An adapter that two guests share.
     Pair,
+    /// Soft-RoCE or an adapter, under signals.
+    Signals,
 }
 
 /// What programs are built for.
@@ -290,6 +292,15 @@ pub(crate) fn c_library(workspace: &Path, package: &str) -> Result<PathBuf> {
     shared_library(artifacts)
 }
 
+/// Builds the library that interrupts programs (`tests/signals`), and gives its path.
+///
+/// # Errors
+/// As of [`c_library`].
+pub(super) fn signals(workspace: &Path) -> Result<PathBuf> {
+    let arguments = ["build", "--package", "uverbs-test-signals"].map(str::to_owned);
+    shared_library(cargo(workspace, Target::Here, arguments.to_vec())?)
+}
+
 /// As [`c_library`], with a sanitizer, whose runtime is the program's.
 ///
 /// # Errors
@@ -405,6 +416,7 @@ fn names(suite: &Suite, kind: Kind, ground: Ground) -> &[String] {
         (Ground::Adapter, Kind::Tests) => &suite.hca_tests,
         (Ground::Efa, Kind::Tests) => &suite.efa_tests,
         (Ground::Pair, Kind::Tests) => &suite.pair_tests,
+        (Ground::Signals, Kind::Tests) => &suite.signal_tests,
         (_, Kind::Example) => &[],
     }
 }

@@ -11,6 +11,7 @@ use super::build::Sanitizer;
 use super::c;
 use super::job::Job;
 use super::round::{Place, Round};
+use super::signals::{self, Counts, Signals};
 use crate::arch::Arch;
 use crate::fetch::Parts;
 use crate::guest::protocol::{Ending, Spec};
@@ -29,7 +30,7 @@ const EMULATOR: &str = "VM_EMULATOR";
 
 /// How tests run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct Limits<'a> {
     /// The time limit of one test.
     pub(crate) test: Duration,
     /// All that a test has, not a small set of it.
@@ -38,6 +39,8 @@ pub(crate) struct Limits {
     pub(crate) beside_others: bool,
     /// What the programs were built with.
     pub(crate) sanitizer: Option<Sanitizer>,
+    /// How programs are interrupted, where they are.
+    pub(crate) signals: Option<&'a Signals>,
 }
 
 /// Runs the tests of a round, showing each result as it comes.
@@ -49,7 +52,7 @@ pub(crate) fn run(
     parts: &Parts,
     options: &Options,
     round: &Round,
-    limits: Limits,
+    limits: Limits<'_>,
 ) -> Result<Group> {
     let group = Group::new(name(&parts.kernel.name, &round.place));
     let whose = match limits.beside_others {
@@ -65,18 +68,24 @@ pub(crate) fn run(
         guest: None,
         second: None,
         deaths: 0,
+        interrupted: Counts::new(),
         group,
     };
+    let signals = limits.signals.map(|signals| signals.seed);
+    let signals = signals.map_or_else(String::new, |seed| format!(", --signal-seed {seed}"));
     let seed = options.hca.as_ref().and_then(Hca::seed);
     let seed = seed.map_or_else(String::new, |seed| format!(", --hca-seed {seed}"));
     println!(
-        "\n{} ({:?}{seed})",
+        "\n{} ({:?}{seed}{signals})",
         name(&parts.kernel.release, &round.place),
         options.accelerator
     );
     let started = Instant::now();
-    for job in &round.jobs {
-        run.job(job);
+    for of_program in round.jobs.chunk_by(|a, b| a.program.name == b.program.name) {
+        for job in of_program {
+            run.job(job);
+        }
+        run.tell_interrupted(&of_program[0]);
     }
     run.end();
     run.group.took = Some(started.elapsed());
@@ -92,6 +101,8 @@ pub(crate) fn name(kernel: &str, place: &Place) -> String {
             format!("Linux {kernel}, {}, two guests", hca.kind_name())
         }
         Place::Adapter(hca) => format!("Linux {kernel}, {}", hca.kind_name()),
+        Place::Signals(None) => format!("Linux {kernel}, signals"),
+        Place::Signals(Some(hca)) => format!("Linux {kernel}, {}, signals", hca.kind_name()),
     }
 }
 
@@ -101,11 +112,13 @@ struct Run<'a> {
     store: &'a Store,
     parts: &'a Parts,
     options: &'a Options,
-    limits: Limits,
+    limits: Limits<'a>,
     guest: Option<Guest>,
     /// The one that shares the adapter of the other.
     second: Option<Guest>,
     deaths: u32,
+    /// The system calls that signals have interrupted in the guest and were told.
+    interrupted: Counts,
     group: Group,
 }
 
@@ -147,7 +160,14 @@ impl Run<'_> {
         let program = &job.program;
         let guest = match &mut self.guest {
             Some(guest) => guest,
-            none => none.insert(Guest::boot(self.store, self.parts, self.options)?),
+            none => {
+                let mut guest = Guest::boot(self.store, self.parts, self.options)?;
+                if self.limits.signals.is_some() {
+                    signals::count(&mut guest, &self.parts.kernel.release)?;
+                    self.interrupted.clear();
+                }
+                none.insert(guest)
+            }
         };
         if self.second.is_none()
             && self
@@ -177,6 +197,9 @@ impl Run<'_> {
             extra.push((name.to_owned(), value));
             // A backtrace reads symbols, which takes minutes there.
             extra.push(("RUST_BACKTRACE".to_owned(), "0".to_owned()));
+        }
+        if let Some(signals) = self.limits.signals {
+            extra.extend(signals.variables(self.options.accelerator));
         }
         let spec = Spec {
             words: std::iter::once(path)
@@ -236,6 +259,30 @@ impl Run<'_> {
             Verdict::Failed(why) => println!("FAILED   {whose}{name}\n{}", indented(why)),
         }
         self.group.add_timed(name, verdict, took);
+    }
+
+    /// Records which system calls of a program signals have interrupted. One in which they hit nothing has
+    /// not been tested.
+    fn tell_interrupted(&mut self, job: &Job) {
+        let (Some(signals), Some(guest)) = (self.limits.signals, &mut self.guest) else {
+            return;
+        };
+        let what = format!("{}: interrupted system calls", job.program.name);
+        let told = match signals::counts(guest, &self.parts.kernel.release) {
+            Ok(now) => {
+                let told = signals::since(&self.interrupted, &now);
+                self.interrupted = now;
+                told
+            }
+            Err(error) => Err(format!("{error:#}")),
+        };
+        match told {
+            Ok(calls) => {
+                println!("         {}{what}: {calls}", self.whose);
+                self.group.add(what, Verdict::Passed);
+            }
+            Err(why) => self.fail(&what, format!("{why} (--signal-seed {})", signals.seed)),
+        }
     }
 
     /// Ends the guests. What their kernels have to complain about is one more failure.

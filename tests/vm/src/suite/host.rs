@@ -183,6 +183,7 @@ mod tests {
             hca_tests: vec!["adapter".to_owned()],
             efa_tests: Vec::new(),
             pair_tests: Vec::new(),
+            signal_tests: Vec::new(),
             c_programs: Vec::new(),
             arm64_tests: Vec::new(),
             arm64_always: Vec::new(),

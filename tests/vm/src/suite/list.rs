@@ -20,6 +20,8 @@ pub(crate) struct Suite {
     pub(crate) efa_tests: Vec<String>,
     /// Integration tests that run in two guests at a time, which share an adapter.
     pub(crate) pair_tests: Vec<String>,
+    /// Those of the integration tests that also run while signals interrupt them.
+    pub(crate) signal_tests: Vec<String>,
     /// C programs on libibverbs that tests run, as paths of their sources in the directory.
     pub(crate) c_programs: Vec<String>,
     /// Examples, which pass if they end with status 0.
@@ -43,6 +45,7 @@ impl Suite {
             hca_tests: kept(&self.hca_tests),
             efa_tests: Vec::new(),
             pair_tests: Vec::new(),
+            signal_tests: Vec::new(),
             c_programs: Vec::new(),
             examples: Vec::new(),
             ..self.clone()
@@ -81,6 +84,7 @@ struct Table {
     hca_tests: Vec<String>,
     efa_tests: Vec<String>,
     pair_tests: Vec<String>,
+    signal_tests: Vec<String>,
     c_programs: Vec<String>,
     guest_examples: Vec<String>,
     arm64_tests: Vec<String>,
@@ -117,6 +121,7 @@ pub(crate) fn read(workspace: &Path) -> Result<Vec<Suite>> {
             hca_tests: table.hca_tests,
             efa_tests: table.efa_tests,
             pair_tests: table.pair_tests,
+            signal_tests: table.signal_tests,
             c_programs: table.c_programs,
             examples: table.guest_examples,
             arm64_tests: table.arm64_tests,

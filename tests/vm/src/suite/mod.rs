@@ -10,6 +10,7 @@ mod kept;
 mod list;
 mod record;
 mod round;
+mod signals;
 
 pub(crate) use self::build::{
     Built, Ground, Program, Sanitized, Sanitizer, Target, agent, binary, c_library, command_line,
@@ -24,3 +25,4 @@ pub(crate) use self::kept::Kept;
 pub(crate) use self::list::{Suite, read};
 pub(crate) use self::record::Record;
 pub(crate) use self::round::{Place, Round, deal};
+pub(crate) use self::signals::Signals;

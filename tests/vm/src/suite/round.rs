@@ -19,6 +19,8 @@ pub(crate) enum Place {
     Two,
     /// As many guests with this adapter as it is shared by.
     Adapter(Hca),
+    /// One host whose programs are interrupted by signals, with this adapter or soft-RoCE.
+    Signals(Option<Hca>),
 }
 
 impl Place {
@@ -27,6 +29,7 @@ impl Place {
         match self {
             Place::One | Place::Two => None,
             Place::Adapter(hca) => Some(hca),
+            Place::Signals(hca) => hca.as_ref(),
         }
     }
 
@@ -38,6 +41,7 @@ impl Place {
             Place::Adapter(hca) if hca.guests() > 1 => Ground::Pair,
             Place::Adapter(hca) if hca.kind() == Kind::Efa => Ground::Efa,
             Place::Adapter(_) => Ground::Adapter,
+            Place::Signals(_) => Ground::Signals,
         }
     }
 

@@ -42,7 +42,8 @@ pub(crate) fn region_gone(lkey: u32) {
     probe!(uverbs, region_gone, lkey);
 }
 
-/// A program has been told of an asynchronous event, of this type and with what the kernel says of its source.
+/// A program has been told of an asynchronous event, of this type and with what the kernel says of its
+/// source.
 #[inline(always)]
 pub(crate) fn event(kind: u32, element: u64) {
     probe!(uverbs, event, kind, element);

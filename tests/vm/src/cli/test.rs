@@ -630,8 +630,8 @@ impl Test {
         group
     }
 
-    /// Writes what the next run that deals tests must know, and beside it the page for people, made from it. No
-    /// test has failed, so a test that ran has passed.
+    /// Writes what the next run that deals tests must know, and beside it the page for people, made from it.
+    /// No test has failed, so a test that ran has passed.
     ///
     /// # Errors
     /// If a file cannot be written, or other kernels than the record's were tried with less than all tests.

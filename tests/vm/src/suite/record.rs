@@ -1,5 +1,5 @@
-//! Where each test of the guests ran when it was last tried everywhere: what a run that deals them knows before
-//! it begins.
+//! Where each test of the guests ran when it was last tried everywhere: what a run that deals them knows
+//! before it begins.
 //!
 //! A file of one line for each test. The page for people (`crate::support`) is made from it.
 
@@ -50,7 +50,8 @@ impl Record {
         &self.kernels
     }
 
-    /// Takes the tests that another record of the same kernels has, each in the place of the test of that name.
+    /// Takes the tests that another record of the same kernels has, each in the place of the test of that
+    /// name.
     pub(crate) fn take(&mut self, other: Self) {
         self.ran.extend(other.ran);
     }
@@ -65,8 +66,8 @@ impl Record {
         self.ran.contains_key(test)
     }
 
-    /// Whether it is known where a test of this name can run. If it is not, a run that deals tries the test in
-    /// all cells.
+    /// Whether it is known where a test of this name can run. If it is not, a run that deals tries the test
+    /// in all cells.
     pub(crate) fn knows(&self, test: &str) -> bool {
         self.ran.get(test).is_some_and(|ran| !ran.is_empty())
     }

@@ -45,7 +45,7 @@ fn tools_see_what_happens() -> Result {
     let tracing = Tracing::begin(&program, &notes)?;
     let mut pair = Pair::<Rc>::new()?;
     let access = Access::LOCAL_WRITE;
-    let mr = pair.pd.register(vec![0; 4321], access)?;
+    let mr = pair.pd.register(vec![0_u8; 4321], access)?;
     let (lkey, address) = (mr.lkey().0, mr.iova());
     let nowhere = RemoteSlice {
         address,

@@ -2,55 +2,65 @@
 //! waits until the program has acknowledged all that it has read.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::os::fd::BorrowedFd;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::AsyncEventType;
 use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
-use zerocopy::{FromBytes, IntoBytes};
 
 use super::abi::attr::ibv_async_event;
 use super::abi::context::ibv_context;
 use super::abi::queue::{ibv_comp_channel, ibv_cq, ibv_qp, ibv_srq};
-use super::channel::ChannelObject;
-use super::context::context;
 use super::cq::cq;
 use super::failure::{Failure, Result, minus_one};
 use super::lock::count;
-use super::object::object;
 use crate::error::Errno;
 use crate::event::{AsyncEvent, EventSource};
 use crate::probes;
 
-/// Reads one record, and blocks or not as the program has set the file. A signal ends it with `EINTR`.
-fn read<T: FromBytes + IntoBytes>(fd: BorrowedFd<'_>) -> Result<T> {
-    let mut record = T::new_zeroed();
-    match rustix::io::read(fd, record.as_mut_bytes())? {
-        length if length == size_of::<T>() => Ok(record),
-        _ => Err(Failure(Errno::IO)),
+unsafe extern "C-unwind" {
+    /// read(2) by the C library. It blocks or not as the program has set the file, and a signal ends it with
+    /// `EINTR`. A thread may be cancelled in it (`pthread_cancel(3)`), and then unwinds from there: so no
+    /// frame up to the program's has something to be dropped when it is called.
+    fn read(fd: c_int, to: *mut c_void, length: usize) -> isize;
+}
+
+/// What a read of a record of so many bytes came to.
+fn whole(read: isize, size: usize) -> Result<()> {
+    match usize::try_from(read) {
+        Ok(length) if length == size => Ok(()),
+        Ok(_) => Err(Failure(Errno::IO)),
+        // SAFETY: the address of this thread's errno is always valid.
+        Err(_) => Err(Failure(Errno::from_raw_os_error(unsafe {
+            *libc::__errno_location()
+        }))),
     }
 }
 
 /// `ibv_get_cq_event(3)`.
-pub unsafe extern "C" fn ibv_get_cq_event(
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     to: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller passes a channel and room for the two pointers.
+    if channel.is_null() {
+        return minus_one(Err(Failure::INVALID));
+    }
+    const SIZE: usize = size_of::<CompEventDesc>();
+    let mut event = CompEventDesc::default();
+    // SAFETY: the caller passes a channel; there is room for so many bytes, and nothing here has to be
+    // dropped.
+    let length = unsafe { read((*channel).fd, (&raw mut event).cast(), SIZE) };
+    // SAFETY: the caller passes room for the two pointers.
     minus_one(unsafe {
-        object::<ChannelObject>(channel)
-            .ok_or(Failure::INVALID)
-            .and_then(|channel| {
-                let event: CompEventDesc = read(channel.fd())?;
-                let c: *mut ibv_cq = with_exposed_provenance_mut(event.cq_handle as usize);
-                // It stays until this event has been acknowledged.
-                cq(c)?.event_was_read();
-                *to = c;
-                *cq_context = (*c).cq_context;
-                Ok(())
-            })
+        whole(length, SIZE).and_then(|()| {
+            let c: *mut ibv_cq = with_exposed_provenance_mut(event.cq_handle as usize);
+            // It stays until this event has been acknowledged.
+            cq(c)?.event_was_read();
+            *to = c;
+            *cq_context = (*c).cq_context;
+            Ok(())
+        })
     })
 }
 
@@ -63,14 +73,21 @@ pub unsafe extern "C" fn ibv_ack_cq_events(c: *mut ibv_cq, number: c_uint) {
 }
 
 /// `ibv_get_async_event(3)`.
-pub unsafe extern "C" fn ibv_get_async_event(
+pub unsafe extern "C-unwind" fn ibv_get_async_event(
     c: *mut ibv_context,
     to: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller passes an open context and room for an event.
+    if c.is_null() {
+        return minus_one(Err(Failure::INVALID));
+    }
+    const SIZE: usize = size_of::<AsyncEventDesc>();
+    let mut raw = AsyncEventDesc::default();
+    // SAFETY: the caller passes an open context; there is room for so many bytes, and nothing here has to be
+    // dropped.
+    let length = unsafe { read((*c).async_fd, (&raw mut raw).cast(), SIZE) };
+    // SAFETY: the caller passes room for an event.
     minus_one(unsafe {
-        context(c).and_then(|context| {
-            let raw: AsyncEventDesc = read(context.context().async_fd()?)?;
+        whole(length, SIZE).and_then(|()| {
             probes::event(raw.event_type, raw.element);
             let event = AsyncEvent::from(raw);
             let element: *mut c_void = with_exposed_provenance_mut(raw.element as usize);

@@ -233,6 +233,48 @@ static void interrupted(void)
 	alarm(LIMIT_S);
 }
 
+static void *wait_for_completions(void *channel)
+{
+	struct ibv_cq *cq;
+	void *of;
+
+	while (!ibv_get_cq_event(channel, &cq, &of))
+		ibv_ack_cq_events(cq, 1);
+	return NULL;
+}
+
+static void *wait_for_events(UNUSED void *nothing)
+{
+	struct ibv_async_event event;
+
+	while (!ibv_get_async_event(context, &event))
+		ibv_ack_async_event(&event);
+	return NULL;
+}
+
+/* A thread that waits is cancelled, as programs end theirs. */
+static void cancelled(void)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+
+	NEED(channel);
+	for (int i = 0; i < 2; i++) {
+		struct timespec until;
+		pthread_t thread;
+		void *result = NULL;
+		int status;
+
+		NEED(!pthread_create(&thread, NULL, i ? wait_for_events : wait_for_completions, channel));
+		usleep(QUIET_MS * 1000);
+		NEED(!pthread_cancel(thread));
+		NEED(!clock_gettime(CLOCK_REALTIME, &until));
+		until.tv_sec += WAIT_S;
+		status = pthread_timedjoin_np(thread, &result, &until);
+		say(i ? "asynchronous" : "completion", "%s, %d", error_name(status), result == PTHREAD_CANCELED);
+	}
+	say_status("destroy", ibv_destroy_comp_channel(channel));
+}
+
 /* What the adapter tells of itself at any time is not what is asked for here. */
 static void await_event(enum ibv_event_type type, struct ibv_async_event *event)
 {
@@ -381,6 +423,7 @@ static void overrun_and_polled(void)
 MAIN(
 	{ "completion_event", completion_event }, { "destroy_waits", destroy_waits }, { "unread_events", unread_events },
 	{ "two_queues", two_queues }, { "solicited", solicited }, { "interrupted", interrupted },
+	{ "cancelled", cancelled },
 	{ "async_file", async_file }, { "limit_event", limit_event }, { "access_event", access_event },
 	{ "overrun", overrun }, { "overrun_and_polled", overrun_and_polled },
 )

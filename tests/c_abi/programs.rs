@@ -19,7 +19,7 @@ const PROGRAMS: [(&str, usize); 10] = [
     ("attributes", 24),
     ("dm", 5),
     ("domains", 6),
-    ("events", 11),
+    ("events", 12),
     ("lifetime", 10),
     ("threads", 5),
     ("windows", 5),

@@ -1,8 +1,9 @@
 //! Points at which tools such as bpftrace, perf and GDB can watch a program (USDT, provider `uverbs`).
 //!
 //! Each is one `nop`, and a note in the program's file that says where it is and in which registers its
-//! arguments are. docs/running.md has what they tell; `tests/verbs/probes.rs` watches them by the kernel's
-//! uprobes.
+//! arguments are. Posts and polls have none: the compiler keeps what a batch knows in registers, and no
+//! longer does where the assembly of a point may read memory. docs/running.md has what they tell;
+//! `tests/verbs/probes.rs` watches them by the kernel's uprobes.
 
 use probe::probe;
 
@@ -16,12 +17,6 @@ pub(crate) fn command(verb: &'static str, errno: i32) {
 #[inline(always)]
 pub(crate) fn connected(qpn: u32) {
     probe!(uverbs, connected, qpn);
-}
-
-/// A batch of requests has been handed to the device.
-#[inline(always)]
-pub(crate) fn batch(qpn: u32, requests: u32) {
-    probe!(uverbs, batch, qpn, requests);
 }
 
 /// A program has been told that a request failed.

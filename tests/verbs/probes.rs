@@ -19,8 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// The points, and how many arguments each has.
-const POINTS: [(&str, usize); 7] = [
-    ("batch", 2),
+const POINTS: [(&str, usize); 6] = [
     ("command", 3),
     ("completion_error", 4),
     ("connected", 1),
@@ -76,7 +75,6 @@ fn tools_see_what_happens() -> Result {
     has(format!("connected: {b}"))?;
     has(format!("region: {lkey} {address} 4321"))?;
     has(format!("region_gone: {lkey}"))?;
-    has(format!("batch: {a} 2"))?;
     let status = status.0;
     let error = seen
         .iter()
@@ -185,7 +183,7 @@ impl Tracing {
         let trace = fs::read_to_string(self.0.join("trace"))?;
         let lines = trace.lines().filter(|line| !line.starts_with('#'));
         let seen = lines.filter_map(|line| {
-            // `verbs-71 [000] d.... 12.3: batch_5: (0x55d0) a0=17 a1=2`
+            // `verbs-71 [000] d.... 12.3: event_5: (0x55d0) a0=17 a1=2`
             let (head, arguments) = line.split_once(": (0x")?;
             let (name, _) = head.rsplit_once(": ")?.1.rsplit_once('_')?;
             let arguments = arguments.split_whitespace().skip(1);

@@ -14,7 +14,6 @@ use super::transport::{Addressing, Transport};
 use super::{Of, QpShared};
 use crate::domain::{DomainKey, ThreadDomain};
 use crate::driver::{self, Position, Posting, SendQueue};
-use crate::probes;
 use crate::work::{Bounds, Destination, Operation, Operations, PdTag, PostError, WorkRequest};
 
 /// What is fixed when a queue pair is created, and read by posts.
@@ -262,7 +261,6 @@ impl<'q, T: Transport> Batch<'q, T> {
     pub fn ring(self) -> Result<usize, PostError> {
         let mut batch = ManuallyDrop::new(self);
         let (start, end) = (batch.start, batch.end);
-        probes::batch(batch.checks.shared.qpn(), batch.len() as u32);
         batch.queue.ring(start, end).map_err(PostError::Doorbell)
     }
 }

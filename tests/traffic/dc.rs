@@ -13,6 +13,8 @@ use uverbs::{
     transport::{Any, Dc, Srd},
 };
 
+use crate::slots::{self, SLOT, SLOTS};
+
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -37,9 +39,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         .into()
 }
 
-/// Bytes of a message, and messages that fit into an inbox.
-const SLOT: usize = 64;
-const SLOTS: usize = 64;
 const KEY: u64 = 0x0123_4567_89ab_cdef;
 
 /// A target with its receives, where their messages go, and the way to it.
@@ -72,13 +71,7 @@ impl Inbox {
 
     /// Posts a receive for each of these ids, into the slot of that number.
     fn stock(&mut self, ids: std::ops::Range<u64>) -> Result {
-        let mut batch = self.srq.batch();
-        for id in ids {
-            let start = id as usize % SLOTS * SLOT;
-            batch.post(id, self.mr.slice(start..start + SLOT)?)?;
-        }
-        batch.ring();
-        Ok(())
+        slots::stock(&mut self.srq, &self.mr, ids)
     }
 
     /// The next message must be in the slot of that id, have come from that queue pair, and have these bytes.
@@ -91,11 +84,7 @@ impl Inbox {
             "the request and the source",
         )?;
         same(wc.qp_num, self.target.number(), "the target")?;
-        same(wc.byte_len, bytes.len() as u32, "bytes received")?;
-        let mut came = vec![0; bytes.len()];
-        self.mr.read_at(id as usize % SLOTS * SLOT, &mut came)?;
-        same(came, bytes.to_vec(), "the message")?;
-        Ok(wc)
+        slots::has(wc, &self.mr, bytes)
     }
 }
 

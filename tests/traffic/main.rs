@@ -17,6 +17,7 @@ mod regions;
 mod registers;
 mod resets;
 mod shapes;
+mod slots;
 mod ud;
 mod xrc;
 

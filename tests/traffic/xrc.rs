@@ -18,6 +18,8 @@ use uverbs::{
     xrcd::{XrcTarget, Xrcd, XrcdFile},
 };
 
+use crate::slots::{self, SLOT, SLOTS};
+
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -48,10 +50,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         .into()
 }
 
-/// Bytes of a message, and messages that fit into an inbox.
-const SLOT: usize = 64;
-const SLOTS: usize = 64;
-
 /// A shared receive queue of a domain, with where its messages go and where they complete.
 struct Inbox {
     srq: Srq,
@@ -75,13 +73,7 @@ impl Inbox {
 
     /// Posts a receive for each of these ids, into the slot of that number.
     fn stock(&mut self, ids: std::ops::Range<u64>) -> Result {
-        let mut batch = self.srq.batch();
-        for id in ids {
-            let start = id as usize % SLOTS * SLOT;
-            batch.post(id, self.mr.slice(start..start + SLOT)?)?;
-        }
-        batch.ring();
-        Ok(())
+        slots::stock(&mut self.srq, &self.mr, ids)
     }
 
     /// The next message must be in the slot of that id, have come to that queue pair, and have these bytes.
@@ -89,11 +81,7 @@ impl Inbox {
     fn received(&mut self, id: u64, at: u32, bytes: &[u8]) -> Result<Wc> {
         let wc = completion(&mut self.cq)?.ok()?;
         same((wc.wr_id, wc.qp_num), (id, at), "the request and the QP")?;
-        same(wc.byte_len, bytes.len() as u32, "bytes received")?;
-        let mut came = vec![0; bytes.len()];
-        self.mr.read_at(id as usize % SLOTS * SLOT, &mut came)?;
-        same(came, bytes.to_vec(), "the message")?;
-        Ok(wc)
+        slots::has(wc, &self.mr, bytes)
     }
 }
 

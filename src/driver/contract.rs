@@ -2,7 +2,7 @@
 //!
 //! A driver implements [`Driver`] on what a context has of its device, and the traits of the queues that it
 //! has. What it leaves out is refused by name before the kernel is asked: methods by their defaults, options
-//! and types of queue pairs by [`Driver::OPTIONS`] and [`Driver::QP_TYPES`]. For a queue that a driver does
+//! and types of queue pairs by [`Driver::OPTIONS`] and [`Driver::has_type`]. For a queue that a driver does
 //! not have, `absent.rs` has a type. `sample` is a driver to copy.
 
 use std::fmt::Debug;
@@ -43,9 +43,6 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     const ID: DriverId;
     /// The versions of the kernel driver's ABI that this driver supports.
     const ABI_VERSIONS: RangeInclusive<u32>;
-    /// The types of queue pairs that have queues of this driver's. [`QpType::DRIVER`] is a type of the
-    /// device's own, whose requests name their destination.
-    const QP_TYPES: &'static [QpType] = &[];
     /// What the driver has besides the plain objects.
     const OPTIONS: Options = Options::empty();
     /// How C programs are refused, if they know other errnos from libibverbs's provider than the usual ones.
@@ -68,6 +65,11 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     type DcTargetBacking: Debug;
     /// The hardware that a thread domain selects when a queue pair first needs it.
     type ThreadDomain: Debug + Default;
+
+    /// Whether queue pairs of the type have queues of this driver's. [`QpType::DRIVER`] is a type of the
+    /// device's own, whose requests name their destination. In line: the compiler then knows the answer where
+    /// it knows the type, and a loop over requests has no code of a driver without it.
+    fn has_type(transport: QpType) -> bool;
 
     /// What queue pairs of a transport can do. Of [`Operations::OF_CAPABILITIES`] it has those that the
     /// driver supports, whatever the device.
@@ -645,8 +647,23 @@ pub(crate) struct Position {
     pub(crate) count: u32,
     /// What the requests before it take of the ring, in the driver's unit, counted from the start.
     pub(crate) at: u64,
+    /// Where the request before it begins, in the same unit.
+    pub(crate) last: u64,
     /// The flags, in the device's terms, that the next request has whatever it is.
     pub(crate) flags: u64,
+}
+
+impl Position {
+    /// In a queue whose requests take one place each, whatever came before.
+    #[inline(always)]
+    pub(crate) const fn counted(count: u32) -> Self {
+        Self {
+            count,
+            at: 0,
+            last: 0,
+            flags: 0,
+        }
+    }
 }
 
 /// A send queue: a ring in which requests are written, and a doorbell.

@@ -45,9 +45,8 @@ impl<'q> Kind for Polls<'q> {
 /// driver is there where such a queue pair posts.
 #[inline(always)]
 fn expect_transport<D: contract::Driver>(transport: Option<QpType>) {
-    let has = |transport| D::QP_TYPES.contains(&transport);
     assert!(
-        transport.is_none_or(has),
+        transport.is_none_or(D::has_type),
         "the driver has no such queue pairs"
     );
 }

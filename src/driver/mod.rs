@@ -277,7 +277,7 @@ fn has_qp<D: contract::Driver>(
     spec: &QpSpec,
     parts: &contract::QpParts<'_, impl Sized, impl Sized, impl Sized>,
 ) -> Result<()> {
-    if !D::QP_TYPES.contains(&spec.qp_type) {
+    if !D::has_type(spec.qp_type) {
         let what = format!("queue pairs of type {:?}", spec.qp_type);
         return Err(D::lacks(Verb::CreateQp, &what));
     }
@@ -362,7 +362,7 @@ impl Device {
     /// Whether the driver has queue pairs of the type.
     #[cfg(feature = "c-abi")]
     pub(crate) fn has_type(&self, transport: QpType) -> bool {
-        dispatch!(self, D(_) => D::QP_TYPES.contains(&transport))
+        dispatch!(self, D(_) => D::has_type(transport))
     }
 
     /// How C programs are refused.

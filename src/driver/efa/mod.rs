@@ -119,7 +119,6 @@ type Parts<'a> = QpParts<'a, Arc<CqCore>, Nothing, Nothing>;
 impl contract::Driver for Efa {
     const ID: DriverId = DriverId::EFA;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
-    const QP_TYPES: &'static [QpType] = &[QpType::UD, QpType::DRIVER];
     const OPTIONS: Options = Options::MR_IOVA
         .union(Options::MR_DMABUF)
         .union(Options::UNSOLICITED_WRITES)
@@ -136,6 +135,11 @@ impl contract::Driver for Efa {
     type SrqBacking = Nothing;
     type DcTargetBacking = Nothing;
     type ThreadDomain = Nothing;
+
+    #[inline(always)]
+    fn has_type(transport: QpType) -> bool {
+        matches!(transport, QpType::UD | QpType::DRIVER)
+    }
 
     fn operations(&self, transport: QpType) -> Operations {
         self.limits.operations(transport)

@@ -171,10 +171,7 @@ impl contract::SendQueue for SendQueue {
 
     #[inline(always)]
     fn position(&self) -> Position {
-        Position {
-            count: self.rung,
-            ..Position::default()
-        }
+        Position::counted(self.rung)
     }
 
     #[inline(always)]
@@ -202,8 +199,7 @@ impl contract::SendQueue for SendQueue {
             control: request::WHOLE | if is_odd_lap { request::PHASE } else { 0 },
             ..wqe.head
         };
-        let count = at.count.wrapping_add(1);
-        Ok(Position { count, ..at })
+        Ok(Position::counted(at.count.wrapping_add(1)))
     }
 
     #[inline(always)]

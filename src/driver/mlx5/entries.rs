@@ -3,6 +3,7 @@
 //! An entry has an owner bit, which the device flips with each lap: the entry is this side's if the bit is
 //! that of the consumer's lap. In an entry of 128 bytes the second half has the fields.
 
+use std::num::NonZeroU32;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -26,7 +27,7 @@ pub(super) struct View {
     /// The half of the first entry with the fields.
     first: NonNull<u8>,
     /// How many there are, a power of two.
-    count: u32,
+    count: NonZeroU32,
     /// Bytes of one.
     size: usize,
 }
@@ -46,6 +47,7 @@ impl Entries {
     /// of two.
     pub(super) fn new(memory: Memory, count: u32, size: usize) -> Self {
         debug_assert!(count.is_power_of_two() && (size == BLOCK || size == 2 * BLOCK));
+        let count = NonZeroU32::new(count).expect("a power of two");
         // SAFETY: an entry has `size` bytes, so the last 64 of the first lie in the memory.
         let first = unsafe { memory.base().add(size - BLOCK) };
         let view = View { first, count, size };
@@ -125,7 +127,7 @@ impl View {
     /// How many entries there are.
     #[inline(always)]
     pub(super) fn count(self) -> u32 {
-        self.count
+        self.count.get()
     }
 
     /// Bytes of an entry.
@@ -136,7 +138,7 @@ impl View {
     /// The entry at this index, which keeps counting past the end of the ring.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> NonNull<Cqe> {
-        let at = (index & (self.count - 1)) as usize * self.size;
+        let at = (index & (self.count() - 1)) as usize * self.size;
         // SAFETY: the masked index is below the count, so the entry lies in the ring.
         unsafe { self.first.add(at).cast() }
     }
@@ -164,7 +166,7 @@ impl View {
     /// The owner bit of entries that the device has written, in the lap that an index is of.
     #[inline(always)]
     pub(super) fn lap(self, index: u32) -> u8 {
-        format::lap(index, self.count)
+        format::lap(index, self.count())
     }
 
     /// Copies an entry that has arrived to a place of another ring with entries as large, where it counts as

@@ -105,13 +105,6 @@ impl ResourceType {
 impl contract::Driver for Device {
     const ID: DriverId = DriverId::MLX5;
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
-    const QP_TYPES: &'static [QpType] = &[
-        QpType::RC,
-        QpType::UC,
-        QpType::UD,
-        QpType::XRC_SEND,
-        QpType::DCI,
-    ];
     const OPTIONS: Options = Options::all()
         .difference(Options::UNSOLICITED_WRITES)
         .difference(Options::SERVICE_LEVEL);
@@ -134,6 +127,14 @@ impl contract::Driver for Device {
     type SrqBacking = SrqCore;
     type DcTargetBacking = dc::TargetCore;
     type ThreadDomain = ThreadDomain;
+
+    #[inline(always)]
+    fn has_type(transport: QpType) -> bool {
+        matches!(
+            transport,
+            QpType::RC | QpType::UC | QpType::UD | QpType::XRC_SEND | QpType::DCI
+        )
+    }
 
     #[cfg(test)]
     fn sample_send_queue() -> Option<SendQueue> {

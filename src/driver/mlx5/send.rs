@@ -56,8 +56,6 @@ pub(crate) struct SendQueue {
     rung: Position,
     /// There is room for requests before this count: the ledger was asked for it.
     room_until: u32,
-    /// The WQE that was written last, in the ring.
-    last: NonNull<u8>,
     /// The flags that every WQE has.
     always: u8,
     /// The queue pair's number where [`Control::qpn_ds`] has it.
@@ -100,7 +98,6 @@ impl SendQueue {
             layout,
             rung: start(always),
             room_until: 0,
-            last: ring,
             always,
             qpn: qpn << 8,
             ledger,
@@ -235,28 +232,23 @@ impl SendQueue {
         }
     }
 
-    /// Rings by a copy of the last WQE, if it is alone, takes `blocks` and lies in one piece; else by its
+    /// Rings by a copy of the WQE `last`, if it is alone, takes `blocks` and lies in one piece; else by its
     /// first 8 bytes.
     ///
     /// # Safety
     ///
     /// There is such a WQE. The register is this queue's alone, or it is its turn.
     #[inline(always)]
-    unsafe fn ring_register(&self, requests: u32, blocks: u32) {
+    unsafe fn ring_register(&self, last: NonNull<u8>, requests: u32, blocks: u32) {
         let room = self.register.most_blocks();
-        // SAFETY: the last WQE lies in the ring. If it ends before the ring does it is in one piece.
+        let is_whole = (self.end - last.addr().get()) / BLOCK >= blocks as usize;
+        // SAFETY: the WQE lies in the ring. If it ends before the ring does it is in one piece.
         unsafe {
-            match requests == 1 && blocks <= room && self.is_whole(blocks) {
-                true => self.register.copy(self.last, blocks),
-                false => self.register.ring(self.last.cast::<u64>().read()),
+            match requests == 1 && blocks <= room && is_whole {
+                true => self.register.copy(last, blocks),
+                false => self.register.ring(last.cast::<u64>().read()),
             }
         }
-    }
-
-    /// Whether the last WQE, which takes `blocks`, ends before the ring does.
-    #[inline(always)]
-    fn is_whole(&self, blocks: u32) -> bool {
-        (self.end - self.last.addr().get()) / BLOCK >= blocks as usize
     }
 
     /// As [`Self::ring_register`], when it is this queue's turn at a register that others share.
@@ -266,10 +258,10 @@ impl SendQueue {
     /// As for [`Self::ring_register`].
     #[cold]
     #[inline(never)]
-    unsafe fn ring_shared_register(&self, requests: u32, blocks: u32) {
+    unsafe fn ring_shared_register(&self, last: NonNull<u8>, requests: u32, blocks: u32) {
         let _turn = self.register.turn();
         // SAFETY: by this function's contract.
-        unsafe { self.ring_register(requests, blocks) };
+        unsafe { self.ring_register(last, requests, blocks) };
     }
 }
 
@@ -315,10 +307,9 @@ impl contract::SendQueue for SendQueue {
         // SAFETY: there is room for a request, so the ring has blocks, as many as the ledger has places; the
         // payload fits, and the scratch space has room for the largest request.
         let blocks = unsafe {
-            self.last = self.block(index);
             let to = match may_wrap {
                 true => NonNull::from(&mut *self.scratch).cast(),
-                false => self.last,
+                false => self.block(index),
             };
             self.write_wqe(to, at, request)
         };
@@ -337,6 +328,7 @@ impl contract::SendQueue for SendQueue {
         Ok(Position {
             count,
             at: at.at.wrapping_add(blocks.into()),
+            last: index.into(),
             flags: u64::from(self.always | fence),
         })
     }
@@ -355,11 +347,12 @@ impl contract::SendQueue for SendQueue {
         let counter = self.rings.record.counter(RECORD_SEND);
         counter.store((end.at as u16).to_be(), Ordering::Relaxed);
         let blocks = end.at.wrapping_sub(start.at) as u32;
-        // SAFETY: there is at least one request.
+        // SAFETY: there is at least one request, and `write` put the last one's WQE into that block.
         unsafe {
+            let last = self.block(end.last as u32);
             match self.shares_register {
-                true => self.ring_shared_register(requests, blocks),
-                false => self.ring_register(requests, blocks),
+                true => self.ring_shared_register(last, requests, blocks),
+                false => self.ring_register(last, requests, blocks),
             }
         }
         Ok(requests as usize)
@@ -369,9 +362,8 @@ impl contract::SendQueue for SendQueue {
 /// The position in an empty ring.
 fn start(always: u8) -> Position {
     Position {
-        count: 0,
-        at: 0,
         flags: always.into(),
+        ..Position::default()
     }
 }
 

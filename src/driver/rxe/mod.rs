@@ -77,7 +77,6 @@ impl contract::Driver for Rxe {
     const ID: DriverId = DriverId::RXE;
     /// `RXE_UVERBS_ABI_VERSION`; 1 differs from 2 only for 32-bit processes.
     const ABI_VERSIONS: RangeInclusive<u32> = 1..=2;
-    const QP_TYPES: &'static [QpType] = &[QpType::RC, QpType::UC, QpType::UD];
     const OPTIONS: Options = Options::CQ_FLAGS
         .union(Options::QP_FLAGS)
         .union(Options::BUFFERS)
@@ -105,6 +104,11 @@ impl contract::Driver for Rxe {
     type SrqBacking = Arc<SrqRing>;
     type DcTargetBacking = Nothing;
     type ThreadDomain = Nothing;
+
+    #[inline(always)]
+    fn has_type(transport: QpType) -> bool {
+        matches!(transport, QpType::RC | QpType::UC | QpType::UD)
+    }
 
     #[cfg(test)]
     fn sample_send_queue() -> Option<SendQueue> {

@@ -109,10 +109,7 @@ impl contract::SendQueue for SendQueue {
 
     #[inline(always)]
     fn position(&self) -> Position {
-        Position {
-            count: self.ring.published(),
-            ..Position::default()
-        }
+        Position::counted(self.ring.published())
     }
 
     #[inline(always)]
@@ -148,8 +145,7 @@ impl contract::SendQueue for SendQueue {
             (&raw mut (*wqe.as_ptr()).wr.wr_id).write(wr_id);
             (&raw mut (*wqe.as_ptr()).wr.send_flags).write(flags.bits());
         }
-        let count = at.count.wrapping_add(1);
-        Ok(Position { count, ..at })
+        Ok(Position::counted(at.count.wrapping_add(1)))
     }
 
     /// One store of an index, one system call.

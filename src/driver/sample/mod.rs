@@ -52,8 +52,6 @@ impl contract::Driver for Sample {
     const ID: DriverId = DriverId(0x5a);
     const ABI_VERSIONS: RangeInclusive<u32> = 3..=4;
 
-    const QP_TYPES: &'static [QpType] = &[QpType::DRIVER];
-
     type Cq = Cq;
     type SendQueue = SendQueue;
     type RecvQueue = RecvQueue;
@@ -64,6 +62,10 @@ impl contract::Driver for Sample {
     type SrqBacking = Nothing;
     type DcTargetBacking = Nothing;
     type ThreadDomain = Nothing;
+
+    fn has_type(transport: QpType) -> bool {
+        matches!(transport, QpType::DRIVER)
+    }
 
     fn sample_send_queue() -> Option<SendQueue> {
         Some(samples().1.send)

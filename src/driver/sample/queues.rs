@@ -86,10 +86,7 @@ impl contract::SendQueue for SendQueue {
     }
 
     fn position(&self) -> Position {
-        Position {
-            count: self.rung,
-            ..Position::default()
-        }
+        Position::counted(self.rung)
     }
 
     fn write(&mut self, at: Position, request: WorkRequest<'_, ()>) -> Result<Position, PostError> {
@@ -115,8 +112,7 @@ impl contract::SendQueue for SendQueue {
             operation,
             data: data(operation, payload)?,
         });
-        let count = at.count.wrapping_add(1);
-        Ok(Position { count, ..at })
+        Ok(Position::counted(at.count.wrapping_add(1)))
     }
 
     fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {

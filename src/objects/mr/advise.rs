@@ -32,8 +32,7 @@ impl Pd {
     ) -> Result<()> {
         let slices = slices.as_ref();
         let subject = || Subject::numbered("PD", self.handle().0.into());
-        let tag = self.tag();
-        if slices.iter().any(|slice| slice.pd != tag) && tag.refuse(slices, false).is_err() {
+        if self.tag().check(slices, false).is_err() {
             let why = "a slice belongs to another protection domain";
             return Err(Error::invalid(Verb::AdviseMr, subject(), why));
         }

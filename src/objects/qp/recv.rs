@@ -177,9 +177,7 @@ impl<'q> RecvBatch<'q> {
         let Some(queue) = &mut self.queue else {
             return Err(PostError::SharedReceive);
         };
-        if slices.iter().any(|slice| slice.pd != self.pd) {
-            self.pd.refuse(slices, true)?;
-        }
+        self.pd.check(slices, true)?;
         if let Some(asks) = &mut self.asks {
             asks.check()?;
         }

@@ -81,23 +81,25 @@ impl PdTag {
         Self(self.0 | Self::READ_ONLY)
     }
 
-    /// The protection domain's own.
-    const fn of_domain(self) -> Self {
-        Self(self.0 & !Self::READ_ONLY)
+    /// Refuses slices of other protection domains, and read-only ones if a request writes to them.
+    #[inline(always)]
+    pub(crate) fn check(self, slices: &[LocalSlice<'_>], writes: bool) -> Result<(), PostError> {
+        if slices.iter().all(|slice| slice.pd == self) {
+            return Ok(());
+        }
+        match self.may_read(slices) {
+            false => Err(PostError::ForeignPd),
+            true if writes => Err(PostError::ReadOnly),
+            true => Ok(()),
+        }
     }
 
-    /// What a queue pair with this tag says of slices that have another: nothing if they are its own and only
-    /// read. Out of line: slices that may be written have the same.
+    /// Whether all of these are of this protection domain, read-only ones included.
     #[cold]
     #[inline(never)]
-    pub(crate) fn refuse(self, slices: &[LocalSlice<'_>], writes: bool) -> Result<(), PostError> {
-        if slices.iter().any(|slice| slice.pd.of_domain() != self) {
-            return Err(PostError::ForeignPd);
-        }
-        match writes {
-            true => Err(PostError::ReadOnly),
-            false => Ok(()),
-        }
+    fn may_read(self, slices: &[LocalSlice<'_>]) -> bool {
+        let mut slices = slices.iter();
+        slices.all(|slice| slice.pd.0 & !Self::READ_ONLY == self.0)
     }
 }
 

@@ -181,9 +181,7 @@ impl Bounds {
             return Err(self.too_long(local));
         }
         match payload {
-            Payload::Gather(slices) if slices.iter().any(|slice| slice.pd != self.pd) => {
-                self.pd.refuse(slices, self.writes)
-            }
+            Payload::Gather(slices) => self.pd.check(slices, self.writes),
             _ => Ok(()),
         }
     }

@@ -34,8 +34,9 @@ impl RecvLedger {
     /// on who reads it when.
     #[inline(always)]
     pub(crate) fn note(&self, count: u32, id: u64) -> u32 {
-        self.id(count).store(id, Ordering::Relaxed);
-        count & self.mask
+        let index = count & self.mask;
+        self.id(index).store(id, Ordering::Relaxed);
+        index
     }
 
     /// Requests that are finished.

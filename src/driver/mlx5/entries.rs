@@ -27,7 +27,7 @@ pub(super) struct View {
     /// The half of the first entry with the fields.
     first: NonNull<u8>,
     /// How many there are, a power of two.
-    count: NonZeroU32,
+    pub(super) count: NonZeroU32,
     /// Bytes of one.
     size: usize,
 }

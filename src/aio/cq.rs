@@ -49,6 +49,21 @@ impl Default for Wait {
 /// Somebody must *pump* to deliver completions to operations: a task that runs [`serve`](Self::serve), a
 /// thread in [`block_on`](Self::block_on), or any code that calls [`pump`](Self::pump) now and then. One
 /// pumps at a time; without a pump operations complete unnoticed.
+///
+/// ```no_run
+/// use uverbs::{Caps, ConnectOptions, Endpoint, Rc, aio::{Cq, Post}, buf::Pool};
+/// # fn talk(context: &uverbs::Context, peer: &Endpoint) -> Result<(), Box<dyn std::error::Error>> {
+/// let pd = context.alloc_pd()?;
+/// let pool = Pool::on(&pd).build()?;
+/// let cq = Cq::new(context, 256)?;
+/// let mut qp = cq.create_qp::<Rc>(&pd, Caps::default())?;
+/// qp.init(&ConnectOptions::default())?;
+/// qp.connect(peer)?;
+/// let mut buf = pool.try_get(64)?;
+/// buf.extend_from_slice(b"hello")?;
+/// let (sent, buf) = cq.block_on(qp.send(buf))?;       // or a task that runs `serve`
+/// # drop((sent, buf)); Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Cq(Arc<Inner>);
 

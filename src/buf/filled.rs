@@ -12,14 +12,29 @@ use crate::work::{LocalSlice, PdTag, RemoteSlice};
 
 /// A buffer of a [`Pool`](super::Pool): registered memory that belongs exclusively to its holder.
 ///
-/// Like a vector, it derefs to the first [`len`](slice::len) bytes, the filled ones, and has a
-/// [capacity](Self::capacity). A receive or READ fills it from the beginning and sets its length; a send or
-/// WRITE sends the filled bytes.
+/// Like a vector, it derefs to the first [`len`](slice::len) bytes, the filled ones, as `[u8]`: it has all
+/// methods of slices. And it has a [capacity](Self::capacity). A receive or READ fills it from the beginning
+/// and sets its length; a send or WRITE sends the filled bytes.
 ///
 /// Dropping it returns it to its pool, which it keeps alive. The bytes stay: the next holder finds them
 /// beyond the buffer's length. [`clear`](Self::clear) does not wipe them, `fill(0)` does.
 ///
 /// The default buffer is of no pool and has no capacity.
+///
+/// ```no_run
+/// # fn fill(pool: &uverbs::buf::Pool) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut buf = pool.try_get(64)?;
+/// assert!(buf.is_empty() && buf.capacity() >= 64);
+/// buf.extend_from_slice(b"hello")?;           // what a send would send
+/// assert_eq!(&buf[..4], b"hell");
+/// buf[0] = b'J';
+/// assert_eq!(*buf, *b"Jello");
+/// // What does not come by appending: the bytes first, then how many of them count.
+/// buf.whole_mut()[..2].copy_from_slice(b"no");
+/// buf.set_len(2)?;
+/// let parts = buf.freeze().slice(..1);        // shared, and no longer changed
+/// # drop(parts); Ok(()) }
+/// ```
 pub struct Buf {
     start: NonNull<u8>,
     // Lengths have 32 bits, as in requests: what moves is shorter.
@@ -221,6 +236,8 @@ impl Buf {
     }
 }
 
+// Hidden: the page would list all methods of slices, 3,000 lines of them. The text above says that it derefs.
+#[doc(hidden)]
 impl Deref for Buf {
     type Target = [u8];
 

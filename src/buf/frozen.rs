@@ -8,7 +8,7 @@ use crate::pd::Pd;
 use crate::work::RemoteSlice;
 
 /// Immutable bytes of a [`Buf`]. Clones share the bytes, so they can be in several requests at the same time;
-/// the block returns to its pool with the last one.
+/// the block returns to its pool with the last one. It derefs to `[u8]`.
 pub struct Frozen(Buf);
 
 impl Frozen {
@@ -82,6 +82,8 @@ impl Clone for Frozen {
     }
 }
 
+// Hidden: the page would list all methods of slices, 3,000 lines of them. The text above says that it derefs.
+#[doc(hidden)]
 impl Deref for Frozen {
     type Target = [u8];
 

@@ -150,6 +150,17 @@ impl fmt::Debug for PoolBuilder {
 
 /// Registered memory in buffers of a few sizes. Clones share the pool; it lives as long as a clone or a
 /// buffer of it.
+///
+/// ```no_run
+/// use uverbs::buf::Pool;
+/// # fn fill(pd: &uverbs::Pd) -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = Pool::on(pd).build()?;
+/// let mut buf = pool.try_get(4096)?;          // at least that large; empty
+/// buf.extend_from_slice(b"hello")?;
+/// let one = buf.freeze();
+/// drop(one);                                  // back in the pool with the last clone
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Pool(Arc<Inner>);
 

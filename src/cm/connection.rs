@@ -19,6 +19,19 @@ use crate::error::{Errno, Result, Subject, Verb};
 /// A connection: a queue pair in the state RTS, or an XRC target, and its [`Link`].
 ///
 /// It derefs to the queue pair. Dropping it notifies the peer and does not wait.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Inline, Qp, Rc, cm::{Connection, Pending}};
+/// # fn talk(mut connection: Connection<Qp<Rc>>) -> Result<(), Box<dyn std::error::Error>> {
+/// println!("{} says {:?}", connection.peer_addr(), connection.private_data());
+/// connection.one(1).send(Inline(b"hello"))?;          // as on its queue pair
+/// if let Some(event) = connection.link().try_event()? {
+///     println!("{event:?}");
+/// }
+/// let qp = connection.disconnect()?.within(Duration::from_secs(5))?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Connection<Q: QueuePair> {
     link: Link,
@@ -103,6 +116,19 @@ impl<Q: QueuePair> AsFd for Connection<Q> {
 /// readable with an event.
 ///
 /// It derefs to its [`Route`]. Dropping it ends the connection for the peer; the queue pair is not touched.
+///
+/// ```no_run
+/// use uverbs::{Qp, Rc, cm::Link};
+/// # fn watch(link: &Link, qp: &mut Qp<Rc>) -> uverbs::Result<()> {
+/// // In a thread of its own, or when the file is readable.
+/// while let Some(event) = link.try_event()? {
+///     if event.ends() {
+///         qp.fail()?;                 // what is in flight is flushed
+///         link.disconnect()?;         // and the peer knows that this side knows
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Link {
     id: Id,

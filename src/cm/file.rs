@@ -49,6 +49,13 @@ impl File {
         }
     }
 
+    /// Whether there is an event.
+    pub(super) fn is_readable(&self) -> Result<bool, Errno> {
+        let mut asked = [PollFd::new(&self.fd, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))
+            .map(|ready| ready > 0)
+    }
+
     /// Waits until there may be an event, at most so long; `None` forever.
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<(), Errno> {
         wait(self.fd.as_fd(), limit)

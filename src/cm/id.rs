@@ -60,24 +60,33 @@ impl Id {
         }
     }
 
-    /// Takes the identifier that a request brought to this one's file, to a file of its own. If that fails,
-    /// it is destroyed, and so the request refused.
-    pub(super) fn take(&self, number: u32, subject: Subject) -> Result<Self> {
-        let taken = self.file.another().and_then(|file| {
-            let command = MigrateId {
-                id: number,
-                fd: self.file.as_fd().as_raw_fd() as u32,
-                ..Default::default()
-            };
-            match file.send(&command) {
-                Ok(_) => Ok(Self {
-                    file,
-                    number,
-                    subject: subject.clone(),
-                }),
-                Err(errno) => Err(Error::os(MigrateId::VERB, subject.clone(), errno)),
-            }
-        });
+    /// A file for another identifier.
+    pub(super) fn another_file(&self) -> Result<File> {
+        self.file.another()
+    }
+
+    /// Whether there is an event.
+    pub(super) fn has_event(&self) -> Result<bool> {
+        let has = self.file.is_readable();
+        has.map_err(|errno| self.error(Verb::GetCmEvent, errno))
+    }
+
+    /// Takes the identifier that a request brought to this one's file, to that file. If that fails, it is
+    /// destroyed, and so the request refused.
+    pub(super) fn take(&self, number: u32, subject: Subject, file: File) -> Result<Self> {
+        let command = MigrateId {
+            id: number,
+            fd: self.file.as_fd().as_raw_fd() as u32,
+            ..Default::default()
+        };
+        let taken = match file.send(&command) {
+            Ok(_) => Ok(Self {
+                file,
+                number,
+                subject,
+            }),
+            Err(errno) => Err(Error::os(MigrateId::VERB, subject, errno)),
+        };
         if taken.is_err() {
             // The first error is the one to tell. What stays goes with the listener.
             let _ = self.file.send(&DestroyId {

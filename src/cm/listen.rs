@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use uverbs_uapi::enums::QpType;
@@ -11,6 +12,7 @@ use uverbs_uapi::rdma_cm::{Event, IdOption};
 
 use super::address::{self, Address, IbAddr};
 use super::command;
+use super::file::File;
 use super::id::Id;
 use super::pending::poll_until;
 use super::request::Request;
@@ -151,6 +153,7 @@ impl<T: Listens> Listen<T> {
         Ok(Listener {
             id,
             local,
+            spare: Mutex::new(None),
             of: PhantomData,
         })
     }
@@ -158,11 +161,28 @@ impl<T: Listens> Listen<T> {
 
 /// Awaits requests for connections.
 ///
-/// Its file becomes readable with a request. Dropping it refuses requests that have not been taken.
+/// Its file becomes readable with a request. Dropping it refuses requests that have not been taken. It keeps
+/// a second file, for the next request.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use uverbs::{Caps, Rc, cm::{Listener, Params, Pending}};
+/// # fn serve(listener: &Listener<Rc>, pd: &uverbs::Pd, cq: &uverbs::Cq) -> uverbs::Result<()> {
+/// while let Some(request) = listener.next_within(Duration::from_secs(60))? {
+///     let qp = pd.create_qp(cq, Caps::default())?;
+///     match request.accept(qp, &Params::default(), b"")?.within(Duration::from_secs(5)) {
+///         Ok(connection) => println!("{} is connected", connection.peer_addr()),
+///         Err(failed) => println!("a peer has given up: {failed}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Listener<T> {
     id: Id,
     local: Address,
+    /// For the next request.
+    spare: Mutex<Option<File>>,
     of: PhantomData<fn() -> T>,
 }
 
@@ -186,20 +206,51 @@ impl<T: Listens> Listener<T> {
     ///
     /// # Errors
     ///
-    /// The device of the listener's address has been removed (`EIO`); or no file descriptor is left, and the
-    /// request has been refused.
+    /// The device of the listener's address has been removed (`EIO`); or no file descriptor is left for the
+    /// request (`EMFILE`). Then it waits, and its sender with it, until there is one and this is called
+    /// again.
     pub fn try_next(&self) -> Result<Option<Request<T>>> {
-        while let Some(raw) = self.id.try_event()? {
+        // Before the event is read: a request that has been read and cannot be taken is refused.
+        while let Some(file) = self.file()? {
+            let raw = match self.id.try_event() {
+                Ok(Some(raw)) => raw,
+                nothing => {
+                    self.keep(file);
+                    return nothing.map(|_| None);
+                }
+            };
             match Event(raw.event) {
-                Event::CONNECT_REQUEST => return Request::take(&self.id, &raw).map(Some),
+                Event::CONNECT_REQUEST => return Request::take(&self.id, &raw, file).map(Some),
                 Event::DEVICE_REMOVAL => {
                     return Err(self.id.error(Verb::GetCmEvent, Errno::IO));
                 }
                 // Of an address that has changed, and of what later kernels tell.
-                _ => {}
+                _ => self.keep(file),
             }
         }
         Ok(None)
+    }
+
+    /// A file for the next request; `None` if there is neither.
+    fn file(&self) -> Result<Option<File>> {
+        if let Some(spare) = self.spare().take() {
+            return Ok(Some(spare));
+        }
+        match self.id.another_file() {
+            Ok(file) => Ok(Some(file)),
+            Err(_) if !self.id.has_event()? => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps a file that is not needed yet.
+    fn keep(&self, file: File) {
+        *self.spare() = Some(file);
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Option<File>> {
+        // Whoever panicked left a file or none.
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the next request for at most `limit`; `None` if there is none by then.

@@ -65,6 +65,16 @@ pub fn join(group: impl ToSocketAddrs + fmt::Debug) -> Result<Join> {
 }
 
 /// A membership to be.
+///
+/// ```no_run
+/// use uverbs::cm::{self, Pending};
+///
+/// // To send only, from the device that has this address.
+/// let join = cm::join("239.9.8.7:0")?.source("10.9.0.1".parse()?).send_only(true);
+/// let group = join.start()?.wait()?;
+/// println!("{} on {}", group.gid(), group.device()?.name());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "no group is joined before `start`"]
 #[derive(Clone, Debug)]
 pub struct Join {
@@ -219,6 +229,17 @@ impl Pending for Joining {
 
 /// A group that has been joined by a port: datagrams can be sent to it, and received once a queue pair is
 /// attached. Dropping it leaves the group.
+///
+/// ```no_run
+/// use uverbs::{Inline, Qp, Ud, cm::{Group, Membership}};
+/// # fn greet(group: Group, pd: &uverbs::Pd, qp: &mut Qp<Ud>) -> Result<Membership, Box<dyn std::error::Error>> {
+/// group.activate(qp)?;                        // then post receives, with 40 bytes more each
+/// let ah = pd.create_ah(group.path())?;
+/// qp.one(1).to(ah.to(group.qpn(), group.qkey())).send(Inline(b"hello, all"))?;
+/// // ... `ah` stays until the request has completed
+/// Ok(group.attach(qp)?)                       // it receives as long as this is there
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Group {
     id: Id,

@@ -11,6 +11,7 @@ use super::command::{Accept, Notify, Reject};
 use super::connection::{Connection, Link};
 use super::data::{Message, Received};
 use super::event;
+use super::file::File;
 use super::id::{self, Id, OWN};
 use super::params::{Depths, Params};
 use super::pending::describe::Describe;
@@ -26,6 +27,24 @@ use crate::qp::{Membership, Qp};
 /// an XRC initiator. Dropping the request refuses it.
 ///
 /// It derefs to its [`Route`].
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc, cm::{Params, Pending, Request}};
+/// # fn answer(request: Request<Rc>) -> Result<(), Box<dyn std::error::Error>> {
+/// if !request.private_data().starts_with(b"let me in") {
+///     return Ok(request.reject(b"who are you?")?);
+/// }
+/// let context = request.device()?.open()?;
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+/// let inbox = pd.register(vec![0; 4096], uverbs::Access::LOCAL_WRITE)?;
+/// let mut qp = pd.create_qp(&cq, Caps::default())?;
+/// request.init(&mut qp)?;                     // from here on it takes receives
+/// let mut receives = qp.recv_batch();
+/// receives.post(1, inbox.slice(..)?)?;
+/// receives.ring();
+/// let connection = request.accept(qp, &Params::default(), b"welcome")?.wait()?;
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 pub struct Request<T> {
     id: Id,
@@ -42,10 +61,10 @@ impl std::fmt::Debug for Received {
 }
 
 impl<T: Listens> Request<T> {
-    /// Takes the request of an event of a listener.
-    pub(super) fn take(listener: &Id, raw: &EventResp) -> Result<Self> {
+    /// Takes the request of an event of a listener, to this file.
+    pub(super) fn take(listener: &Id, raw: &EventResp, file: File) -> Result<Self> {
         let subject = Subject::named("request", raw.id);
-        let mut id = listener.take(raw.id, subject)?;
+        let mut id = listener.take(raw.id, subject, file)?;
         let Some(route) = Route::of(&id, |peer| subject_of("from", peer))? else {
             return Err(id.error(Verb::GetRequest, Errno::IO));
         };

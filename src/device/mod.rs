@@ -117,6 +117,17 @@ pub(crate) fn find_by_file(file: BorrowedFd<'_>, verb: Verb) -> Result<Device> {
 /// An RDMA device, as of when it was found. Cheap to clone.
 ///
 /// What neither netlink nor sysfs reported is `None`.
+///
+/// ```no_run
+/// for device in uverbs::devices()? {
+///     println!("{}: {:?}, firmware {:?}", device.name(), device.driver(), device.firmware_version());
+///     for entry in device.gid_table(1)? {
+///         println!("    GID {}: {} {:?}", entry.index, entry.gid, entry.gid_type);
+///     }
+/// }
+/// let context = uverbs::device::find("mlx5_0")?.open()?;
+/// # Ok::<(), uverbs::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Device(Arc<Inner>);
 

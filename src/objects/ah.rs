@@ -128,7 +128,10 @@ impl AddressVector {
         }
         let (port, index) = (self.port, self.sgid_index);
         let detail = match context.query_gid(port, index.into()) {
-            Err(_) => format!("port {port} has no GID with the index {index}"),
+            Err(_) => format!(
+                "port {port} has no GID with the index {index}; {}",
+                context.gids_in_use(port)
+            ),
             Ok(own) => match (own.gid.as_ipv4(), to.as_ipv4()) {
                 (Some(_), None) | (None, Some(_)) => format!(
                     "the path leads from the GID {} to {to}, and only one of them is an IPv4 address",

@@ -16,7 +16,7 @@ use crate::command::{CreateCq, DriverData, ModifyCq, ResizeCq};
 use crate::context::Context;
 use crate::domain::ParentDomain;
 use crate::driver::{self, CqParts};
-use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::error::{DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 use crate::pd::{PdUse, User};
 use crate::wc::Completion;
@@ -125,6 +125,7 @@ impl<'a> CqBuilder<'a> {
             ),
         ];
         context.check_parts(Verb::CreateCq, subject, parts)?;
+        check_size(self.entries, context, subject)?;
         let id = context.new_id();
         let command = CreateCq {
             cqe: self.entries,
@@ -162,6 +163,18 @@ impl<'a> CqBuilder<'a> {
             shared: Arc::new(shared),
         })
     }
+}
+
+/// As many entries cost little memory, whether or not the device has them.
+const FEW: u32 = 1 << 16;
+
+/// Refuses more entries than the device has before memory is taken for them, which may fail first.
+fn check_size(entries: u32, context: &Context, subject: impl FnOnce() -> Subject) -> Result<()> {
+    if entries <= FEW || entries <= context.query_device()?.max_cqe {
+        return Ok(());
+    }
+    let error = Error::os(Verb::CreateCq, subject(), Errno::INVAL);
+    Err(with_limits(error, context))
 }
 
 /// Adds the flags that the driver may lack.

@@ -309,10 +309,16 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// There is no such port (`EINVAL`). Manual page: `ibv_query_port(3)`.
+    /// There is no such port (`EINVAL`); the text says how many there are. Manual page: `ibv_query_port(3)`.
     #[doc(alias = "ibv_query_port")]
     pub fn query_port(&self, port: u8) -> Result<PortAttr> {
-        self.fd().execute(&QueryPort { port }).map(PortAttr::from)
+        let answer = self.fd().execute(&QueryPort { port });
+        answer.map(PortAttr::from).map_err(|error| {
+            self.with_limits(error, |device| match device.phys_port_cnt {
+                1 => "its only port is 1".into(),
+                last => format!("its ports are 1 to {last}"),
+            })
+        })
     }
 
     /// The entries of the GID tables of all ports that are in use.
@@ -388,12 +394,24 @@ impl Context {
         match self.fd().execute(&command) {
             Ok(entry) => Ok(entry.into()),
             Err(error) if error.is_unsupported() => self.device().gid_entry(port.into(), index),
-            Err(error) => Err(match self.query_port(port) {
-                Ok(port) => {
-                    error.with_detail(format!("the table has {} entries", port.gid_tbl_len))
-                }
-                Err(_) => error,
-            }),
+            Err(error) if error.is_device_gone() => Err(error),
+            Err(error) => Err(error.with_detail(self.gids_in_use(port))),
+        }
+    }
+
+    /// Which entries of a port's GID table are in use, for who asked for another.
+    pub(crate) fn gids_in_use(&self, port: u8) -> String {
+        let length = match self.query_port(port) {
+            Ok(attr) => attr.gid_tbl_len,
+            Err(error) => return error.to_string(),
+        };
+        let table = self.gid_table().unwrap_or_default();
+        let of_port = table.iter().filter(|entry| entry.port == u32::from(port));
+        match in_words(of_port.map(|entry| entry.index)) {
+            None => format!("none of the {length} GID entries of port {port} is in use"),
+            Some(used) => format!(
+                "of the {length} GID entries of port {port} these are in use: {used}; `uverbs gids` shows them"
+            ),
         }
     }
 
@@ -405,5 +423,39 @@ impl Context {
     #[doc(alias = "ibv_query_pkey")]
     pub fn query_pkey(&self, port: u8, index: u16) -> Result<u16> {
         self.device().pkey(port.into(), index.into())
+    }
+}
+
+/// Numbers in ascending order, as a list of ranges; `None` if there are none.
+fn in_words(numbers: impl Iterator<Item = u32>) -> Option<String> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if number == *last + 1 => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let words = ranges.iter().map(|&(first, last)| match last - first {
+        0 => first.to_string(),
+        1 => format!("{first}, {last}"),
+        _ => format!("{first} to {last}"),
+    });
+    (!ranges.is_empty()).then(|| words.collect::<Vec<_>>().join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a list that leaves an index out, or names one that is not in use.
+    #[test]
+    fn indices_are_told_as_ranges() {
+        let told = |numbers: &[u32]| in_words(numbers.iter().copied());
+        assert_eq!(told(&[]), None);
+        assert_eq!(told(&[3]).as_deref(), Some("3"));
+        assert_eq!(
+            told(&[0, 1, 4, 5, 6, 9]).as_deref(),
+            Some("0, 1, 4 to 6, 9")
+        );
     }
 }

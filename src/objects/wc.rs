@@ -19,6 +19,20 @@ use crate::work::RemoteKey;
 /// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
 /// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are valid; [`result`](Self::result) tells
 /// whether it failed. Manual page: `ibv_poll_cq(3)`.
+///
+/// ```no_run
+/// use uverbs::WcOpcode;
+/// # fn take(cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
+/// for completion in &mut cq.poll()? {
+///     match completion.result() {
+///         Ok(WcOpcode::RECV) => println!("{} bytes, {:?}", completion.byte_len(), completion.imm()),
+///         Ok(opcode) => println!("request {}: {opcode:?}", completion.wr_id()),
+///         // What failed and why, in words; `status` is for programs.
+///         Err(failed) => eprintln!("{failed}"),
+///     }
+/// }
+/// # Ok(()) }
+/// ```
 #[doc(alias = "ibv_poll_cq")]
 #[derive(Clone)]
 pub struct Completion {

@@ -117,6 +117,16 @@ impl Context {
 pub(crate) struct XrcdShared(Owned<XrcdHandle>);
 
 /// An XRC domain. The objects in it keep it open.
+///
+/// ```no_run
+/// # fn share(context: &uverbs::Context) -> Result<(), Box<dyn std::error::Error>> {
+/// let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+/// let domain = context.open_xrcd()?;
+/// let srq = pd.srq(64).xrc(&domain, &cq).create()?;   // peers name it by its number
+/// let target = domain.create_target()?;               // and connect to this
+/// println!("{:?} of {:?}", srq.srqn(), target);
+/// # Ok(()) }
+/// ```
 pub struct Xrcd(Arc<XrcdShared>);
 
 impl Xrcd {

@@ -50,6 +50,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     };
     vec![
         test_without_leaks("programs::pingpong_by_address", pingpong),
+        test_without_leaks("programs::pingpong_to_nobody", pingpong_to_nobody),
         test_without_leaks("programs::perf_by_address", perf_by_address),
         test_without_leaks("programs::commands_as_librdmacm", commands_as_librdmacm),
         test_without_leaks(
@@ -239,6 +240,20 @@ fn pingpong() -> Result {
         true,
         &watched,
     )
+}
+
+/// Catches a last attempt whose time is cut off and that hides why all the others failed.
+fn pingpong_to_nobody() -> Result {
+    let server = own_address().ip().to_string();
+    for (transport, limit) in [("rc", "1"), ("rc", "1.37"), ("ud", "1"), ("ud", "1.37")] {
+        let mut client = Command::new(uverbs()?);
+        client.args(["pingpong", transport, "--cm", "-p", "18621", &server]);
+        let output = client.args(["--connect-timeout", limit]).output()?;
+        let said = String::from_utf8(output.stderr)?;
+        let is_told = said.contains("nobody listens on that port");
+        same((is_told, output.status.code()), (true, Some(5)), &said)?;
+    }
+    Ok(())
 }
 
 /// Our ping-pong with itself over each transport, by addresses of one kind.

@@ -9,7 +9,7 @@ use support::{
 use uverbs::{
     Access, Ah, Caps, Cause, ConnectOptions, Context, Cq, DcPeer, DcTarget, Inline, Mr, Pd,
     PeerSrq, PostError, Qp, QpState, RemoteSlice, Request, Srq, WcOpcode, WcStatus,
-    qp::{QpAttr, QpType},
+    qp::{Mtu, QpAttr, QpType},
     transport::{Any, Dc, Srd},
 };
 
@@ -572,6 +572,15 @@ fn what_is_refused() -> Result {
     };
     let nowhere = world.pd.dc_target(&inbox.cq, &inbox.srq, 1).options(&port);
     same(nowhere.create().is_err(), true, "a port that there is not")?;
+    let mtu = ConnectOptions {
+        path_mtu: Some(Mtu(world.context.query_port(1)?.active_mtu.0 + 1)),
+        ..ConnectOptions::default()
+    };
+    let above = world.pd.dc_target(&inbox.cq, &inbox.srq, 1).options(&mtu);
+    is_invalid(above.create(), "a target with an MTU above the port's")?;
+    let mut initiator = world.pd.create_qp::<Dc>(&world.cq, Caps::default())?;
+    let above = initiator.activate_initiator(&mtu);
+    is_invalid(above, "an initiator with an MTU above the port's")?;
     let stranger = open()?.create_cq(8)?;
     let foreign = world.pd.dc_target(&stranger, &inbox.srq, 1).create();
     is_invalid(foreign, "a target on another context's CQ")?;

@@ -4,12 +4,14 @@
 use libtest_mimic::Trial;
 use support::pair::options;
 use support::{
-    Pair, Result, Setup, completion, completions, device, kernel, nothing, open, pattern, same,
-    talk, test,
+    Pair, Result, Setup, completion, completions, device, fail, kernel, nothing, open, pattern,
+    same, says, talk, test,
 };
 use uverbs::{
-    Access, Caps, ConnectOptions, Inline, Mr, PostError, QpState, Rc, RemoteSlice, WcOpcode,
-    WcStatus, mr::RemoteKey, qp::QpAttr,
+    Access, Caps, ConnectOptions, Inline, Mr, PostError, QpState, Rc, RemoteSlice, Ud, WcOpcode,
+    WcStatus,
+    mr::RemoteKey,
+    qp::{Mtu, QpAttr},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -43,6 +45,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("errors::memory_of_another_pd", memory_of_another_pd),
         test("errors::memory_that_is_only_read", memory_that_is_only_read),
         test("errors::no_reads_in_flight", no_reads_in_flight),
+        test("errors::an_mtu_above_the_ports", an_mtu_above_the_ports),
         test("errors::state_that_does_not_send", state_that_does_not_send),
         test(
             "errors::a_dropped_batch_posts_nothing",
@@ -572,6 +575,32 @@ fn no_reads_in_flight() -> Result {
     pair.connect(&options())?;
     pair.a.qp.one(3).read(pair.a.mr.slice(..8)?, peer)?;
     completion(&mut pair.a.cq)?.ok().map(drop)
+}
+
+/// Catches a path with packets that the port does not send, whose datagrams would go nowhere.
+fn an_mtu_above_the_ports() -> Result {
+    let mut pair = Pair::<Rc>::unconnected(&open()?, &Setup::default())?;
+    let active = pair.context.query_port(1)?.active_mtu;
+    let above = ConnectOptions {
+        path_mtu: Some(Mtu(active.0 + 1)),
+        ..options()
+    };
+    let words = format!("and the port has {active:?}");
+    let peer = pair.b.qp.endpoint()?;
+    let Err(refused) = pair.a.qp.connect_with(&peer, &above) else {
+        return fail("connected");
+    };
+    says(&refused, &["modify_qp", "path_mtu is", &words])?;
+    let mut datagrams = pair.pd.create_qp::<Ud>(&pair.a.cq, Caps::default())?;
+    let Err(refused) = datagrams.activate(1, &above) else {
+        return fail("activated");
+    };
+    says(&refused, &["modify_qp", "path_mtu is", &words])?;
+    // Nothing was changed.
+    same(datagrams.state(), QpState::RESET, "the state")?;
+    datagrams.activate(1, &options())?;
+    pair.connect(&options())?;
+    talk::sends(&mut pair)
 }
 
 /// Catches requests that go into the ring of a queue pair that does not send, and would go out when it does.

@@ -2,6 +2,7 @@
 //! common attributes. For other attributes use [`Qp::modify`].
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 
@@ -17,7 +18,7 @@ use crate::ah::AddressVector;
 use crate::command::WrittenModifyQp;
 use crate::context::Context;
 use crate::error::{Cause, Error, ParseError, Result, Subject, Verb};
-use crate::gid::{Gid, GidType};
+use crate::gid::{Gid, GidEntry, GidType};
 use crate::query::PortAttr;
 
 /// What a peer must know about a queue pair to connect to it.
@@ -118,6 +119,21 @@ impl FromStr for Endpoint {
 }
 
 /// How to connect.
+///
+/// ```no_run
+/// use uverbs::{Access, ConnectOptions, Endpoint, Qp, Rc};
+/// # fn connect(qp: &mut Qp<Rc>, exchange: impl Fn(Endpoint) -> Endpoint) -> uverbs::Result<()> {
+/// let options = ConnectOptions {
+///     gid_index: Some(3),
+///     access: Access::REMOTE_WRITE,
+///     max_rd_atomic: 16,
+///     max_dest_rd_atomic: 16,
+///     ..ConnectOptions::default()
+/// };
+/// let peer = exchange(qp.endpoint_with(&options)?);
+/// qp.connect_with(&peer, &options)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Local port, counted from 1.
@@ -206,9 +222,10 @@ impl ConnectOptions {
 }
 
 impl Context {
-    /// The default GID of a port, which [`ConnectOptions::gid_index`] uses if it is `None`. On InfiniBand
-    /// there is none, since peers in the subnet need none. A port that is neither InfiniBand nor Ethernet is
-    /// named by its GID.
+    /// The default GID of a port, which [`ConnectOptions::gid_index`] uses if it is `None`. Of several of one
+    /// kind it is the first whose network interface is up and in this network namespace. On InfiniBand there
+    /// is none, since peers in the subnet need none. A port that is neither InfiniBand nor Ethernet is named
+    /// by its GID.
     ///
     /// # Errors
     ///
@@ -224,10 +241,7 @@ impl Context {
         }
         let table = self.gid_table()?;
         let of_port = table.iter().filter(|entry| entry.port == u32::from(port));
-        let best = of_port
-            .filter(|entry| entry.index <= u8::MAX.into())
-            .min_by_key(|entry| (rank(entry.gid_type, entry.gid), entry.index));
-        match best {
+        match best(of_port, is_here) {
             Some(entry) => Ok(Some((entry.index as u8, entry.gid))),
             None => Err(Error::new(
                 Verb::QueryGidTable,
@@ -236,6 +250,43 @@ impl Context {
             )),
         }
     }
+}
+
+/// The best of the entries of a port. Among several of the best rank those come first whose address is here.
+fn best<'t>(
+    of_port: impl Iterator<Item = &'t GidEntry>,
+    is_here: impl Fn(IpAddr) -> bool,
+) -> Option<&'t GidEntry> {
+    let mut entries: Vec<_> = of_port
+        .filter(|entry| entry.index <= u8::MAX.into())
+        .collect();
+    entries.sort_by_key(|entry| (rank(entry.gid_type, entry.gid), entry.index));
+    let first = entries.first()?;
+    let rank_of = |entry: &GidEntry| rank(entry.gid_type, entry.gid);
+    let alike = entries
+        .iter()
+        .take_while(|entry| rank_of(entry) == rank_of(first));
+    let here = match alike.clone().count() {
+        // It is the one, wherever it is.
+        1 => None,
+        _ => alike
+            .into_iter()
+            .find(|entry| is_here(address_of(entry.gid))),
+    };
+    here.or(Some(first)).copied()
+}
+
+/// The address of the network interface that has a GID.
+fn address_of(gid: Gid) -> IpAddr {
+    gid.as_ipv4()
+        .map_or_else(|| Ipv6Addr::from(gid).into(), IpAddr::from)
+}
+
+/// Whether an interface of this network namespace has the address and is up: then a socket can have it. Where
+/// namespaces share a device, its table also has the GIDs of other namespaces' interfaces, and the kernel
+/// refuses paths from them.
+fn is_here(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// How good a GID is to be reached by, the best first: packets of RoCE v2 pass routers, which do not forward
@@ -299,19 +350,21 @@ impl Local {
         }
     }
 
-    /// The MTU of a path: a port sends no longer packets than its own.
+    /// The MTU of a path from here.
     fn mtu(&self, asked: Option<Mtu>, subject: impl FnOnce() -> Subject) -> Result<Mtu> {
-        match asked {
-            Some(asked) if asked.0 > self.active_mtu.0 => Err(Error::invalid(
-                Verb::ModifyQp,
-                subject(),
-                format!(
-                    "path_mtu is {asked:?}, and the port has {:?}",
-                    self.active_mtu
-                ),
-            )),
-            asked => Ok(asked.unwrap_or(self.active_mtu)),
-        }
+        mtu_of(asked, self.active_mtu, subject)
+    }
+}
+
+/// The MTU of a path: a port sends no longer packets than its own.
+fn mtu_of(asked: Option<Mtu>, active: Mtu, subject: impl FnOnce() -> Subject) -> Result<Mtu> {
+    match asked {
+        Some(asked) if asked.0 > active.0 => Err(Error::invalid(
+            Verb::ModifyQp,
+            subject(),
+            format!("path_mtu is {asked:?}, and the port has {active:?}"),
+        )),
+        asked => Ok(asked.unwrap_or(active)),
     }
 }
 
@@ -375,11 +428,14 @@ impl LocalEnd {
     pub(crate) fn target_changes(&self, options: &ConnectOptions) -> Result<[abi::ModifyQp; 2]> {
         // The kernel wants a path, whose near end counts.
         let path = path_from(self.local.gid_index, &self.of_target(0), options)?;
+        let path_mtu = self
+            .local
+            .mtu(options.path_mtu, || Subject::the("DC target"))?;
         let first = to_init(options, None);
         let last = QpAttr {
             state: Some(QpState::RTR),
             path: Some(path),
-            path_mtu: Some(options.path_mtu.unwrap_or(self.local.active_mtu)),
+            path_mtu: Some(path_mtu),
             min_rnr_timer: Some(options.min_rnr_timer),
             ..QpAttr::default()
         };
@@ -684,7 +740,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// There is no such port or partition key.
+    /// There is no such port or partition key, or `path_mtu` exceeds the port's MTU.
     pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()>
     where
         T: Datagram,
@@ -711,10 +767,11 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             return Ok(self.context().query_port(options.port)?.max_msg_sz);
         }
         let known = self.known(options).map(|known| known.active_mtu);
-        let mtu = match options.path_mtu.or(known) {
+        let active = match known {
             Some(mtu) => mtu,
             None => self.context().query_port(options.port)?.active_mtu,
         };
+        let mtu = mtu_of(options.path_mtu, active, || self.shared.subject())?;
         Ok(mtu.bytes().unwrap_or(u32::MAX))
     }
 }
@@ -725,13 +782,12 @@ impl<M: Membership> Qp<Dc, M> {
     ///
     /// # Errors
     ///
-    /// There is no such port or partition key, or the numbers are too large for the device.
+    /// There is no such port or partition key, the numbers are too large for the device, or `path_mtu`
+    /// exceeds the port's MTU.
     pub fn activate_initiator(&mut self, options: &ConnectOptions) -> Result<()> {
         let sq_psn = self.psn()?;
-        let path_mtu = match options.path_mtu {
-            Some(mtu) => mtu,
-            None => self.local(options)?.active_mtu,
-        };
+        let local = self.local(options)?;
+        let path_mtu = local.mtu(options.path_mtu, || self.shared.subject())?;
         self.modify(&QpAttr {
             access: None,
             ..to_init(options, None)
@@ -871,5 +927,38 @@ mod tests {
         ] {
             assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
         }
+    }
+
+    /// Catches a GID of an interface that is down or in another network namespace, where another would do,
+    /// and questions where there is no choice.
+    #[test]
+    fn a_gid_whose_address_is_here_comes_first() {
+        let entry = |index, gid: &str| GidEntry {
+            gid: gid.parse().unwrap(),
+            index,
+            port: 1,
+            gid_type: GidType::RoceV2,
+            netdev_ifindex: 0,
+        };
+        let table = [
+            entry(0, "fe80::1"),
+            entry(1, "10.9.0.1"),
+            entry(2, "10.9.0.2"),
+            entry(3, "2001:db8::1"),
+        ];
+        let chosen = |here: &[&str]| {
+            let here: Vec<IpAddr> = here.iter().map(|text| text.parse().unwrap()).collect();
+            best(table.iter(), |address| here.contains(&address)).map(|entry| entry.index)
+        };
+        assert_eq!(chosen(&["10.9.0.1", "10.9.0.2"]), Some(1));
+        assert_eq!(chosen(&["10.9.0.2", "2001:db8::1"]), Some(2));
+        assert_eq!(chosen(&["2001:db8::1"]), Some(1));
+        let alone = best(table[..2].iter(), |_| panic!("there is no choice"));
+        assert_eq!(alone.map(|entry| entry.index), Some(1));
+        assert_eq!(best(table[..0].iter(), |_| true), None);
+        assert_eq!(
+            address_of(table[3].gid),
+            "2001:db8::1".parse::<IpAddr>().unwrap()
+        );
     }
 }

@@ -63,6 +63,17 @@ use crate::srq::{Srq, SrqShared};
 use crate::work::{Operations, PdTag};
 
 /// The capacities of a queue pair.
+///
+/// They are minima: drivers round up, and [`Qp::caps`] has what there is.
+///
+/// ```no_run
+/// use uverbs::{Caps, Rc};
+/// # fn create(pd: &uverbs::Pd, cq: &uverbs::Cq) -> uverbs::Result<()> {
+/// let asked = Caps { max_send_wr: 100, max_inline_data: 64, ..Caps::default() };
+/// let qp = pd.create_qp::<Rc>(cq, asked)?;
+/// assert!(qp.caps().max_send_wr >= 100);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Caps {
     /// Send requests in flight.

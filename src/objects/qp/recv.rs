@@ -101,6 +101,16 @@ impl<T: Transport> fmt::Debug for RecvHalf<T> {
 ///
 /// The device does not see them before [`RecvBatch::ring`]. A batch that is dropped or forgotten posts
 /// nothing. See [`Batch`](super::Batch) on the memory that the requests name.
+///
+/// ```no_run
+/// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, inbox: &uverbs::Mr<Vec<u8>>) -> Result<(), uverbs::PostError> {
+/// let mut batch = qp.recv_batch();
+/// batch.post(1, inbox.slice(..64)?)?;
+/// batch.post(2, [inbox.slice(64..80)?, inbox.slice(128..)?])?;    // one message, in two places
+/// batch.post_empty(3)?;                                           // for a WRITE with immediate data
+/// assert_eq!(batch.ring(), 3);
+/// # Ok(()) }
+/// ```
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct RecvBatch<'q> {
     /// None if the queue pair receives from a shared queue.

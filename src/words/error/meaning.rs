@@ -56,7 +56,23 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::GetContext, Errno::INVAL) => {
             "the file already has a context, or the driver refused the user data"
         }
-        (Verb::GetContext, Errno::AGAIN) => "the device is not active at the moment",
+        (Verb::GetContext, Errno::AGAIN) => {
+            "the device is not active at the moment, or the RDMA cgroup's limit of handles is reached (rdma.max)"
+        }
+        // Each object is charged, and the charge fails with this alone (`rdmacg_try_charge`).
+        (
+            Verb::AllocPd
+            | Verb::RegMr
+            | Verb::RegDmabufMr
+            | Verb::RegDmMr
+            | Verb::AllocMw
+            | Verb::CreateCq
+            | Verb::CreateQp
+            | Verb::CreateSrq
+            | Verb::CreateAh
+            | Verb::AllocDm,
+            Errno::AGAIN,
+        ) => "the RDMA cgroup's limit of objects is reached (rdma.max)",
         (Verb::ImportDevice, Errno::INVAL) => {
             "the file has no context: nobody has opened the device with it"
         }
@@ -81,7 +97,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::RegMr, Errno::INVAL) => {
             "the access flags contradict each other or the device does not have them, or the I/O virtual address has another offset in its page than the address"
         }
-        (Verb::RegMr, Errno::PERM) => "pages of the range may not be pinned with this access",
+        (Verb::RegMr, Errno::PERM) => {
+            "pages of the range may not be pinned with this access, or a sandbox (seccomp) forbids the command"
+        }
         (Verb::ReregMr, Errno::INVAL) => {
             "no change was requested, the access flags contradict each other, or the new memory is empty"
         }
@@ -162,7 +180,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         }
         (Verb::CloseXrcd, Errno::BUSY) => "QPs and SRQs are still in the XRC domain",
         (Verb::OpenQp, Errno::INVAL) => "the XRC domain has no target of this number",
-        (Verb::CreateQp, Errno::PERM) => "QPs for raw packets need the capability CAP_NET_RAW",
+        (Verb::CreateQp, Errno::PERM) => {
+            "QPs for raw packets need the capability CAP_NET_RAW, and a sandbox (seccomp) may forbid those of any type"
+        }
         (Verb::AllocDm, Errno::INVAL) => {
             "the length is 0 or more than the device allocates in one piece, or the device lacks the alignment"
         }
@@ -246,6 +266,13 @@ fn in_general(errno: Errno) -> Option<&'static str> {
         Errno::PROTONOSUPPORT | Errno::NOTTY => "the kernel does not have this method",
         Errno::BUSY => "other objects still use it",
         Errno::MFILE => "the process has no file descriptor left (RLIMIT_NOFILE)",
+        Errno::NFILE => "the host has no file descriptor left (fs.file-max)",
+        Errno::PERM => {
+            "a sandbox (seccomp) or a security module forbids it, or a capability is missing"
+        }
+        Errno::NOMEM => {
+            "the kernel or the device has no memory left, or the cgroup's limit is reached (memory.max)"
+        }
         _ => return None,
     })
 }

@@ -116,6 +116,9 @@ pub enum Cause {
 impl Cause {
     /// What did not come within a limit, which is told in milliseconds where it has any.
     pub(crate) fn nothing_within(limit: std::time::Duration) -> Self {
+        if limit.is_zero() {
+            return Self::TimedOut("nothing had come, and there was no time left to wait".into());
+        }
         let told = match u64::try_from(limit.as_millis()) {
             Ok(milliseconds @ 1..) => std::time::Duration::from_millis(milliseconds),
             Ok(0) | Err(_) => limit,
@@ -125,6 +128,21 @@ impl Cause {
 }
 
 /// A verb that failed: which, on what, and why.
+///
+/// ```
+/// use uverbs::{Cause, error::Verb};
+///
+/// let Err(error) = uverbs::open("mlx5_7") else { return };
+/// // "find_device on device mlx5_7: not found: ..."
+/// println!("{error}");
+/// assert_eq!(error.verb(), Verb::FindDevice);
+/// match error.cause() {
+///     Cause::NotFound(there_are) => println!("{there_are}"),
+///     Cause::Os(errno) => println!("the kernel says {errno}"),
+///     _ if error.is_device_gone() => println!("open it again when it is listed"),
+///     _ => {}
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
 
@@ -440,6 +458,25 @@ mod tests {
         );
         assert!(error.is_unsupported());
         assert_eq!(error.errno(), Some(Errno::OPNOTSUPP));
+    }
+
+    /// Catches a limit with nine digits, and one that says that nobody waited.
+    #[test]
+    fn limits_are_told_as_people_say_them() {
+        use std::time::Duration;
+        let told = |limit| match Cause::nothing_within(limit) {
+            Cause::TimedOut(what) => what,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            told(Duration::from_nanos(1_943_072_957)),
+            "nothing came within 1.943s"
+        );
+        assert_eq!(
+            told(Duration::from_micros(200)),
+            "nothing came within 200µs"
+        );
+        assert!(!told(Duration::ZERO).contains("0ns"));
     }
 
     #[test]

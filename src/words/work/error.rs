@@ -143,7 +143,8 @@ impl fmt::Display for PostError {
             Self::ForeignDomain => f.write_str("the QP belongs to another thread domain"),
             Self::WrongState { state } => write!(
                 f,
-                "the QP is in state {state:?}, which does not take this request: connect it first"
+                "the QP is in state {state:?}, which does not take this request: connect it first (receives are \
+                 taken from INIT on)"
             ),
             Self::NotInTransport { transport } => {
                 write!(f, "{transport:?} does not have this operation")
@@ -315,10 +316,12 @@ fn meaning(status: WcStatus) -> &'static str {
     match status {
         WcStatus::SUCCESS => "success",
         WcStatus::LOC_LEN_ERR => {
-            "a message was longer than the receive, or longer than a message can be"
+            "a message was longer than the receive, or longer than a message can be; receives of datagrams need 40 \
+             bytes more, for the route header"
         }
         WcStatus::LOC_QP_OP_ERR => {
-            "the QP cannot execute the request; soft-RoCE also reports this if a receive is too short"
+            "the QP cannot execute the request; soft-RoCE also reports this if a receive is too short, or its memory \
+             may not be written"
         }
         WcStatus::LOC_EEC_OP_ERR => "the end-to-end context cannot execute the request",
         WcStatus::LOC_PROT_ERR => {
@@ -333,12 +336,19 @@ fn meaning(status: WcStatus) -> &'static str {
         WcStatus::LOC_ACCESS_ERR => {
             "the peer's message could not be written to the memory of the receive"
         }
-        WcStatus::REM_INV_REQ_ERR => "the peer considers the request invalid",
+        WcStatus::REM_INV_REQ_ERR => {
+            "the peer considers the request invalid: longer than its receive, sent with another path MTU than the \
+             peer's, or not of an operation that its QP serves"
+        }
         WcStatus::REM_ACCESS_ERR => {
-            "the peer has no memory registered with this key, range and access"
+            "the peer has no memory with this key, range and access: its region is gone, or shorter, or the region or \
+             the peer's QP does not allow the operation"
         }
         WcStatus::REM_OP_ERR => "the peer could not execute the request",
-        WcStatus::RETRY_EXC_ERR => "the peer did not answer, and the retries are exhausted",
+        WcStatus::RETRY_EXC_ERR => {
+            "the peer did not answer, and the retries are exhausted: it has ended, is not connected to this QP, or has \
+             another QPN, PSN or GID than it told, or packets are lost (RoCE v2: UDP port 4791)"
+        }
         WcStatus::RNR_RETRY_EXC_ERR => {
             "the peer had no receive posted, and the retries are exhausted"
         }

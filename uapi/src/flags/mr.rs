@@ -4,6 +4,16 @@ use bitflags::bitflags;
 
 bitflags! {
     /// What may be done with memory (`enum ib_uverbs_access_flags`).
+    ///
+    /// ```
+    /// use uverbs_uapi::flags::Access;
+    ///
+    /// // Peers may read and write; for the latter the device must be allowed to write too.
+    /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    /// assert!(access.contains(Access::LOCAL_WRITE));
+    /// assert!(!access.intersects(Access::REMOTE_ATOMIC));
+    /// assert_eq!(Access::default(), Access::empty());
+    /// ```
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Access: u32 {
         /// The device may write for this process. Needed by every other right to write.

@@ -7,7 +7,7 @@ use uverbs::cm::{
     RejectReason, Request, Resolved,
 };
 use uverbs::transport::{Any, Connected};
-use uverbs::{Access, Cause, Endpoint, Gid, Qp, Rc, Uc, Ud};
+use uverbs::{Access, Cause, Endpoint, Error, Gid, Qp, Rc, Uc, Ud};
 
 use super::exchange;
 use super::link::{Link, Parts, Peer};
@@ -106,27 +106,59 @@ fn connect<T: Initiates + Connected>(
     deadline: Instant,
     look: impl Fn() -> Result<Resolved<T>>,
 ) -> Result<Connection<Qp<T>>> {
+    let mut patience = Patience::until(deadline);
     loop {
         let connecting = way.connect(qp, &params(), b"").map_err(peer)?;
         let failed = match connecting.within(until(deadline)) {
             Ok(connection) => return Ok(connection),
             Err(failed) => failed,
         };
-        let failed = wait_for_a_listener(failed, deadline)?;
-        (way, qp) = (look()?, failed.back);
+        qp = patience.after(failed)?;
+        way = look().map_err(|failure| patience.told(failure))?;
     }
 }
 
-/// Waits a little if nobody listened and there is time left for another attempt; fails as this one did
-/// otherwise.
-fn wait_for_a_listener<B>(failed: Failed<B>, deadline: Instant) -> Result<Failed<B>> {
-    let nobody = matches!(failed.error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
-    let left = until(deadline);
-    if left < 2 * PAUSE || !nobody {
-        return Err(peer(failed));
+/// Tries to reach a server that may not listen yet, until some time has passed.
+struct Patience {
+    deadline: Instant,
+    /// The last refusal: nobody listened.
+    refused: Option<Error>,
+}
+
+impl Patience {
+    fn until(deadline: Instant) -> Self {
+        Self {
+            deadline,
+            refused: None,
+        }
     }
-    std::thread::sleep(PAUSE);
-    Ok(failed)
+
+    /// Waits a little if nobody listened and there is time left for another attempt. Fails otherwise: as this
+    /// attempt did, or as the one before if this one's time was cut off.
+    fn after<B>(&mut self, failed: Failed<B>) -> Result<B> {
+        let Failed { back, error } = failed;
+        let nobody = matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
+        if !nobody || until(self.deadline) < 2 * PAUSE {
+            let failure = Failure::new(Kind::Peer, &error);
+            return Err(match error.cause() {
+                Cause::TimedOut(_) => self.told(failure),
+                _ => failure,
+            });
+        }
+        self.refused = Some(error);
+        std::thread::sleep(PAUSE);
+        Ok(back)
+    }
+
+    /// What is told of a failure: the refusal before it if its own reason is that the time is over.
+    fn told(&self, failure: Failure) -> Failure {
+        match &self.refused {
+            Some(refused) if until(self.deadline).is_zero() => {
+                Failure::new(Kind::Peer, refused.clone())
+            }
+            _ => failure,
+        }
+    }
 }
 
 /// The first request that comes.
@@ -182,12 +214,13 @@ fn asking(server: &str, options: &Options, by: By) -> Result<(Link, (Peer, Endpo
         made.post_receives(&mut qp)?;
         let mut question = BEFORE.to_vec();
         exchange::send_endpoint(&mut question, &made.endpoint_of(&qp)?)?;
+        let mut patience = Patience::until(deadline);
         let found = loop {
             match way.look_up(&question)?.within(until(deadline)) {
                 Ok(found) => break found,
-                Err(failed) => drop(wait_for_a_listener(failed, deadline)?),
+                Err(failed) => patience.after(failed)?,
             }
-            way = look()?;
+            way = look().map_err(|failure| patience.told(failure))?;
         };
         let remote = exchange::receive_endpoint(&mut found.private_data())?;
         let peer = Peer {

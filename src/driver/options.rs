@@ -37,7 +37,7 @@ bitflags! {
         const UNSOLICITED_WRITES = 1 << 10;
         /// Service levels of queue pairs.
         const SERVICE_LEVEL = 1 << 11;
-        /// Queue pairs that can be handed over.
+        /// Queue pairs that can be handed over, with their completion queues.
         const FOR_AGENT = 1 << 12;
     }
 }
@@ -74,6 +74,7 @@ impl Options {
         Self::of([
             (Self::CQ_ENTRY_BYTES, parts.entry_bytes.is_some()),
             (Self::CQ_FLAGS, command.flags != 0),
+            (Self::FOR_AGENT, parts.for_agent),
             (Self::BUFFERS, parts.buffers.is_some()),
         ])
     }

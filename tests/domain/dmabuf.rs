@@ -12,8 +12,8 @@ use libtest_mimic::Trial;
 use support::exchange::CAPS;
 use support::{Result, device, kernel, open, same, says, skip, test_without_leaks};
 use uverbs::alloc::{
-    AllocError, Allocation, Allocator, BufferRequest, Counting, DmaHeap, Dmabuf, DmabufMemory,
-    ResourceType, SharedMemfd, Udmabuf,
+    AllocError, Allocation, Allocator, Arena, BufferRequest, Counting, DmaHeap, Dmabuf,
+    DmabufMemory, ResourceType, SharedMemfd, Udmabuf,
 };
 use uverbs::{Cause, Context, Error, ParentDomain, Rc, buf::Pool, error::Verb};
 
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks("dmabuf::shared_receive_queues", shared),
         test_without_leaks("dmabuf::of_a_heap", of_a_heap),
         test_without_leaks("dmabuf::of_any_exporter", of_any_exporter),
+        test_without_leaks("dmabuf::an_arena_over_one", an_arena),
         test_without_leaks("dmabuf::rings_or_records_alone", mixed),
         test_without_leaks("dmabuf::resize_is_refused", resize),
         test_without_leaks("dmabuf::bad_answers_are_refused", bad_answers),
@@ -225,6 +226,23 @@ fn of_any_exporter() -> Result {
     pair.exchange()
 }
 
+/// Catches an arena that tells the device addresses, or offsets that are those of other buffers.
+fn an_arena() -> Result {
+    let arena = Arena::in_dmabuf(taken()?.into_memory())?;
+    let counting = Arc::new(Counting::new(arena));
+    let context = open()?;
+    let domain = domain_with(&context, Arc::clone(&counting))?;
+    let mut pair = on_domain(&domain)?;
+    pair.exchange()?;
+    let arena = counting.inner();
+    same(arena.reset().is_err(), true, "that buffers are in use")?;
+    drop((pair, domain));
+    same(arena.live(), 0, "buffers that did not come back")?;
+    arena.reset()?;
+    let domain = domain_with(&context, Arc::clone(&counting))?;
+    on_domain(&domain)?.exchange()
+}
+
 /// An allocator that changes another one's answers.
 struct Bent<F>(Udmabuf, F);
 
@@ -392,6 +410,7 @@ fn others_look_on() -> Result {
         pd: uverbs::uapi::handle::PdHandle(0),
         domain: 0,
         dmabuf: true,
+        unmapped: None,
     };
     let Allocation::Dmabuf { offset, memory, .. } = memory.allocate(&request)? else {
         return Err("no dma-buf".into());

@@ -22,16 +22,16 @@ const BATCH: usize = 32;
 /// Completions of the longer poll.
 const MANY: usize = 16;
 /// Completions that are made at a time for polling.
-const READY: usize = 128;
+pub(crate) const READY: usize = 128;
 /// Bytes of the WRITE and of the receive.
-const WRITE: usize = 64;
+pub(crate) const WRITE: usize = 64;
 /// Bytes of the inline SEND.
 const INLINE: usize = 32;
 /// Requests that the shared receive queue holds.
 const RECEIVES: usize = 2 * READY;
 /// How long requests are given to complete before they are polled. On a quiet machine they complete in well
 /// under a millisecond each; a poll that finds too few ends the program.
-const SETTLE: Duration = Duration::from_millis(700);
+pub(crate) const SETTLE: Duration = Duration::from_millis(700);
 
 /// Posts one signaled WRITE.
 #[inline(never)]

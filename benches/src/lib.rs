@@ -5,6 +5,7 @@
 //! tables. Counts of instructions and system calls are exact. Times mean something only as ratios of runs
 //! that took turns.
 
+pub mod agent;
 pub mod awaited;
 pub mod connections;
 pub mod control;

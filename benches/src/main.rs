@@ -10,7 +10,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use uverbs_bench::control::Control;
 use uverbs_bench::measure::{self, Group, Plan};
-use uverbs_bench::{awaited, connections, instructions, perf, scale, serve};
+use uverbs_bench::{agent, awaited, connections, instructions, perf, scale, serve};
 
 #[derive(Debug, Parser)]
 #[command(version, about, max_term_width = 100)]
@@ -49,6 +49,9 @@ enum Command {
         /// Have the rings in an arena of a parent domain
         #[arg(long)]
         arena: bool,
+        /// Do what an agent does of them, where queues can be handed over
+        #[arg(long, conflicts_with = "arena")]
+        agent: bool,
     },
     /// Await an operation some times, part by part, for callgrind
     AwaitedInstructions {
@@ -129,7 +132,12 @@ fn main() -> Result<()> {
             (plan.quick, plan.awake, plan.wait) = (quick, awake, wait);
             measure::run(&plan, &groups)
         }
-        Command::Instructions { device, arena } => instructions::run(&device, arena),
+        Command::Instructions {
+            device,
+            agent: true,
+            ..
+        } => agent::run(&device),
+        Command::Instructions { device, arena, .. } => instructions::run(&device, arena),
         Command::AwaitedInstructions { device } => awaited::run(&device),
         Command::ControlInstructions { device } => Control::instructions(&device),
         Command::Scale {

@@ -137,7 +137,7 @@ impl Pair {
 }
 
 /// Connects two queue pairs.
-fn connect<M: Membership>(here: &mut Qp<Rc, M>, there: &mut Qp<Rc>) -> Result<()> {
+pub(crate) fn connect<M: Membership>(here: &mut Qp<Rc, M>, there: &mut Qp<Rc>) -> Result<()> {
     let ethernet = here.context().query_port(1)?.link_layer == LinkLayer::ETHERNET;
     let options = ConnectOptions {
         gid_index: ethernet.then_some(GID_INDEX),

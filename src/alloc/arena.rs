@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
-use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
+use super::{AllocError, Allocation, Allocator, BufferRequest, Dmabuf, DmabufMemory, Purpose};
 use crate::memory::{Resting, WritableMemory};
 
 /// An allocator that cuts buffers from the caller's memory, from its beginning to its end.
@@ -40,6 +40,8 @@ pub struct Arena<M: WritableMemory> {
     state: Mutex<State>,
     // Before the memory, since its drop undoes the advice for it.
     pages: Pages,
+    /// The dma-buf that the pages are of, from its first byte on, if buffers are told by it.
+    dmabuf: Option<Dmabuf>,
     memory: Resting<M>,
 }
 
@@ -97,12 +99,21 @@ impl<M: WritableMemory> Arena<M> {
             Ok(pages) => Ok(Self {
                 state: Mutex::default(),
                 pages,
+                dmabuf: None,
                 memory,
             }),
             Err(error) => Err(ArenaError {
                 memory: memory.into_inner(),
                 error,
             }),
+        }
+    }
+
+    /// Where an offset in the pages is counted from: what the device is told must be aligned.
+    fn origin(&self) -> usize {
+        match &self.dmabuf {
+            Some(_) => 0,
+            None => self.pages.base.addr().get(),
         }
     }
 
@@ -149,13 +160,37 @@ impl<M: WritableMemory> Arena<M> {
     }
 }
 
+impl Arena<DmabufMemory> {
+    /// An arena over a dma-buf, all of which is mapped: its buffers are told by file and offset.
+    ///
+    /// ```no_run
+    /// use uverbs::alloc::{Arena, DmabufMemory, Udmabuf};
+    ///
+    /// fn arena() -> std::io::Result<Arena<DmabufMemory>> {
+    ///     Ok(Arena::in_dmabuf(Udmabuf::new(1 << 20)?.into_memory())?)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Arena::new`].
+    pub fn in_dmabuf(memory: DmabufMemory) -> Result<Self, ArenaError<DmabufMemory>> {
+        let dmabuf = memory.dmabuf().clone();
+        let arena = Self::new(memory)?;
+        Ok(Self {
+            dmabuf: Some(dmabuf),
+            ..arena
+        })
+    }
+}
+
 // SAFETY: each byte is handed out once between resets, a reset needs all buffers to be back, and the memory
 // lives as long as the arena. It is zeroed when handed out, and children of a fork have none of it.
 unsafe impl<M: WritableMemory> Allocator for Arena<M> {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();
         let Pages { base, length } = self.pages;
-        let start = base.addr().get();
+        let start = self.origin();
         let mut state = self.state();
         let at = (start + state.used).checked_next_multiple_of(alignment);
         let end = at.and_then(|at| at.checked_add(size));
@@ -173,9 +208,15 @@ unsafe impl<M: WritableMemory> Allocator for Arena<M> {
             // SAFETY: these bytes are the arena's, and are handed out now and to nobody else.
             unsafe { first.write_bytes(0, size) };
         }
-        Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
-            first, size,
-        )))
+        let memory = NonNull::slice_from_raw_parts(first, size);
+        Ok(match &self.dmabuf {
+            None => Allocation::Memory(memory),
+            Some(dmabuf) => Allocation::Dmabuf {
+                dmabuf: dmabuf.clone(),
+                offset: (at - start) as u64,
+                memory,
+            },
+        })
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{AllocError, Allocation, Allocator, BufferRequest, ResourceType};
+use super::{AllocError, Allocation, Allocator, BufferRequest, Dmabuf, ResourceType};
 
 /// The requests and answers of an allocator for one type of resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +81,13 @@ impl<A: Allocator> Counting<A> {
         // The numbers are right after every statement, so a panic elsewhere did no harm.
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn count_freed(&self, request: &BufferRequest) {
+        if let Some(counts) = self.by_resource().get_mut(&request.resource) {
+            counts.freed += 1;
+            counts.live_bytes -= request.size as u64;
+        }
+    }
 }
 
 // SAFETY: memory comes from the inner allocator and goes back to it.
@@ -92,7 +99,7 @@ unsafe impl<A: Allocator> Allocator for Counting<A> {
         let counts = counts.entry(request.resource).or_default();
         counts.asked += 1;
         match &answer {
-            Ok(Allocation::Memory(_) | Allocation::Dmabuf { .. }) => {
+            Ok(Allocation::Memory(_) | Allocation::Dmabuf { .. } | Allocation::Unmapped { .. }) => {
                 counts.granted += 1;
                 counts.live_bytes += request.size as u64;
             }
@@ -104,12 +111,16 @@ unsafe impl<A: Allocator> Allocator for Counting<A> {
 
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         tracing::debug!(target: "uverbs", ?request, ?memory, "an allocator got a buffer back");
-        if let Some(counts) = self.by_resource().get_mut(&request.resource) {
-            counts.freed += 1;
-            counts.live_bytes -= request.size as u64;
-        }
+        self.count_freed(request);
         // SAFETY: by this function's contract; the memory came from the inner allocator.
         unsafe { self.inner.free(memory, request) };
+    }
+
+    unsafe fn free_unmapped(&self, dmabuf: &Dmabuf, offset: u64, request: &BufferRequest) {
+        tracing::debug!(target: "uverbs", ?request, ?dmabuf, offset, "an allocator got a buffer back");
+        self.count_freed(request);
+        // SAFETY: as above.
+        unsafe { self.inner.free_unmapped(dmabuf, offset, request) };
     }
 }
 

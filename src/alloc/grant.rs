@@ -7,10 +7,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::mm::MapFlags;
 use rustix::param::page_size;
 use uverbs_uapi::handle::PdHandle;
 
 use super::dmabuf::FileId;
+use super::mapping::Mapping;
 use super::{AllocError, Allocation, Allocator, BufferRequest, Dmabuf, Purpose, ResourceType};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
@@ -72,9 +74,20 @@ pub(crate) struct Buffers {
     pub(crate) pd: PdHandle,
     pub(crate) domain: u64,
     pub(crate) dmabufs: Dmabufs,
+    /// What the bytes of a buffer must be that need not be mapped in this process; `None` if it must be.
+    pub(crate) unmapped: Option<u8>,
 }
 
 impl Buffers {
+    /// The same allocator, for buffers that need not be mapped in this process, whose bytes are then these.
+    #[allow(dead_code, reason = "not every driver takes dma-bufs")]
+    pub(crate) fn unmapped(&self, bytes: Option<u8>) -> Self {
+        Self {
+            unmapped: bytes,
+            ..self.clone()
+        }
+    }
+
     /// The same allocator, for buffers that cannot lie in dma-bufs; the text says what is missing.
     #[allow(dead_code, reason = "not every driver takes dma-bufs elsewhere")]
     pub(crate) fn without_dmabufs(&self, missing: &'static str) -> Self {
@@ -100,15 +113,19 @@ impl Buffers {
             pd: self.pd,
             domain: self.domain,
             dmabuf: self.dmabufs == Dmabufs::Taken,
+            unmapped: self.unmapped.filter(|_| self.dmabufs == Dmabufs::Taken),
         };
         let answer = catch_unwind(AssertUnwindSafe(|| self.allocator.allocate(&request)));
         let (memory, place) = match answer {
-            Ok(Ok(Allocation::Memory(memory))) => (memory, None),
+            Ok(Ok(Allocation::Memory(memory))) => (Reach::Lent(memory), None),
             Ok(Ok(Allocation::Dmabuf {
                 dmabuf,
                 offset,
                 memory,
-            })) => (memory, Some((dmabuf, offset))),
+            })) => (Reach::Lent(memory), Some((dmabuf, offset))),
+            Ok(Ok(Allocation::Unmapped { dmabuf, offset })) => {
+                (Reach::None, Some((dmabuf, offset)))
+            }
             Ok(Ok(Allocation::Default)) => return Ok(None),
             Ok(Err(error)) => return Err(refused(&request, error)),
             Err(panic) => {
@@ -130,6 +147,21 @@ impl Buffers {
                 subject(&request),
                 missing,
             ));
+        }
+        if let Reach::None = grant.memory {
+            if request.unmapped.is_none() {
+                let missing = "rings that this process does not reach: queues for an agent may have such \
+                               (`CqBuilder::for_agent`, `QpBuilder::for_agent`)";
+                return Err(Error::unsupported(
+                    Verb::AllocBuffer,
+                    subject(&request),
+                    missing,
+                ));
+            }
+            let shadow = Mapping::shared(size.max(1), MapFlags::empty());
+            grant.memory = Reach::Shadow(shadow.map_err(|error| {
+                refused(&request, AllocError::new(format!("its shadow: {error}")))
+            })?);
         }
         grant
             .check()
@@ -180,13 +212,25 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 /// A buffer on loan. Dropping it returns the buffer; the holder ensures that the kernel has released it by
 /// then.
 pub(crate) struct Grant {
-    memory: NonNull<[u8]>,
+    memory: Reach,
     /// The dma-buf that it lies in and the offset there, if the device is to be told that.
     place: Option<(Dmabuf, u64)>,
     request: BufferRequest,
     allocator: Arc<dyn Allocator>,
     /// Where the buffer is noted as in use, once it is.
     live: Option<Arc<Live>>,
+}
+
+/// How this process reaches a buffer.
+#[derive(Debug)]
+enum Reach {
+    /// At addresses that the allocator lends.
+    Lent(NonNull<[u8]>),
+    /// Not at all: the buffer lies in a dma-buf. In its place there is memory as large, which no device
+    /// knows.
+    Shadow(Mapping),
+    /// Not at all, and there is nothing in its place yet.
+    None,
 }
 
 // SAFETY: the memory is the allocator's, which promises it to the holder alone and is `Send` and `Sync`
@@ -196,9 +240,19 @@ unsafe impl Send for Grant {}
 unsafe impl Sync for Grant {}
 
 impl Grant {
-    /// The first byte.
+    /// The first byte; of a buffer that [is not mapped](Self::is_mapped), of memory in its place.
     pub(crate) fn address(&self) -> NonNull<u8> {
-        self.memory.cast()
+        match &self.memory {
+            Reach::Lent(memory) => memory.cast(),
+            Reach::Shadow(shadow) => shadow.base(),
+            Reach::None => NonNull::dangling(),
+        }
+    }
+
+    /// Whether what lies at the address is what the device sees.
+    #[allow(dead_code, reason = "not every driver takes dma-bufs")]
+    pub(crate) fn is_mapped(&self) -> bool {
+        matches!(self.memory, Reach::Lent(_))
     }
 
     /// Keeps the buffer and the allocator forever: somebody may still use the buffer.
@@ -227,20 +281,19 @@ impl Grant {
 
     /// What it takes of the address space, and of a dma-buf.
     fn parts(&self) -> impl Iterator<Item = Part> + Clone + use<> {
-        let address = self.memory.cast::<u8>().addr().get() as u64;
+        let address = self.address().addr().get() as u64;
         let size = self.request.size as u64;
+        let lent = self.is_mapped().then_some((Space::Process, address, size));
         let place = self.place.as_ref();
         let place = place.map(|(dmabuf, offset)| (Space::Dmabuf(dmabuf.id()), *offset, size));
-        [Some((Space::Process, address, size)), place]
-            .into_iter()
-            .flatten()
+        [lent, place].into_iter().flatten()
     }
 
     /// Where it lies, in words.
     fn told_place(&self) -> String {
         match &self.place {
             Some((_, offset)) => format!("{offset:#x} of the dma-buf"),
-            None => format!("{:#x}", self.memory.cast::<u8>().addr()),
+            None => format!("{:#x}", self.address().addr()),
         }
     }
 
@@ -248,12 +301,14 @@ impl Grant {
         let BufferRequest {
             size, alignment, ..
         } = self.request;
-        let address = self.memory.cast::<u8>().addr().get();
+        let address = self.address().addr().get();
         let place = self.told_place();
-        if self.memory.len() < size {
+        if let Reach::Lent(memory) = &self.memory
+            && memory.len() < size
+        {
             return Err(format!(
                 "the allocator's buffer has {} bytes, {size} are needed",
-                self.memory.len()
+                memory.len()
             ));
         }
         // What the device is told must be aligned.
@@ -282,7 +337,8 @@ impl Grant {
             ));
         }
         // Mappings are of whole pages.
-        if (address as u64 ^ offset) & (page_size() as u64 - 1) != 0 {
+        let differs = (address as u64 ^ offset) & (page_size() as u64 - 1) != 0;
+        if self.is_mapped() && differs {
             return Err(format!(
                 "the allocator's buffer at {place} cannot be mapped at {address:#x}"
             ));
@@ -296,10 +352,16 @@ impl Drop for Grant {
         if let Some(live) = &self.live {
             live.remove(self.parts());
         }
-        let freed = catch_unwind(AssertUnwindSafe(|| {
+        let freed = catch_unwind(AssertUnwindSafe(|| match (&self.memory, &self.place) {
             // SAFETY: the allocator has returned it for this request, and only this value gives it back. The
             // holder has ensured that nobody uses it any more and that a place is mapped again.
-            unsafe { self.allocator.free(self.memory, &self.request) }
+            (Reach::Lent(memory), _) => unsafe { self.allocator.free(*memory, &self.request) },
+            // SAFETY: as above.
+            (_, Some((dmabuf, offset))) => unsafe {
+                let request = &self.request;
+                self.allocator.free_unmapped(dmabuf, *offset, request);
+            },
+            (_, None) => {}
         }));
         if let Err(panic) = freed {
             let text = panic_text(&*panic);
@@ -342,7 +404,14 @@ mod tests {
         unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
             self.freed.fetch_add(1, Ordering::Relaxed);
         }
+
+        unsafe fn free_unmapped(&self, _: &Dmabuf, _: u64, _: &BufferRequest) {
+            self.freed.fetch_add(UNMAPPED, Ordering::Relaxed);
+        }
     }
+
+    /// What a buffer counts that is not mapped, when it comes back.
+    const UNMAPPED: usize = 1000;
 
     fn buffers(
         answer: impl Fn(&BufferRequest) -> Result<Allocation, AllocError> + Send + Sync + 'static,
@@ -360,8 +429,81 @@ mod tests {
                 pd: PdHandle(1),
                 domain: 2,
                 dmabufs: Dmabufs::Refused("rings in dma-bufs"),
+                unmapped: None,
             },
         )
+    }
+
+    /// As [`buffers`], where dma-bufs are taken, and need not be mapped if these are the bytes.
+    fn with_dmabufs(
+        unmapped: Option<u8>,
+        answer: impl Fn(&BufferRequest) -> Result<Allocation, AllocError> + Send + Sync + 'static,
+    ) -> (Arc<Scripted>, Buffers) {
+        let (scripted, buffers) = buffers(answer);
+        let buffers = Buffers {
+            dmabufs: Dmabufs::Taken,
+            unmapped,
+            ..buffers
+        };
+        (scripted, buffers)
+    }
+
+    /// A record of 8 bytes.
+    fn ask_record(buffers: &Buffers) -> Result<Option<Grant>> {
+        let resource = ResourceType::new(DriverId(77), 3);
+        buffers.allocate(8, 8, resource, Purpose::Memory)
+    }
+
+    /// The kernel checks neither the alignment of records nor where they end.
+    #[test]
+    fn a_place_in_a_dmabuf_is_checked() {
+        for (offset, why) in [
+            (4, "not aligned to 8"),
+            (0x1000, "beyond its 4096 bytes"),
+            (u64::MAX - 7, "beyond its 4096 bytes"),
+        ] {
+            let (scripted, buffers) = with_dmabufs(Some(0), move |_| {
+                let dmabuf = Dmabuf::of_length(0x1000);
+                Ok(Allocation::Unmapped { dmabuf, offset })
+            });
+            let error = ask_record(&buffers).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(scripted.freed.load(Ordering::Relaxed), UNMAPPED);
+        }
+    }
+
+    #[test]
+    fn what_is_not_mapped_is_taken_for_agents_alone() {
+        let answer = |request: &BufferRequest| {
+            assert!(matches!(request.unmapped, None | Some(0xff)));
+            let dmabuf = Dmabuf::of_length(0x2000);
+            Ok(Allocation::Unmapped {
+                dmabuf,
+                offset: 0x1000,
+            })
+        };
+        let (scripted, buffers) = with_dmabufs(None, answer);
+        let error = ask(&buffers).unwrap_err();
+        assert!(error.is_unsupported());
+        assert!(error.to_string().contains("for_agent"), "{error}");
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), UNMAPPED);
+        let error = ask(&buffers.without_dmabufs("rings in dma-bufs")).unwrap_err();
+        assert!(error.to_string().contains("rings in dma-bufs"), "{error}");
+
+        let buffers = buffers.unmapped(Some(0xff));
+        let grant = ask(&buffers).unwrap().unwrap();
+        assert!(!grant.is_mapped());
+        let (_, offset, length) = grant.dmabuf().unwrap();
+        assert_eq!((offset, length), (0x1000, 0x1000));
+        // What lies in its place is this process's own.
+        // SAFETY: it has so many bytes, and nobody else uses them.
+        unsafe { grant.address().write_bytes(1, 0x1000) };
+        let error = ask(&buffers).unwrap_err();
+        assert!(error.to_string().contains("overlaps"), "{error}");
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 3 * UNMAPPED);
+        drop(grant);
+        assert_eq!(scripted.freed.load(Ordering::Relaxed), 4 * UNMAPPED);
+        assert!(ask(&buffers).is_ok());
     }
 
     fn at(address: usize, length: usize) -> Result<Allocation, AllocError> {

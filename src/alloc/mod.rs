@@ -9,10 +9,12 @@
 //! driver maps the ring, and which it returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
 //! mlx5's rings may also lie in a *dma-buf*: memory that the kernel knows by a file descriptor and an offset,
-//! such as a GPU's ([`Allocation::Dmabuf`]).
+//! such as a GPU's ([`Allocation::Dmabuf`]). Those of a queue for an agent need not be mapped in this process
+//! ([`Allocation::Unmapped`]).
 //!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
-//! [`NumaMemory`], in dma-bufs [`Udmabuf`], [`DmaHeap`] and [`DmabufMemory`], and [`Counting`] around any.
+//! [`NumaMemory`], in dma-bufs [`Udmabuf`], [`DmaHeap`], [`DmabufMemory`] and [`UnmappedDmabuf`], and
+//! [`Counting`] around any.
 
 mod arena;
 mod counting;
@@ -37,7 +39,7 @@ use uverbs_uapi::handle::PdHandle;
 pub use crate::error::AllocError;
 pub use arena::{Arena, ArenaError};
 pub use counting::{BufferCounts, Counting};
-pub use dmabuf::{DmaHeap, Dmabuf, DmabufMemory, Udmabuf};
+pub use dmabuf::{DmaHeap, Dmabuf, DmabufMemory, Udmabuf, UnmappedDmabuf};
 pub(crate) use grant::{Buffers, Dmabufs, Grant, Live};
 pub use guard::GuardPages;
 pub use huge_pages::{HugePageSize, HugePages};
@@ -124,6 +126,10 @@ pub struct BufferRequest {
     /// The driver takes a dma-buf for it ([`Allocation::Dmabuf`]), if the kernel does: that shows only when
     /// the object is created. Without, such an answer is refused.
     pub dmabuf: bool,
+    /// It is of a queue for an agent, and the dma-buf need not be mapped in this process
+    /// ([`Allocation::Unmapped`]). Each byte of the buffer must then be this one, since nothing here can
+    /// write it.
+    pub unmapped: Option<u8>,
 }
 
 impl BufferRequest {
@@ -156,6 +162,15 @@ pub enum Allocation {
         offset: u64,
         /// Where this process reaches it. [`Allocator::free`] gets it.
         memory: NonNull<[u8]>,
+    },
+    /// In a dma-buf from an offset on, a multiple of the requested alignment, which this process does not
+    /// reach: memory of a GPU, for example. It is taken for queues of an agent alone, and
+    /// [`BufferRequest::unmapped`] says what its bytes must be. [`Allocator::free_unmapped`] gets it back.
+    Unmapped {
+        /// The file.
+        dmabuf: Dmabuf,
+        /// Where the buffer begins in it, in bytes.
+        offset: u64,
     },
     /// The driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
     Default,
@@ -199,7 +214,9 @@ pub enum Allocation {
 /// copied on write after a fork, and must stay so until `free` is called for it or the allocator is dropped,
 /// whichever comes first. For [`Purpose::Place`] it is enough that whole pages are mapped and that nobody
 /// relies on their contents. Memory of an [`Allocation::Dmabuf`] is a mapping of the dma-buf's bytes from the
-/// offset on, by which this process and the device see what the other writes without further calls.
+/// offset on, by which this process and the device see what the other writes without further calls. Bytes of
+/// an [`Allocation::Unmapped`] are as [`BufferRequest::unmapped`] says, and are used by nobody else until
+/// `free_unmapped`.
 pub unsafe trait Allocator: Send + Sync + 'static {
     /// Finds memory for a buffer.
     ///
@@ -217,6 +234,17 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     /// more. A [`Purpose::Place`] is mapped, either as the allocator returned it or with zeroed private
     /// pages.
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
+
+    /// Takes back a buffer that is not mapped here. Allocators that answer with none need not have it.
+    ///
+    /// # Safety
+    ///
+    /// `allocate` of this same allocator has answered an equal `request` with this place
+    /// ([`Allocation::Unmapped`]), and it has not been freed since. Neither device nor kernel uses it any
+    /// more.
+    unsafe fn free_unmapped(&self, dmabuf: &Dmabuf, offset: u64, request: &BufferRequest) {
+        let _ = (dmabuf, offset, request);
+    }
 }
 
 // SAFETY: the inner allocator keeps the contract.
@@ -228,5 +256,10 @@ unsafe impl<A: Allocator + ?Sized> Allocator for Arc<A> {
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         // SAFETY: by this function's contract.
         unsafe { (**self).free(memory, request) };
+    }
+
+    unsafe fn free_unmapped(&self, dmabuf: &Dmabuf, offset: u64, request: &BufferRequest) {
+        // SAFETY: by this function's contract.
+        unsafe { (**self).free_unmapped(dmabuf, offset, request) };
     }
 }

@@ -21,6 +21,7 @@ pub(super) fn memory(size: usize, alignment: usize) -> BufferRequest {
         pd: PdHandle(0),
         domain: 1,
         dmabuf: false,
+        unmapped: None,
     }
 }
 

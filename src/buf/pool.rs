@@ -113,6 +113,7 @@ impl PoolBuilder {
                 pd: first.handle(),
                 domain: 0,
                 dmabufs: Dmabufs::Refused(NO_DMABUFS),
+                unmapped: None,
             }),
             None => {
                 let buffers = first.buffers();

@@ -111,6 +111,7 @@ fn parts(domain: Option<&PdUse>) -> CqParts<'_> {
     CqParts {
         entry_bytes: None,
         buffers: domain.and_then(PdUse::buffers),
+        for_agent: false,
         follows_requests: false,
     }
 }

@@ -83,6 +83,8 @@ pub(crate) enum DriverAttr {
     U64(u64),
     /// The handle of an existing object.
     Handle(u32),
+    /// An open file descriptor.
+    Fd(RawFd),
     Input(Box<[u8]>),
     /// Room for an answer of so many bytes, at most 65,535.
     Output(u16),
@@ -370,6 +372,7 @@ impl Request {
                 DriverAttr::U32(value) => self.u32(*id, *value),
                 DriverAttr::U64(value) => self.u64(*id, *value),
                 DriverAttr::Handle(handle) => self.handle(*id, *handle),
+                DriverAttr::Fd(fd) => self.fd(*id, *fd),
                 DriverAttr::Input(bytes) => self.bytes(*id, bytes),
                 DriverAttr::Output(len) => self.output(*id, usize::from(*len)),
             };

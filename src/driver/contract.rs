@@ -456,6 +456,9 @@ pub(crate) struct CqParts<'a> {
     /// Bytes of an entry, if they are to be so many. Another size of the queue leaves them as they are.
     pub(crate) entry_bytes: Option<u32>,
     pub(crate) buffers: Option<&'a Buffers>,
+    /// It is to be handed over with a queue pair.
+    #[allow(dead_code, reason = "not every driver hands queues over")]
+    pub(crate) for_agent: bool,
     /// As in [`QpParts`], of the queue pairs that report here.
     #[allow(dead_code, reason = "not every driver's rings depend on it")]
     pub(crate) follows_requests: bool,

@@ -37,7 +37,10 @@ bitflags! {
         const UNSOLICITED_WRITES = 1 << 10;
         /// Service levels of queue pairs.
         const SERVICE_LEVEL = 1 << 11;
-        /// Queue pairs that can be handed over.
+        /// Rings of completion queues in memory that a program has allocated; of drivers with
+        /// [`Self::BUFFERS`] too.
+        const CQ_BUFFERS = 1 << 13;
+        /// Queue pairs that can be handed over, with their completion queues.
         const FOR_AGENT = 1 << 12;
     }
 }
@@ -52,6 +55,7 @@ impl Options {
             Self::INLINE_SCATTER => "inline scatter: payloads that come in completions",
             Self::OUT_OF_ORDER => "receiving out of order",
             Self::BUFFERS => "rings in memory that a program has allocated",
+            Self::CQ_BUFFERS => "completion rings in memory that a program has allocated",
             Self::MR_IOVA => "memory regions whose I/O virtual address is not their address",
             Self::MR_DMABUF => "memory regions of a DMA-BUF",
             Self::MR_CHANGES => "memory regions that change",
@@ -74,7 +78,8 @@ impl Options {
         Self::of([
             (Self::CQ_ENTRY_BYTES, parts.entry_bytes.is_some()),
             (Self::CQ_FLAGS, command.flags != 0),
-            (Self::BUFFERS, parts.buffers.is_some()),
+            (Self::FOR_AGENT, parts.for_agent),
+            (Self::CQ_BUFFERS, parts.buffers.is_some()),
         ])
     }
 
@@ -104,10 +109,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 13);
+        assert_eq!(names.len(), 14);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 13);
+        assert_eq!(names.len(), 14);
         assert_eq!(Options::empty().what(), None);
     }
 }

@@ -32,6 +32,7 @@ pub struct CqBuilder<'a> {
     flags: CqCreateFlags,
     entry_bytes: Option<u32>,
     domain: Option<&'a ParentDomain>,
+    for_agent: bool,
 }
 
 impl Context {
@@ -55,6 +56,7 @@ impl Context {
             flags: CqCreateFlags::empty(),
             entry_bytes: None,
             domain: None,
+            for_agent: false,
         }
     }
 }
@@ -85,7 +87,9 @@ impl<'a> CqBuilder<'a> {
     ///
     /// If `ignore` is true, never more completions wait than the queue's [capacity](Cq::capacity). Every
     /// request that may have a completion counts from when it is posted, including unsignaled requests, which
-    /// may fail, and flushed ones. Otherwise the device writes to entries that are being read.
+    /// may fail, and flushed ones. Otherwise the device writes to entries that are being read. While the
+    /// queue is with an agent ([`Qp::into_device`](crate::Qp::into_device)), nothing here reads it, and more
+    /// may come.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
         self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
         self
@@ -102,6 +106,18 @@ impl<'a> CqBuilder<'a> {
     /// `ibv_create_cq_ex(3)`).
     pub fn domain(mut self, domain: &'a ParentDomain) -> Self {
         self.domain = Some(domain);
+        self
+    }
+
+    /// Creates the queue for an agent, to which it is handed over with a queue pair
+    /// ([`Qp::into_device`](crate::Qp::into_device)): an allocator may put its ring and its record where this
+    /// process does not reach them ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then
+    /// nothing is ever found here, and arming it is refused.
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks it: mlx5 has
+    /// it.
+    pub fn for_agent(mut self) -> Self {
+        self.for_agent = true;
         self
     }
 
@@ -138,7 +154,10 @@ impl<'a> CqBuilder<'a> {
         };
         let buffers = self.domain.and_then(|domain| domain.buffers());
         let driver = context.driver();
-        let parts = made_of(self.entry_bytes, buffers);
+        let parts = CqParts {
+            for_agent: self.for_agent,
+            ..made_of(self.entry_bytes, buffers)
+        };
         let created = driver.create_cq(context.fd(), command, &parts);
         // No `map_err`: it would move what has been created.
         let (handle, ring) = match created {
@@ -190,6 +209,7 @@ fn made_of(entry_bytes: Option<u32>, buffers: Option<&Buffers>) -> CqParts<'_> {
     CqParts {
         entry_bytes,
         buffers,
+        for_agent: false,
         follows_requests: true,
     }
 }

@@ -238,6 +238,7 @@ impl<'a> ParentDomainBuilder<'a> {
                 pd,
                 domain: id,
                 dmabufs: context.driver().dmabufs(),
+                unmapped: None,
             }),
             base: self.pd.user(User::Domain),
             depth,

@@ -13,7 +13,7 @@ use std::ops::{Deref, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::io::{FdFlags, fcntl_setfd};
-use uverbs_uapi::handle::{MrHandle, PdHandle};
+use uverbs_uapi::handle::{MrHandle, PdHandle, QpHandle};
 use uverbs_uapi::object;
 
 use crate::command::{CommandFd, Destroy, InfoHandles, QueryMr, QueryMrReply, Route};
@@ -110,6 +110,39 @@ impl Context {
             .into_iter()
             .map(PdHandle)
             .collect())
+    }
+
+    /// The handles of all queue pairs of the context, whoever created them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Context::pd_handles`].
+    pub fn qp_handles(&self) -> Result<Vec<QpHandle>> {
+        Ok(handles(self, object::QP, Verb::InfoHandles)?
+            .into_iter()
+            .map(QpHandle)
+            .collect())
+    }
+
+    /// Destroys a queue pair that another holder of the file has created.
+    ///
+    /// This is for a supervisor that outlives the queue pair's owner. A queue pair that was [handed
+    /// over](crate::qp::DeviceQueue) goes on when its owner is gone, as long as its agent has the register
+    /// mapped; after this call the agent's requests go nowhere.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::NotFound`] if the handle names no queue pair. The kernel refuses, as it does while the queue
+    /// pair is attached to a multicast group.
+    ///
+    /// # Safety
+    ///
+    /// No [`Qp`](crate::Qp) or [`DeviceQueue`](crate::qp::DeviceQueue) owns the queue pair any more: its
+    /// process has ended, or will not run the value's drop. Otherwise that would later destroy whatever has
+    /// the handle by then, with the memory that this one's requests name.
+    pub unsafe fn destroy_qp_for_everyone(&self, handle: QpHandle) -> Result<()> {
+        check(self, object::QP, handle.0, Verb::DestroyQp)?;
+        self.fd().execute(&Destroy(handle))
     }
 
     /// The handles of all memory regions of the context, whoever created them.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -11,6 +12,7 @@ use support::{
     Control, Device, LIMIT, QKEY, QUIET, Result, Wc, all_there_is, completion, completions, device,
     fail, is_full, kernel, nothing, pattern, same, says, skip, test, test_without_leaks, until,
 };
+use uverbs::alloc::{BufferCounts, Counting, SharedMemfd, Udmabuf};
 use uverbs::{
     Access, Ah, Batch, Caps, ConnectOptions, Context, Cq, Inline, Mr, Notify, Pd, PostError, Qp,
     QpState, RemoteSlice, Ud, UdPeer, WcOpcode, WcStatus, cq::PollError, qp::QpType,
@@ -41,6 +43,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         on_each("srd::senders_that_nobody_knows", senders_that_nobody_knows),
         on_each("srd::service_levels", service_levels),
         on_each("srd::interconnects_of_a_region", interconnects_of_a_region),
+        on_each(
+            "srd::completion_rings_in_given_memory",
+            completion_rings_in_given_memory,
+        ),
         on_each("srd::states_and_attributes", states_and_attributes),
         on_each("srd::refused_by_name", refused_by_name),
         test("srd::between_two_functions", between_two_functions),
@@ -149,6 +155,73 @@ fn pair(context: &Context, caps: Caps, length: usize) -> Result<(Node, Node, Pd)
 /// Linux 6.1 has no WRITE for these devices.
 fn has_writes() -> bool {
     kernel() >= (6, 12)
+}
+
+/// Catches a ring that lies somewhere else than the allocator says, an end of the ring in the wrong place,
+/// memory that does not come back, and kernels and devices that are not told apart.
+fn completion_rings_in_given_memory(context: &Context) -> Result {
+    let pd = context.alloc_pd()?;
+    let page = 4096;
+    let at_an_address = Counting::new(SharedMemfd::new(2 * page)?);
+    let at_an_address = Arc::new(at_an_address);
+    let domain = pd.parent_domain().allocator(Arc::clone(&at_an_address));
+    let domain = domain.create()?;
+    let queue = context.cq(64);
+    let made = queue.clone().domain(&domain).create();
+    if kernel() < (6, 17) {
+        let error = made.unwrap_err();
+        same(error.is_unsupported(), true, "that it is unsupported")?;
+        return says(&error, &["completion rings in given memory", "6.17"]);
+    }
+    // The kernel gives no doorbell, by which the device would learn what was taken.
+    let expected = json!({"text": "has no room"});
+    Control::open()?.ask("expect", expected)?;
+    let channel = context.create_channel()?;
+    let eventful = queue.clone().domain(&domain).channel(&channel).create();
+    says(&eventful.unwrap_err(), &["a doorbell", "in given memory"])?;
+    // In other words than those that let a test be skipped.
+    let made = made.map_err(|error| format!("errno {:?}", error.errno()))?;
+    in_memory(context, &pd, made)?;
+    let live = || -> u64 {
+        at_an_address
+            .counts()
+            .values()
+            .map(BufferCounts::live)
+            .sum()
+    };
+    same(live(), 0, "buffers that did not come back")?;
+    drop(domain);
+
+    let in_a_dmabuf = Arc::new(Counting::new(Udmabuf::new(page)?));
+    let domain = pd.parent_domain().allocator(Arc::clone(&in_a_dmabuf));
+    let domain = domain.create()?;
+    let made = queue.domain(&domain).create();
+    let made = made.map_err(|error| format!("errno {:?}", error.errno()))?;
+    in_memory(context, &pd, made)?;
+    let counts = in_a_dmabuf.counts();
+    let granted: u64 = counts.values().map(|counts| counts.granted).sum();
+    let live: u64 = counts.values().map(BufferCounts::live).sum();
+    same(
+        (granted, live),
+        (1, 0),
+        "buffers, and those that did not come back",
+    )?;
+    // A queue pair takes its rings from the kernel and the device alone.
+    let cq = context.create_cq(64)?;
+    let error = domain.create_qp::<Srd>(&cq, caps(16)).unwrap_err();
+    says(&error, &["rings in memory that a program has allocated"])
+}
+
+/// Talks over a completion queue for some laps.
+fn in_memory(context: &Context, pd: &Pd, cq: Cq) -> Result {
+    let mut a = Node::new(pd, cq, caps(16), 8 * BYTES)?;
+    let mut b = Node::new(pd, context.create_cq(1024)?, caps(16), 8 * BYTES)?;
+    a.meet(pd, &b)?;
+    b.meet(pd, &a)?;
+    for _ in 0..50 {
+        talk(&mut a, &mut b)?;
+    }
+    Ok(())
 }
 
 /// Sends and receives in flight.

@@ -5,33 +5,54 @@
 //! the package of formats.
 
 use std::fs::File;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::Command;
 use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libtest_mimic::Trial;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
 use support::exchange::OPEN;
 use support::pair::options;
+use support::program;
+use support::wait::{PROCESS, QUIET, until, until_within};
 use support::{
     Control, Exchange, Result, completion, device, fail, is_full, kernel, open, pattern, same,
     says, skip, test_without_leaks,
 };
-use uverbs::alloc::Udmabuf;
-use uverbs::handover::Region;
+use uverbs::alloc::{BufferCounts, Counting, Udmabuf, UnmappedDmabuf};
+use uverbs::cq::Notify;
+use uverbs::handover::{Overrun, Region};
 use uverbs::mr::RawMemory;
 use uverbs::qp::{DeviceQueue, Reclaimed};
-use uverbs::{Caps, Cause, Context, Cq, Error, Mr, ParentDomain, Qp, QpState, Rc};
+use uverbs::{Caps, Cause, Context, Cq, Endpoint, Error, Mr, ParentDomain, Qp, QpState, Rc};
+use uverbs_queue::mlx5::agent::{Mapped, Space};
 use zerocopy::IntoBytes;
 
-use crate::hand::{SLOT, SLOTS};
+use crate::hand::{SLOT, SLOTS, mapped};
 use crate::process::{Process, inheritable};
+use crate::roles::{hear, inherited, say, wait_for_parent};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test_without_leaks("agent::posts_and_polls", posts_and_polls),
+        test_without_leaks("agent::receives", receives),
+        test_without_leaks("agent::its_rings_are_mapped_nowhere_else", unmapped),
+        test_without_leaks("agent::ignores_overrun", ignores_overrun),
+        test_without_leaks("agent::watches_one_place", watches_one_place),
+        test_without_leaks("agent::its_doorbells_come_late", late),
         test_without_leaks("agent::is_killed_and_its_queue_taken_back", is_killed),
+        test_without_leaks(
+            "agent::outlives_its_owner_and_a_supervisor_ends_it",
+            outlives,
+        ),
         test_without_leaks("agent::fails_with_its_owner", fails_with_its_owner),
+        test_without_leaks("agent::the_example_has_one_without_std", example),
         test_without_leaks("agent::nonsense_hurts_nobody_else", nonsense),
         test_without_leaks("agent::rings_on_its_page_alone", page),
         test_without_leaks("agent::what_is_not_idle_is_refused", not_idle),
@@ -90,7 +111,7 @@ struct Owner {
     context: Context,
     _domain: ParentDomain,
     peer: Qp<Rc>,
-    _peers_cq: Cq,
+    peers_cq: Cq,
     target: Mr<Vec<u8>>,
 }
 
@@ -105,12 +126,35 @@ struct Own {
 type Away = DeviceQueue<Rc, Mr<RawMemory>>;
 
 fn owner() -> Result<(Owner, Own)> {
-    let context = open()?;
+    owner_with(|domain| Ok(domain.context().cq(ENTRIES).domain(domain).create()?))
+}
+
+/// A queue pair for an agent, on a domain with rings in a dma-buf.
+fn for_agent(domain: &ParentDomain, cq: &Cq) -> Result<Qp<Rc>> {
+    Ok(domain.qp(cq).caps(CAPS).for_agent().create::<Rc>()?)
+}
+
+fn domain(context: &Context) -> Result<ParentDomain> {
     let rings = Udmabuf::new(1 << 20)?;
     let pd = context.alloc_pd()?;
-    let domain = pd.parent_domain().allocator(rings).create()?;
-    let cq = context.cq(ENTRIES).domain(&domain).create()?;
-    let mut qp = domain.qp(&cq).caps(CAPS).for_agent().create::<Rc>()?;
+    Ok(pd.parent_domain().allocator(rings).create()?)
+}
+
+/// As [`owner`], with this completion queue.
+fn owner_with(cq: impl FnOnce(&ParentDomain) -> Result<Cq>) -> Result<(Owner, Own)> {
+    let context = open()?;
+    let domain = domain(&context)?;
+    owner_on(context, domain, cq)
+}
+
+/// As [`owner_with`], on this domain.
+fn owner_on(
+    context: Context,
+    domain: ParentDomain,
+    cq: impl FnOnce(&ParentDomain) -> Result<Cq>,
+) -> Result<(Owner, Own)> {
+    let cq = cq(&domain)?;
+    let mut qp = for_agent(&domain, &cq)?;
     let peers_cq = context.create_cq(16)?;
     // Nothing of the peer's is in the agent's domain.
     let others = context.alloc_pd()?;
@@ -122,7 +166,7 @@ fn owner() -> Result<(Owner, Own)> {
         context,
         _domain: domain,
         peer,
-        _peers_cq: peers_cq,
+        peers_cq,
         target,
     };
     let Data { file, mr } = data;
@@ -152,25 +196,17 @@ impl Owner {
     }
 
     fn start(&self, queue: &Away, data: &File) -> Result<Process> {
-        let [dmabuf] = queue.dmabufs() else {
-            return fail("not one dma-buf");
-        };
-        let (_command, command) = inheritable(&self.context)?;
-        // SAFETY: the queue is away, and nothing else lies in the dma-buf.
-        let (_dmabuf, dmabuf) = inheritable(unsafe { dmabuf.file() })?;
-        let (_data, data) = inheritable(data)?;
-        let mut process = Process::start("agent", &[&command, &dmabuf, &data])?;
-        let remote = self.target.remote();
-        let target = Region {
-            address: remote.address,
-            length: remote.length,
-            lkey: 0,
-            rkey: remote.rkey.0,
-        };
-        process.say(&hex(queue.handover().as_bytes()))?;
-        process.say(&hex(target.as_bytes()))?;
-        process.expect("ready")?;
-        Ok(process)
+        start(queue, data, &hex(told(&self.target).as_bytes()))
+    }
+
+    /// Waits until the slot of a request has come.
+    fn await_slot(&self, number: u64) -> Result {
+        let mut bytes = [0; SLOT];
+        let slot = (number % SLOTS as u64) as usize * SLOT;
+        until_within(PROCESS, "a slot", || {
+            self.target.read_at(slot, &mut bytes)?;
+            Ok((bytes[..] == pattern(number, SLOT)[..]).then_some(()))
+        })
     }
 
     /// Fails unless the slots of these requests have come, byte by byte.
@@ -183,6 +219,33 @@ impl Owner {
         }
         Ok(())
     }
+}
+
+/// What an agent is told of its peer's memory.
+fn told(target: &Mr<Vec<u8>>) -> Region {
+    let remote = target.remote();
+    Region {
+        address: remote.address,
+        length: remote.length,
+        lkey: 0,
+        rkey: remote.rkey.0,
+    }
+}
+
+/// Starts the agent of a queue, which may write to the target that these digits tell of.
+fn start(queue: &Away, data: &File, target: &str) -> Result<Process> {
+    let [dmabuf] = queue.dmabufs() else {
+        return fail("not one dma-buf");
+    };
+    let (_command, command) = inheritable(queue.context())?;
+    // SAFETY: the queue is away, and nothing else lies in the dma-buf.
+    let (_dmabuf, dmabuf) = inheritable(unsafe { dmabuf.file() })?;
+    let (_data, data) = inheritable(data)?;
+    let mut process = Process::start("agent", &[&command, &dmabuf, &data])?;
+    process.say(&hex(queue.handover().as_bytes()))?;
+    process.say(target)?;
+    process.expect("ready")?;
+    Ok(process)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -231,6 +294,246 @@ fn posts_and_polls() -> Result {
     use_again(&mut owner, back)
 }
 
+/// Catches an agent that cannot receive: elements of another size than the device has, counts that go wrong
+/// where the ring ends, and completions of receives that nobody posted.
+fn receives() -> Result {
+    only_where_they_can()?;
+    let (mut owner, own) = owner()?;
+    let (queue, mut agent) = owner.hand_over(own)?;
+    let mut first = 0;
+    for count in [1, u64::from(CAPS.max_recv_wr) + 1, 500] {
+        agent.say(&format!("receive {first} {count}"))?;
+        for number in first..first + count {
+            let slot = (number % SLOTS as u64) as usize * SLOT;
+            owner.target.write_at(slot, &pattern(number, SLOT))?;
+            let slice = owner.target.slice(slot..slot + SLOT)?;
+            owner.peer.one(number).send(slice)?;
+            let done = completion(&mut owner.peers_cq)?.ok()?;
+            same(done.wr_id, number, "the request")?;
+        }
+        agent.expect("done")?;
+        // It writes in between, on the same completion queue.
+        agent.say(&format!("write {first} 10"))?;
+        agent.expect("done")?;
+        first += count;
+    }
+    agent.finish()?;
+    // SAFETY: the agent has ended.
+    let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
+    use_again(&mut owner, back)
+}
+
+/// Catches a library that touches rings which it cannot reach, creates the queues somewhere else than its
+/// allocator says, or keeps what it was given. The memory stands for a GPU's: only its agent, and who sets
+/// it, map it.
+fn unmapped() -> Result {
+    const BYTES: usize = 1 << 20;
+    only_where_they_can()?;
+    let context = open()?;
+    let dmabuf = Udmabuf::new(BYTES)?.dmabuf().clone();
+    // SAFETY: the rings in it are not used by this process.
+    let base = mapped(unsafe { dmabuf.file() }, 0, BYTES)?;
+    // SAFETY: it was just mapped, for good, and nobody has references to it.
+    let memory = Mutex::new(unsafe { Mapped::new(base, BYTES) });
+    // Not as it must be.
+    set(&memory, 0..BYTES as u64, 0x5a);
+    let fill = move |range, byte| {
+        set(&memory, range, byte);
+        Ok(())
+    };
+    // SAFETY: nobody else uses the memory, and it is set.
+    let rings = Arc::new(Counting::new(unsafe { UnmappedDmabuf::new(dmabuf, fill) }));
+    let pd = context.alloc_pd()?;
+    let domain = pd.parent_domain().allocator(Arc::clone(&rings)).create()?;
+    // What is for no agent lies elsewhere.
+    let ordinary = context.cq(16).domain(&domain).create()?;
+    let other = domain.create_qp::<Rc>(&ordinary, CAPS)?;
+    drop((other, ordinary));
+    let (owner, mut own) = owner_on(context, domain, |domain| {
+        let cq = domain.context().cq(ENTRIES).domain(domain);
+        Ok(cq.for_agent().create()?)
+    })?;
+    let granted: u64 = rings.counts().values().map(|counts| counts.granted).sum();
+    same(granted, 4, "two rings and two records")?;
+    // This side can do nothing with them.
+    let slot = own.mr.slice(..SLOT)?;
+    let refused = own.qp.one(1).send(slot).unwrap_err();
+    says(&refused, &["0"])?;
+    same(own.cq.poll()?.iter().count(), 0, "completions")?;
+    let error = own.cq.arm(Notify::Next).unwrap_err();
+    says(&error, &["an agent arms it"])?;
+
+    let (queue, mut agent) = owner.hand_over(own)?;
+    agent.say(&format!("write 0 {SLOTS}"))?;
+    agent.expect("done")?;
+    owner.came(0, SLOTS as u64)?;
+    agent.finish()?;
+    // SAFETY: the agent has ended.
+    let Err(refused) = (unsafe { queue.reclaim() }) else {
+        return fail("rings that are not mapped came back");
+    };
+    says(&refused.error, &["does not reach it"])?;
+    let regions = refused.queue.destroy().map_err(|refused| refused.error)?;
+    same(regions.len(), 1, "regions that came back")?;
+    let live: u64 = rings.counts().values().map(BufferCounts::live).sum();
+    same(live, 0, "buffers that did not come back")
+}
+
+/// Sets each byte of a range.
+fn set(memory: &Mutex<Mapped>, range: Range<u64>, byte: u8) {
+    let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
+    for at in (range.start as usize..range.end as usize).step_by(8) {
+        memory.store_u64(at, [byte; 8]);
+    }
+}
+
+/// Catches a library that tells the agent the wrong thing of overrun, and one that cannot take a queue back
+/// whose consumer's index nobody has stored.
+fn ignores_overrun() -> Result {
+    only_where_they_can()?;
+    let (mut owner, own) = owner_with(|domain| {
+        let cq = domain.context().cq(ENTRIES).domain(domain);
+        // SAFETY: there is room for all that the agent posts, and for what this side posts afterwards.
+        Ok(unsafe { cq.ignore_overrun(true) }.create()?)
+    })?;
+    let (queue, mut agent) = owner.hand_over(own)?;
+    same(queue.handover().overrun, Overrun::IGNORED, "overrun")?;
+    // Some laps.
+    let count = 3 * u64::from(ENTRIES);
+    agent.say(&format!("write 0 {count}"))?;
+    agent.expect("done")?;
+    owner.came(count - SLOTS as u64, SLOTS as u64)?;
+    agent.finish()?;
+    // SAFETY: the agent has ended.
+    let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
+    use_again(&mut owner, back)
+}
+
+/// Catches an agent that loses count where the device's 16 bits wrap, or takes a completion for news twice,
+/// while it looks at one place alone, as GPU code does. The kernel makes no collapsed queues, so the adapter
+/// is asked for one.
+fn watches_one_place() -> Result {
+    only_where_they_can()?;
+    let (owner, own) = owner()?;
+    let collapse = json!({"function": 0, "qpn": own.qp.qpn()});
+    Control::open()?.ask("collapse", collapse)?;
+    let (queue, mut agent) = owner.hand_over(own)?;
+    let requests: u64 = if is_full() { 200_000 } else { 3_000 };
+    for first in (0..requests).step_by(SLOTS) {
+        agent.say(&format!("watch {first} {SLOTS}"))?;
+        agent.expect("done")?;
+        owner.came(first, SLOTS as u64)?;
+    }
+    let mut queue = queue;
+    queue.fail()?;
+    agent.say("watch 0 1")?;
+    let failed = agent.hear()?;
+    same(failed.contains("syndrome: 5"), true, &failed)?;
+    agent.finish()?;
+    let regions = queue.destroy().map_err(|refused| refused.error)?;
+    same(regions.len(), 1, "regions that came back")
+}
+
+/// Catches an agent, or an owner that takes its queue back, that relies on doorbells that arrive at once.
+fn late() -> Result {
+    only_where_they_can()?;
+    for seed in 1..=if is_full() { 20 } else { 1 } {
+        let (mut owner, own) = owner()?;
+        let (queue, mut agent) = owner.hand_over(own)?;
+        let mut control = Control::open()?;
+        control.ask("late_doorbells", json!({"function": 0, "seed": seed}))?;
+        let outcome = (|| {
+            agent.say("write 0 200")?;
+            agent.expect("done")?;
+            owner.came(0, 200)?;
+            agent.say(&format!("write 0 {}", u64::MAX / 2))?;
+            owner.await_slot(SLOTS as u64 / 4)?;
+            agent.kill()?;
+            // SAFETY: the agent has ended.
+            let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
+            // Those of the agent's that are still on their way meet the owner's requests.
+            use_again(&mut owner, back)
+        })();
+        control.ask("late_doorbells", json!({"function": 0, "seed": null}))?;
+        outcome?;
+    }
+    Ok(())
+}
+
+/// Catches a queue that nobody can end once its owner is gone.
+fn outlives() -> Result {
+    only_where_they_can()?;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(16)?;
+    // The supervisor's context and the peer's have nothing in common with the owner's domain.
+    let mut peer = pd.create_qp::<Rc>(&cq, CAPS)?;
+    let mut target = pd.register(vec![0u8; SLOT * SLOTS], OPEN)?;
+    let supervised = open()?;
+    let (file, number) = inheritable(&supervised)?;
+    let mut owner = Process::start("owner", &[&number])?;
+    drop(file);
+    let of_owner: Endpoint = owner.hear()?.parse()?;
+    owner.say(&peer.endpoint()?.to_string())?;
+    peer.connect_with(&of_owner, &options())?;
+    owner.say(&hex(told(&target).as_bytes()))?;
+    let agent = Pid::from_raw(owner.hear()?.parse()?).ok_or("process 0")?;
+    let agent = pidfd_open(agent, PidfdFlags::empty())?;
+    let came = |target: &Mr<Vec<u8>>| {
+        let mut bytes = [0; SLOT];
+        until("a slot that the agent has written", || {
+            target.read_at(0, &mut bytes)?;
+            Ok((bytes != [0; SLOT]).then_some(()))
+        })
+    };
+    came(&target)?;
+    owner.kill()?;
+    // The agent goes on.
+    target.write_at(0, &[0; SLOT])?;
+    came(&target)?;
+    let [queue] = supervised.qp_handles()?[..] else {
+        return fail("not one queue pair");
+    };
+    // The agent rings, and the model complains.
+    let ringing = json!({"text": format!("doorbell for queue pair {:#x}", of_owner.qpn)});
+    Control::open()?.ask("expect", ringing)?;
+    // SAFETY: the owner has been killed.
+    unsafe { supervised.destroy_qp_for_everyone(queue) }?;
+    same(supervised.qp_handles()?, Vec::new(), "queue pairs")?;
+    target.write_at(0, &[0; SLOT])?;
+    std::thread::sleep(QUIET);
+    let mut bytes = [0; SLOT];
+    target.read_at(0, &mut bytes)?;
+    same(bytes, [0; SLOT], "what the agent has written since")?;
+    // SAFETY: nobody owns one of that handle.
+    let again = unsafe { supervised.destroy_qp_for_everyone(queue) }.unwrap_err();
+    says(&again, &["no object with this handle"])?;
+    pidfd_send_signal(&agent, Signal::KILL)?;
+    // Its end, which is not this process's to wait for, is that of the mapping.
+    let mut ended = [PollFd::new(&agent, PollFlags::IN)];
+    same(poll(&mut ended, None)?, 1, "processes that have ended")
+}
+
+/// An owner that is going to be killed: it tells where its queue pair is, hears of its peer, and starts an
+/// agent, which writes for ever.
+pub(crate) fn play_owner(command: &str) -> Result {
+    let context = Context::import(inherited(command)?)?;
+    let domain = domain(&context)?;
+    let cq = context.cq(ENTRIES).domain(&domain).create()?;
+    let mut qp = for_agent(&domain, &cq)?;
+    say(&qp.endpoint()?.to_string());
+    let peer: Endpoint = hear()?.parse()?;
+    qp.connect_with(&peer, &options())?;
+    let Data { file, mr } = Data::new(&domain, SLOT * SLOTS)?;
+    // SAFETY: the domain has no other region.
+    let queue = unsafe { qp.into_device(cq, vec![mr]) }.map_err(|refused| refused.error)?;
+    let mut agent = start(&queue, &file, &hear()?)?;
+    agent.say(&format!("write 0 {}", u64::MAX / 2))?;
+    say(&agent.id().to_string());
+    wait_for_parent();
+    fail("it was to be killed")
+}
+
 /// Catches an owner that cannot take the queue back when nobody says how far it is.
 fn is_killed() -> Result {
     only_where_they_can()?;
@@ -240,11 +543,7 @@ fn is_killed() -> Result {
     agent.expect("done")?;
     agent.say(&format!("write 0 {}", u64::MAX / 2))?;
     // It is in the middle once a slot of its first round has come, which it has not told of.
-    let mut bytes = [0; SLOT];
-    while bytes[..] != pattern(SLOTS as u64 / 2, SLOT)[..] {
-        owner.target.read_at(SLOTS / 2 * SLOT, &mut bytes)?;
-        std::thread::yield_now();
-    }
+    owner.await_slot(SLOTS as u64 / 2)?;
     agent.kill()?;
     // SAFETY: the agent has ended.
     let back = unsafe { queue.reclaim() }.map_err(|refused| refused.error)?;
@@ -271,6 +570,22 @@ fn fails_with_its_owner() -> Result {
     let [mr] = <[_; 1]>::try_from(regions).map_err(|_| "not one region")?;
     mr.deregister().map_err(|refused| refused.error)?;
     agent.finish()
+}
+
+/// Catches an example that has gone wrong, and a package of formats that needs std after all.
+fn example() -> Result {
+    only_where_they_can()?;
+    let programs = std::env::var_os("VM_C_PROGRAMS").ok_or("no directory of programs")?;
+    let agent = PathBuf::from(programs).join("device-queue-agent");
+    let output = Command::new(program::example("device_queue")?)
+        .arg(agent)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    same(output.status.success(), true, &format!("{output:?}"))?;
+    says(
+        &said,
+        &["every byte has come", "its owner has posted to it"],
+    )
 }
 
 /// Catches an agent whose nonsense reaches a neighbour: in its rings, in its records, and on its page.

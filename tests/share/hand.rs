@@ -8,11 +8,11 @@ use std::ptr;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::param::page_size;
 use support::random::Random;
-use support::{Result, fail, pattern};
-use uverbs_queue::handover::{File, Handover, Piece, Region};
+use support::{Result, fail, pattern, same};
+use uverbs_queue::handover::{File, Handover, Overrun, Piece, Region};
 use uverbs_queue::mlx5::agent::{
-    Action, CompletionQueue, Kind, Local, Mapped, Options, Poller, Poster, Refused, Remote,
-    SendQueue, Space,
+    Action, CompletionQueue, Kind, Local, Mapped, Options, Poller, Poster, ReceiveQueue, Receiver,
+    Refused, Remote, SendQueue, Space, Watcher,
 };
 use zerocopy::FromBytes;
 
@@ -65,6 +65,11 @@ pub(crate) fn play(command: &str, dmabuf: &str, data: &str) -> Result {
     let completions = CompletionQueue::of(&value).ok_or("no queue of an mlx5")?;
     let poller = Poller::new(&hand.completions, &hand.completion_record, completions);
     let mut poller = poller.ok_or("no such completion queue")?;
+    let receives = ReceiveQueue::of(&value).ok_or("no queue of an mlx5")?;
+    let receiver = Receiver::new(&hand.receive, &hand.record, receives);
+    let mut receiver = receiver.ok_or("no such receive queue")?;
+    let watcher = Watcher::new(&hand.completions, completions);
+    let watcher = watcher.ok_or("no such completion queue")?;
     say("ready");
     for line in lines {
         let line = line?;
@@ -73,6 +78,14 @@ pub(crate) fn play(command: &str, dmabuf: &str, data: &str) -> Result {
             ["write", first, count] => {
                 let first: u64 = first.parse()?;
                 hand.write(&mut poster, &mut poller, first, count.parse()?)
+            }
+            ["receive", first, count] => {
+                let first: u64 = first.parse()?;
+                hand.receive(&mut receiver, &mut poller, first, count.parse()?)
+            }
+            ["watch", first, count] => {
+                let first: u64 = first.parse()?;
+                hand.watch(&mut poster, &watcher, first, count.parse()?)
             }
             ["page"] => {
                 hand.ring_everywhere();
@@ -145,20 +158,51 @@ impl Hand {
         first: u64,
         count: u64,
     ) -> Result {
+        let tells = self.value.overrun == Overrun::FAILS;
+        self.write_by(poster, first, count, |poster| take(poster, poller, tells))
+    }
+
+    /// As [`Self::write`], of which the newest completion alone is looked at.
+    fn watch(
+        &self,
+        poster: &mut Poster<&Mapped, &Mapped, &Mapped>,
+        watcher: &Watcher<&Mapped>,
+        first: u64,
+        count: u64,
+    ) -> Result {
+        self.write_by(poster, first, count, |poster| {
+            let Some(newest) = watcher.newest() else {
+                return Ok(());
+            };
+            if newest.has_failed() {
+                return fail(format!("{:?}", watcher.entry().kind()));
+            }
+            // That of what was done before is no news.
+            poster.done(newest.counter());
+            Ok(())
+        })
+    }
+
+    /// Writes so many slots; `take` looks for completions.
+    fn write_by(
+        &self,
+        poster: &mut Poster<&Mapped, &Mapped, &Mapped>,
+        first: u64,
+        count: u64,
+        mut take: impl FnMut(&mut Poster<&Mapped, &Mapped, &Mapped>) -> Result,
+    ) -> Result {
         let signaled = Options {
             signaled: true,
             ..Options::default()
         };
-        let region = self.value.regions()[0];
         for number in first..first + count {
-            let slot = number as usize % SLOTS * SLOT;
+            let (local, slot) = self.slot(number)?;
             // SAFETY: the slot lies in the data, and its last request is done, as there are more slots than
             // blocks in the ring. Only the device looks there.
             unsafe {
                 let to = self.data.add(slot).cast::<[u8; SLOT]>();
                 to.write_volatile(pattern(number, SLOT).try_into().map_err(|_| "no slot")?);
             }
-            let local = Local::of(&region, slot as u64, SLOT as u32).ok_or("no such slot")?;
             let remote = Remote {
                 address: self.target.address + slot as u64,
                 rkey: self.target.rkey,
@@ -167,14 +211,56 @@ impl Hand {
                 if refused != Refused::Full {
                     return fail(format!("{refused:?}"));
                 }
-                take(poster, poller)?;
+                take(poster)?;
             }
             poster.ring();
         }
         while poster.in_flight() > 0 {
-            take(poster, poller)?;
+            take(poster)?;
         }
         Ok(())
+    }
+
+    /// Receives so many messages, each to a slot of its own, and compares each with the bytes of its number.
+    fn receive(
+        &self,
+        receiver: &mut Receiver<&Mapped, &Mapped>,
+        poller: &mut Poller<&Mapped, &Mapped>,
+        first: u64,
+        count: u64,
+    ) -> Result {
+        let (end, mut posted, mut came) = (first + count, first, first);
+        while came < end {
+            while posted < end && receiver.write(self.slot(posted)?.0).is_ok() {
+                posted += 1;
+            }
+            receiver.tell();
+            let Some(entry) = poller.poll() else {
+                std::hint::spin_loop();
+                continue;
+            };
+            poller.pass();
+            if entry.kind() != Kind::Received || entry.length() as usize != SLOT {
+                return fail(format!("{:?} of {} bytes", entry.kind(), entry.length()));
+            }
+            if !receiver.done(entry.counter()) {
+                return fail(format!("a completion of no receive: {entry:?}"));
+            }
+            let (_, slot) = self.slot(came)?;
+            // SAFETY: the slot lies in the data, and the device has written it and given it back.
+            let bytes = unsafe { self.data.add(slot).cast::<[u8; SLOT]>().read_volatile() };
+            same(&bytes[..], &pattern(came, SLOT)[..], "what was received")?;
+            came += 1;
+        }
+        Ok(())
+    }
+
+    /// The slot of a number in the region, and where it is in the data.
+    fn slot(&self, number: u64) -> Result<(Local, usize)> {
+        let slot = number as usize % SLOTS * SLOT;
+        let region = self.value.regions()[0];
+        let local = Local::of(&region, slot as u64, SLOT as u32).ok_or("no such slot")?;
+        Ok((local, slot))
     }
 
     /// Stores a doorbell of the own queue pair at every place of the register's page.
@@ -214,16 +300,19 @@ impl Hand {
     }
 }
 
-/// Takes a completion, if there is one.
+/// Takes a completion, if there is one, and tells the device if it wants to know.
 fn take(
     poster: &mut Poster<&Mapped, &Mapped, &Mapped>,
     poller: &mut Poller<&Mapped, &Mapped>,
+    tells: bool,
 ) -> Result {
     let Some(entry) = poller.poll() else {
         std::hint::spin_loop();
         return Ok(());
     };
-    poller.pass();
+    if tells {
+        poller.pass();
+    }
     if !poster.done(entry.counter()) {
         return fail(format!("a completion of no request: {entry:?}"));
     }
@@ -236,7 +325,7 @@ fn take(
 }
 
 /// Maps a part of a file, until the process ends.
-fn mapped(file: BorrowedFd<'_>, offset: u64, length: usize) -> Result<*mut u8> {
+pub(crate) fn mapped(file: BorrowedFd<'_>, offset: u64, length: usize) -> Result<*mut u8> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping touches no memory of ours.
     let base = unsafe {

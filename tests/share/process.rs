@@ -51,6 +51,11 @@ impl Process {
         process
     }
 
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn say(&mut self, line: &str) -> Result {
         writeln!(self.input, "{line}")?;
         Ok(self.input.flush()?)

@@ -19,7 +19,7 @@ use uverbs::share::{Address, Join, Joined, ShareKey};
 use uverbs::uapi::handle::{MrHandle, PdHandle};
 use uverbs::{Caps, Context, Rc, RemoteSlice, import::ImportedPd, mr::RemoteKey};
 
-use crate::{hand, worker};
+use crate::{agent, hand, worker};
 
 /// Plays a role to its end.
 pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
@@ -39,6 +39,7 @@ pub(crate) fn play(role: &str, arguments: &[String]) -> ! {
             become_user(number(user).unwrap_or(u32::MAX)).and_then(|()| lingerer(address))
         }
         ("worker", [address, fd]) => worker::play(address, fd),
+        ("owner", [command]) => agent::play_owner(command),
         ("agent", [command, dmabuf, data]) => hand::play(command, dmabuf, data),
         _ => Err(format!("no such role: {role} {arguments:?}").into()),
     };
@@ -57,7 +58,7 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
-fn hear() -> Result<String> {
+pub(crate) fn hear() -> Result<String> {
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     match line.is_empty() {
@@ -67,7 +68,7 @@ fn hear() -> Result<String> {
 }
 
 /// Goes on when the parent says so or has nothing more to say.
-fn wait_for_parent() {
+pub(crate) fn wait_for_parent() {
     let mut line = String::new();
     // Whatever comes or fails, the waiting is over.
     let _ = std::io::stdin().lock().read_line(&mut line);

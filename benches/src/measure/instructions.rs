@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use super::{OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
+use super::{AGENT, OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, callgrind};
 
 /// Requests of the batch, whose row is for each of them.
 const BATCH: f64 = 32.0;
@@ -98,6 +98,30 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
             false => record,
         }
         .print()?;
+    }
+    let [(_, owner), ..] = &counted;
+    agent(plan, owner)
+}
+
+/// What an agent does of these phases, and what that is called.
+const OF_AN_AGENT: [(&str, &str); 2] = [
+    ("one_write", "an agent posts a signaled WRITE of 64 bytes"),
+    ("poll_one", "an agent polls a completion"),
+];
+
+/// The rows of an agent beside the owner's, where queues can be handed over.
+fn agent(plan: &Plan, owner: &BTreeMap<String, f64>) -> Result<()> {
+    let arguments = ["instructions", plan.device.as_str(), "--agent"];
+    let counted = callgrind::phases(plan.own(), &arguments)?;
+    let counted: BTreeMap<_, _> = counted.into_iter().collect();
+    for (phase, name) in OF_AN_AGENT {
+        let (Some(agent), Some(owner)) = (counted.get(phase), owner.get(phase)) else {
+            continue;
+        };
+        let values = [(AGENT, *agent), (OURS, *owner)];
+        Record::new("instructions", name, "instructions", AGENT, values)
+            .goal("at most the owner's", agent <= owner)
+            .print()?;
     }
     Ok(())
 }

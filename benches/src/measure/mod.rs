@@ -25,6 +25,8 @@ pub const OURS: &str = "uverbs";
 pub const OURS_STATIC: &str = "uverbs, static";
 /// As [`OURS`], with all rings in an arena.
 pub const OURS_ARENA: &str = "uverbs, arena";
+/// The agent of a queue that [`OURS`] has handed over.
+pub const AGENT: &str = "agent";
 /// rdma-core's interface of old: `ibv_post_send`, `ibv_poll_cq`.
 pub const RDMA_CORE: &str = "rdma-core";
 /// rdma-core's newer interface: `ibv_wr_start` to `ibv_wr_complete`, `ibv_start_poll` to `ibv_end_poll`.

@@ -31,7 +31,10 @@ fn main() -> Result {
     let (agent, device) = match arguments.as_slice() {
         [agent] => (agent, None),
         [agent, device] => (agent, Some(device)),
-        _ => return Err("usage: device_queue AGENT [DEVICE]".into()),
+        _ => {
+            println!("usage: device_queue AGENT [DEVICE]");
+            return Ok(());
+        }
     };
     let context = match device {
         Some(name) => uverbs::open(name)?,

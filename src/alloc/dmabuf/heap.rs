@@ -67,6 +67,12 @@ impl DmaHeap {
         self.memory.dmabuf()
     }
 
+    /// Its memory, for an allocator of another kind over it
+    /// ([`Arena::in_dmabuf`](crate::alloc::Arena::in_dmabuf)).
+    pub fn into_memory(self) -> DmabufMemory {
+        self.memory
+    }
+
     /// Bytes in all, used or not.
     pub fn capacity(&self) -> usize {
         self.memory.capacity()

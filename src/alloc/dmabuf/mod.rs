@@ -3,6 +3,7 @@
 
 mod heap;
 mod udmabuf;
+mod unmapped;
 
 use std::fmt;
 use std::io;
@@ -17,9 +18,11 @@ use rustix::param::page_size;
 use super::free_list::FreeList;
 use super::mapping::Mapping;
 use super::{AllocError, Allocation, Allocator, BufferRequest};
+use crate::memory::{Memory, WritableMemory};
 
 pub use heap::DmaHeap;
 pub use udmabuf::Udmabuf;
+pub use unmapped::UnmappedDmabuf;
 
 /// A dma-buf that buffers lie in. Clones are the same dma-buf, which is closed with the last of them.
 ///
@@ -74,6 +77,18 @@ impl Dmabuf {
             },
             file,
         })))
+    }
+
+    /// One of so many bytes, which is none for the kernel.
+    #[cfg(test)]
+    pub(crate) fn of_length(length: u64) -> Self {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let id = FileId::of(length);
+        Self(Arc::new(Inner {
+            file: file.into(),
+            length,
+            id,
+        }))
     }
 
     /// Bytes.
@@ -183,6 +198,21 @@ impl DmabufMemory {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+// SAFETY: the mapping stays where it is until the value is dropped, and any bytes may lie there. Nobody else
+// uses it.
+unsafe impl Memory for DmabufMemory {
+    fn address(&mut self) -> *mut u8 {
+        self.mapping.base().as_ptr()
+    }
+
+    fn length(&self) -> usize {
+        self.mapping.length()
+    }
+}
+
+// SAFETY: it is mapped for writing.
+unsafe impl WritableMemory for DmabufMemory {}
 
 /// Maps a file from its start, shared.
 fn map(file: BorrowedFd<'_>, length: u64) -> io::Result<Mapping> {

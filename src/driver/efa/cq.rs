@@ -15,10 +15,9 @@ use uverbs_uapi::handle::CqHandle;
 use super::QueueMemory;
 use super::format::{Entry, doorbell, entry, request, status};
 use super::reporters::{Directory, Name, Reporters};
-use super::ring::{Register, View};
+use super::ring::{Register, RingMemory, View};
 use crate::command::CommandFd;
 use crate::driver::contract::{self, Driver as _};
-use crate::driver::kit::map::Map;
 use crate::driver::kit::turn::Turn;
 use crate::driver::kit::{barrier, ledger::Noted};
 use crate::error::{Result, Verb};
@@ -27,7 +26,7 @@ use crate::work::PollError;
 /// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
 #[derive(Debug)]
 pub(crate) struct CqCore {
-    // It points into the map.
+    // It points into the memory.
     pub(super) directory: Arc<Directory>,
     pub(super) events: Arc<AtomicU32>,
     /// With events alone.
@@ -36,7 +35,7 @@ pub(crate) struct CqCore {
         not(feature = "c-abi"),
         expect(dead_code, reason = "the rings point into it")
     )]
-    map: Map,
+    memory: RingMemory,
 }
 
 /// Where the device learns how many entries were taken, and whether an event is wanted.
@@ -47,8 +46,8 @@ struct Doorbell {
 }
 
 impl CqCore {
-    /// Over rings that lie in the map.
-    pub(super) fn new(rings: Box<[View]>, map: Map, register: Option<Register>) -> Self {
+    /// Over rings that lie in the memory.
+    pub(super) fn new(rings: Box<[View]>, memory: RingMemory, register: Option<Register>) -> Self {
         Self {
             directory: Arc::new(Directory::new(rings)),
             events: Arc::default(),
@@ -56,7 +55,7 @@ impl CqCore {
                 register,
                 turn: Turn::new(),
             }),
-            map,
+            memory,
         }
     }
 
@@ -85,7 +84,7 @@ impl CqCore {
         let doorbell = self.doorbell.as_ref();
         let rings = self.directory.rings();
         QueueMemory {
-            first: self.map.base().as_ptr(),
+            first: self.memory.base().as_ptr(),
             entry_bytes: rings.first().map_or(0, |ring| ring.size() as u32),
             entries: rings.first().map_or(0, |ring| ring.count()),
             doorbell: doorbell.map_or(std::ptr::null_mut(), |it| it.register.address()),

@@ -25,10 +25,12 @@ mod send;
 mod tests;
 
 use std::ops::RangeInclusive;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use rustix::mm::ProtFlags;
 use rustix::param::page_size;
+use uverbs_uapi::attr;
 use uverbs_uapi::efa as abi;
 use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::flags::QpAttrMask;
@@ -38,7 +40,7 @@ use self::cq::{Cq, CqCore};
 use self::format::Entry;
 use self::qp::{NewQp, QpCore};
 use self::recv::RecvQueue;
-use self::ring::{Register, View};
+use self::ring::{Register, RingMemory, View};
 use self::send::SendQueue;
 use super::absent::NoRecvQueue;
 use super::answer;
@@ -49,17 +51,24 @@ use super::contract::{
 use super::kit::ledger::NumberedLedger;
 use super::kit::map::Map;
 use super::options::Options;
+use crate::alloc::{Buffers, Grant, Purpose, ResourceType};
 use crate::command::{
-    Command, CommandFd, CreateAh, CreateCq, CreateCqReply, DriverData, GetContext, GetContextReply,
-    QpSpec, QueryDeviceWith,
+    Command, CommandFd, CreateAh, CreateCq, CreateCqReply, DriverAttr, DriverData, GetContext,
+    GetContextReply, QpSpec, QueryDeviceWith,
 };
 use crate::device::{DriverClue, DriverId};
-use crate::error::{Error, Result, Subject, Verb};
+use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{Interconnects, Operations};
 
 impl DriverId {
     /// Amazon's Elastic Fabric Adapter.
     pub const EFA: Self = Self(enums::DriverId::EFA.0);
+}
+
+/// This driver's code; libefa asks no allocator.
+impl ResourceType {
+    /// The rings of a completion queue, in one piece.
+    pub const EFA_CQ: Self = Self::new(DriverId::EFA, 1);
 }
 
 /// A context's share of the device.
@@ -121,6 +130,8 @@ impl contract::Driver for Efa {
     const ABI_VERSIONS: RangeInclusive<u32> = abi::ABI_VERSION..=abi::ABI_VERSION;
     const OPTIONS: Options = Options::MR_IOVA
         .union(Options::MR_DMABUF)
+        .union(Options::CQ_BUFFERS)
+        .union(Options::DMABUFS)
         .union(Options::UNSOLICITED_WRITES)
         .union(Options::SERVICE_LEVEL);
 
@@ -157,9 +168,9 @@ impl contract::Driver for Efa {
         &self,
         fd: &CommandFd,
         command: CreateCq,
-        _: &CqParts<'_>,
+        parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
-        create_cq(&self.limits, fd, command)
+        create_cq(&self.limits, fd, command, parts.buffers)
     }
 
     fn create_qp(&self, fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
@@ -304,8 +315,71 @@ fn get_context(fd: &CommandFd) -> Result<(Efa, GetContextReply)> {
     Ok((Efa { limits }, reply))
 }
 
-/// Creates a completion queue and maps its rings.
-fn create_cq(limits: &Limits, fd: &CommandFd, mut command: CreateCq) -> Result<(CqHandle, Cq)> {
+/// Memory of the rings of a completion queue, if the allocator gives some.
+fn given(
+    limits: &Limits,
+    command: &CreateCq,
+    buffers: Option<&Buffers>,
+) -> Result<Option<RingMemory>> {
+    let Some(buffers) = buffers else {
+        return Ok(None);
+    };
+    if !limits.caps.contains(abi::DeviceCaps::CQ_WITH_EXT_MEM) {
+        let missing =
+            "completion rings in given memory, which Linux 6.17 and newer devices brought";
+        return Err(Error::unsupported(
+            Verb::CreateCq,
+            command.subject(),
+            missing,
+        ));
+    }
+    let entries = command.cqe as usize * limits.entry_bytes();
+    // The kernel counts whole pages, and asks for all of them.
+    let rings = entries.checked_mul(limits.sub_cqs.into());
+    let pages = rings.and_then(|rings| rings.checked_next_multiple_of(page_size()));
+    let Some(length) = pages else {
+        return Err(Error::os(Verb::CreateCq, command.subject(), Errno::INVAL));
+    };
+    let resource = ResourceType::EFA_CQ;
+    let grant = buffers.allocate(length, page_size(), resource, Purpose::Memory)?;
+    Ok(grant.map(|grant| RingMemory::Given(grant, length)))
+}
+
+/// The driver's part of the command, with the memory for the rings, as it has been since Linux 6.17.
+fn with_memory(data: DriverData, grant: &Grant, length: usize) -> DriverData {
+    let data = data.with(
+        attr::create_cq::BUFFER_LENGTH,
+        DriverAttr::U64(length as u64),
+    );
+    match grant.dmabuf() {
+        Some((file, offset, _)) => data
+            .with(attr::create_cq::BUFFER_FD, DriverAttr::Fd(file.as_raw_fd()))
+            .with(attr::create_cq::BUFFER_OFFSET, DriverAttr::U64(offset)),
+        None => {
+            let address = grant.address().as_ptr().expose_provenance() as u64;
+            data.with(attr::create_cq::BUFFER_VA, DriverAttr::U64(address))
+        }
+    }
+}
+
+/// The error of a command that told the kernel of given memory.
+#[cold]
+fn not_taken(error: Error) -> Error {
+    match error.errno() {
+        Some(Errno::INVAL) => error.with_detail(
+            "an EFA takes memory whose pages lie one behind the other for the device: a huge page's, a heap's, or one page",
+        ),
+        _ => error,
+    }
+}
+
+/// Creates a completion queue and maps its rings, if they are not in given memory.
+fn create_cq(
+    limits: &Limits,
+    fd: &CommandFd,
+    mut command: CreateCq,
+    buffers: Option<&Buffers>,
+) -> Result<(CqHandle, Cq)> {
     let size = limits.entry_bytes();
     let mut flags = abi::CreateCqFlags::empty();
     flags.set(
@@ -327,8 +401,17 @@ fn create_cq(limits: &Limits, fd: &CommandFd, mut command: CreateCq) -> Result<(
         .checked_next_power_of_two()
         .filter(|_| asked > 0)
         .unwrap_or(asked);
-    let reply = fd.execute(&command)?;
-    let core = map_cq(limits, fd, &command, &reply).inspect_err(|_| fd.abandon(reply.handle))?;
+    let mut memory = given(limits, &command, buffers)?;
+    if let Some(RingMemory::Given(grant, length)) = &memory {
+        command.driver = with_memory(command.driver, grant, *length);
+    }
+    let reply = match fd.execute(&command) {
+        Err(error) if memory.is_some() => return Err(not_taken(error)),
+        reply => reply?,
+    };
+    // If it fails, the memory goes back when the kernel has let go of it.
+    let core = map_cq(limits, fd, &command, &reply, &mut memory);
+    let core = core.inspect_err(|_| fd.abandon(reply.handle))?;
     let cq = Cq::new(core, limits.qpn_mask, tells_senders);
     Ok((reply.handle, cq))
 }
@@ -338,14 +421,26 @@ fn map_cq(
     fd: &CommandFd,
     command: &CreateCq,
     reply: &CreateCqReply,
+    memory: &mut Option<RingMemory>,
 ) -> Result<CqCore> {
     let malformed =
         |what: &str| Error::malformed(Verb::CreateCq, command.subject(), what.to_owned());
     let answer: abi::CreateCqResp = answer(Verb::CreateCq, || command.subject(), &reply.driver)?;
-    let (what, length) = ("completion ring", answer.q_mmap_size as usize);
-    let map = Map::new(fd, what, answer.q_mmap_key, length, ProtFlags::READ)?;
-    let rings = View::of(&map, limits.sub_cqs.into(), reply.cqe, limits.entry_bytes())
-        .ok_or_else(|| malformed("rings beyond their memory"))?;
+    if memory.is_none() {
+        let (what, length) = ("completion ring", answer.q_mmap_size as usize);
+        let map = Map::new(fd, what, answer.q_mmap_key, length, ProtFlags::READ)?;
+        *memory = Some(RingMemory::Mapped(map));
+    }
+    let rings = memory.as_ref().and_then(|memory| {
+        View::of(
+            memory,
+            limits.sub_cqs.into(),
+            reply.cqe,
+            limits.entry_bytes(),
+        )
+    });
+    let beyond = || malformed("rings beyond their memory");
+    let rings = rings.ok_or_else(beyond)?;
     let has = abi::CreateCqRespMask::from_bits_retain(answer.comp_mask);
     let doorbell = match has.contains(abi::CreateCqRespMask::DB_OFF) {
         false => None,
@@ -356,5 +451,15 @@ fn map_cq(
             Some(register.ok_or_else(|| malformed("a doorbell beyond its page"))?)
         }
     };
-    Ok(CqCore::new(rings, map, doorbell))
+    // As of Linux 7.3 the kernel gives queues in given memory none, without which there are no events.
+    if doorbell.is_none()
+        && command.channel.is_some()
+        && let Some(RingMemory::Given(..)) = memory
+    {
+        let missing = "a doorbell for a completion queue in given memory, which its events take";
+        let subject = command.subject();
+        return Err(Error::unsupported(Verb::CreateCq, subject, missing));
+    }
+    let memory = memory.take().ok_or_else(beyond)?;
+    Ok(CqCore::new(rings, memory, doorbell))
 }

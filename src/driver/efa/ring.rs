@@ -5,10 +5,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::format::{Entry, entry};
+use crate::alloc::Grant;
 use crate::driver::kit::barrier;
 use crate::driver::kit::map::Map;
 
-/// The entries of a ring; valid as long as the map is that they lie in.
+/// Memory of the rings of a completion queue. It begins at a page.
+#[derive(Debug)]
+pub(super) enum RingMemory {
+    /// The kernel's.
+    Mapped(Map),
+    /// The allocator's, of so many bytes.
+    Given(Grant, usize),
+}
+
+impl RingMemory {
+    /// The first byte.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        match self {
+            Self::Mapped(map) => map.base(),
+            Self::Given(grant, _) => grant.address(),
+        }
+    }
+
+    fn length(&self) -> usize {
+        match self {
+            Self::Mapped(map) => map.length(),
+            Self::Given(_, length) => *length,
+        }
+    }
+}
+
+/// The entries of a ring; valid as long as the memory is that they lie in.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     first: NonNull<u8>,
@@ -24,17 +51,22 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// The rings of a map, one behind the other, with `count` entries of `size` bytes each; `None` if they do
-    /// not fit, or there is no such ring.
-    pub(super) fn of(map: &Map, rings: usize, count: u32, size: usize) -> Option<Box<[Self]>> {
+    /// The rings in memory, one behind the other, with `count` entries of `size` bytes each; `None` if they
+    /// do not fit, or there is no such ring.
+    pub(super) fn of(
+        memory: &RingMemory,
+        rings: usize,
+        count: u32,
+        size: usize,
+    ) -> Option<Box<[Self]>> {
         let bytes = (count as usize).checked_mul(size)?;
-        let fits = bytes.checked_mul(rings)? <= map.length();
+        let fits = bytes.checked_mul(rings)? <= memory.length();
         if !fits || rings == 0 || !count.is_power_of_two() {
             return None;
         }
         let ring = |at| Self {
-            // SAFETY: the ring lies in the map, as was just checked.
-            first: unsafe { map.base().add(at * bytes) },
+            // SAFETY: the ring lies in the memory, as was just checked.
+            first: unsafe { memory.base().add(at * bytes) },
             count,
             size,
         };
@@ -96,7 +128,7 @@ impl View {
     pub(super) fn entry(self, index: u32) -> Entry {
         let at = self.at(index).cast::<Entry>();
         if self.size >= Entry::LARGE {
-            // SAFETY: the entry lies in the ring and is aligned to its size, of which the map's start is a
+            // SAFETY: the entry lies in the ring and is aligned to its size, of which the memory's start is a
             // multiple. The device has written it and leaves it alone until it has gone once round. Volatile:
             // should it not, what is read is some entry, and every bit pattern is one.
             return unsafe { at.read_volatile() };

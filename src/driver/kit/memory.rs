@@ -77,6 +77,16 @@ impl Memory {
         }
     }
 
+    /// Whether what lies here is what the device sees: else the memory lies in a dma-buf that this process
+    /// does not reach.
+    #[allow(dead_code, reason = "not every driver takes dma-bufs")]
+    pub(crate) fn is_mapped(&self) -> bool {
+        match self {
+            Self::Granted(grant) => grant.is_mapped(),
+            Self::Pages(_) => true,
+        }
+    }
+
     /// The dma-buf that the memory lies in, if it does, and its offset there.
     pub(crate) fn place(&self) -> Option<(&Dmabuf, u64)> {
         match self {
@@ -315,6 +325,15 @@ impl Record {
         match &self.place {
             Place::Granted(grant) => described(grant),
             Place::Packed(_) => None,
+        }
+    }
+
+    /// As [`Memory::is_mapped`].
+    #[allow(dead_code, reason = "not every driver takes dma-bufs")]
+    pub(crate) fn is_mapped(&self) -> bool {
+        match &self.place {
+            Place::Granted(grant) => grant.is_mapped(),
+            Place::Packed(_) => true,
         }
     }
 

@@ -24,7 +24,7 @@ use super::reporter::{Noted, Reporter};
 use super::uar::UarPage;
 use crate::command::CommandFd;
 use crate::driver::contract;
-use crate::error;
+use crate::error::{self, Subject, Verb};
 use crate::work::PollError;
 
 /// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
@@ -34,18 +34,47 @@ pub(crate) struct CqCore {
     /// Events of the queue that have been read: the device takes an arming for new by their number.
     pub(super) events: Arc<AtomicU32>,
     cqn: u32,
+    /// The device writes over entries that were not taken.
+    ignores_overrun: bool,
+    /// This side reaches the record.
+    record_is_mapped: bool,
     /// Where it is armed.
     uar: Arc<UarPage>,
 }
 
+/// The refusal to arm a queue whose record is nowhere here.
+#[cold]
+fn not_mapped(cq: CqHandle) -> error::Error {
+    let subject = Subject::numbered("CQ", cq.0.into());
+    let why = "its doorbell record lies where this process does not reach it: an agent arms it";
+    error::Error::invalid(Verb::ReqNotifyCq, subject, why)
+}
+
 impl CqCore {
     pub(super) fn new(entries: Entries, record: Record, cqn: u32, uar: Arc<UarPage>) -> Self {
+        let record_is_mapped = record.is_mapped();
         Self {
             directory: Arc::new(Directory::new(entries, record)),
             events: Arc::default(),
             cqn,
+            ignores_overrun: false,
+            record_is_mapped,
             uar,
         }
+    }
+
+    /// The same, of a queue whose overrun the device ignores or not.
+    pub(super) fn ignoring_overrun(self, ignores_overrun: bool) -> Self {
+        Self {
+            ignores_overrun,
+            ..self
+        }
+    }
+
+    /// Whether this side reaches the ring and the record.
+    fn is_mapped(&self) -> bool {
+        let entries = &self.directory.lock().entries;
+        entries.memory().is_mapped() && self.directory.record().is_mapped()
     }
 
     /// Asks for an event for the next completion. Threads that do so at once, or while another polls, are
@@ -74,6 +103,8 @@ pub(crate) struct Cq {
     wrong: Option<PollError>,
     /// The next poll has something to see to: what is `wrong`, or reporters that wait.
     has_news: bool,
+    /// This side reaches all that it left to an agent, if it did.
+    can_come_back: bool,
     /// What C programs look at, or what was taken last of what is not plain.
     taken: Option<Completion>,
     /// That of `core`.
@@ -94,6 +125,7 @@ impl Cq {
             reporters: Reporters::new(),
             wrong: None,
             has_news: false,
+            can_come_back: true,
             taken: None,
             directory: Arc::clone(&core.directory),
             core,
@@ -320,13 +352,25 @@ impl Cq {
         self.core.cqn
     }
 
+    /// Whether this side reaches what it left to an agent.
+    pub(super) fn can_come_back(&self) -> bool {
+        self.can_come_back
+    }
+
+    /// Whether the device writes over entries that were not taken.
+    pub(super) fn ignores_overrun(&self) -> bool {
+        self.core.ignores_overrun
+    }
+
     /// The first entry that has not been given back.
     pub(super) fn passed(&self) -> u32 {
         self.directory.passed()
     }
 
-    /// Leaves the ring to an agent. Nobody polls until it has come back.
-    pub(super) fn leave(&mut self) {
+    /// Leaves the ring to an agent, with a queue pair whose rings this side reaches or not. Nobody polls
+    /// until it has come back.
+    pub(super) fn leave(&mut self, reaches_rings: bool) {
+        self.can_come_back = reaches_rings && self.core.is_mapped();
         self.core.directory.lock().entries.leave();
     }
 
@@ -412,9 +456,12 @@ impl contract::Cq for Cq {
     fn arm(
         backing: &Arc<CqCore>,
         _fd: &CommandFd,
-        _cq: CqHandle,
+        cq: CqHandle,
         solicited_only: bool,
     ) -> error::Result<()> {
+        if !backing.record_is_mapped {
+            return Err(not_mapped(cq));
+        }
         backing.ask(solicited_only);
         Ok(())
     }

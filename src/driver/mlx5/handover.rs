@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use uverbs_queue::handover::{File, Handover, Kind, Piece, Ring, VERSION};
+use uverbs_queue::handover::{File, Handover, Kind, Overrun, Piece, Ring, VERSION};
 use uverbs_queue::mlx5::DRIVER;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::CqHandle;
@@ -133,6 +133,11 @@ pub(super) fn hand_over(leaving: Leaving<'_>) -> Result<HandedOver> {
         version: VERSION,
         driver: DRIVER,
         qpn,
+        cqn: cq.cqn(),
+        overrun: match cq.ignores_overrun() {
+            true => Overrun::IGNORED,
+            false => Overrun::FAILS,
+        },
         send,
         receive,
         completions: Ring {
@@ -146,7 +151,7 @@ pub(super) fn hand_over(leaving: Leaving<'_>) -> Result<HandedOver> {
         register,
         ..Handover::default()
     };
-    cq.leave();
+    cq.leave(qp.is_mapped());
     Ok(HandedOver {
         value,
         dmabufs: files.0,
@@ -156,6 +161,11 @@ pub(super) fn hand_over(leaving: Leaving<'_>) -> Result<HandedOver> {
 
 /// Takes a completion queue back, to which no queue pair reports that is not at rest.
 pub(super) fn take_back(fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
+    if !cq.can_come_back() {
+        let subject = Subject::numbered("CQ", handle.0.into());
+        let why = "a ring or a record lies where this process does not reach it: destroy the queue";
+        return Err(Error::invalid(Verb::Reclaim, subject, why));
+    }
     let state = fd.execute(&QueryCq {
         handle,
         cqn: cq.cqn(),

@@ -48,6 +48,7 @@ use std::sync::{Arc, OnceLock};
 use uverbs_queue::mlx5::format;
 use uverbs_uapi::attr;
 use uverbs_uapi::enums::{self, QpType};
+use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::mlx5::{
     self as abi, AllocUcontextResp, AllocUcontextRespMask, AllocUctxFlags, CreateCqFlags, LibCaps,
@@ -184,7 +185,7 @@ impl contract::Driver for Device {
         command: CreateCq,
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
-        create_cq(self, fd, command, parts.entry_bytes, parts.buffers)
+        create_cq(self, fd, command, parts)
     }
 
     fn resize_cq(
@@ -607,6 +608,12 @@ fn entries(cqe: u32) -> Option<u32> {
     }
 }
 
+/// The allocator of a queue's memory, which this process need not reach if the queue is for an agent; its
+/// bytes are these then.
+fn for_agent(buffers: Option<&Buffers>, is_for_agent: bool, bytes: u8) -> Option<Buffers> {
+    buffers.map(|buffers| buffers.unmapped(is_for_agent.then_some(bytes)))
+}
+
 /// Memory for the entries of a completion queue, of so many bytes each.
 fn ring(count: u32, size: usize, buffers: Option<&Buffers>) -> Result<Entries> {
     let page = rustix::param::page_size();
@@ -620,11 +627,10 @@ fn create_cq(
     device: &Device,
     fd: &CommandFd,
     mut command: CreateCq,
-    entry_bytes: Option<u32>,
-    buffers: Option<&Buffers>,
+    parts: &CqParts<'_>,
 ) -> Result<(CqHandle, Cq)> {
     let refuse = || Error::os(Verb::CreateCq, command.subject(), Errno::INVAL);
-    let size = match entry_bytes {
+    let size = match parts.entry_bytes {
         None => device.cqe_size,
         Some(64) => BLOCK,
         Some(128) => 2 * BLOCK,
@@ -634,8 +640,10 @@ fn create_cq(
         }
     };
     let count = entries(command.cqe).ok_or_else(refuse)?;
-    let entries = ring(count, size, buffers)?;
-    let record = Record::new(&device.records, buffers)?;
+    let buffers = |bytes| for_agent(parts.buffers, parts.for_agent, bytes);
+    // Entries that are not the device's yet are marked so in the ring, if this side reaches it.
+    let entries = ring(count, size, buffers(0xff).as_ref())?;
+    let record = Record::new(&device.records, buffers(0).as_ref())?;
     let uar = device.common(fd)?.register().page();
     let driver = abi::CreateCq {
         buf_addr: entries.memory().address(),
@@ -675,7 +683,9 @@ fn create_cq(
     // Not before: the kernel has refused sizes that are too large before it touched all that memory. The
     // device writes nothing until a queue pair reports here.
     entries.invalidate(0);
+    let ignores_overrun = command.flags & CqCreateFlags::IGNORE_OVERRUN.bits() != 0;
     let core = CqCore::new(entries, record, cqn, Arc::clone(uar));
+    let core = core.ignoring_overrun(ignores_overrun);
     Ok((handle, Cq::new(Arc::new(core))))
 }
 

@@ -27,7 +27,7 @@ use super::recv::{Drawn, RecvLayout, RecvQueue, recv_bytes};
 use super::reporter::{Receiver, Reporter};
 use super::send::{SendLayout, SendQueue};
 use super::uar::Lease;
-use super::{Device, Limits, NewQp, Parts, answer, in_dmabufs, umr, without_dmabufs};
+use super::{Device, Limits, NewQp, Parts, answer, for_agent, in_dmabufs, umr, without_dmabufs};
 use crate::alloc::ResourceType;
 use crate::command::{
     Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply, QpSpec,
@@ -45,6 +45,11 @@ pub(super) struct Rings {
 }
 
 impl Rings {
+    /// Whether this side reaches the rings and the record.
+    fn are_mapped(&self) -> bool {
+        self.memory.is_mapped() && self.record.is_mapped()
+    }
+
     /// The first byte.
     pub(super) fn base(&self) -> NonNull<u8> {
         self.memory.base()
@@ -199,13 +204,14 @@ impl Draft {
             None => recv_layout(&spec.cap, parts.out_of_order, limits).ok_or_else(refuse)?,
         };
         let bytes = recv.bytes() + send.blocks as usize * BLOCK;
+        let buffers = for_agent(parts.buffers, parts.for_agent, 0);
         let memory = Memory::new(
             bytes,
             alignment(bytes, recv.stride),
             ResourceType::MLX5_QP,
-            parts.buffers,
+            buffers.as_ref(),
         )?;
-        let record = Record::new(records, parts.buffers)?;
+        let record = Record::new(records, buffers.as_ref())?;
         let send_ledger = Arc::new(SendLedger::new(send.blocks));
         let srq = parts.srq.cloned();
         let rings = Arc::new(Rings { memory, record });
@@ -288,16 +294,26 @@ impl Draft {
         // SAFETY: the send ring begins behind the receive ring, in the same memory.
         let send_ring = unsafe { base.add(self.recv.bytes()) };
         let ledgers = (Arc::clone(&self.send_ledger), self.receiver.clone());
+        // Of rings that this side does not reach no request is ever written.
+        let room = |capacity| if rings.are_mapped() { capacity } else { 0 };
+        let of_sends = SendLayout {
+            capacity: room(self.send.capacity),
+            ..self.send
+        };
+        let of_receives = RecvLayout {
+            capacity: room(self.recv.capacity),
+            ..self.recv
+        };
         let send = SendQueue::new(
             Arc::clone(&rings),
             send_ring,
-            self.send,
+            of_sends,
             self.send_ledger,
             Arc::clone(&self.lease),
             (qpn, signal_all),
         );
         let notes = self.receiver.notes().cloned();
-        let recv = notes.map(|notes| RecvQueue::new(Arc::clone(&rings), base, self.recv, notes));
+        let recv = notes.map(|notes| RecvQueue::new(Arc::clone(&rings), base, of_receives, notes));
         let core = Arc::new(QpCore {
             rings,
             registration: self.registration,
@@ -347,6 +363,11 @@ impl QpCore {
         if let (Some(recv), Some(notes)) = (recv, receiver.notes()) {
             recv.reset(Arc::clone(notes));
         }
+    }
+
+    /// Whether this side reaches the rings and the record.
+    pub(super) fn is_mapped(&self) -> bool {
+        self.rings.are_mapped()
     }
 
     /// The dma-bufs that the rings and the record lie in, if both do.

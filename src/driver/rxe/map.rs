@@ -390,6 +390,7 @@ mod tests {
             pd: PdHandle(1),
             domain: 2,
             dmabufs: Dmabufs::Refused("rings in dma-bufs"),
+            unmapped: None,
         };
         let page = page_size();
         let granted = buffers.allocate(page, page, ResourceType::RXE_CQ, Purpose::Place);

@@ -80,6 +80,7 @@ impl contract::Driver for Rxe {
     const OPTIONS: Options = Options::CQ_FLAGS
         .union(Options::QP_FLAGS)
         .union(Options::BUFFERS)
+        .union(Options::CQ_BUFFERS)
         .union(Options::MR_IOVA)
         .union(Options::MR_DMABUF)
         .union(Options::MR_CHANGES);

@@ -170,6 +170,7 @@ fn options_that_it_does_not_name_are_refused_before_it_is_asked() {
     let plain = CqParts {
         entry_bytes: None,
         buffers: None,
+        for_agent: false,
         follows_requests: true,
     };
     let create = |flags, parts| device.create_cq(&fd, cq(flags), &parts);
@@ -179,6 +180,11 @@ fn options_that_it_does_not_name_are_refused_before_it_is_asked() {
     };
     refused(create(0, sized), Verb::CreateCq, "entries of a chosen size");
     refused(create(1, plain), Verb::CreateCq, "flags of completion");
+    let away = CqParts {
+        for_agent: true,
+        ..plain
+    };
+    refused(create(0, away), Verb::CreateCq, "for agents");
     let elsewhere = RegMr {
         pd: PdHandle(1),
         address: 0x1000,

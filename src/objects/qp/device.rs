@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use uverbs_queue::handover::{Handover, MOST_REGIONS};
+use uverbs_uapi::handle::QpHandle;
 
 use super::{Control, Qp, QpAttr, QpInfo, QpState, Transport};
 use crate::alloc::Dmabuf;
@@ -275,6 +276,12 @@ impl<T: Transport, R> DeviceQueue<T, R> {
         self.qp.qpn()
     }
 
+    /// The kernel's handle of the queue pair, by which a supervisor that has a duplicate of the command file
+    /// can end it when this process is gone ([`Context::destroy_qp_for_everyone`]).
+    pub fn handle(&self) -> QpHandle {
+        self.qp.handle()
+    }
+
     /// The number by which events name the queue pair; see [`Qp::id`].
     pub fn id(&self) -> u64 {
         self.qp.id()
@@ -326,10 +333,12 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     ///
     /// # Errors
     ///
-    /// The completion queue overran, as it does when an agent stores nonsense in its record: it takes no more
-    /// completions. The kernel does not pass on the question to the device (it takes DEVX). Or the device has
-    /// been removed. The error returns the queue, which can then only be destroyed. If the queue pair is in
-    /// the state RESET by then, the device uses the agent's rings no more.
+    /// A ring or a record lies where this process does not reach it
+    /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Or the completion queue overran, as it
+    /// does when an agent stores nonsense in its record: it takes no more completions. The kernel does not
+    /// pass on the question to the device (it takes DEVX). Or the device has been removed. The error returns
+    /// the queue, which can then only be destroyed. If the queue pair is in the state RESET by then, the
+    /// device uses the agent's rings no more.
     ///
     /// # Safety
     ///

@@ -288,6 +288,10 @@ impl<'a> QpBuilder<'a> {
     /// can be handed over to an agent ([`Qp::into_device`]). The page belongs to the context until that is
     /// closed, so this is for queue pairs that live long.
     ///
+    /// An allocator may put its rings and its record where this process does not reach them
+    /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then it has no room for requests of
+    /// this side: posting fails with [`PostError::QueueFull`] and a capacity of 0.
+    ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not hand
     /// queue pairs over: mlx5 does.
     pub fn for_agent(mut self) -> Self {

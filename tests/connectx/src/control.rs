@@ -27,6 +27,10 @@ enum Request {
     PageFaults { function: usize, count: u32 },
     /// Let the completion queue for the sends of a queue pair overflow.
     Overflow { function: usize, qpn: u32 },
+    /// Let the completion queue for the sends of a queue pair be a collapsed one that ignores overrun.
+    Collapse { function: usize, qpn: u32 },
+    /// Let send doorbells come late, by this seed, or at once again.
+    LateDoorbells { function: usize, seed: Option<u64> },
     /// Let a command fail so many times, for want of resources.
     FailCommand {
         function: usize,
@@ -82,6 +86,13 @@ fn execute(request: Request, device: &Weak<Device>) -> Result<Value, String> {
         Request::Overflow { function, qpn } => {
             change(function, &|function| fault::overflow(function, qpn))?;
         }
+        Request::Collapse { function, qpn } => {
+            change(function, &|function| fault::collapse(function, qpn))?;
+        }
+        Request::LateDoorbells { function, seed } => change(function, &|function| {
+            function.faults.late.set(seed);
+            Ok(())
+        })?,
         Request::FailCommand {
             function,
             command,

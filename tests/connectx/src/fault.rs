@@ -23,8 +23,55 @@ pub(crate) struct Faults {
     pub(crate) pages: u32,
     /// The function has failed, and says so in its registers until the driver brings it up anew.
     pub(crate) internal_error: bool,
+    /// Send doorbells come late.
+    pub(crate) late: Late,
     /// Commands that fail.
     failing: Failing<u16>,
+}
+
+/// Send doorbells that are on their way, as if a bridge held them back.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    /// Of what the delays are drawn; none if doorbells come at once.
+    random: Option<u64>,
+    /// Queue pairs whose doorbells are on their way, and for how many ticks more.
+    held: Vec<(u32, u32)>,
+}
+
+impl Late {
+    /// The most ticks that a doorbell is late.
+    const MOST: u32 = 3;
+
+    /// Makes doorbells late from now on, by this seed, or no more. Those on their way come when they come.
+    pub(crate) fn set(&mut self, seed: Option<u64>) {
+        // The generator must not stand at 0.
+        self.random = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    }
+
+    /// Whether a queue pair's doorbell is held back; it will be among those that are [due](Self::due).
+    pub(crate) fn holds(&mut self, qpn: u32) -> bool {
+        let Some(state) = &mut self.random else {
+            return false;
+        };
+        // Xorshift.
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        let ticks = (*state >> 32) as u32 % (Self::MOST + 1);
+        if ticks > 0 {
+            self.held.push((qpn, ticks));
+        }
+        ticks > 0
+    }
+
+    /// Takes the queue pairs whose doorbells arrive with this tick.
+    pub(crate) fn due(&mut self) -> Vec<u32> {
+        for (_, ticks) in &mut self.held {
+            *ticks -= 1;
+        }
+        let arrive = self.held.extract_if(.., |(_, ticks)| *ticks == 0);
+        arrive.map(|(qpn, _)| qpn).collect()
+    }
 }
 
 impl Faults {
@@ -72,6 +119,18 @@ pub(crate) fn set_port(function: &mut Function, up: bool) {
     eq::notify_subtype(function, Event::PortChange, subtype, data);
 }
 
+/// Makes the queue on which a queue pair completes its sends a collapsed one.
+///
+/// # Errors
+/// If there is no such queue pair, or the queue has had entries.
+pub(crate) fn collapse(function: &mut Function, qpn: u32) -> Result<(), String> {
+    let queue_pair = function.objects.qps.get(qpn);
+    let cqn = queue_pair
+        .map_err(|_| format!("there is no queue pair {qpn:#x}"))?
+        .send_cqn();
+    cq::collapse(function, cqn)
+}
+
 /// Lets the queue on which a queue pair completes its sends fail as if it had overflowed.
 ///
 /// # Errors
@@ -88,6 +147,27 @@ pub(crate) fn overflow(function: &mut Function, qpn: u32) -> Result<(), String> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn doorbells_are_late_by_a_seed_and_none_is_lost() {
+        let run = |seed| {
+            let mut late = Late::default();
+            assert!(!late.holds(1));
+            late.set(Some(seed));
+            let held: Vec<u32> = (0..100).filter(|&qpn| late.holds(qpn)).collect();
+            late.set(None);
+            assert!(!late.holds(1));
+            let mut came: Vec<u32> = (0..Late::MOST).flat_map(|_| late.due()).collect();
+            assert!(late.due().is_empty());
+            let order = came.clone();
+            came.sort_unstable();
+            assert_eq!(came, held);
+            order
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+        assert!(!run(0).is_empty());
+    }
 
     #[test]
     fn a_command_fails_as_often_as_asked() -> Result<(), String> {

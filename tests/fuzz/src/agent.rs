@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 
 use uverbs_queue::mlx5::agent::{
-    Action, CompletionQueue, Kind, Local, Options, Poller, Poster, Refused, SendQueue, Space,
+    Action, CompletionQueue, Kind, Local, Options, Poller, Poster, ReceiveQueue, Receiver, Refused,
+    SendQueue, Space, Watcher,
 };
 
 /// Memory that an access beyond it, or one that is not aligned, makes the target fail.
@@ -71,6 +72,14 @@ pub(crate) fn poll(bytes: &[u8]) {
         written,
     };
     let mut poster = Poster::new(&sends, &record, &register, blocks).unwrap();
+    let receives = Cells::new(BLOCKS as usize * 16);
+    let elements = ReceiveQueue {
+        entries: BLOCKS,
+        entry_bytes: 16,
+        posted: written,
+    };
+    let mut receiver = Receiver::new(&receives, &record, elements).unwrap();
+    let watcher = Watcher::new(&ring, queue).unwrap();
     let signaled = Options {
         signaled: true,
         ..Options::default()
@@ -90,6 +99,14 @@ pub(crate) fn poll(bytes: &[u8]) {
             Err(Refused::Length(length)) => assert_eq!(length, 0),
         }
         poster.ring();
+        if receiver.write(local) == Err(Refused::Full) {
+            assert_eq!(receiver.in_flight(), BLOCKS.into());
+        }
+        receiver.tell();
+        if let Some(newest) = watcher.newest() {
+            assert_eq!(newest.qpn(), watcher.entry().qpn());
+            assert_eq!(newest.counter(), watcher.entry().counter());
+        }
         // One lap at most has the owner's bit.
         for _ in 0..=queue.entries {
             let taken = poller.taken();
@@ -101,6 +118,9 @@ pub(crate) fn poll(bytes: &[u8]) {
             let before = poster.in_flight();
             let is_done = poster.done(entry.counter());
             assert_eq!(is_done, poster.in_flight() < before);
+            let before = receiver.in_flight();
+            let is_done = receiver.done(entry.counter());
+            assert_eq!(is_done, receiver.in_flight() < before);
             poller.pass();
         }
         assert!(poller.poll().is_none());

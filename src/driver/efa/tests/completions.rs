@@ -9,7 +9,7 @@ use uverbs_uapi::handle::CqHandle;
 use super::super::cq::{Completion, Cq, CqCore};
 use super::super::format::{Entry, entry};
 use super::super::reporters::{Name, Registration};
-use super::super::ring::{Register, View};
+use super::super::ring::{Register, RingMemory, View};
 use super::Device;
 use crate::command::{CommandFd, Route};
 use crate::driver::contract::{Completion as _, Cq as _};
@@ -31,7 +31,7 @@ pub(super) struct Ring {
 
 pub(super) fn ring(rings: usize, size: usize) -> Ring {
     let device = Device::new(0);
-    let map = Map::of_memory(rings * DEPTH as usize * size);
+    let map = RingMemory::Mapped(Map::of_memory(rings * DEPTH as usize * size));
     let views = View::of(&map, rings, DEPTH, size).unwrap();
     let register = Register::new(Arc::clone(&device.doorbell), 0).unwrap();
     let core = CqCore::new(views.clone(), map, Some(register));

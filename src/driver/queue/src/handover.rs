@@ -126,6 +126,21 @@ pub struct Ring {
     pub count: u64,
 }
 
+/// What a device does when there is no room for a completion.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
+)]
+#[repr(transparent)]
+pub struct Overrun(pub u32);
+
+impl Overrun {
+    /// The queue fails. Whoever polls tells the device what was taken, by the record.
+    pub const FAILS: Self = Self(0);
+    /// It writes over what is there. Whoever posts sees to it that there is room, or needs the newest alone;
+    /// the record is not looked at.
+    pub const IGNORED: Self = Self(1);
+}
+
 /// A queue pair with its completion queue, for an agent.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
@@ -138,6 +153,10 @@ pub struct Handover {
     pub driver: u32,
     /// The queue pair's number.
     pub qpn: u32,
+    /// The completion queue's number.
+    pub cqn: u32,
+    /// What happens when the completion queue is full.
+    pub overrun: Overrun,
     /// How many of the places of [`Self::regions`] have a region: the first ones.
     pub regions_count: u32,
     /// The ring of send requests, in blocks.

@@ -12,7 +12,7 @@ mod packet;
 pub(crate) mod receive;
 mod send;
 pub(crate) mod switch;
-mod syndrome;
+pub(crate) mod syndrome;
 mod umr;
 pub(crate) mod wqe;
 
@@ -52,7 +52,9 @@ pub(crate) fn doorbell(functions: &mut [Function], index: usize, doorbell: SendD
                 })
             });
             send::check_doorbell(function, qpn, doorbell);
-            advance(functions, index, qpn);
+            if !function.faults.late.holds(qpn) {
+                advance(functions, index, qpn);
+            }
         }
         Ok(queue_pair) => {
             let text = format!(
@@ -199,9 +201,15 @@ pub(crate) fn resume(functions: &mut [Function], index: usize) {
     }
 }
 
-/// Looks again at requests that wait, and at queue pairs in the error state, to which requests may have been
-/// posted without a doorbell.
+/// Takes doorbells that were late. Looks again at requests that wait, and at queue pairs in the error state,
+/// to which requests may have been posted without a doorbell.
 pub(crate) fn tick(functions: &mut [Function]) {
+    for index in 0..functions.len() {
+        for qpn in functions[index].faults.late.due() {
+            // If the queue pair is gone by now, there is nothing to look at.
+            advance(functions, index, qpn);
+        }
+    }
     let due: Vec<(usize, u32)> = functions
         .iter()
         .enumerate()

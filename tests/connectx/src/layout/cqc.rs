@@ -4,6 +4,10 @@ use super::Field;
 
 pub(crate) const STATUS: Field = Field::new(0x0, 4);
 pub(crate) const CQE_SZ: Field = Field::new(0x8, 3);
+/// All entries go to the first place.
+pub(crate) const CC: Field = Field::new(0xb, 1);
+/// Overrun is ignored.
+pub(crate) const OI: Field = Field::new(0xe, 1);
 pub(crate) const CQE_COMP_EN: Field = Field::new(0x11, 1);
 pub(crate) const PAGE_OFFSET: Field = Field::new(0x54, 6);
 pub(crate) const LOG_CQ_SIZE: Field = Field::new(0x63, 5);

@@ -32,6 +32,10 @@ pub(crate) struct CompletionQueue {
     log_size: u32,
     stride: u64,
     doorbell_record: u64,
+    /// Nobody says how far the consumer is, and entries are written over.
+    ignores_overrun: bool,
+    /// Each entry goes to the first place, over the one before.
+    is_collapsed: bool,
     producer: u32,
     /// Where the newest solicited entry ends.
     solicited: u32,
@@ -57,6 +61,8 @@ impl CompletionQueue {
             log_size: cqc::LOG_CQ_SIZE.get32(context),
             stride,
             doorbell_record: cqc::DBR_ADDR.get(context),
+            ignores_overrun: cqc::OI.is_set(context),
+            is_collapsed: cqc::CC.is_set(context),
             producer: 0,
             solicited: 0,
             notified: 0,
@@ -99,15 +105,21 @@ impl CompletionQueue {
             last: mut entry,
             first,
         } = entry.into();
-        let consumer = memory.read_be32(self.doorbell_record)?;
         let size = 1 << self.log_size;
-        if self.producer.wrapping_sub(consumer) & 0xff_ffff >= size {
-            self.failed = true;
-            return Ok(false);
+        if !self.ignores_overrun {
+            let consumer = memory.read_be32(self.doorbell_record)?;
+            if self.producer.wrapping_sub(consumer) & 0xff_ffff >= size {
+                self.failed = true;
+                return Ok(false);
+            }
         }
         let owner = u8::from(self.producer & size != 0);
+        let place = match self.is_collapsed {
+            true => 0,
+            false => self.producer & (size - 1),
+        };
         // In an entry of 128 bytes the second half is the one that counts.
-        let at = u64::from(self.producer & (size - 1)) * self.stride + (self.stride - 64);
+        let at = u64::from(place) * self.stride + (self.stride - 64);
         let last = (entry[63] & !1) | owner;
         entry[63] = last ^ 1;
         if let Some(first) = first
@@ -343,6 +355,25 @@ pub(crate) fn doorbell(function: &mut Function, uar: u32, word: u32, cqn: u32) {
     announce(function, cqn);
 }
 
+/// Makes a queue a collapsed one that ignores overrun, as programs that drive the device themselves create
+/// them. The kernel's driver never asks for that (`cc`).
+///
+/// # Errors
+/// If there is no such queue, or it has had entries.
+pub(crate) fn collapse(function: &mut Function, cqn: u32) -> Result<(), String> {
+    let queue = function.objects.cqs.get_mut(cqn);
+    let queue = queue.map_err(|_| format!("there is no completion queue {cqn:#x}"))?;
+    if queue.producer != 0 {
+        return Err(format!("completion queue {cqn:#x} has had entries"));
+    }
+    for field in [cqc::CC, cqc::OI] {
+        field.set(&mut queue.context, 1);
+    }
+    queue.is_collapsed = true;
+    queue.ignores_overrun = true;
+    Ok(())
+}
+
 /// Lets a queue fail as if it had overflowed.
 pub(crate) fn fail(function: &mut Function, cqn: u32) {
     if let Ok(queue) = function.objects.cqs.get_mut(cqn) {
@@ -351,5 +382,7 @@ pub(crate) fn fail(function: &mut Function, cqn: u32) {
     }
 }
 
+#[cfg(test)]
+mod codec;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@ use comfy_table::{CellAlignment, Table};
 use super::{Measured, Record};
 
 /// The order of columns; a table has those that one of its rows has.
-const COLUMNS: [&str; 11] = [
+const COLUMNS: [&str; 12] = [
+    "agent",
     "uverbs, aio",
     "uverbs",
     "uverbs, 99%",

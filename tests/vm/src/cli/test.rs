@@ -595,6 +595,7 @@ impl Test {
         let (parts, options) = prepared?;
         if arch == Arch::X86_64 {
             suite::compile_c_programs(store, suites, &parts.tools.root)?;
+            suite::build_example_agent(store)?;
         }
         Ok((parts, options))
     }

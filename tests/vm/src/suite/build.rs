@@ -360,6 +360,19 @@ pub(crate) fn programs_of_others(
     Ok(artifacts.into_iter().filter_map(program).collect())
 }
 
+/// Has cargo build a workspace that is not this one, with these arguments, and gives the binary of this name.
+///
+/// # Errors
+/// If it does not build.
+pub(crate) fn binary_of_others(
+    workspace: &Path,
+    arguments: &[&str],
+    name: &str,
+) -> Result<PathBuf> {
+    let arguments = arguments.iter().map(|&word| word.to_owned()).collect();
+    executable(cargo(workspace, Target::Here, arguments)?, name)
+}
+
 /// Where cargo put the binary of this name.
 fn executable(artifacts: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     let built = artifacts

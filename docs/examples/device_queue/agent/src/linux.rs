@@ -17,6 +17,43 @@ extern "C" fn begin() -> ! {
     exit(crate::run())
 }
 
+/// What the compiler calls, and targets with an operating system leave to its libraries.
+#[cfg(target_os = "linux")]
+mod called {
+    use core::arch::asm;
+
+    /// The tables of `core` for unwinding name it; nothing unwinds.
+    #[unsafe(no_mangle)]
+    extern "C" fn rust_eh_personality() {}
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn memset(to: *mut u8, byte: i32, length: usize) -> *mut u8 {
+        // SAFETY: whoever calls it gives so many bytes to be written. The direction is forwards, as the ABI
+        // has it.
+        unsafe {
+            asm!(
+                "rep stosb",
+                inout("rcx") length => _, inout("rdi") to => _, in("al") byte as u8,
+                options(nostack, preserves_flags),
+            );
+        }
+        to
+    }
+
+    #[unsafe(no_mangle)]
+    unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, length: usize) -> *mut u8 {
+        // SAFETY: as above, with as many bytes to be read, which are others.
+        unsafe {
+            asm!(
+                "rep movsb",
+                inout("rcx") length => _, inout("rdi") to => _, inout("rsi") from => _,
+                options(nostack, preserves_flags),
+            );
+        }
+        to
+    }
+}
+
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     exit(101)

@@ -1,8 +1,11 @@
 //! Posting and polling by an *agent*: a process, or a device, that has a queue's memory and register and
 //! nothing else of this library.
 //!
-//! A [`Poster`] and a [`Poller`] are two counters each. They keep no ids and wait for nobody: what the agent
-//! remembers of a request it finds by the number that [`Poster::write`] gave it.
+//! A [`Poster`], a [`Receiver`] and a [`Poller`] are two counters each. They keep no ids and wait for nobody:
+//! what the agent remembers of a request it finds by the number that [`Poster::write`] gave it.
+//!
+//! Where the device ignores overrun nobody has to tell it what was taken, and a [`Watcher`] of one place is
+//! enough for a queue of sends that are all counted.
 //!
 //! Nothing is believed of what lies in the memory: each entry is copied first, indices are masked, and any
 //! bytes are a valid [`Cqe`]. Memory that others write to makes for wrong completions and nothing else.
@@ -14,7 +17,8 @@ use super::super::handover::{Handover, Region};
 use super::DRIVER;
 use super::format::{
     AtomicOperands, BLOCK, Be64, Control, Cqe, Data, INDEX_MASK, LONGEST_SLICE, NUMBER, OP_OWN,
-    RECORD_CONSUMER, RECORD_SEND, RemoteAddress, UNIT, control, cqe, lap, opcode,
+    RECORD_CONSUMER, RECORD_RECEIVE, RECORD_SEND, RemoteAddress, TERMINATOR, UNIT, control, cqe,
+    lap, opcode,
 };
 
 /// A piece of memory as an agent reaches it, and the order of its accesses there. Offsets are in bytes from
@@ -36,6 +40,21 @@ pub trait Space {
 
     /// Stores 8 bytes at an offset that is a multiple of 8, all of them within the length, at once.
     fn store_u64(&self, at: usize, bytes: [u8; 8]);
+
+    /// The 64 bytes at an offset that is a multiple of 8, all of them within the length, by loads of 8 bytes.
+    #[inline(always)]
+    fn load_block(&self, at: usize) -> [[u8; 8]; BLOCK / 8] {
+        core::array::from_fn(|number| self.load_u64(at + number * 8))
+    }
+
+    /// Stores bytes from an offset on that is a multiple of 8, all of them within the length, by stores of 8
+    /// bytes.
+    #[inline(always)]
+    fn store_words(&self, at: usize, words: &[[u8; 8]]) {
+        for (number, bytes) in words.iter().enumerate() {
+            self.store_u64(at + number * 8, *bytes);
+        }
+    }
 
     /// Orders writes to a ring before the next write, to a record, as the device sees them.
     #[inline(always)]
@@ -89,6 +108,16 @@ impl<S: Space + ?Sized> Space for &S {
     }
 
     #[inline(always)]
+    fn load_block(&self, at: usize) -> [[u8; 8]; BLOCK / 8] {
+        (**self).load_block(at)
+    }
+
+    #[inline(always)]
+    fn store_words(&self, at: usize, words: &[[u8; 8]]) {
+        (**self).store_words(at, words);
+    }
+
+    #[inline(always)]
     fn ring_before_record(&self) {
         (**self).ring_before_record();
     }
@@ -130,14 +159,14 @@ impl Mapped {
         Self { base, length }
     }
 
-    /// The address of an offset.
+    /// The address of an offset, from which on so many `T` lie in the memory.
     ///
     /// # Panics
     ///
-    /// If `bytes` from there on do not lie in the memory.
+    /// If they do not, or are not aligned to their size.
     #[inline(always)]
-    fn at<T>(&self, at: usize) -> *mut T {
-        let room = self.length.checked_sub(size_of::<T>());
+    fn at<T>(&self, at: usize, count: usize) -> *mut T {
+        let room = self.length.checked_sub(count * size_of::<T>());
         assert!(room.is_some_and(|room| at <= room) && at.is_multiple_of(size_of::<T>()));
         // SAFETY: the bytes lie in the memory, as was just asserted.
         unsafe { self.base.add(at).cast() }
@@ -153,25 +182,49 @@ impl Space for Mapped {
     #[inline(always)]
     fn load_u8(&self, at: usize) -> u8 {
         // SAFETY: `at` has seen that it lies in the memory.
-        unsafe { self.at::<u8>(at).read_volatile() }
+        unsafe { self.at::<u8>(at, 1).read_volatile() }
     }
 
     #[inline(always)]
     fn load_u64(&self, at: usize) -> [u8; 8] {
         // SAFETY: as above, and it is aligned.
-        unsafe { self.at::<u64>(at).read_volatile() }.to_ne_bytes()
+        unsafe { self.at::<u64>(at, 1).read_volatile() }.to_ne_bytes()
     }
 
     #[inline(always)]
     fn store_u32(&self, at: usize, bytes: [u8; 4]) {
         // SAFETY: as above.
-        unsafe { self.at::<u32>(at).write_volatile(u32::from_ne_bytes(bytes)) };
+        unsafe {
+            self.at::<u32>(at, 1)
+                .write_volatile(u32::from_ne_bytes(bytes))
+        };
     }
 
     #[inline(always)]
     fn store_u64(&self, at: usize, bytes: [u8; 8]) {
         // SAFETY: as above.
-        unsafe { self.at::<u64>(at).write_volatile(u64::from_ne_bytes(bytes)) };
+        unsafe {
+            self.at::<u64>(at, 1)
+                .write_volatile(u64::from_ne_bytes(bytes))
+        };
+    }
+
+    // Looked once whether all of them lie there.
+    #[inline(always)]
+    fn load_block(&self, at: usize) -> [[u8; 8]; BLOCK / 8] {
+        let first = self.at::<u64>(at, BLOCK / 8);
+        // SAFETY: as above, of each.
+        let load = |number| unsafe { first.add(number).read_volatile() }.to_ne_bytes();
+        core::array::from_fn(load)
+    }
+
+    #[inline(always)]
+    fn store_words(&self, at: usize, words: &[[u8; 8]]) {
+        let first = self.at::<u64>(at, words.len());
+        for (number, bytes) in words.iter().enumerate() {
+            // SAFETY: as above.
+            unsafe { first.add(number).write_volatile(u64::from_ne_bytes(*bytes)) };
+        }
     }
 }
 
@@ -357,9 +410,7 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         let index = self.written as u16;
         let block = block(index, self.qpn, action, local, options);
         let start = (self.written & self.mask) as usize * BLOCK;
-        for (number, bytes) in block.words.into_iter().take(block.used).enumerate() {
-            self.ring.store_u64(start + number * 8, bytes);
-        }
+        self.ring.store_words(start, &block.words[..block.used]);
         self.last = block.words[0];
         self.written += 1;
         Ok(index)
@@ -474,6 +525,134 @@ fn block(index: u16, qpn: u32, action: Action, local: Local, options: Options) -
     }
 }
 
+/// Where a receive queue is, and how far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiveQueue {
+    /// Elements of the ring, a power of two, at most 2^15.
+    pub entries: u32,
+    /// Bytes of one: a power of two, at least 16.
+    pub entry_bytes: u32,
+    /// Receives that were posted so far.
+    pub posted: u64,
+}
+
+impl ReceiveQueue {
+    /// That of a hand-over; `None` if its device is another one.
+    pub fn of(handover: &Handover) -> Option<Self> {
+        let ring = &handover.receive;
+        (handover.driver == DRIVER).then_some(Self {
+            entries: ring.entries,
+            entry_bytes: ring.entry_bytes,
+            posted: ring.count,
+        })
+    }
+}
+
+/// Posts receives to a ring that nobody else posts to. There is no register: the device looks at the record
+/// when a message comes.
+#[derive(Debug)]
+pub struct Receiver<Ring, Record> {
+    ring: Ring,
+    record: Record,
+    mask: u64,
+    size: usize,
+    /// Receives that were written, that the device was told of, and that messages have taken.
+    written: u64,
+    told: u64,
+    done: u64,
+}
+
+impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
+    /// A receiver that goes on where the queue is; all that was posted before is done. `None` if the pieces
+    /// are too short for the queue, or the queue is none of a device's.
+    pub fn new(ring: Ring, record: Record, queue: ReceiveQueue) -> Option<Self> {
+        let ReceiveQueue {
+            entries,
+            entry_bytes,
+            posted,
+        } = queue;
+        let size = entry_bytes as usize;
+        let is_queue = entries.is_power_of_two()
+            && entries <= 1 << 15
+            && size.is_power_of_two()
+            && (UNIT..=MOST_RECEIVE).contains(&size);
+        let fits = is_queue && ring.length() >= entries as usize * size && record.length() >= 8;
+        fits.then(|| Self {
+            ring,
+            record,
+            mask: u64::from(entries - 1),
+            size,
+            written: posted,
+            told: posted,
+            done: posted,
+        })
+    }
+
+    /// Receives that are written, and not known to be done.
+    pub fn in_flight(&self) -> u64 {
+        self.written - self.done
+    }
+
+    /// Writes a receive to the ring, and gives the number by which its completion names it
+    /// ([`Entry::counter`]). The device sees it when [`Self::tell`] is called.
+    ///
+    /// # Errors
+    ///
+    /// There is no room, or the memory has no bytes or too many.
+    #[inline]
+    pub fn write(&mut self, local: Local) -> Result<u16, Refused> {
+        if local.length == 0 || local.length > LONGEST_SLICE {
+            return Err(Refused::Length(local.length));
+        }
+        if self.written - self.done > self.mask {
+            return Err(Refused::Full);
+        }
+        let start = (self.written & self.mask) as usize * self.size;
+        self.put(start, Data::new(local.length, local.lkey, local.address));
+        if self.size > UNIT {
+            // More slices could follow.
+            self.put(start + UNIT, TERMINATOR);
+        }
+        let index = self.written as u16;
+        self.written += 1;
+        Ok(index)
+    }
+
+    #[inline(always)]
+    fn put(&self, at: usize, data: Data) {
+        let words: [[u8; 8]; 2] = zerocopy::transmute!(data);
+        self.ring.store_words(at, &words);
+    }
+
+    /// Tells the device of all that was written.
+    #[inline]
+    pub fn tell(&mut self) {
+        if self.told == self.written {
+            return;
+        }
+        self.told = self.written;
+        self.ring.ring_before_record();
+        let counter = u32::from(self.written as u16);
+        self.record
+            .store_u32(RECORD_RECEIVE * 4, counter.to_be_bytes());
+    }
+
+    /// The receive with this number has completed, and with it all before it. A number that is of no receive
+    /// in flight changes nothing, and gives false.
+    #[inline]
+    pub fn done(&mut self, counter: u16) -> bool {
+        let further = u64::from(counter.wrapping_sub(self.done as u16)) + 1;
+        if further > self.told - self.done {
+            return false;
+        }
+        self.done += further;
+        true
+    }
+}
+
+/// Bytes of the largest element of a receive ring: its slices are counted in 6 bits.
+const MOST_RECEIVE: usize = 64 * UNIT;
+
 /// Where a completion queue is, and how far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueue {
@@ -548,8 +727,7 @@ impl<Ring: Space, Record: Space> Poller<Ring, Record> {
             return None;
         }
         self.ring.owner_before_entry();
-        let words: [[u8; 8]; BLOCK / 8] =
-            core::array::from_fn(|number| self.ring.load_u64(place + number * 8));
+        let words = self.ring.load_block(place);
         self.taken = self.taken.wrapping_add(1);
         Some(Entry(zerocopy::transmute!(words)))
     }
@@ -560,6 +738,78 @@ impl<Ring: Space, Record: Space> Poller<Ring, Record> {
         let taken = self.taken & INDEX_MASK;
         self.record
             .store_u32(RECORD_CONSUMER * 4, taken.to_be_bytes());
+    }
+}
+
+/// Watches the place where the newest completion of a queue stands: that of a *collapsed* queue, to which the
+/// device writes every entry. Such a queue ignores overrun, so nobody tells the device anything.
+///
+/// Requests complete in their order, so the newest tells of all ([`Poster::done`]). A completion that says
+/// that one was done says nothing of those that are not signaled and were written behind it.
+#[derive(Debug)]
+pub struct Watcher<Ring> {
+    ring: Ring,
+    /// Where the fields of the entry begin.
+    place: usize,
+}
+
+impl<Ring: Space> Watcher<Ring> {
+    /// A watcher of the queue's first place. `None` if the ring is too short, or the queue is none of a
+    /// device's.
+    pub fn new(ring: Ring, queue: CompletionQueue) -> Option<Self> {
+        let size = queue.entry_bytes as usize;
+        let fits = (size == BLOCK || size == 2 * BLOCK) && ring.length() >= size;
+        fits.then_some(Self {
+            ring,
+            place: size - BLOCK,
+        })
+    }
+
+    /// The end of the newest completion; `None` if there has been none.
+    ///
+    /// It is loaded at once, so it is of one entry, whatever comes meanwhile.
+    #[inline]
+    pub fn newest(&self) -> Option<Newest> {
+        let newest = Newest(self.ring.load_u64(self.place + NEWEST));
+        if newest.op_own() >> 4 == cqe::INVALID {
+            return None;
+        }
+        self.ring.owner_before_entry();
+        Some(newest)
+    }
+
+    /// The whole entry. Parts of it may be of different completions if more come meanwhile; after a failure
+    /// these are the flushed ones behind it.
+    pub fn entry(&self) -> Entry {
+        Entry(zerocopy::transmute!(self.ring.load_block(self.place)))
+    }
+}
+
+/// Where the 8 bytes begin in an entry that say of which request it is, and how that went.
+const NEWEST: usize = 56;
+
+/// The end of an entry: of which request it is, and whether that failed. Any bytes are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest([u8; 8]);
+
+impl Newest {
+    fn op_own(self) -> u8 {
+        self.0[OP_OWN - NEWEST]
+    }
+
+    /// The number of the request: that which [`Poster::write`] gave.
+    pub fn counter(self) -> u16 {
+        u16::from_be_bytes([self.0[4], self.0[5]])
+    }
+
+    /// The queue pair's number.
+    pub fn qpn(self) -> u32 {
+        u32::from_be_bytes([0, self.0[1], self.0[2], self.0[3]])
+    }
+
+    /// Whether the request failed; [`Watcher::entry`] says why.
+    pub fn has_failed(self) -> bool {
+        self.op_own() & cqe::FAILED != 0
     }
 }
 
@@ -882,6 +1132,91 @@ mod tests {
         }
     }
 
+    #[test]
+    fn receives_are_as_the_device_wants_them() {
+        for size in [16, 32, 64] {
+            let (ring, record) = (Cells::new(4 * size), Cells::new(8));
+            ring.set(0, &vec![0xee; 4 * size]);
+            let queue = ReceiveQueue {
+                entries: 4,
+                entry_bytes: size as u32,
+                posted: 0xffff,
+            };
+            let mut receiver = Receiver::new(&ring, &record, queue).unwrap();
+            for number in [0xffff, 0, 1, 2] {
+                assert_eq!(receiver.write(LOCAL), Ok(number));
+            }
+            assert_eq!(receiver.write(LOCAL), Err(Refused::Full));
+            assert!(!receiver.done(0xffff));
+            assert_eq!(record.bytes(0, 8), [0; 8]);
+            receiver.tell();
+            assert_eq!(record.bytes(0, 8), [0, 0, 0, 3, 0, 0, 0, 0]);
+            let slice = [
+                [0, 0, 0x10, 0, 0xaa, 0xbb, 0xcc, 0xdd],
+                [0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08],
+            ];
+            assert_eq!(ring.bytes(3 * size, 16), slice.concat());
+            if size > 16 {
+                let end = [[0, 0, 0, 0, 0, 0, 1, 0], [0; 8]];
+                assert_eq!(ring.bytes(16, 16), end.concat());
+            }
+            for nonsense in [0xfffe, 3, 0x8000] {
+                assert!(!receiver.done(nonsense), "{nonsense:#x}");
+            }
+            assert!(receiver.done(0) && !receiver.done(0));
+            assert_eq!(receiver.in_flight(), 2);
+            assert_eq!(receiver.write(LOCAL), Ok(3));
+        }
+        let new = |ring, record, entries, entry_bytes| {
+            let queue = ReceiveQueue {
+                entries,
+                entry_bytes,
+                posted: 0,
+            };
+            Receiver::new(&Cells::new(ring), &Cells::new(record), queue).is_some()
+        };
+        assert!(new(64, 8, 4, 16) && new(1024, 8, 1, 1024));
+        assert!(!new(63, 8, 4, 16) && !new(64, 4, 4, 16) && !new(64, 8, 8, 8));
+        assert!(!new(64, 8, 0, 16) && !new(72, 8, 3, 24) && !new(1 << 20, 8, 1 << 16, 16));
+        assert!(!new(2048, 8, 1, 2048) && !new(0, 8, 0, 0));
+    }
+
+    #[test]
+    fn one_place_tells_of_all() {
+        for size in [64, 128] {
+            let ring = Cells::new(size);
+            complete(&ring, size, 0, cqe::INVALID, 1, 0xffff);
+            let queue = CompletionQueue {
+                entries: 1,
+                entry_bytes: size as u32,
+                taken: 0,
+            };
+            let watcher = Watcher::new(&ring, queue).unwrap();
+            assert_eq!(watcher.newest(), None);
+            // The lap does not matter.
+            for lap in [0, 1, 1] {
+                complete(&ring, size, 0, cqe::REQ, lap, 0x1234);
+                let newest = watcher.newest().unwrap();
+                assert_eq!((newest.counter(), newest.qpn()), (0x1234, QPN));
+                assert!(!newest.has_failed());
+            }
+            complete(&ring, size, 0, cqe::REQ_ERR, 0, 7);
+            ring.set(size - BLOCK + 55, &[5]);
+            assert!(watcher.newest().unwrap().has_failed());
+            let failed = Kind::Failed {
+                receive: false,
+                syndrome: 5,
+                vendor: 0,
+            };
+            assert_eq!(watcher.entry().kind(), failed);
+            let short = CompletionQueue {
+                entry_bytes: 2 * size as u32,
+                ..queue
+            };
+            assert!(Watcher::new(&ring, short).is_none());
+        }
+    }
+
     /// Nothing that lies in the memory makes an access beyond it, or a panic: [`Cells`] would fail.
     #[test]
     fn any_bytes_are_entries() {
@@ -926,6 +1261,15 @@ mod tests {
         mapped.store_u64(8, [1, 2, 3, 4, 5, 6, 7, 8]);
         mapped.store_u32(0, [9; 4]);
         assert_eq!((mapped.load_u8(15), mapped.load_u64(0)[0]), (8, 9));
+        mapped.store_words(0, &[[9; 8]]);
+        for words in [[[0; 8]; 3].as_slice(), &[[0; 8]; 2]] {
+            // SAFETY: as above.
+            let store = || unsafe { Mapped::new(base, 16) }.store_words(8, words);
+            assert!(std::panic::catch_unwind(store).is_err());
+        }
+        // SAFETY: as above.
+        let block = || unsafe { Mapped::new(base, 16) }.load_block(0);
+        assert!(std::panic::catch_unwind(block).is_err());
         for at in [4, 9, 16, usize::MAX - 7] {
             // SAFETY: as above.
             let load = || unsafe { Mapped::new(base, 16) }.load_u64(at);

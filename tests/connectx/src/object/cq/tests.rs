@@ -78,6 +78,43 @@ fn a_full_queue_overflows_for_good() -> Result<(), Status> {
 }
 
 #[test]
+fn overrun_is_ignored_where_that_is_asked_for() -> Result<(), Status> {
+    let memory = GuestMemory::anonymous(0, 0x4000);
+    let mut context = context(2, 0);
+    cqc::OI.set(&mut context, 1);
+    // Its record is nowhere: it is not looked at.
+    cqc::DBR_ADDR.set(&mut context, 0xffff_0000);
+    let mut queue = CompletionQueue::new(&context, &OLD.to_be_bytes())?;
+    for count in 0..11 {
+        assert_eq!(queue.push(&memory, entry(count), false), Ok(true));
+    }
+    for (place, content, owner) in [(0, 8, 0), (1, 9, 0), (2, 10, 0), (3, 7, 1)] {
+        let mut found = [0; 64];
+        assert_eq!(memory.read(OLD + place * 64, &mut found), Ok(()));
+        assert_eq!((found[0], found[63]), (content, 0x20 | owner), "{place}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_collapsed_queue_has_one_place() -> Result<(), Status> {
+    let memory = GuestMemory::anonymous(0, 0x4000);
+    let mut context = context(2, 1);
+    for field in [cqc::CC, cqc::OI] {
+        field.set(&mut context, 1);
+    }
+    let mut queue = CompletionQueue::new(&context, &OLD.to_be_bytes())?;
+    for count in 0..9 {
+        assert_eq!(queue.push(&memory, entry(count), false), Ok(true));
+        let mut found = [0; 128];
+        assert_eq!(memory.read(OLD + 64, &mut found), Ok(()));
+        assert_eq!(found[..63], [count; 63]);
+        assert_eq!(found[64..], [0; 64], "the next entry's place");
+    }
+    Ok(())
+}
+
+#[test]
 fn the_consumers_counter_has_24_bits() -> Result<(), Status> {
     let (mut queue, memory) = queue(2, 0)?;
     queue.producer = 0xff_fffe;

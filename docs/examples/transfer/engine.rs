@@ -92,6 +92,10 @@ impl Engine {
         if message.len() > MESSAGE {
             return Err("the message is too long".into());
         }
+        // On every rail, for the answer may be WRITEs on any: by datagrams both sides must know each other.
+        for (rail, to) in self.rails.iter_mut().zip(to) {
+            rail.work(*to)?;
+        }
         let rail = self.turn();
         let to = to.get(rail).ok_or("the peer has fewer rails")?;
         let work = self.rails[rail].work(*to)?;

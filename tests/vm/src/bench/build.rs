@@ -18,7 +18,7 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds them, those of the group `start-up` only if they are asked for. The C programs that are measured
+    /// Builds them, those of the group `start-up` only if they are asked for. The C programs to measure
     /// against are linked to the libraries that the guest has.
     ///
     /// # Errors

@@ -9,16 +9,17 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use uverbs::device::DriverId;
 use uverbs::{Cq, InDomain, Inline, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain};
 
 use crate::pair::Pair;
 
 /// Calls of each operation that are counted.
-const CALLS: usize = 64;
+pub(crate) const CALLS: usize = 64;
 /// Calls before, uncounted, so that the dynamic linker has bound what it binds late.
-const WARM_UP: usize = 4;
+pub(crate) const WARM_UP: usize = 4;
 /// Requests of the batch.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 /// Completions of the longer poll.
 const MANY: usize = 16;
 /// Completions that are made at a time for polling.
@@ -26,7 +27,7 @@ pub(crate) const READY: usize = 128;
 /// Bytes of the WRITE and of the receive.
 pub(crate) const WRITE: usize = 64;
 /// Bytes of the inline SEND.
-const INLINE: usize = 32;
+pub(crate) const INLINE: usize = 32;
 /// Requests that the shared receive queue holds.
 const RECEIVES: usize = 2 * READY;
 /// How long requests are given to complete before they are polled. On a quiet machine they complete in well
@@ -149,7 +150,7 @@ fn poll<const MAX: usize>(cq: &mut Cq, ids: &mut u64) -> usize {
 /// Polls one completion.
 #[inline(never)]
 #[unsafe(export_name = "op_poll_one")]
-fn poll_one(cq: &mut Cq, ids: &mut u64) -> usize {
+pub(crate) fn poll_one(cq: &mut Cq, ids: &mut u64) -> usize {
     poll::<1>(cq, ids)
 }
 
@@ -168,7 +169,7 @@ fn phase_end(row: &str) {
 }
 
 /// Polls until `count` more requests have completed, uncounted.
-fn drain(cq: &mut Cq, count: usize) -> Result<()> {
+pub(crate) fn drain(cq: &mut Cq, count: usize) -> Result<()> {
     let mut left = count;
     while left > 0 {
         for completion in cq.poll()?.iter().take(left) {
@@ -194,12 +195,15 @@ pub(crate) fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Resu
 
 /// Does all operations in turn. Each prints the name and the number of its calls, in the order of the
 /// profiles that callgrind writes; the warm-up before it prints a dash. With `arena` all rings lie in an
-/// arena of a parent domain, which is to make no difference.
+/// arena of a parent domain, which is to make no difference. On an EFA they are those of [`crate::srd`].
 ///
 /// # Errors
 /// If an operation fails or a poll finds another number of completions than there must be.
 pub fn run(device: &str, arena: bool) -> Result<()> {
     let context = uverbs::open(device)?;
+    if context.driver_id() == DriverId::EFA {
+        return crate::srd::run(&context);
+    }
     let mut pair = match arena {
         true => Pair::in_arena(&context, 4096)?,
         false => Pair::new(&context, 4096)?,
@@ -282,7 +286,7 @@ fn in_a_thread_domain(pair: &mut Pair) -> Result<()> {
 }
 
 /// Polls completions that wait in the queue, one at a time and then many; `make_ready` makes [`READY`] more.
-fn polls(
+pub(crate) fn polls(
     cq: &mut Cq,
     [one, many]: [&str; 2],
     ids: &mut u64,

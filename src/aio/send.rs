@@ -147,6 +147,48 @@ pub trait Post<T: Transport> {
         self.batch().only(|batch| batch.write_imm(bytes, to, imm))
     }
 
+    /// Writes the filled bytes to memory of a peer that is named: on reliable datagrams, which have no order.
+    /// The address handle is used only during this call.
+    #[inline]
+    fn write_to<'p, B: Payload>(
+        &mut self,
+        to: UdPeer<'p>,
+        bytes: B,
+        there: RemoteSlice,
+    ) -> Op<Sent<B>>
+    where
+        T: RdmaWrite + Reaches<UdPeer<'p>>,
+    {
+        self.batch().only(|batch| batch.write_to(to, bytes, there))
+    }
+
+    /// As [`write_to`](Self::write_to), and notifies the peer with a number. That takes one of its receives,
+    /// unless its queue pair was made for
+    /// [unsolicited writes](crate::qp::QpBuilder::unsolicited_writes).
+    #[inline]
+    fn write_imm_to<'p, B: Payload>(
+        &mut self,
+        to: UdPeer<'p>,
+        bytes: B,
+        there: RemoteSlice,
+        imm: u32,
+    ) -> Op<Sent<B>>
+    where
+        T: RdmaWrite + Reaches<UdPeer<'p>>,
+    {
+        self.batch()
+            .only(|batch| batch.write_imm_to(to, bytes, there, imm))
+    }
+
+    /// Reads all of a slice of memory of a peer that is named, as [`read`](Self::read) does.
+    #[inline]
+    fn read_of<'p>(&mut self, peer: UdPeer<'p>, into: Buf, from: RemoteSlice) -> Op<Read>
+    where
+        T: RdmaRead + Reaches<UdPeer<'p>>,
+    {
+        self.batch().only(|batch| batch.read_of(peer, into, from))
+    }
+
     /// Reads all of a slice of the peer's memory into the buffer, from its beginning, and sets the buffer's
     /// length.
     #[inline]
@@ -342,6 +384,48 @@ impl<'q, T: Transport> Batch<'q, T> {
         T: RdmaWrite + Reaches<Peer>,
     {
         self.add_payload(bytes, |request, slices| request.write_imm(slices, to, imm))
+    }
+
+    /// Adds a WRITE to a peer that is named.
+    #[inline]
+    pub fn write_to<'p, B: Payload>(
+        &mut self,
+        to: UdPeer<'p>,
+        bytes: B,
+        there: RemoteSlice,
+    ) -> Op<Sent<B>>
+    where
+        T: RdmaWrite + Reaches<UdPeer<'p>>,
+    {
+        self.add_payload(bytes, |request, slices| request.to(to).write(slices, there))
+    }
+
+    /// Adds a WRITE with immediate data to a peer that is named.
+    #[inline]
+    pub fn write_imm_to<'p, B: Payload>(
+        &mut self,
+        to: UdPeer<'p>,
+        bytes: B,
+        there: RemoteSlice,
+        imm: u32,
+    ) -> Op<Sent<B>>
+    where
+        T: RdmaWrite + Reaches<UdPeer<'p>>,
+    {
+        self.add_payload(bytes, |request, slices| {
+            request.to(to).write_imm(slices, there, imm)
+        })
+    }
+
+    /// Adds a READ of memory of a peer that is named.
+    #[inline]
+    pub fn read_of<'p>(&mut self, peer: UdPeer<'p>, into: Buf, from: RemoteSlice) -> Op<Read>
+    where
+        T: RdmaRead + Reaches<UdPeer<'p>>,
+    {
+        self.add_filling(into, from.length, |request, slices| {
+            request.to(peer).read(slices, from)
+        })
     }
 
     /// Adds a READ.

@@ -95,6 +95,8 @@ pub(crate) mod typed;
 /// Ways into the drivers' rings, for the fuzz targets.
 #[cfg(feature = "fuzz")]
 pub(crate) mod fuzz {
+    #[cfg(feature = "efa")]
+    pub use crate::driver::efa::fuzz::efa_poll;
     #[cfg(feature = "rxe")]
     pub use crate::driver::rxe::fuzz::{rxe_poll, rxe_post};
 }

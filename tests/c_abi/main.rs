@@ -2,11 +2,13 @@
 //! programs beside this file: each runs on the distribution's libibverbs and on ours in the same guest. What
 //! it does there it must do here.
 //!
-//! `cargo vm test` runs these with soft-RoCE and with the adapter. The C programs are compiled by the host.
+//! `cargo vm test` runs these with soft-RoCE, with the adapter and with the EFA. The C programs are compiled
+//! by the host.
 
 mod alike;
 mod crates;
 mod differences;
+mod efa;
 mod exec;
 mod library;
 mod migration;
@@ -20,8 +22,11 @@ mod start_up;
 
 use std::process::ExitCode;
 
+use libtest_mimic::Trial;
+use support::{Device, device, skip, test};
+
 fn main() -> ExitCode {
-    support::run_all([
+    let mut elsewhere: Vec<Trial> = [
         programs::tests(),
         alike::tests(),
         exec::tests(),
@@ -33,5 +38,16 @@ fn main() -> ExitCode {
         mooncake::tests(),
         pyverbs::tests(),
         start_up::tests(),
-    ])
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    if device() == Device::Efa {
+        let reason = "an EFA has no connections, on which this stands";
+        let skipped = elsewhere
+            .iter()
+            .map(|it| test(it.name(), move || skip(reason)));
+        elsewhere = skipped.collect();
+    }
+    support::run_all([elsewhere, efa::tests(), pyverbs::tests_on_efa()])
 }

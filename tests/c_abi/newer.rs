@@ -94,7 +94,10 @@ fn run(suite: &str, runs: &[&str]) -> Result {
 }
 
 /// The tree of a suite, in cargo's directory.
-fn root(suite: &str) -> Result<PathBuf> {
+///
+/// # Errors
+/// [`support::outcome::Skip`] if it has not been fetched.
+pub(crate) fn root(suite: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let name = format!("vm/tools-{suite}");
     let found = own
@@ -120,7 +123,7 @@ fn command(root: &Path, program: &str) -> Result<Command> {
 }
 
 /// The suite's loader, with these directories before the suite's libraries.
-fn loader(root: &Path, first: &[PathBuf]) -> Command {
+pub(crate) fn loader(root: &Path, first: &[PathBuf]) -> Command {
     let mut path: Vec<String> = first
         .iter()
         .map(|place| place.display().to_string())
@@ -133,7 +136,7 @@ fn loader(root: &Path, first: &[PathBuf]) -> Command {
     command
 }
 
-fn libraries_of(root: &Path) -> PathBuf {
+pub(crate) fn libraries_of(root: &Path) -> PathBuf {
     root.join("usr/lib/x86_64-linux-gnu")
 }
 

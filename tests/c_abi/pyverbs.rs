@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, is_full, only_on_rxe, skip, test};
+use serde_json::json;
+use support::{
+    Control, Device, Result, device, fail, is_full, only_on_rxe, skip, test, test_on_efa,
+};
 
 use crate::library::{Library, gid_index};
 
-/// The tests: a name, the modules that always run, and those of a run of everything. Modules for mlx5 and EFA
-/// alone are not among them: they need those providers' own interfaces.
+/// The tests: a name, the modules that always run, and those of a run of everything. Modules for mlx5 alone
+/// are not among them: they need that provider's own interface.
 const GROUPS: [(&str, &[&str], &[&str]); 3] = [
     (
         "pyverbs::objects",
@@ -46,6 +49,9 @@ const OF_XRC: [&str; 4] = [
     "qpex.QpExTestCase",
     "relaxed_ordering",
 ];
+
+/// The modules for an EFA alone: its direct verbs, and reliable datagrams.
+const OF_EFA: [&str; 2] = ["efadv", "efa_srd"];
 
 /// The system's own, for which the distribution builds pyverbs.
 const PYTHON: &str = "/usr/bin/python3";
@@ -101,6 +107,13 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests
 }
 
+/// Those of an EFA.
+pub(crate) fn tests_on_efa() -> Vec<Trial> {
+    vec![test_on_efa("pyverbs::of_efa", |_| {
+        compare(&Library::ours()?, &OF_EFA)
+    })]
+}
+
 /// How a test ended, and why.
 type Outcomes = BTreeMap<String, (String, String)>;
 
@@ -110,6 +123,11 @@ fn compare(ours: &Library, modules: &[&str]) -> Result {
         return skip("there is no pyverbs here");
     }
     let ours = outcomes(ours, modules)?;
+    if device() == Device::Efa {
+        // libefa rings for a receive that it then refuses.
+        let expected = json!({"text": "it is rung in state RESET"});
+        Control::open()?.ask("expect", expected)?;
+    }
     let theirs = outcomes(&Library::Theirs, modules)?;
     let nothing = (String::new(), "did not run".to_owned());
     let mut worse = Vec::new();

@@ -38,6 +38,8 @@ def load(directory, modules):
     package.__path__ = [directory]
     sys.modules['tests'] = package
     loader = unittest.TestLoader()
+    # It and a module for EFAs load each other, which works in this order alone.
+    importlib.import_module('tests.utils')
     for name in modules:
         name, _, of_class = name.partition('.')
         module = importlib.import_module('tests.' + name)

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use loom::thread;
 
 use crate::device::{Device, Places};
-use crate::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use crate::ledger::{About, LooseLedger, NumberedLedger, RecvLedger, SendLedger, SrqLedger};
 use crate::sync::{AtomicU32, Ordering};
 use crate::test;
 
@@ -16,6 +16,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("sends::unsignaled_requests_are_finished_too", unsignaled),
         test("receives::each_completion_has_its_own_id", receives),
         test("receives::out_of_order", out_of_order),
+        test("numbered::the_one_left_behind_keeps_its_number", numbered),
         test("shared_receives::no_element_is_lost_or_doubled", shared),
         test("room::comes_behind_the_index_that_makes_it", room),
     ]
@@ -148,6 +149,49 @@ fn out_of_order() {
     (PROMISED..ORDER.len() as u32).for_each(post);
     poller.join().unwrap();
     assert_eq!(shared.0.before(), ORDER.len() as u32);
+}
+
+/// Would catch a number that is given to a request while the poller still reads the note of the one that had
+/// it, or while that one has been left behind by later ones; and a note of the request after.
+fn numbered() {
+    // There are twice as many numbers as requests may be posted at a time.
+    const CAPACITY: u32 = 2;
+    const NUMBERS: u32 = 4;
+    /// The first is left behind until the others have gone as far as they may. The last has its number.
+    const ORDER: [u32; 5] = [1, 2, 3, 0, 4];
+    let ledger = NumberedLedger::new(CAPACITY);
+    let shared = Arc::new((ledger, Device::default(), Places::<4>::new()));
+    let post = |index: u32| {
+        let (ledger, device, places) = &*shared;
+        while index.wrapping_sub(ledger.done()) == CAPACITY {
+            thread::yield_now();
+        }
+        places.write(index % NUMBERS, id(index));
+        let about = About::new(index.is_multiple_of(2));
+        let number = ledger.note(index, id(index), about, index);
+        assert_eq!(u32::from(number), index % NUMBERS);
+        ledger.post(index + 1);
+        device.ring(index + 1);
+    };
+    (0..CAPACITY).for_each(post);
+    let poller = {
+        let shared = Arc::clone(&shared);
+        thread::spawn(move || {
+            let (ledger, device, places) = &*shared;
+            for index in ORDER {
+                device.wait(index);
+                let number = index % NUMBERS;
+                assert_eq!(places.read(number), id(index));
+                let noted = ledger.finish(number as u16).expect("it is in flight");
+                let told = (noted.id, noted.is_signaled, noted.bytes);
+                assert_eq!(told, (id(index), index.is_multiple_of(2), index));
+            }
+        })
+    };
+    (CAPACITY..ORDER.len() as u32).for_each(post);
+    poller.join().unwrap();
+    let ledger = &shared.0;
+    assert_eq!((ledger.before(), ledger.in_flight()), (5, 0));
 }
 
 /// Would catch a place for a request that the poster sees before the completion queue's index that makes room

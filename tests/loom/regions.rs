@@ -12,7 +12,7 @@ use crate::device::{Device, Places};
 use crate::error::Subject;
 use crate::flight::{Flights, Queues};
 use crate::flights::{Fate, KEY, NO_KEY, let_go};
-use crate::ledger::{LooseLedger, RecvLedger, SendLedger, SrqLedger};
+use crate::ledger::{About, LooseLedger, NumberedLedger, RecvLedger, SendLedger, SrqLedger};
 use crate::progress::Progress;
 use crate::reporter::Receiver;
 use crate::test;
@@ -24,6 +24,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("regions::stay_until_their_receive_is_finished", receives),
         test("regions::stay_until_their_element_is_finished", elements),
         test("regions::stay_while_others_overtake_their_receive", loose),
+        test("regions::stay_until_their_datagram_is_finished", numbered),
+        test(
+            "regions::stay_while_others_overtake_their_datagram",
+            overtaken,
+        ),
         test("regions::stay_until_a_taken_element_is_received", taken),
         test("regions::stay_while_two_look_at_the_counts", counted),
         test("regions::stay_when_nobody_receives_any_more", abandoned),
@@ -42,6 +47,8 @@ trait Queue: Line + Sized + 'static {
     fn queues(self: &Arc<Self>) -> Queues;
     /// In which order the device finishes the requests.
     const ORDER: [u32; REQUESTS as usize] = [0, 1];
+    /// Which request names the region.
+    const NAMES: u32 = 0;
 }
 
 /// Fails if more requests seem to be in flight than ever were: one that counts as finished and not as posted
@@ -237,9 +244,48 @@ impl Line for Loose {
     }
 }
 
+/// A queue of EFA, in whose notes the keys are. `FIRST` names the region, and the device finishes it first.
+struct Numbered<const FIRST: u32>(NumberedLedger);
+
+impl<const FIRST: u32> Queue for Numbered<FIRST> {
+    const ORDER: [u32; 2] = [FIRST, 1 - FIRST];
+    const NAMES: u32 = FIRST;
+
+    fn new() -> Self {
+        Self(NumberedLedger::new(RING))
+    }
+
+    fn post(&self, index: u32, LocalKey(key): LocalKey) {
+        let about = About::new(true).with(key);
+        self.0.note(index, index.into(), about, 0);
+        self.0.post(index + 1);
+    }
+
+    fn finish(&self, index: u32) {
+        self.0.finish(index as u16);
+    }
+
+    fn queues(self: &Arc<Self>) -> Queues {
+        Queues::Qp(QpBacking {
+            sends: Some(Arc::clone(self) as Arc<dyn Line>),
+            receives: None,
+        })
+    }
+}
+
+impl<const FIRST: u32> Line for Numbered<FIRST> {
+    fn progress(&self) -> Progress {
+        possible(self.0.progress())
+    }
+
+    fn names(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
+        self.0.names(in_flight.places(), key)
+    }
+}
+
 const RING: u32 = 2;
 
-/// Requests, as many as there is room for; the first one names the region.
+/// Requests, as many as there is room for; one of them names the region.
 const REQUESTS: u32 = 2;
 
 /// Has one thread post, another poll, and a third let the region go behind `before` requests.
@@ -258,7 +304,7 @@ fn run<Q: Queue>(before: u32) {
         thread::spawn(move || {
             for index in Q::ORDER {
                 device.wait(index);
-                if index == 0 {
+                if index == Q::NAMES {
                     // The device reaches the memory before it writes the completion.
                     fate.reach();
                 }
@@ -268,7 +314,7 @@ fn run<Q: Queue>(before: u32) {
         })
     };
     let post = |index| {
-        queue.post(index, if index == 0 { KEY } else { NO_KEY });
+        queue.post(index, if index == Q::NAMES { KEY } else { NO_KEY });
         device.ring(index + 1);
     };
     (0..before).for_each(post);
@@ -308,6 +354,17 @@ fn elements() {
 /// finished with it, or is seen to be before what the device did for it.
 fn loose() {
     run::<Loose>(2);
+}
+
+/// Would catch what `sends` catches, of reliable datagrams, whose keys are noted. The second is posted before
+/// the region goes, as of `elements`.
+fn numbered() {
+    run::<Numbered<0>>(2);
+}
+
+/// Would catch the same where the second names the region and finishes first: its mark alone tells so.
+fn overtaken() {
+    run::<Numbered<1>>(2);
 }
 
 /// Would catch a region that goes since another request is in its request's place, and that does not see what

@@ -10,7 +10,7 @@ use super::{AGENT, OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, call
 const BATCH: f64 = 32.0;
 
 /// The phases of the programs, what they are called in the table, and how many operations each call is.
-pub(super) const ROWS: [(&str, &str, f64); 16] = [
+pub(super) const ROWS: [(&str, &str, f64); 18] = [
     ("post_write", "post a signaled WRITE of 64 bytes", 1.0),
     (
         "one_write",
@@ -27,6 +27,7 @@ pub(super) const ROWS: [(&str, &str, f64); 16] = [
         "post a signaled WRITE of 64 bytes in a thread domain, in one call",
         1.0,
     ),
+    ("post_read", "post a signaled READ of 64 bytes", 1.0),
     ("post_inline", "post an inline SEND of 32 bytes", 1.0),
     (
         "one_inline",
@@ -34,6 +35,11 @@ pub(super) const ROWS: [(&str, &str, f64); 16] = [
         1.0,
     ),
     ("post_batch", "post a batch of 32 WRITEs, each", BATCH),
+    (
+        "post_reads",
+        "post a batch of 32 signaled READs, each",
+        BATCH,
+    ),
     ("post_receive", "post a receive", 1.0),
     ("poll_one", "poll a completion", 1.0),
     ("poll_many", "poll 16 completions", 1.0),
@@ -55,16 +61,17 @@ pub(super) const ROWS: [(&str, &str, f64); 16] = [
 
 pub(super) fn run(plan: &Plan) -> Result<()> {
     let device = plan.device.as_str();
-    let rdma_core = plan.program("rdma_core");
+    // Its rings are not in memory of the program.
+    let is_efa = device.starts_with("efa");
+    let rdma_core = plan.program(if is_efa { "srd" } else { "rdma_core" });
+    let ours = callgrind::phases(plan.own(), &["instructions", device])?;
+    let arena = match is_efa {
+        true => Vec::new(),
+        false => callgrind::phases(plan.own(), &["instructions", device, "--arena"])?,
+    };
     let counted = [
-        (
-            OURS,
-            callgrind::phases(plan.own(), &["instructions", device])?,
-        ),
-        (
-            OURS_ARENA,
-            callgrind::phases(plan.own(), &["instructions", device, "--arena"])?,
-        ),
+        (OURS, ours),
+        (OURS_ARENA, arena),
         (
             RDMA_CORE,
             callgrind::phases(&rdma_core, &["instructions", device])?,

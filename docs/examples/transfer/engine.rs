@@ -7,7 +7,7 @@ use uverbs::Access;
 use super::Result;
 use super::address::Address;
 use super::book::Book;
-use super::rail::{MESSAGE, Rail};
+use super::rail::{self, MESSAGE, Rail};
 use super::region::{PagedWrite, Region, Share};
 use super::waiter::{Completer, Waiter, pair};
 
@@ -22,7 +22,7 @@ pub(crate) enum Request {
 }
 
 pub(crate) struct Engine {
-    rails: Vec<Rail>,
+    rails: Vec<Box<dyn Rail>>,
     book: Book,
     /// The rail that comes next.
     next: usize,
@@ -31,13 +31,13 @@ pub(crate) struct Engine {
 impl Engine {
     /// An engine with a rail on each of these devices.
     pub(crate) fn open(devices: &[String]) -> Result<Self> {
-        let rails: Result<Vec<_>> = devices.iter().map(|name| Rail::open(name)).collect();
+        let rails: Result<Vec<_>> = devices.iter().map(|name| rail::open(name)).collect();
         let (rails, book, next) = (rails?, Book::default(), 0);
         Ok(Self { rails, book, next })
     }
 
     pub(crate) fn address(&self) -> Address {
-        self.rails.iter().map(|rail| rail.address).collect()
+        self.rails.iter().map(|rail| rail.address()).collect()
     }
 
     pub(crate) fn register(&self, memory: Vec<u8>, access: Access) -> Result<Region> {
@@ -92,10 +92,14 @@ impl Engine {
         if message.len() > MESSAGE {
             return Err("the message is too long".into());
         }
+        // On every rail, for the answer may be WRITEs on any: by datagrams both sides must know each other.
+        for (rail, to) in self.rails.iter_mut().zip(to) {
+            rail.work(*to)?;
+        }
         let rail = self.turn();
         let to = to.get(rail).ok_or("the peer has fewer rails")?;
-        let peer = self.rails[rail].peer(*to)?;
-        peer.letters.push_back((transfer, message));
+        let work = self.rails[rail].work(*to)?;
+        work.letters.push_back((transfer, message));
         Ok(())
     }
 
@@ -109,7 +113,7 @@ impl Engine {
         for next in (0..pages).step_by(each) {
             let rail = self.turn();
             let (peer, to) = *write.to.get(rail).ok_or("the peer has fewer rails")?;
-            self.rails[rail].peer(peer)?.shares.push_back(Share {
+            self.rails[rail].work(peer)?.shares.push_back(Share {
                 transfer,
                 write: Arc::clone(write),
                 rail,

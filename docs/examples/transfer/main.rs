@@ -1,6 +1,7 @@
 //! A transfer engine as in inference systems: a process with a cache of pages writes some of them into
 //! another process's memory, over several adapters at once. The receiver knows by the number of WRITEs when
-//! all pages have arrived.
+//! all pages have arrived, so it needs no order: the engine has connections where an adapter has them, and
+//! reliable datagrams on an EFA.
 //!
 //! ```text
 //! transfer prefill PAGES BYTES [DEVICE]...         # has the pages; prints an offer
@@ -16,6 +17,8 @@
 
 mod address;
 mod book;
+mod connected;
+mod datagrams;
 mod engine;
 mod peer;
 mod rail;

@@ -1,6 +1,5 @@
 //! A peer of a rail: its two queue pairs, the way to them, and what waits for them.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use uverbs::{
@@ -10,7 +9,7 @@ use uverbs::{
 use super::Result;
 use super::address::Hello;
 use super::book::Book;
-use super::region::Share;
+use super::rail::Work;
 
 /// WRITEs to one peer in flight at most.
 pub(crate) const DEPTH: usize = 128;
@@ -32,9 +31,7 @@ pub(crate) struct Peer {
     pub(crate) messages: Qp<Rc, InDomain>,
     pub(crate) writes: Qp<Rc, InDomain>,
     pub(crate) state: State,
-    /// Messages to send, each with the number of its transfer.
-    pub(crate) letters: VecDeque<(u64, Vec<u8>)>,
-    pub(crate) shares: VecDeque<Share>,
+    pub(crate) work: Work,
     /// WRITEs that may be posted.
     pub(crate) room: usize,
 }
@@ -60,8 +57,7 @@ impl Peer {
             writes: queue_pair(srqs[1])?,
             address,
             state: State::Greeting(Instant::now()),
-            letters: VecDeque::new(),
-            shares: VecDeque::new(),
+            work: Work::default(),
             room: DEPTH,
         })
     }
@@ -94,14 +90,14 @@ impl Peer {
 
     /// Posts as many pages as the queue has room for.
     pub(crate) fn post_shares(&mut self, td: &mut ThreadDomain, book: &mut Book) {
-        while let Some(share) = self.shares.front_mut().filter(|_| self.room > 0) {
+        while let Some(share) = self.work.shares.front_mut().filter(|_| self.room > 0) {
             let posted = share.post(&mut self.writes, td, self.room);
             match &posted {
                 Ok(count) => self.room -= count,
                 Err(error) => book.end(share.transfer, 0, Err(error.to_string())),
             }
             if posted.is_err() || share.next == share.end {
-                self.shares.pop_front();
+                self.work.shares.pop_front();
             }
         }
     }
@@ -109,11 +105,8 @@ impl Peer {
     /// Fails what waits for a peer that is lost.
     pub(crate) fn give_up(&mut self, book: &mut Book) {
         if let State::Broken(why) = &self.state {
-            let letters = self.letters.drain(..).map(|(transfer, _)| transfer);
-            let shares = self.shares.drain(..).map(|share| share.transfer);
-            for transfer in letters.chain(shares) {
-                book.end(transfer, 0, Err(format!("{}: {why}", self.address)));
-            }
+            let why = format!("{}: {why}", self.address);
+            self.work.give_up(book, &why);
         }
     }
 }

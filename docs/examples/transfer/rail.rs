@@ -1,43 +1,70 @@
-//! A rail: one adapter, with all that one thread needs to use it alone.
-//!
-//! Everything that has a ring is on one parent domain with a thread domain. So no post takes a lock, and on
-//! mlx5 the queue pairs share a doorbell register that no other thread writes to. Two shared receive queues
-//! serve all peers: one for messages and hellos, and one without memory for the immediates of WRITEs.
+//! A rail: one adapter, with all that one thread needs to use it alone. The engine does not care how it gets
+//! there: by connections, or by reliable datagrams, which have no order. Counted immediates need none.
 
-use uverbs::grh::GRH_LENGTH;
-use uverbs::{
-    Access, Caps, Completion, ConnectOptions, Cq, Endpoint, InDomain, Inline, Mr, ParentDomain,
-    PostError, Qp, Srq, ThreadDomain, Ud,
-};
+use std::collections::VecDeque;
+
+use uverbs::{Access, Endpoint, Mr};
 
 use super::Result;
-use super::address::{Hello, qkey};
 use super::book::Book;
-use super::peer::{DEPTH, Peer, State};
+use super::connected::Connected;
+use super::datagrams::Datagrams;
+use super::region::{Memory, Share};
 
 /// Bytes of a message at most.
 pub(crate) const MESSAGE: usize = 8192;
-/// Messages that are received, and that are sent, at a time.
-const MESSAGES: usize = 16;
-/// Immediates that may come between two polls before senders have to wait.
-const IMMEDIATES: usize = 512;
-/// Bytes of a hello at most; they are copied into the request.
-const HELLO_BYTES: u32 = 128;
-/// Peers at most, so that the completion queue never overruns.
-const PEERS: usize = 8;
-const CQ_ENTRIES: usize = IMMEDIATES + 2 * MESSAGES + (2 * PEERS + 1) * DEPTH;
+/// Peers at most, so that no completion queue overruns.
+pub(crate) const PEERS: usize = 8;
 
-// What a completion is for, in the top byte of its id: a hello that is on its way; a message or a hello that
-// has come, or a message that was sent, with its slot; a WRITE of a peer that has come; pages that were
-// written.
-const HELLO: u64 = 0;
-const RECEIVED: u64 = 1;
-const SENT: u64 = 2;
-const COUNTED: u64 = 3;
-const WRITTEN: u64 = 4;
+/// What an engine asks of a rail.
+pub(crate) trait Rail: Send {
+    /// Where peers find it.
+    fn address(&self) -> Endpoint;
+
+    /// Registers memory for it.
+    fn register(&self, memory: Memory, access: Access) -> uverbs::Result<Mr<Memory>>;
+
+    /// What waits for the peer with this address. A new one is made known by the next rounds.
+    fn work(&mut self, peer: Endpoint) -> Result<&mut Work>;
+
+    /// One round of everything: completions, messages, WRITEs. No system call is made on the way, but by
+    /// soft-RoCE's doorbell and for a new peer. Tells whether anything was completed.
+    fn poll(&mut self, book: &mut Book) -> Result<bool>;
+}
+
+/// What waits for a peer.
+#[derive(Default)]
+pub(crate) struct Work {
+    /// Messages to send, each with the number of its transfer.
+    pub(crate) letters: VecDeque<(u64, Vec<u8>)>,
+    pub(crate) shares: VecDeque<Share>,
+}
+
+impl Work {
+    /// Fails all of it.
+    pub(crate) fn give_up(&mut self, book: &mut Book, why: &str) {
+        let letters = self.letters.drain(..).map(|(transfer, _)| transfer);
+        let shares = self.shares.drain(..).map(|share| share.transfer);
+        for transfer in letters.chain(shares) {
+            book.end(transfer, 0, Err(why.to_owned()));
+        }
+    }
+}
+
+/// A rail on a device: over reliable datagrams if it has them.
+pub(crate) fn open(device: &str) -> Result<Box<dyn Rail>> {
+    let context = uverbs::open(device)?;
+    match Datagrams::open(&context)? {
+        Some(rail) => Ok(Box::new(rail)),
+        None => Ok(Box::new(Connected::open(&context)?)),
+    }
+}
+
+/// Pages that were written: what the top byte of a completion's id says then.
+const WRITTEN: u64 = 0xff;
 
 /// The id of a request: the kind, and the number of a slot.
-fn id(kind: u64, slot: usize) -> u64 {
+pub(crate) fn id(kind: u64, slot: usize) -> u64 {
     kind << 56 | slot as u64
 }
 
@@ -46,216 +73,7 @@ pub(crate) fn chain_id(count: usize, transfer: u64) -> u64 {
     WRITTEN << 56 | (count as u64) << 48 | transfer
 }
 
-pub(crate) struct Rail {
-    peers: Vec<Peer>,
-    datagrams: Qp<Ud, InDomain>,
-    pub(crate) address: Endpoint,
-    messages: Srq,
-    immediates: Srq,
-    cq: Cq,
-    inbox: Mr<Vec<u8>>,
-    outbox: Mr<Vec<u8>>,
-    /// The transfer that the message in each slot of the outbox is; none if it is free.
-    sending: [Option<u64>; MESSAGES],
-    /// Receives for immediates that have been used up.
-    spent: usize,
-    td: ThreadDomain,
-    pub(crate) domain: ParentDomain,
-}
-
-impl Rail {
-    pub(crate) fn open(device: &str) -> Result<Self> {
-        let context = uverbs::open(device)?;
-        let td = context.alloc_td();
-        let pd = context.alloc_pd()?;
-        let domain = pd.parent_domain().thread_domain(&td).create()?;
-        let cq = context.cq(CQ_ENTRIES as u32).domain(&domain).create()?;
-        let messages = domain.srq(MESSAGES as u32).create()?;
-        let caps = Caps {
-            max_send_wr: DEPTH as u32,
-            max_inline_data: HELLO_BYTES,
-            ..Caps::default()
-        };
-        let datagrams = domain.qp(&cq).srq(&messages).caps(caps);
-        let mut datagrams = datagrams.create_in_domain::<Ud>()?;
-        let address = datagrams.endpoint()?;
-        datagrams.activate(qkey(&address), &ConnectOptions::default())?;
-        let memory = || domain.register(vec![0; MESSAGES * MESSAGE], Access::LOCAL_WRITE);
-        let mut rail = Self {
-            peers: Vec::new(),
-            datagrams,
-            address,
-            messages,
-            immediates: domain.srq(IMMEDIATES as u32).create()?,
-            cq,
-            inbox: memory()?,
-            outbox: memory()?,
-            sending: [None; MESSAGES],
-            spent: IMMEDIATES,
-            td,
-            domain,
-        };
-        (0..MESSAGES).try_for_each(|slot| rail.receive(slot))?;
-        rail.refill()?;
-        Ok(rail)
-    }
-
-    /// The peer with this address. A new one is greeted by the next rounds.
-    pub(crate) fn peer(&mut self, address: Endpoint) -> Result<&mut Peer> {
-        let known = self.peers.iter().position(|peer| peer.address == address);
-        let index = known.unwrap_or(self.peers.len());
-        if index == PEERS {
-            return Err("there are too many peers".into());
-        }
-        if known.is_none() {
-            let srqs = [&self.messages, &self.immediates];
-            let peer = Peer::new(address, &self.domain, &self.cq, srqs)?;
-            self.peers.push(peer);
-        }
-        Ok(&mut self.peers[index])
-    }
-
-    /// One round of everything: completions, hellos, messages, WRITEs. No system call is made on the way,
-    /// but by soft-RoCE's doorbell and for a new peer. Tells whether anything was completed.
-    pub(crate) fn poll(&mut self, book: &mut Book) -> Result<bool> {
-        let mut buffer = [const { std::mem::MaybeUninit::uninit() }; 32];
-        let completions = self.cq.poll_into(&mut buffer)?;
-        for completion in &*completions {
-            self.complete(completion, book)?;
-        }
-        self.refill()?;
-        for index in 0..self.peers.len() {
-            if self.peers[index].is_hello_due() {
-                self.say_hello(index, false)?;
-            }
-            match self.peers[index].state {
-                State::Greeting(_) => {}
-                State::Established => {
-                    self.peers[index].post_shares(&mut self.td, book);
-                    self.send_letters(index)?;
-                }
-                State::Broken(_) => self.peers[index].give_up(book),
-            }
-        }
-        Ok(!completions.is_empty())
-    }
-
-    fn complete(&mut self, completion: &Completion, book: &mut Book) -> Result<()> {
-        let outcome = completion.result().map(drop).map_err(|e| e.to_string());
-        let (id, mut written) = (completion.wr_id(), 0);
-        let slot = id as u32 as usize;
-        match id >> 56 {
-            HELLO if outcome.is_err() => return Err("no datagrams can be sent any more".into()),
-            HELLO => {}
-            RECEIVED => {
-                if outcome.is_ok() {
-                    self.take(slot, completion, book)?;
-                }
-                self.receive(slot)?;
-            }
-            SENT => {
-                let transfer = self.sending[slot].take().unwrap_or(0);
-                book.end(transfer, 1, outcome.clone());
-            }
-            COUNTED => {
-                self.spent += 1;
-                if outcome.is_ok() {
-                    book.count(completion.imm().unwrap_or(0), 1);
-                }
-            }
-            _ => {
-                written = (id >> 48 & 0xff) as usize;
-                book.end(id & 0xffff_ffff_ffff, written, outcome.clone());
-            }
-        }
-        let qpn = completion.qp_num();
-        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.is_of(qpn)) {
-            peer.room += written;
-            if let Err(why) = outcome {
-                peer.state = State::Broken(why);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes what has come into a slot.
-    fn take(&mut self, slot: usize, completion: &Completion, book: &mut Book) -> Result<()> {
-        let mut bytes = vec![0; completion.byte_len() as usize];
-        self.inbox.read_at(slot * MESSAGE, &mut bytes)?;
-        if completion.qp_num() == self.datagrams.qpn() {
-            return self.hear(&bytes);
-        }
-        book.messages.push_back(bytes);
-        Ok(())
-    }
-
-    /// Takes a hello, which anybody may have sent. An answer may be lost, so each hello has one: the peer
-    /// asks until it has heard it.
-    fn hear(&mut self, datagram: &[u8]) -> Result<()> {
-        let hello = datagram.get(GRH_LENGTH..).unwrap_or_default();
-        let Ok(hello) = postcard::from_bytes::<Hello>(hello) else {
-            return Ok(());
-        };
-        match self.peer(hello.from) {
-            Ok(peer) => peer.hear(&hello),
-            Err(error) => eprintln!("a hello of {} is not answered: {error}", hello.from),
-        }
-        let known = |peer: &Peer| peer.address == hello.from && !hello.is_answer;
-        match self.peers.iter().position(known) {
-            Some(index) => self.say_hello(index, true),
-            None => Ok(()),
-        }
-    }
-
-    fn say_hello(&mut self, index: usize, is_answer: bool) -> Result<()> {
-        let peer = &self.peers[index];
-        let hello = postcard::to_allocvec(&Hello {
-            from: self.address,
-            messages: peer.messages.endpoint()?,
-            writes: peer.writes.endpoint()?,
-            is_answer,
-        })?;
-        let to = peer.ah.to(peer.address.qpn, qkey(&peer.address));
-        let request = self.datagrams.one(&mut self.td, id(HELLO, 0))?;
-        match request.to(to).send(Inline(&hello)) {
-            // As if it were lost.
-            Err(PostError::QueueFull { .. }) => Ok(()),
-            posted => Ok(posted?),
-        }
-    }
-
-    /// Sends messages for which the outbox has room.
-    fn send_letters(&mut self, index: usize) -> Result<()> {
-        let peer = &mut self.peers[index];
-        while let Some(slot) = self.sending.iter().position(Option::is_none) {
-            let Some((transfer, letter)) = peer.letters.pop_front() else {
-                break;
-            };
-            let start = slot * MESSAGE;
-            self.outbox.write_at(start, &letter)?;
-            let letter = self.outbox.slice(start..start + letter.len())?;
-            let request = peer.messages.one(&mut self.td, id(SENT, slot))?;
-            request.send(letter)?;
-            self.sending[slot] = Some(transfer);
-        }
-        Ok(())
-    }
-
-    fn receive(&mut self, slot: usize) -> Result<()> {
-        let into = self.inbox.slot(slot, MESSAGE)?;
-        let mut batch = self.messages.batch();
-        batch.post(id(RECEIVED, slot), into)?;
-        batch.ring();
-        Ok(())
-    }
-
-    /// Posts receives in place of those that immediates have used up. They need no memory.
-    fn refill(&mut self) -> Result<()> {
-        if self.spent > 0 {
-            let mut batch = self.immediates.batch();
-            (0..self.spent).try_for_each(|_| batch.post_empty(id(COUNTED, 0)))?;
-            self.spent -= batch.ring();
-        }
-        Ok(())
-    }
+/// What [`chain_id`] was made of.
+pub(crate) fn written(id: u64) -> (usize, u64) {
+    ((id >> 48 & 0xff) as usize, id & 0xffff_ffff_ffff)
 }

@@ -14,12 +14,13 @@ use uverbs_uapi::handle::CqHandle;
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
 use super::format::{Entry, doorbell, entry, request, status};
+use super::order;
 use super::reporters::{Directory, Name, Reporters};
 use super::ring::{Register, RingMemory, View};
 use crate::command::CommandFd;
 use crate::driver::contract::{self, Driver as _};
+use crate::driver::kit::ledger::Noted;
 use crate::driver::kit::turn::Turn;
-use crate::driver::kit::{barrier, ledger::Noted};
 use crate::error::{Result, Verb};
 use crate::work::PollError;
 
@@ -65,7 +66,7 @@ impl CqCore {
             // By turns: else an older count could come last.
             let _turn = turn.take();
             let taken = self.directory.taken() & u32::from(u16::MAX);
-            barrier::ring_before_record();
+            order::after_writing();
             register.store(taken | bits);
         }
     }

@@ -15,7 +15,10 @@
 
 mod cq;
 mod format;
+#[cfg(feature = "fuzz")]
+pub(crate) mod fuzz;
 mod interconnects;
+mod order;
 mod qp;
 mod recv;
 mod reporters;
@@ -134,6 +137,11 @@ impl contract::Driver for Efa {
         .union(Options::DMABUFS)
         .union(Options::UNSOLICITED_WRITES)
         .union(Options::SERVICE_LEVEL);
+    #[cfg(feature = "c-abi")]
+    const REFUSALS: contract::Refusals = contract::Refusals {
+        early_sends: true,
+        ..contract::Refusals::DEFAULT
+    };
 
     type Cq = Cq;
     type SendQueue = SendQueue;
@@ -264,9 +272,11 @@ impl Limits {
         )
     }
 
-    /// Bytes of an entry of a completion queue: the length of a WRITE needs the larger ones.
+    /// Bytes of an entry of a completion queue: the length of a WRITE needs the larger ones, and so does a
+    /// sender's GID.
     fn entry_bytes(&self) -> usize {
-        match self.caps.contains(abi::DeviceCaps::RDMA_WRITE) {
+        let larger = abi::DeviceCaps::RDMA_WRITE | abi::DeviceCaps::CQ_WITH_SGID;
+        match self.caps.intersects(larger) {
             true => Entry::LARGE,
             false => Entry::SMALL,
         }
@@ -386,7 +396,7 @@ fn create_cq(
         abi::CreateCqFlags::COMPLETION_CHANNEL,
         command.channel.is_some(),
     );
-    let tells_senders = size == Entry::LARGE && limits.caps.contains(abi::DeviceCaps::CQ_WITH_SGID);
+    let tells_senders = limits.caps.contains(abi::DeviceCaps::CQ_WITH_SGID);
     flags.set(abi::CreateCqFlags::SGID, tells_senders);
     let driver = abi::CreateCq {
         cq_entry_size: size as u32,

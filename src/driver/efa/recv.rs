@@ -7,9 +7,9 @@ use std::sync::Arc;
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
 use super::format::Descriptor;
+use super::order;
 use super::ring::Register;
 use crate::driver::contract;
-use crate::driver::kit::barrier;
 use crate::driver::kit::ledger::{About, NumberedLedger};
 use crate::driver::kit::map::Map;
 use crate::work::{Element, PostError};
@@ -181,7 +181,7 @@ impl contract::RecvQueue for RecvQueue {
         self.rung = self.rung.wrapping_add(count);
         self.rung_descriptors = self.written_descriptors;
         self.ledger.post(self.rung);
-        barrier::ring_before_record();
+        order::after_writing();
         self.doorbell.store(u32::from(self.rung_descriptors as u16));
     }
 }

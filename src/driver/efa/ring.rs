@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::format::{Entry, entry};
+use super::order::{self, Step};
 use crate::alloc::Grant;
-use crate::driver::kit::barrier;
 use crate::driver::kit::map::Map;
 
 /// Memory of the rings of a completion queue. It begins at a page.
@@ -97,12 +97,12 @@ impl View {
         // SAFETY: the byte lies in the entry; while the device may write it only atomics touch it.
         let flags = unsafe { self.at(index).cast::<AtomicU8>().add(Entry::FLAGS).as_ref() };
         let is_odd_lap = index & self.count != 0;
-        // Relaxed: the barrier orders it.
+        // Relaxed: what is behind it orders it.
         let phase = flags.load(Ordering::Relaxed) & entry::PHASE != 0;
         if phase == is_odd_lap {
             return false;
         }
-        barrier::owner_before_entry();
+        order::after_phase();
         true
     }
 
@@ -126,6 +126,7 @@ impl View {
     /// A copy of the entry at this index, which has arrived.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> Entry {
+        order::step(Step::Read);
         let at = self.at(index).cast::<Entry>();
         if self.size >= Entry::LARGE {
             // SAFETY: the entry lies in the ring and is aligned to its size, of which the memory's start is a
@@ -183,6 +184,7 @@ impl Register {
     /// Stores a number.
     #[inline(always)]
     pub(super) fn store(&self, value: u32) {
+        order::step(Step::Stored(value));
         // SAFETY: the register lies in the map that this value keeps, aligned; the store is a single one.
         unsafe { self.at.write_volatile(value.to_le()) };
     }

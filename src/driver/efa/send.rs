@@ -16,9 +16,9 @@ use zerocopy::{FromZeros, IntoBytes};
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
 use super::format::{BLOCK, Head, RemoteAddress, Slice, Wqe, request};
+use super::order::{self, Step};
 use super::ring::Register;
 use crate::driver::contract::{self, Position};
-use crate::driver::kit::barrier;
 use crate::driver::kit::copy::copy_blocks;
 use crate::driver::kit::ledger::{About, NumberedLedger};
 use crate::driver::kit::map::Map;
@@ -135,6 +135,7 @@ impl SendQueue {
         while count != end {
             let place = (count & (self.layout.depth - 1)) as usize;
             let from = NonNull::from(&self.written[place]).cast();
+            order::step(Step::Copied(place as u32));
             // SAFETY: the ring has `depth` requests of `bytes` bytes, in the map that this value keeps, and
             // each of them is aligned to a block, as the written ones are, which are no smaller. `at_once` is
             // what the CPU says.
@@ -144,7 +145,7 @@ impl SendQueue {
             }
             count = count.wrapping_add(1);
         }
-        barrier::flush_write_combining();
+        order::after_copying();
         self.ring.doorbell.store(u32::from(end as u16));
     }
 }
@@ -208,7 +209,7 @@ impl contract::SendQueue for SendQueue {
         self.ledger.post(end.count);
         self.rung = end.count;
         // Nothing that was stored to the ring earlier mixes with this.
-        barrier::ring_before_record();
+        order::after_writing();
         let mut from = start.count;
         while from != end.count {
             let left = end.count.wrapping_sub(from);

@@ -75,7 +75,7 @@ impl Map {
     }
 
     /// Memory of this process that plays a device's.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzz"))]
     pub(crate) fn of_memory(length: usize) -> Self {
         let length = length.max(1).next_multiple_of(page_size());
         let access = ProtFlags::READ | ProtFlags::WRITE;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::command;
 use crate::event;
-use crate::fabric::{Fabric, State};
+use crate::fabric::{Chance, Fabric, State};
 use crate::function::Function;
 
 /// The group of events of a device that has failed.
@@ -43,6 +43,8 @@ enum Request {
     Lose { function: usize, on: bool },
     /// Fail as a whole, until the driver resets the function.
     InternalError { function: usize },
+    /// Begin anew with the order that follows from this number.
+    Seed { seed: u64 },
 }
 
 /// Finds a function.
@@ -85,6 +87,7 @@ pub(crate) fn answer(fabric: &Weak<Fabric>, request: Value) -> Result<Value, Str
         Request::ForgetPeers { function, on } => find(state, function)?.faults.knows_nobody = on,
         Request::Stall { function, on } => find(state, function)?.faults.stalled = on,
         Request::Lose { function, on } => find(state, function)?.faults.silent = on,
+        Request::Seed { seed } => state.chance = Chance::new(seed),
         Request::InternalError { function } => {
             let function = find(state, function)?;
             // A driver that has not asked for such events sees it in the status.

@@ -17,10 +17,11 @@ mod exchange;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("agent", agent::poll),
     ("answers", uverbs::fuzz::answers),
     ("cm", uverbs::fuzz::cm),
+    ("efa_poll", uverbs::fuzz::efa_poll),
     ("events", uverbs::fuzz::events),
     ("exchange", exchanged),
     ("grh", text::grh),

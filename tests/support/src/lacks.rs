@@ -44,7 +44,11 @@ const EFA: &[&[&str]] = &[
 
 /// The line of an error that says that the device lacks something which it may lack.
 pub fn lack(error: &str) -> Option<&str> {
-    let lacks = match device() {
+    lack_of(device(), error)
+}
+
+fn lack_of(device: Device, error: &str) -> Option<&str> {
+    let lacks = match device {
         Device::Rxe | Device::Mlx5 { .. } => &[],
         Device::Efa => EFA,
     };
@@ -53,4 +57,53 @@ pub fn lack(error: &str) -> Option<&str> {
         lacks.iter().any(has)
     };
     error.lines().find(is_of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_RC: &str =
+        "create_qp: the driver for efa does not have queue pairs of type IBV_QPT_RC";
+
+    /// Would catch a test that is skipped although it failed: what the device has was refused, or something
+    /// that nobody has named.
+    #[test]
+    fn only_what_is_listed_is_lacking() {
+        assert_eq!(lack_of(Device::Efa, NO_RC), Some(NO_RC));
+        let among_others = format!("it failed\n{NO_RC}\nand so on");
+        assert_eq!(lack_of(Device::Efa, &among_others), Some(NO_RC));
+        for failure in [
+            "create_qp: the driver for efa does not have queue pairs of type IBV_QPT_UD",
+            "create_qp: the driver for efa does not have queue pairs of type IBV_QPT_DRIVER",
+            "create_qp: EOPNOTSUPP",
+            "create_qp: EINVAL",
+            "the driver for efa does not have something else",
+            "reg_mr: the driver does not have this verb: LOCAL_WRITE",
+            "modify_qp: the driver does not have this verb",
+            "",
+        ] {
+            assert_eq!(lack_of(Device::Efa, failure), None, "{failure}");
+        }
+        // The words of a refusal are those of one line.
+        assert_eq!(
+            lack_of(Device::Efa, "alloc_mw\nthe driver does not have this verb"),
+            None
+        );
+    }
+
+    /// Would catch a device that is let off for what another one lacks.
+    #[test]
+    fn others_lack_nothing() {
+        for device in [
+            Device::Rxe,
+            Device::Mlx5 { roce: true },
+            Device::Mlx5 { roce: false },
+        ] {
+            for words in EFA {
+                assert_eq!(lack_of(device, &words.join(" ")), None);
+                assert!(lack_of(Device::Efa, &words.join(" ")).is_some());
+            }
+        }
+    }
 }

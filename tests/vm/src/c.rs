@@ -49,6 +49,9 @@ pub(crate) fn compile(
 /// The header of librdmacm. A program that includes it is linked to that library as well.
 const RDMACM: &str = "<rdma/rdma_cma.h>";
 
+/// The header of libefa, likewise.
+const EFA: &str = "<infiniband/efadv.h>";
+
 /// Compiles a program that is linked to the libibverbs that the guest has, with further options.
 ///
 /// # Errors
@@ -60,7 +63,8 @@ pub(crate) fn compile_with_libibverbs(
     options: &[&str],
 ) -> Result<()> {
     let text = fs::read(source).with_context(|| format!("reading {}", source.display()))?;
-    let rdmacm = String::from_utf8_lossy(&text).contains(RDMACM);
+    let includes = |header| String::from_utf8_lossy(&text).contains(header);
+    let (rdmacm, efa) = (includes(RDMACM), includes(EFA));
     compile(source, program, |command| {
         // Headers and library of the guest; a machine that has them itself has nothing there.
         let mut library = OsString::from("-L");
@@ -71,6 +75,7 @@ pub(crate) fn compile_with_libibverbs(
             .arg(library)
             .args(["-Wl,--allow-shlib-undefined", "-libverbs"])
             .args(rdmacm.then_some("-lrdmacm"))
+            .args(efa.then_some("-lefa"))
             .args(options);
     })
 }

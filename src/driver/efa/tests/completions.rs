@@ -321,6 +321,28 @@ fn the_phase_flips_with_each_lap() {
     }
 }
 
+/// Would catch a count that spills into the other fields of the doorbell.
+#[test]
+fn counts_go_on_beyond_16_bits() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (_sends, sends) = ring.register(0, false);
+    let (_receives, receives) = ring.register(1, true);
+    for count in 0..35_000_u32 {
+        for (own, ledger, flags) in [(0, &sends, entry::SENDS), (1, &receives, entry::RECEIVES)] {
+            let number = post(ledger, 5..6, true)[0];
+            ring.write(
+                own,
+                Entry {
+                    flags,
+                    ..sent(number, 0)
+                },
+            );
+        }
+        assert_eq!(ring.ids(), [5, 5]);
+        assert_eq!(ring.cq.core().told(), (2 * (count + 1)) & 0xffff);
+    }
+}
+
 /// Would catch a completion that nobody asked for, and one that makes a queue look as if it had some.
 #[test]
 fn what_nobody_asked_for_is_dropped() {

@@ -87,6 +87,19 @@ fn each_operation_is_a_capability_of_the_device() {
     }
 }
 
+/// Would catch entries without room for what the device puts there.
+#[test]
+fn completions_have_room_for_what_the_device_tells() {
+    for (caps, bytes) in [
+        (DeviceCaps::empty(), 16),
+        (DeviceCaps::RDMA_READ | DeviceCaps::CQ_NOTIFICATIONS, 16),
+        (DeviceCaps::RDMA_WRITE, 32),
+        (DeviceCaps::CQ_WITH_SGID, 32),
+    ] {
+        assert_eq!(Limits { caps, ..LIMITS }.entry_bytes(), bytes);
+    }
+}
+
 #[test]
 fn a_device_is_known_by_its_bus_driver() {
     let is_behind = |name: &str| Efa::is_behind(&DriverClue::Bus(name.into()));

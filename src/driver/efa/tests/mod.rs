@@ -3,6 +3,7 @@
 mod completions;
 mod directory;
 mod layout;
+mod order;
 mod receives;
 mod sends;
 

@@ -74,6 +74,24 @@ fn the_ring_goes_round_and_a_full_one_refuses() {
     assert_eq!(refused, Err(PostError::TooManySges { given: 3, max: 2 }));
 }
 
+/// Would catch a doorbell with more bits than the device takes, and a count that ends where they do.
+#[test]
+fn counts_go_on_beyond_16_bits() {
+    let (mut queue, ledger, device) = recv_queue(&CAP);
+    let two = [slice(16, 1, 1), slice(32, 2, 2)];
+    for count in 0..40_000_u32 {
+        let mut batch = receiving(&mut queue);
+        batch.write(1, &two).unwrap();
+        batch.ring();
+        assert_eq!(device.rung(), (2 * (count + 1)) & 0xffff);
+        let number = (count % 8) as u16;
+        let place = (count % 4) as usize * 2 * size_of::<Descriptor>();
+        let first = device.read::<Descriptor>(place);
+        assert_eq!(first, descriptor(16, number, 1, 1 | FIRST));
+        assert!(ledger.finish(number).is_some());
+    }
+}
+
 /// Would catch a small queue that is full although only one receive is in flight: the device leaves the first
 /// behind and fills those after it.
 #[test]

@@ -32,7 +32,7 @@ const SLICES: [Sge; 2] = [
     },
 ];
 
-fn to() -> Option<Destination<'static, u16>> {
+pub(super) fn to() -> Option<Destination<'static, u16>> {
     Some(Destination::Datagram(DatagramTo {
         ah: &0x0a0b,
         qpn: 0x0c0d,
@@ -203,6 +203,23 @@ fn the_phase_begins_with_0_and_flips_with_each_lap() {
     post(4);
     assert_eq!(seen(&device, 4), [(0, 0), (1, 5), (1, 6), (1, 7)]);
     assert_eq!(device.rung(), 9);
+}
+
+/// Would catch a doorbell or a number with more bits than the device takes, and a count that ends where they
+/// do.
+#[test]
+fn counts_go_on_beyond_16_bits() {
+    let (mut queue, ledger, device) = send_queue(QpType::DRIVER, &CAP, &LIMITS);
+    for count in 0..70_000_u32 {
+        let mut batch = sending(&mut queue);
+        write(&mut batch, 1, Operation::Send, Payload::Inline(b"")).unwrap();
+        batch.ring().unwrap();
+        assert_eq!(device.rung(), (count + 1) & 0xffff);
+        let (place, number) = (count % 4, (count % 8) as u16);
+        let phase = (count / 4 % 2) as u8;
+        assert_eq!(seen(&device, 4)[place as usize], (phase, number));
+        assert!(ledger.finish(number).is_some());
+    }
 }
 
 #[test]

@@ -314,6 +314,22 @@ mod tests {
         assert_eq!(ledger.done(), ledger.posted());
     }
 
+    /// Would catch a number of the largest queue that does not fit.
+    #[test]
+    fn the_largest_queue_has_numbers_for_all() {
+        let ledger = NumberedLedger::new(NumberedLedger::MOST);
+        for lap in 0..3 {
+            let first = lap * NumberedLedger::MOST;
+            let counts = first..first + NumberedLedger::MOST;
+            let numbers = posted(&ledger, counts.clone());
+            for (number, count) in numbers.into_iter().rev().zip(counts.rev()) {
+                let id = ledger.finish(number).map(|noted| noted.id);
+                assert_eq!(id, Some(100 + u64::from(count)));
+            }
+            assert_eq!((ledger.in_flight(), ledger.done()), (0, ledger.posted()));
+        }
+    }
+
     /// Would catch a region that goes while a request still names it, and one that waits for a request that
     /// is finished.
     #[test]

@@ -18,8 +18,8 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds them, those of the group `start-up` only if they are asked for. The C program that is measured
-    /// against is linked to the libibverbs that the guest has.
+    /// Builds them, those of the group `start-up` only if they are asked for. The C programs to measure
+    /// against are linked to the libraries that the guest has.
     ///
     /// # Errors
     /// If one does not build; a C compiler is needed.
@@ -51,12 +51,10 @@ impl Programs {
         c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {
             command.arg("-static");
         })?;
-        c::compile_with_libibverbs(
-            &sources.join("rdma_core.c"),
-            &others.join("rdma_core"),
-            tools,
-            &[],
-        )?;
+        for name in ["rdma_core", "srd"] {
+            let source = sources.join(name).with_extension("c");
+            c::compile_with_libibverbs(&source, &others.join(name), tools, &[])?;
+        }
         Ok(Self { measure, others })
     }
 

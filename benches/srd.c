@@ -1,0 +1,347 @@
+/*
+ * rdma-core's side of the measurements on an EFA: the same work as src/srd.rs, through libibverbs and libefa.
+ *
+ *   srd instructions DEVICE          each operation of the data path, for callgrind
+ *   srd instructions-ex DEVICE       the same, and completions by ibv_start_poll
+ *
+ * Requests go by ibv_wr_start in both: libefa has no READ in ibv_post_send.
+ */
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <infiniband/efadv.h>
+#include <infiniband/verbs.h>
+
+#define DEPTH 256
+#define CALLS 64
+#define WARM_UP 4
+#define BATCH 32
+#define MANY 16
+#define READY 128
+#define SETTLE_US 700000
+#define READ_LENGTH 64
+#define INLINE_LENGTH 32
+#define QKEY 0x11111111
+
+#define COUNTED __attribute__((noinline, noclone))
+#define CHECK(condition) do { if (!(condition)) { perror(#condition); exit(1); } } while (0)
+
+struct to {
+	struct ibv_ah *ah;
+	uint32_t qpn;
+};
+
+#define INLINED static inline __attribute__((always_inline))
+
+INLINED int read_some(struct ibv_qp_ex *qp, const struct to *to, const struct ibv_sge *sge, uint32_t rkey,
+	uint64_t from, int count)
+{
+	ibv_wr_start(qp);
+	for (int i = 0; i < count; i++) {
+		qp->wr_id = i;
+		qp->wr_flags = IBV_SEND_SIGNALED;
+		ibv_wr_rdma_read(qp, rkey, from);
+		ibv_wr_set_sge(qp, sge->lkey, sge->addr, sge->length);
+		ibv_wr_set_ud_addr(qp, to->ah, to->qpn, QKEY);
+	}
+	return ibv_wr_complete(qp);
+}
+
+INLINED int send_inline(struct ibv_qp_ex *qp, const struct to *to, void *bytes)
+{
+	ibv_wr_start(qp);
+	qp->wr_id = 9;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_inline_data(qp, bytes, INLINE_LENGTH);
+	ibv_wr_set_ud_addr(qp, to->ah, to->qpn, QKEY);
+	return ibv_wr_complete(qp);
+}
+
+COUNTED int op_srd_read(struct ibv_qp_ex *qp, const struct to *to, const struct ibv_sge *sge, uint32_t rkey,
+	uint64_t from)
+{
+	return read_some(qp, to, sge, rkey, from, 1);
+}
+
+COUNTED int op_srd_batch(struct ibv_qp_ex *qp, const struct to *to, const struct ibv_sge *sge, uint32_t rkey,
+	uint64_t from)
+{
+	return read_some(qp, to, sge, rkey, from, BATCH);
+}
+
+COUNTED int op_srd_inline(struct ibv_qp_ex *qp, const struct to *to, void *bytes)
+{
+	return send_inline(qp, to, bytes);
+}
+
+COUNTED int op_srd_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr)
+{
+	struct ibv_recv_wr *bad;
+
+	return ibv_post_recv(qp, wr, &bad);
+}
+
+INLINED int poll_cq(struct ibv_cq *cq, int max, uint64_t *ids)
+{
+	struct ibv_wc wc[MANY];
+	int count = ibv_poll_cq(cq, max, wc);
+	uint64_t sum = 0;
+
+	for (int i = 0; i < count; i++) {
+		if (wc[i].status != IBV_WC_SUCCESS)
+			return -1;
+		sum += wc[i].wr_id;
+	}
+	*ids += sum;
+	return count;
+}
+
+COUNTED int op_poll_one(struct ibv_cq *cq, uint64_t *ids)
+{
+	return poll_cq(cq, 1, ids);
+}
+
+COUNTED int op_poll_many(struct ibv_cq *cq, uint64_t *ids)
+{
+	return poll_cq(cq, MANY, ids);
+}
+
+INLINED int poll_cq_ex(struct ibv_cq_ex *cq, int max, uint64_t *ids)
+{
+	struct ibv_poll_cq_attr attr = {};
+	uint64_t sum = 0;
+	int count = 0;
+
+	if (ibv_start_poll(cq, &attr))
+		return 0;
+	do {
+		if (cq->status != IBV_WC_SUCCESS)
+			return -1;
+		sum += cq->wr_id;
+	} while (++count < max && !ibv_next_poll(cq));
+	ibv_end_poll(cq);
+	*ids += sum;
+	return count;
+}
+
+COUNTED int op_ex_poll_one(struct ibv_cq_ex *cq, uint64_t *ids)
+{
+	return poll_cq_ex(cq, 1, ids);
+}
+
+COUNTED int op_ex_poll_many(struct ibv_cq_ex *cq, uint64_t *ids)
+{
+	return poll_cq_ex(cq, MANY, ids);
+}
+
+COUNTED void phase_end(const char *row, int calls)
+{
+	if (calls)
+		printf("%s %d\n", row, calls);
+	else
+		puts("-");
+	fflush(stdout);
+}
+
+static void drain(struct ibv_cq *cq, int count)
+{
+	while (count > 0) {
+		struct ibv_wc wc;
+		int found = ibv_poll_cq(cq, 1, &wc);
+
+		CHECK(found >= 0);
+		CHECK(!found || wc.status == IBV_WC_SUCCESS);
+		count -= found;
+	}
+}
+
+/* An operation after some calls of it that warm up. */
+#define ROW(name, operation) do { \
+	for (int call = 0; call < WARM_UP; call++) \
+		operation; \
+	phase_end("-", 0); \
+	for (int call = 0; call < CALLS; call++) \
+		operation; \
+	phase_end(name, CALLS); \
+} while (0)
+
+struct pair {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_qp *here, *there;
+	struct ibv_qp_ex *here_ex;
+	struct ibv_cq_ex *cq_ex, *peer_cq_ex;
+	struct ibv_cq *cq, *peer_cq;
+	struct ibv_mr *source, *target;
+	struct to to;
+	struct ibv_sge into;
+	struct ibv_recv_wr receive;
+	uint8_t bytes[INLINE_LENGTH];
+};
+
+static struct ibv_mr *register_memory(struct ibv_pd *pd)
+{
+	void *memory = calloc(1, 4096);
+	struct ibv_mr *mr;
+
+	CHECK(memory);
+	CHECK(mr = ibv_reg_mr(pd, memory, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+	return mr;
+}
+
+static struct ibv_qp *create_qp(struct pair *pair, struct ibv_cq *cq)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_DRIVER, .pd = pair->pd,
+		.cap = { DEPTH, DEPTH, 1, 1, INLINE_LENGTH },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ,
+	};
+	struct efadv_qp_init_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD };
+	struct ibv_qp_attr step = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
+	struct ibv_qp *qp = efadv_create_qp_ex(pair->context, &attr, &efa, sizeof(efa));
+
+	CHECK(qp);
+	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
+	step.qp_state = IBV_QPS_RTR;
+	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE));
+	step.qp_state = IBV_QPS_RTS;
+	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_SQ_PSN));
+	return qp;
+}
+
+static void make_pair(struct pair *pair, const char *device)
+{
+	struct ibv_cq_init_attr_ex attr = { .cqe = 2 * DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS };
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_ah_attr way = { .is_global = 1, .port_num = 1 };
+
+	CHECK(list);
+	for (int i = 0; list[i]; i++)
+		if (!strcmp(ibv_get_device_name(list[i]), device))
+			CHECK(pair->context = ibv_open_device(list[i]));
+	CHECK(pair->context);
+	CHECK(pair->pd = ibv_alloc_pd(pair->context));
+	CHECK(pair->cq_ex = ibv_create_cq_ex(pair->context, &attr));
+	CHECK(pair->peer_cq_ex = ibv_create_cq_ex(pair->context, &attr));
+	pair->cq = ibv_cq_ex_to_cq(pair->cq_ex);
+	pair->peer_cq = ibv_cq_ex_to_cq(pair->peer_cq_ex);
+	pair->here = create_qp(pair, pair->cq);
+	pair->there = create_qp(pair, pair->peer_cq);
+	pair->here_ex = ibv_qp_to_qp_ex(pair->here);
+	CHECK(!ibv_query_gid(pair->context, 1, 0, &way.grh.dgid));
+	CHECK(pair->to.ah = ibv_create_ah(pair->pd, &way));
+	pair->to.qpn = pair->there->qp_num;
+	pair->source = register_memory(pair->pd);
+	pair->target = register_memory(pair->pd);
+	pair->into = (struct ibv_sge){ (uintptr_t)pair->target->addr, READ_LENGTH, pair->target->lkey };
+	pair->receive = (struct ibv_recv_wr){ .wr_id = 8, .sg_list = &pair->into, .num_sge = 1 };
+}
+
+static void make_ready(struct pair *p, const struct ibv_sge *sge, int *ready, int want)
+{
+	if (*ready < want) {
+		CHECK(!read_some(p->here_ex, &p->to, sge, p->target->rkey, (uintptr_t)p->target->addr, READY));
+		usleep(SETTLE_US);
+		*ready += READY;
+	}
+	*ready -= want;
+}
+
+/* Messages that have been received. */
+static void make_received(struct pair *p, int *ready, int want)
+{
+	struct ibv_recv_wr *bad;
+
+	if (*ready < want) {
+		for (int i = 0; i < READY; i++)
+			CHECK(!ibv_post_recv(p->there, &p->receive, &bad));
+		for (int i = 0; i < READY; i++)
+			CHECK(!send_inline(p->here_ex, &p->to, p->bytes));
+		drain(p->cq, READY);
+		usleep(SETTLE_US);
+		*ready += READY;
+	}
+	*ready -= want;
+}
+
+static void instructions(const char *device, int extended)
+{
+	static struct pair p;
+	struct ibv_sge sge;
+	uint64_t ids = 0, from;
+	int ready = 0;
+
+	make_pair(&p, device);
+	sge = (struct ibv_sge){ (uintptr_t)p.source->addr, READ_LENGTH, p.source->lkey };
+	from = (uintptr_t)p.target->addr;
+	if (extended) {
+		ROW("poll_nothing", CHECK(op_ex_poll_one(p.cq_ex, &ids) == 0));
+		ROW("poll_one", {
+			make_ready(&p, &sge, &ready, 1);
+			CHECK(op_ex_poll_one(p.cq_ex, &ids) == 1);
+		});
+		ROW("poll_many", {
+			make_ready(&p, &sge, &ready, MANY);
+			CHECK(op_ex_poll_many(p.cq_ex, &ids) == MANY);
+		});
+		drain(p.cq, ready);
+		ready = 0;
+		ROW("poll_received", {
+			make_received(&p, &ready, 1);
+			CHECK(op_ex_poll_one(p.peer_cq_ex, &ids) == 1);
+		});
+		ROW("poll_received_many", {
+			make_received(&p, &ready, MANY);
+			CHECK(op_ex_poll_many(p.peer_cq_ex, &ids) == MANY);
+		});
+		return;
+	}
+	ROW("post_read", {
+		CHECK(!op_srd_read(p.here_ex, &p.to, &sge, p.target->rkey, from));
+		drain(p.cq, 1);
+	});
+	ROW("post_receive", CHECK(!op_srd_receive(p.there, &p.receive)));
+	ROW("post_inline", {
+		CHECK(!op_srd_inline(p.here_ex, &p.to, p.bytes));
+		drain(p.cq, 1);
+	});
+	drain(p.peer_cq, WARM_UP + CALLS);
+	ROW("post_reads", {
+		CHECK(!op_srd_batch(p.here_ex, &p.to, &sge, p.target->rkey, from));
+		drain(p.cq, BATCH);
+	});
+	ROW("poll_nothing", CHECK(op_poll_one(p.cq, &ids) == 0));
+	ROW("poll_one", { make_ready(&p, &sge, &ready, 1); CHECK(op_poll_one(p.cq, &ids) == 1); });
+	ROW("poll_many", { make_ready(&p, &sge, &ready, MANY); CHECK(op_poll_many(p.cq, &ids) == MANY); });
+	drain(p.cq, ready);
+	ready = 0;
+	ROW("poll_received", {
+		make_received(&p, &ready, 1);
+		CHECK(op_poll_one(p.peer_cq, &ids) == 1);
+	});
+	ROW("poll_received_many", {
+		make_received(&p, &ready, MANY);
+		CHECK(op_poll_many(p.peer_cq, &ids) == MANY);
+	});
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 2 ? argv[1] : "";
+
+	if (!strcmp(what, "instructions"))
+		instructions(argv[2], 0);
+	else if (!strcmp(what, "instructions-ex"))
+		instructions(argv[2], 1);
+	else {
+		fprintf(stderr, "usage: %s instructions|instructions-ex DEVICE\n", argv[0]);
+		return 2;
+	}
+	return 0;
+}

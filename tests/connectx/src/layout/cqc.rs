@@ -3,6 +3,8 @@
 use super::Field;
 
 pub(crate) const STATUS: Field = Field::new(0x0, 4);
+pub(crate) const DBR_UMEM_VALID: Field = Field::new(0x6, 1);
+pub(crate) const DBR_UMEM_ID: Field = Field::new(0x20, 32);
 pub(crate) const CQE_SZ: Field = Field::new(0x8, 3);
 pub(crate) const CQE_COMP_EN: Field = Field::new(0x11, 1);
 pub(crate) const PAGE_OFFSET: Field = Field::new(0x54, 6);

@@ -110,7 +110,13 @@ impl EventChannel {
         self.subscribe_to(None, events, cookie)
     }
 
-    fn subscribe_to(&self, object: Option<u32>, events: &[EventType], cookie: u64) -> Result<()> {
+    /// As both, by a handle.
+    pub(crate) fn subscribe_to(
+        &self,
+        object: Option<u32>,
+        events: &[EventType],
+        cookie: u64,
+    ) -> Result<()> {
         let numbers: Vec<u16> = events.iter().map(|event| event.0).collect();
         let command = Subscribe {
             channel: self.file.as_raw_fd(),

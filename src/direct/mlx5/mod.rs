@@ -26,11 +26,11 @@
 //! # Ok(()) }
 //! ```
 
-mod command;
+pub(crate) mod command;
 mod event;
 mod gather;
 pub mod layout;
-mod object;
+pub(crate) mod object;
 mod refusal;
 mod uar;
 mod umem;

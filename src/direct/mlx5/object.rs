@@ -153,7 +153,8 @@ impl Direct {
     }
 }
 
-fn query(
+/// As [`Direct::query`], by bytes.
+pub(crate) fn query(
     context: &Context,
     handle: u32,
     input: &[u8],
@@ -168,7 +169,8 @@ fn query(
     take(input, &context.fd().execute(&command)?, output)
 }
 
-fn modify(
+/// As [`Direct::modify`], by bytes.
+pub(crate) fn modify(
     context: &Context,
     handle: u32,
     input: &[u8],
@@ -266,7 +268,7 @@ impl DevxObject {
         DestroyError::of(self, result)
     }
 
-    pub(super) fn destroy_in_place(&mut self) -> Result<()> {
+    pub(crate) fn destroy_in_place(&mut self) -> Result<()> {
         self.object.destroy()
     }
 

@@ -129,6 +129,12 @@ impl Uar {
         self.offset
     }
 
+    /// Where the page is mapped.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.mapping.base
+    }
+
     /// The first register that announces requests: the first 8 bytes of the last one are stored there. It is
     /// good as long as this value lives. Only writes are possible.
     pub fn send_register(&self) -> NonNull<u8> {

@@ -598,6 +598,17 @@ impl Device {
 /// What direct verbs of C programs tell of the device.
 #[cfg(feature = "c-abi")]
 impl Device {
+    /// Creates a target of dynamic connections that takes requests with this key; its state is to be changed.
+    pub(crate) fn new_dc_target(
+        &self,
+        fd: &CommandFd,
+        spec: &QpSpec,
+        (cq, srq): (&Arc<CqCore>, &SrqCore),
+        access_key: u64,
+    ) -> Result<(QpHandle, dc::TargetCore)> {
+        dc::new_target(fd, spec, (cq, srq), access_key)
+    }
+
     /// Where the clock's counter is mapped, as long as the context is open; None if it has none.
     pub(crate) fn clock_address(&self, fd: &CommandFd) -> Result<Option<NonNull<u8>>> {
         Ok(self.clock(fd)?.map(Clock::address))

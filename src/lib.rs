@@ -61,6 +61,7 @@
 //! | `share` | yes | [`share`], a protection domain for several processes |
 //! | `topology` | yes | [`device::topology`], where adapters lie |
 //! | `memmap2` | yes | registration of memmap2's mappings |
+//! | `mlx5-direct` | no | `direct::mlx5`, commands of users to ConnectX adapters; brings `mlx5` |
 //! | `tokio`, `compio` | no | [`aio`] on these runtimes |
 //! | `serde` | no | serialisation of endpoints, keys and remote slices |
 //!
@@ -100,6 +101,7 @@ mod objects;
 pub mod buf;
 #[cfg(feature = "cm")]
 pub mod cm;
+pub mod direct;
 #[cfg(feature = "share")]
 pub mod share;
 

@@ -16,9 +16,10 @@ const NAMES: [&str; 4] = ["rxe", "mlx5", "connectx", "roce_soft"];
 const SHORT: [&str; 1] = ["efa"];
 
 /// What may name them: their folders, the package of formats below them, the list, answers of real drivers
-/// that the tests of commands decode, and the verbs of one kind of device for C programs.
-const ALLOWED: [&str; 7] = [
+/// that the tests of commands decode, and the verbs of one kind of device, also for C programs.
+const ALLOWED: [&str; 8] = [
     "c/direct/",
+    "direct/",
     "driver/efa/",
     "driver/rxe/",
     "driver/mlx5/",

@@ -19,7 +19,7 @@ const FLOORS: [&[&str]; 9] = [
     &["alloc"],
     &["driver"],
     &["objects"],
-    &["share", "cm", "buf"],
+    &["share", "cm", "buf", "direct"],
     &["aio", "c"],
     &["fuzz"],
 ];

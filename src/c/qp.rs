@@ -23,7 +23,7 @@ use crate::command::{DestroyCounting, QpSpec};
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::driver::Refusals;
-use crate::driver::{NewQp, QpBacking, QpParts, RecvQueue, SendQueue};
+use crate::driver::{DcTargetBacking, NewQp, QpBacking, QpParts, RecvQueue, SendQueue};
 use crate::pd::{PdUse, User};
 use crate::qp::transport::Addressing;
 use crate::work::Operations;
@@ -39,6 +39,8 @@ pub(super) struct QpObject {
     pub(super) sends: Gate,
     pub(super) receives: Gate,
     pub(super) send: Locked<Sender>,
+    /// Functions of a driver's own, once a program has asked for them.
+    own_functions: CStruct<OwnFunctions>,
     /// Who has the lock of `send` from `ibv_wr_start` on.
     pub(super) batch: Owner,
     /// None if it receives from a shared queue.
@@ -53,8 +55,19 @@ pub(super) struct QpObject {
     /// After the queues, and before what they stand on. A target of XRC has neither queues nor a protection
     /// domain.
     pub(super) backing: Option<QpBacking>,
+    /// What a target of dynamic connections has instead.
+    pub(super) dc_target: Option<DcTargetBacking>,
     pub(super) pd: Option<PdUse>,
     pub(super) context: Context,
+}
+
+/// Room for a struct of functions of a driver's own, which programs call by a pointer to it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(8))]
+pub(super) struct OwnFunctions([usize; 13]);
+
+impl OwnFunctions {
+    const NONE: Self = Self([0; 13]);
 }
 
 // SAFETY: the C struct is the first field, and starts with the plain one.
@@ -80,6 +93,30 @@ impl QpObject {
             true => act(unsafe { self.send.held() }),
             false => act(&mut self.send.lock()),
         }
+    }
+
+    /// Where functions of the driver's own are.
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    pub(super) fn own_functions(&self) -> *mut OwnFunctions {
+        self.own_functions.get()
+    }
+
+    /// The extended struct of the queue pair whose functions of its own are there.
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    pub(super) fn of_own_functions(functions: *mut OwnFunctions) -> *mut ibv_qp_ex {
+        functions
+            .wrapping_byte_sub(std::mem::offset_of!(Self, own_functions))
+            .cast()
+    }
+
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    pub(super) fn handle(&self) -> QpHandle {
+        self.handle
+    }
+
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    pub(super) fn context(&self) -> &Context {
+        &self.context
     }
 
     /// The struct that plain queue pairs have.
@@ -138,6 +175,8 @@ pub(super) struct Own {
     pub(super) by_lists: bool,
     pub(super) unsolicited_writes: bool,
     pub(super) service_level: Option<u8>,
+    /// It is an initiator of dynamic connections.
+    pub(super) initiator: bool,
 }
 
 /// Creates a queue pair; its actual capacities are written to the attributes.
@@ -148,7 +187,10 @@ fn create(
     parts: &Parts<'_>,
 ) -> Result<*mut ibv_qp> {
     let context = pd.pd().context();
-    let transport = QpType(init.qp_type);
+    let transport = match parts.own.initiator {
+        true => QpType::DCI,
+        false => QpType(init.qp_type),
+    };
     if transport.name().is_none() {
         return Err(Failure::INVALID);
     }
@@ -238,13 +280,15 @@ fn create(
         transport,
         names_destination,
         backing: Some(backing),
+        dc_target: None,
+        own_functions: CStruct::new(OwnFunctions::NONE),
         pd: Some(pd.pd().user(User::Qp)),
         context: context.clone(),
     };
     Ok(Box::write(place, object).give())
 }
 
-/// Where a target of XRC will be. Events name the queue pair by its address, so that is there first.
+/// Where a target will be. Events name the queue pair by its address, so that is there first.
 pub(super) type TargetPlace = Box<std::mem::MaybeUninit<QpObject>>;
 
 /// A target of XRC, which has no queues.
@@ -254,6 +298,29 @@ pub(super) fn target(
     plain: ibv_qp,
     handle: QpHandle,
 ) -> *mut ibv_qp {
+    without_queues(place, context, plain, handle, (QpType::XRC_RECV, None))
+}
+
+/// A target of dynamic connections.
+#[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+pub(super) fn dc_target(
+    place: TargetPlace,
+    context: &Context,
+    plain: ibv_qp,
+    handle: QpHandle,
+    parts: (DcTargetBacking, PdUse),
+) -> *mut ibv_qp {
+    without_queues(place, context, plain, handle, (QpType::DRIVER, Some(parts)))
+}
+
+fn without_queues(
+    place: TargetPlace,
+    context: &Context,
+    plain: ibv_qp,
+    handle: QpHandle,
+    (transport, parts): (QpType, Option<(DcTargetBacking, PdUse)>),
+) -> *mut ibv_qp {
+    let (dc_target, pd) = parts.unzip();
     let refusals = context.driver().refusals();
     let object = QpObject {
         c: CStruct::new(ibv_qp_ex {
@@ -271,10 +338,12 @@ pub(super) fn target(
         batch: Owner::new(),
         recv: Locked::new(None, false),
         handle,
-        transport: QpType::XRC_RECV,
+        transport,
         names_destination: false,
         backing: None,
-        pd: None,
+        dc_target,
+        own_functions: CStruct::new(OwnFunctions::NONE),
+        pd,
         context: context.clone(),
     };
     Box::write(place, object).give()
@@ -283,7 +352,7 @@ pub(super) fn target(
 /// What to ask for where a program wants no requests of a kind: not every driver's kernel has a queue pair
 /// without.
 fn at_least_one(cap: ibv_qp_cap, transport: QpType) -> ibv_qp_cap {
-    if transport == QpType::XRC_SEND {
+    if transport == QpType::XRC_SEND || transport == QpType::DCI {
         return ibv_qp_cap {
             max_send_wr: cap.max_send_wr.max(1),
             max_recv_wr: 0,
@@ -313,8 +382,8 @@ pub(super) unsafe fn create_with(
     // SAFETY: by this function's contract.
     unsafe {
         let pd = pd(c)?;
-        // An initiator of XRC receives nothing.
-        let receives = init.qp_type != QpType::XRC_SEND.0;
+        // Initiators receive nothing.
+        let receives = init.qp_type != QpType::XRC_SEND.0 && !own.initiator;
         let parts = Parts {
             send_cq: cq(init.send_cq)?,
             recv_cq: match receives {

@@ -52,8 +52,9 @@ fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
     }
     let command = ModifyQp {
         base: command(qp.handle.0, attr, mask),
-        driver: match &qp.backing {
-            Some(backing) if connects => backing.modify_data(),
+        driver: match (&qp.backing, &qp.dc_target) {
+            (Some(backing), _) if connects => backing.modify_data(),
+            (None, Some(target)) => target.modify_data(),
             _ => DriverData::default(),
         },
     };
@@ -65,6 +66,12 @@ fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
         && connects
     {
         backing.modified(&reply);
+    }
+    if let Some(target) = &qp.dc_target
+        && let Some(number) = target.told_number(&reply)
+    {
+        // SAFETY: the C struct lies in the object.
+        unsafe { (*qp.c()).qp_num = number };
     }
     Ok(())
 }
@@ -192,7 +199,7 @@ pub unsafe extern "C" fn ibv_query_qp(
                 recv_cq: (*c).recv_cq,
                 srq: (*c).srq,
                 cap: caps,
-                qp_type: qp.transport.0,
+                qp_type: (*c).qp_type,
                 sq_sig_all: found.sq_sig_all.into(),
             });
             Ok(())

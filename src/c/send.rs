@@ -19,6 +19,7 @@ use super::recv::{list, tell_bad};
 use super::wr::Session;
 use crate::driver::contract::methods::*;
 use crate::driver::{Listed, Position, SendQueue};
+use crate::qp::transport::Addressing;
 use crate::work::{
     Destination, Operation, Operations, Payload, Pieces, Remote, RemoteKey, WorkRequest,
 };
@@ -167,6 +168,10 @@ unsafe fn push_any<D: Listed>(
     if !qp.names_destination {
         // SAFETY: by this function's contract.
         return unsafe { write::<D>(qp, queue, at, request, operation, None) };
+    }
+    // An initiator of dynamic connections names its targets by functions alone.
+    if Addressing::of(qp.transport) == Addressing::EachTarget {
+        return Err(Failure::INVALID);
     }
     if !qp.is_datagram() {
         let to = Destination::Srq(request.remote_srqn);

@@ -46,6 +46,11 @@ impl SrqObject {
         self.handle
     }
 
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    pub(super) fn context(&self) -> &crate::context::Context {
+        self.pd.context()
+    }
+
     /// What queue pairs that receive from it need of it.
     pub(super) fn backing(&self) -> &SrqBacking {
         &self.backing

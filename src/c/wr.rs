@@ -13,7 +13,7 @@ use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
 use super::abi::queue::{ibv_ah, ibv_mw, ibv_qp, ibv_qp_ex};
 use super::abi::work::{ibv_data_buf, ibv_mw_bind_info, ibv_sge};
-use super::ah::AhObject;
+use super::ah::{self, AhObject};
 use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
@@ -23,7 +23,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::typed::ForDriver;
 use crate::driver::{Listed, Position, SendQueue};
 use crate::qp::transport::Addressing;
-use crate::work::{Destination, Operation, Operations, Payload, RemoteKey, WorkRequest};
+use crate::work::{Destination, Operation, Operations, Payload, RemoteKey, TargetAt, WorkRequest};
 
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
@@ -68,6 +68,11 @@ enum Address {
         qkey: u32,
     },
     Srq(u32),
+    Target {
+        ah: *mut ibv_ah,
+        number: u32,
+        key: u64,
+    },
 }
 
 enum Saved {
@@ -251,7 +256,7 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
 ///
 /// As for [`session`].
 #[cold]
-unsafe fn refuse<D: Listed>(c: *mut ibv_qp_ex, failure: Failure) {
+pub(super) unsafe fn refuse<D: Listed>(c: *mut ibv_qp_ex, failure: Failure) {
     // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
     // The request before has its place in the order of failures.
@@ -396,6 +401,19 @@ impl Session {
                 let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
                 Ok(Some(to.with(ah)))
             }
+            Some(Address::Target { ah, number, key }) => {
+                // SAFETY: as above.
+                let ah = unsafe { ah::ah(ah)? };
+                let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?.tag();
+                let ah = D::get(ah).ok_or(Failure::INVALID)?;
+                let to = TargetAt {
+                    ah,
+                    number,
+                    key,
+                    pd,
+                };
+                Ok(Some(Destination::Target(to)))
+            }
         }
     }
 
@@ -486,6 +504,23 @@ unsafe extern "C" fn wr_set_ud_addr<D: Listed>(
             Address::Datagram { ah, qpn, qkey },
         )
     }
+}
+
+/// Takes the address of a request of an initiator of dynamic connections.
+///
+/// # Safety
+///
+/// As for [`session`].
+#[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+pub(super) unsafe fn set_target<D: Listed>(
+    c: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    number: u32,
+    key: u64,
+) {
+    let to = Address::Target { ah, number, key };
+    // SAFETY: by this function's contract.
+    unsafe { address::<D>(c, Addressing::EachTarget, to) }
 }
 
 /// Takes the address of a request on a queue pair whose requests have such: writes the request if its payload

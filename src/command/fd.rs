@@ -99,6 +99,10 @@ impl CommandFd {
                 return decode(command, &request)
                     .map_err(|malformed| self.malformed(command, &request, malformed));
             };
+            if C::REFUSED_BY_DEVICE == Some(errno) {
+                return decode(command, &request)
+                    .map_err(|malformed| self.malformed(command, &request, malformed));
+            }
             let is_private = request.has_driver_attributes();
             let probe = || self.invokes_write();
             if !self.routes.learn(C::VERB, way, errno, is_private, probe) {

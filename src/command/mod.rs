@@ -69,7 +69,7 @@ use std::fmt::Debug;
 
 use zerocopy::FromBytes;
 
-use crate::error::{Subject, Verb};
+use crate::error::{Errno, Subject, Verb};
 
 /// One verb with its arguments.
 ///
@@ -85,6 +85,10 @@ pub(crate) trait Command: Debug + Sized {
     /// How to destroy what the command has created if the rest of the answer makes no sense. `None` for a
     /// command that creates nothing with a handle.
     const UNDO: Option<Undo> = None;
+
+    /// The errno by which the kernel says that the device has refused, and that its answer is there. It is
+    /// then read as another is.
+    const REFUSED_BY_DEVICE: Option<Errno> = None;
 
     /// The object that the verb is called on or is to create.
     fn subject(&self) -> Subject;

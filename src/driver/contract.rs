@@ -62,7 +62,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// As `QpBacking`, of a shared receive queue.
     type SrqBacking: SrqBacking;
     /// What must stay until the kernel has released a target of dynamic connections.
-    type DcTargetBacking: Debug;
+    type DcTargetBacking: DcTargetBacking;
     /// The hardware that a thread domain selects when a queue pair first needs it.
     type ThreadDomain: Debug + Default;
 
@@ -628,6 +628,23 @@ pub(crate) trait SrqBacking: Debug + Clone {
         None
     }
 }
+
+/// What of a target of dynamic connections must stay until the kernel has let go of it.
+pub(crate) trait DcTargetBacking: Debug {
+    /// The driver-specific data of a change of the state.
+    #[cfg(feature = "c-abi")]
+    fn modify_data(&self) -> DriverData {
+        DriverData::default()
+    }
+
+    /// The target's number, if the kernel driver's answer to [`Self::modify_data`] has brought it.
+    #[cfg(feature = "c-abi")]
+    fn told_number(&self, _reply: &DriverReply) -> Option<u32> {
+        None
+    }
+}
+
+impl DcTargetBacking for Nothing {}
 
 /// Nothing to keep or to select.
 #[derive(Clone, Debug, Default)]

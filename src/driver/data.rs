@@ -10,6 +10,10 @@ use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
 
+#[cfg(feature = "c-abi")]
+use super::DcTargetBacking;
+#[cfg(feature = "c-abi")]
+use super::contract::DcTargetBacking as _;
 use super::contract::{self, Position, methods::*};
 use super::{
     Ah, Cq, CqBacking, Kind, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
@@ -307,6 +311,14 @@ impl QpBacking {
     #[cfg(feature = "c-abi")]
     forward! {
         forget_unread() -> ();
+    }
+}
+
+#[cfg(feature = "c-abi")]
+impl DcTargetBacking {
+    forward! {
+        modify_data() -> DriverData;
+        told_number(reply: &DriverReply) -> Option<u32>;
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) mod efa;
 )]
 mod kit;
 #[cfg(feature = "mlx5")]
-mod mlx5;
+pub(crate) mod mlx5;
 mod options;
 #[cfg(feature = "rxe")]
 mod rxe;

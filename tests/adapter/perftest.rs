@@ -9,7 +9,7 @@ use support::{Hca, Result, test_on_adapter};
 
 /// A run: the test's name, and the command without what all have. `ib_send_lat -e` takes events of two queues
 /// on one channel for each other, and then waits in vain now and then.
-const RUNS: [(&str, &str); 27] = [
+const RUNS: [(&str, &str); 29] = [
     ("send_rc", "ib_send_lat -s 64"),
     ("send_rc_events", "ib_send_bw -s 64 -e"),
     ("send_rc_inline", "ib_send_lat -s 100 -I 128"),
@@ -29,6 +29,8 @@ const RUNS: [(&str, &str); 27] = [
     ("write_rc_queue_pairs", "ib_write_bw -s 64 -q 4"),
     ("write_uc_inline", "ib_write_lat -c UC -s 200 -I 220"),
     ("write_uc_list", "ib_write_bw -c UC -s 64 -l 4"),
+    ("write_dc", "ib_write_bw -c DC -s 64"),
+    ("send_dc", "ib_send_bw -c DC -s 64"),
     ("read_rc", "ib_read_lat -s 64"),
     ("read_rc_events", "ib_read_lat -s 64 -e"),
     ("read_rc_outstanding", "ib_read_bw -s 4096 -o 4 -q 2"),

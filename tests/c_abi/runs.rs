@@ -42,6 +42,8 @@ enum Family {
     /// A ping-pong of XRC, which has other options, and perftest with it: on the adapter alone.
     Xrc,
     PerftestOfXrc,
+    /// perftest with dynamic connections: on the adapter alone.
+    PerftestOfDc,
     /// Programs of librdmacm, and of perftest that connect by it, over the distribution's librdmacm.
     Rdmacm,
     /// The same, with our librdmacm beside our libibverbs.
@@ -69,7 +71,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for
 /// the other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 17] = [
+const GROUPS: [Group; 18] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -151,6 +153,16 @@ const GROUPS: [Group; 17] = [
             in_full("ib_send_lat -c XRC -s 64 -I 64"),
             in_full("ib_read_bw -c XRC -s 64"),
             in_full("ib_send_bw -c XRC -s 64 --use_old_post_send"),
+        ],
+    ),
+    (
+        "perftest::dc",
+        Family::PerftestOfDc,
+        &[
+            always("ib_write_bw -c DC -s 64"),
+            always("ib_send_bw -c DC -s 64"),
+            in_full("ib_read_bw -c DC -s 64"),
+            in_full("ib_write_lat -c DC -s 64"),
         ],
     ),
     (
@@ -285,12 +297,12 @@ fn all(family: Family, runs: &[Run]) -> Result {
     if matches!(family, Family::UcxOnOurs) && device().is_rxe() {
         return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
     }
-    let of_xrc = matches!(
+    let of_adapter = matches!(
         family,
-        Family::Xrc | Family::PerftestOfXrc | Family::OwnRdmacmOfXrc
+        Family::Xrc | Family::PerftestOfXrc | Family::PerftestOfDc | Family::OwnRdmacmOfXrc
     );
-    if of_xrc && device().is_rxe() {
-        return skip("soft-RoCE has no XRC");
+    if of_adapter && device().is_rxe() {
+        return skip("soft-RoCE has neither XRC nor DC");
     }
     if matches!(family, Family::OwnRdmacmByGid) && device().has_gids() {
         return skip("the device's port is none of InfiniBand");
@@ -438,7 +450,7 @@ impl Family {
     ) -> Result<Command> {
         let port = port.to_string();
         match self {
-            Self::Perftest | Self::PerftestOfXrc => {
+            Self::Perftest | Self::PerftestOfXrc | Self::PerftestOfDc => {
                 Self::of_rdma_core(library, device, &port, words, ("-x", &["-F"]), server)
             }
             Self::Pingpong => {

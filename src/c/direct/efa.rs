@@ -423,6 +423,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
                 unsolicited_writes: asked.flags & qp_flags::UNSOLICITED_WRITE_RECV != 0,
                 // Older kernels know of none.
                 service_level: (asked.sl != 0).then_some(asked.sl),
+                ..Own::default()
             };
             qp_ex::create(init, &context.driver().refusals(), own)
         })

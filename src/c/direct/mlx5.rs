@@ -1,6 +1,11 @@
 //! Direct verbs of ConnectX adapters that need no more than the crate has. They fail with `EOPNOTSUPP` on
 //! other devices.
 
+#[cfg(feature = "mlx5")]
+pub mod dc;
+#[cfg(feature = "mlx5-direct")]
+pub mod devx;
+
 use std::ffi::{c_int, c_void};
 
 use uverbs_uapi::enums::{QpState, QpType};

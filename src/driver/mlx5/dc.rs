@@ -19,7 +19,9 @@ use super::recv::Drawn;
 use super::reporter::{Receiver, Reporter};
 use super::srq::SrqCore;
 use crate::command::{CommandFd, CreateQp, DriverData, ModifyQp, QpSpec};
-use crate::driver::contract::DcTargetParts;
+#[cfg(feature = "c-abi")]
+use crate::command::{DriverReply, driver_reply};
+use crate::driver::contract::{DcTargetBacking, DcTargetParts};
 use crate::error::{Error, Result, Verb};
 
 /// What must stay until the kernel has let go of a target.
@@ -28,19 +30,52 @@ pub(crate) struct TargetCore {
     _registration: Registration,
 }
 
+impl DcTargetBacking for TargetCore {
+    #[cfg(feature = "c-abi")]
+    fn modify_data(&self) -> DriverData {
+        with_number()
+    }
+
+    /// No target has the number 0.
+    #[cfg(feature = "c-abi")]
+    fn told_number(&self, reply: &DriverReply) -> Option<u32> {
+        let abi::ModifyQpResp { dctn, .. } = driver_reply(reply).ok()?;
+        (1..=NUMBER).contains(&dctn).then_some(dctn)
+    }
+}
+
+/// The data of a change whose answer may have the number.
+fn with_number() -> DriverData {
+    DriverData::exchange::<_, abi::ModifyQpResp>(&abi::ModifyQp::default())
+}
+
 /// Creates a target that receives.
 pub(super) fn create_target(
     fd: &CommandFd,
     spec: &QpSpec,
     parts: &DcTargetParts<'_, Arc<CqCore>, SrqCore>,
 ) -> Result<(QpHandle, u32, TargetCore)> {
-    let Drawn { ledger, ring } = parts.srq.drawn();
+    let (handle, core) = new_target(fd, spec, (parts.cq, parts.srq), parts.access_key)?;
+    let number = activate(fd, spec, handle, parts.changes);
+    // Behind the kernel's object, which reports until then.
+    let number = number.inspect_err(|_| fd.abandon(handle))?;
+    Ok((handle, number, core))
+}
+
+/// Creates a target, whose state is to be changed.
+pub(super) fn new_target(
+    fd: &CommandFd,
+    spec: &QpSpec,
+    (cq, srq): (&Arc<CqCore>, &SrqCore),
+    access_key: u64,
+) -> Result<(QpHandle, TargetCore)> {
+    let Drawn { ledger, ring } = srq.drawn();
     let reporter = Reporter {
         recv: Receiver::Shared(ledger),
         shared_ring: ring,
         ..Reporter::default()
     };
-    let directory = &parts.cq.directory;
+    let directory = &cq.directory;
     let registration = Registration::new(directory, directory, reporter).ok_or_else(|| {
         let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
         Error::unsupported(Verb::CreateQp, spec.subject(), missing)
@@ -48,7 +83,7 @@ pub(super) fn create_target(
     let driver = abi::CreateQp {
         flags: QpFlags::TYPE_DCT.bits(),
         uidx: registration.number(),
-        sq_buf_addr: parts.access_key,
+        sq_buf_addr: access_key,
         ..Default::default()
     };
     let command = CreateQp {
@@ -59,13 +94,10 @@ pub(super) fn create_target(
         driver: DriverData::exchange::<_, abi::CreateQpResp>(&driver),
     };
     let handle = fd.execute(&command)?.handle;
-    let number = activate(fd, spec, handle, parts.changes);
-    // Behind the kernel's object, which reports until then.
-    let number = number.inspect_err(|_| fd.abandon(handle))?;
     let core = TargetCore {
         _registration: registration,
     };
-    Ok((handle, number, core))
+    Ok((handle, core))
 }
 
 /// Makes the changes, and gives the number that the last of them brings.
@@ -76,7 +108,7 @@ fn activate(fd: &CommandFd, spec: &QpSpec, handle: QpHandle, changes: [Change; 2
                 qp_handle: handle.0,
                 ..change
             },
-            driver: DriverData::exchange::<_, abi::ModifyQpResp>(&abi::ModifyQp::default()),
+            driver: with_number(),
         };
         fd.execute(&command)
     };

@@ -9,8 +9,8 @@
 //! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
 //!
 //! Not there yet, each with its place: queue pairs of type raw packet (a layout in [`qp`], a segment in
-//! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]), DEVX objects
-//! (commands in [`command`]).
+//! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]). Commands of
+//! users to the device are above this module, in `direct`.
 
 mod again;
 mod ah;
@@ -387,6 +387,9 @@ pub(crate) struct Device {
     /// What can be done with the way of packets, once somebody has asked.
     ways: OnceLock<Ways>,
     ports: Ports,
+    /// It takes commands of the device's own, as far as is known.
+    #[cfg(feature = "mlx5-direct")]
+    takes_commands: bool,
 }
 
 /// What the device says of its rings.
@@ -409,7 +412,10 @@ const LOW_LATENCY_BFREGS: u32 = 4;
 fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Device, GetContextReply)> {
     // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has
     // it.
-    let reply = match fd.execute(&context_command(AllocUctxFlags::DEVX)) {
+    let with = fd.execute(&context_command(AllocUctxFlags::DEVX));
+    #[cfg(feature = "mlx5-direct")]
+    let takes_commands = with.is_ok();
+    let reply = match with {
         Err(error) if error.errno().is_some() => {
             fd.execute(&context_command(AllocUctxFlags::empty()))
         }
@@ -417,6 +423,11 @@ fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Device, GetContextRe
     }?;
     let answer = answer(Verb::GetContext, || Subject::the("device"), &reply.driver)?;
     let device = Device::new(Verb::GetContext, &answer, blue_flame)?;
+    #[cfg(feature = "mlx5-direct")]
+    let device = Device {
+        takes_commands,
+        ..device
+    };
     Ok((device, reply))
 }
 
@@ -494,6 +505,9 @@ impl Device {
             clock_info: OnceLock::new(),
             ways: OnceLock::new(),
             ports: Ports::default(),
+            // Of a context of somebody else's the kernel knows.
+            #[cfg(feature = "mlx5-direct")]
+            takes_commands: true,
             // One completion in a cache line: the device writes whole lines.
             cqe_size: if answer.cache_line_size == 128 {
                 2 * BLOCK
@@ -575,9 +589,28 @@ fn uncached(fd: &CommandFd) -> Result<UarPage> {
         .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))
 }
 
+#[cfg(feature = "mlx5-direct")]
+impl Device {
+    /// Whether it takes commands of the device's own; of an imported context that is not known, and true.
+    pub(crate) fn takes_commands(&self) -> bool {
+        self.takes_commands
+    }
+}
+
 /// What direct verbs of C programs tell of the device.
 #[cfg(feature = "c-abi")]
 impl Device {
+    /// Creates a target of dynamic connections that takes requests with this key; its state is to be changed.
+    pub(crate) fn new_dc_target(
+        &self,
+        fd: &CommandFd,
+        spec: &QpSpec,
+        (cq, srq): (&Arc<CqCore>, &SrqCore),
+        access_key: u64,
+    ) -> Result<(QpHandle, dc::TargetCore)> {
+        dc::new_target(fd, spec, (cq, srq), access_key)
+    }
+
     /// Where the clock's counter is mapped, as long as the context is open; None if it has none.
     pub(crate) fn clock_address(&self, fd: &CommandFd) -> Result<Option<NonNull<u8>>> {
         Ok(self.clock(fd)?.map(Clock::address))

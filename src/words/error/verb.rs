@@ -182,6 +182,30 @@ verbs! {
     DevxQpModify = "devx_qp_modify",
     /// Asks mlx5's device for the context of a completion queue.
     DevxCqQuery = "devx_cq_query",
+    /// Has mlx5's device create an object by a command of the user's.
+    DevxObjCreate = "devx_obj_create",
+    /// Destroys an object that a command of the user's has created.
+    DevxObjDestroy = "devx_obj_destroy",
+    /// Changes an object by a command of the user's.
+    DevxObjModify = "devx_obj_modify",
+    /// Asks for an object's state by a command of the user's.
+    DevxObjQuery = "devx_obj_query",
+    /// Gives memory a number for commands of the user's.
+    DevxUmemReg = "devx_umem_reg",
+    /// Takes such a number back.
+    DevxUmemDereg = "devx_umem_dereg",
+    /// Frees a page of the device's registers.
+    DevxFreeUar = "devx_free_uar",
+    /// Asks for the event queue of a completion vector.
+    DevxQueryEqn = "devx_query_eqn",
+    /// Opens a channel for events of objects of the user's.
+    DevxCreateEventChannel = "devx_create_event_channel",
+    /// Subscribes to such events.
+    DevxSubscribeEvent = "devx_subscribe_devx_event",
+    /// Reads such an event.
+    DevxGetEvent = "devx_get_event",
+    /// Asks for an object's numbers in the device.
+    InitObj = "init_obj",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",
     /// Makes a device on a network device.

@@ -1,6 +1,6 @@
 //! What the function says that it can do, and what the driver has chosen of it (QUERY_HCA_CAP, SET_HCA_CAP).
 
-use crate::command::Status;
+use crate::command::{ADDRESSES, Status};
 use crate::function::Function;
 use crate::layout::ethernet::{flow_table, offload, roce};
 use crate::layout::{Field, atomic, cmd, hca_cap};
@@ -8,6 +8,7 @@ use crate::object::memic;
 use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::pci::UARS_SIZE;
 use crate::port::{Port, PortKind};
+use crate::translate::MAX_INDIRECTION;
 
 /// Kinds of capabilities, as in `op_mod` above its lowest bit.
 const GENERAL: u64 = 0;
@@ -148,7 +149,7 @@ fn general(port: &Port) -> Vec<u8> {
 }
 
 /// Numbers, most of them binary logarithms.
-const LIMITS: [(Field, u64); 40] = [
+const LIMITS: [(Field, u64); 41] = [
     (hca_cap::LOG_MAX_SRQ_SZ, 15),
     (hca_cap::LOG_MAX_QP_SZ, 15),
     (hca_cap::LOG_MAX_QP, 17),
@@ -158,7 +159,7 @@ const LIMITS: [(Field, u64); 40] = [
     (hca_cap::LOG_MAX_EQ_SZ, 22),
     (hca_cap::LOG_MAX_MKEY, 18),
     (hca_cap::LOG_MAX_EQ, 6),
-    (hca_cap::MAX_INDIRECTION, 4),
+    (hca_cap::MAX_INDIRECTION, MAX_INDIRECTION as u64),
     (hca_cap::LOG_MAX_MRW_SZ, 64),
     (hca_cap::LOG_MAX_BSF_LIST_SIZE, 6),
     (hca_cap::LOG_MAX_KLM_LIST_SIZE, 16),
@@ -188,6 +189,7 @@ const LIMITS: [(Field, u64); 40] = [
     (hca_cap::LOG_MAX_RMP, 15),
     (hca_cap::LOG_MAX_WQ_SZ, 20),
     (hca_cap::LOG_MAX_UCTX, 8),
+    (hca_cap::LOG_MAX_UMEM, 12),
     // Without send queues newer drivers do not try whether writes are combined, and give out no BlueFlame
     // registers.
     (hca_cap::LOG_MAX_SQ, 10),
@@ -272,7 +274,7 @@ const OF_ROCE: [(Field, u64); 6] = [
     (roce::R_ROCE_DEST_UDP_PORT, 4791),
     (roce::R_ROCE_MIN_SRC_UDP_PORT, 0xc000),
     (roce::R_ROCE_MAX_SRC_UDP_PORT, 0xffff),
-    (roce::ROCE_ADDRESS_TABLE_SIZE, 32),
+    (roce::ROCE_ADDRESS_TABLE_SIZE, ADDRESSES as u64),
 ];
 
 /// Tables for received frames.

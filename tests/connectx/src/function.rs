@@ -21,6 +21,7 @@ use crate::object::qp::QueuePair;
 use crate::object::rq::ReceiveQueue;
 use crate::object::sq::SendQueue;
 use crate::object::srq::SharedReceiveQueue;
+use crate::object::umem::UserMemory;
 use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::port::Port;
 use crate::subnet::Subnet;
@@ -64,6 +65,8 @@ pub(crate) struct RoceAddress {
     pub(crate) gid: [u8; 16],
     /// 0 for version 1, 2 for version 2.
     pub(crate) version: u8,
+    /// All that the driver has told of it (`roce_addr_layout`).
+    pub(crate) bytes: [u8; 32],
 }
 
 /// What a reset takes away.
@@ -83,6 +86,7 @@ pub(crate) struct Objects {
     pub(crate) xrcds: Table<()>,
     pub(crate) transport_domains: Table<()>,
     pub(crate) contexts: Table<()>,
+    pub(crate) umems: Table<UserMemory>,
     pub(crate) qps: Table<QueuePair>,
     /// DC targets. No queue pair has the number of one.
     pub(crate) dcts: Table<Target>,
@@ -116,6 +120,7 @@ impl Objects {
             xrcds: Table::new(1, 1 << 15),
             transport_domains: Table::new(1, 1 << 10),
             contexts: Table::new(1, 1 << 8),
+            umems: Table::new(1, 1 << 12),
             qps: Table::new(0x80, 1 << 17),
             dcts: Table::new(0x4_0000, 0x5_0000),
             srqs: Table::new(0x20, 1 << 15),

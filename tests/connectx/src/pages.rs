@@ -1,5 +1,7 @@
 //! The buffer of a queue: a list of pages and an offset into the first.
 
+use std::sync::Arc;
+
 use vfio_model::memory::{GuestMemory, Unmapped};
 
 /// The device's own pages have 4 KiB; sizes of pages are given as powers of two of these.
@@ -11,6 +13,8 @@ pub(crate) struct Pages {
     shift: u32,
     offset: u64,
     pages: Vec<u64>,
+    /// Keeps the user's memory that they are of.
+    of: Option<Arc<()>>,
 }
 
 impl Pages {
@@ -21,12 +25,33 @@ impl Pages {
             shift,
             offset: page_offset << (shift - 6),
             pages: addresses(list),
+            of: None,
+        }
+    }
+
+    /// Those of a user's memory, of so many bytes each as a binary logarithm, from that byte of the first on.
+    pub(crate) fn from_byte(list: &[u8], shift: u32, offset: u64) -> Self {
+        Self {
+            shift,
+            offset,
+            pages: addresses(list),
+            of: None,
+        }
+    }
+
+    /// What lies so many bytes on, which keeps the memory.
+    pub(crate) fn part(&self, offset: u64, of: &Arc<()>) -> Self {
+        Self {
+            offset: self.offset.saturating_add(offset),
+            of: Some(Arc::clone(of)),
+            ..self.clone()
         }
     }
 
     /// Whether so many bytes lie within the pages.
     pub(crate) fn holds(&self, bytes: u64) -> bool {
-        self.offset + bytes <= (self.pages.len() as u64) << self.shift
+        let end = self.offset.checked_add(bytes);
+        end.is_some_and(|end| end <= (self.pages.len() as u64) << self.shift)
     }
 
     /// Copies from the buffer.
@@ -69,7 +94,7 @@ impl Pages {
 
     /// The bus address of a byte, and how many of the wanted ones follow it in the same page.
     pub(crate) fn locate(&self, at: u64, wanted: usize) -> Result<(u64, usize), Unmapped> {
-        let at = at + self.offset;
+        let at = at.saturating_add(self.offset);
         let unmapped = Unmapped {
             address: at,
             length: wanted,

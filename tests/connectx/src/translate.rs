@@ -1,7 +1,7 @@
 //! Memory through keys: is the access allowed, and which bytes are meant.
 
 use crate::function::Function;
-use crate::object::mkey::{Access, MemoryKey, NOTHING, Translation, entry};
+use crate::object::mkey::{Access, MemoryKey, NOTHING, Part, Translation, entry};
 use vfio_model::memory::GuestMemory;
 
 /// Why an access through a key is refused.
@@ -78,6 +78,9 @@ pub(crate) fn check(
     Ok(key)
 }
 
+/// How many keys may name each other one behind the other.
+pub(crate) const MAX_INDIRECTION: u32 = 4;
+
 /// Visits the runs of addresses that a place consists of, each with the memory that it is in. What is done
 /// there has these bits of an entry.
 fn each_run(
@@ -87,7 +90,79 @@ fn each_run(
     needed: u64,
     visit: &mut dyn FnMut(&GuestMemory, u64, usize) -> Result<(), KeyError>,
 ) -> Result<(), KeyError> {
+    each_run_below(function, key, place, needed, MAX_INDIRECTION, visit)
+}
+
+/// The runs of a place that lies in parts of other keys. What is done there must be allowed to the owner of
+/// these keys.
+fn each_part(
+    function: &Function,
+    key: &MemoryKey,
+    parts: &[Part],
+    place: Place,
+    (needed, depth): (u64, u32),
+    visit: &mut dyn FnMut(&GuestMemory, u64, usize) -> Result<(), KeyError>,
+) -> Result<(), KeyError> {
+    let depth = depth.checked_sub(1).ok_or(KeyError::Unmapped)?;
+    let mut at = place.address.wrapping_sub(key.start());
+    let mut left = place.length;
+    for part in parts {
+        if left == 0 {
+            return Ok(());
+        }
+        if at >= part.length {
+            at -= part.length;
+            continue;
+        }
+        let run = left.min(part.length - at);
+        let below = function.objects.mkeys.get(part.key >> 8);
+        let below = below.map_err(|_| KeyError::Unknown)?;
+        if u32::from(below.variant()) != part.key & 0xff {
+            return Err(KeyError::Unknown);
+        }
+        if below.is_free() || matches!(below.translation(), Translation::Window { .. }) {
+            return Err(KeyError::Free);
+        }
+        if below.pd() != key.pd() {
+            return Err(KeyError::Domain);
+        }
+        let place = Place {
+            key: part.key,
+            address: part.address.wrapping_add(at),
+            length: run,
+        };
+        if !below.covers(place.address, run) {
+            return Err(KeyError::Range);
+        }
+        let rights = [
+            (entry::READ, Access::LocalRead),
+            (entry::WRITE, Access::LocalWrite),
+        ];
+        let lacks = |(bit, access)| needed & bit != 0 && !below.allows(access);
+        if rights.into_iter().any(lacks) {
+            return Err(KeyError::Right);
+        }
+        each_run_below(function, below, place, needed, depth, visit)?;
+        at = 0;
+        left -= run;
+    }
+    match left {
+        0 => Ok(()),
+        _ => Err(KeyError::Unmapped),
+    }
+}
+
+/// As [`each_run`], through so many keys at most.
+fn each_run_below(
+    function: &Function,
+    key: &MemoryKey,
+    place: Place,
+    needed: u64,
+    depth: u32,
+    visit: &mut dyn FnMut(&GuestMemory, u64, usize) -> Result<(), KeyError>,
+) -> Result<(), KeyError> {
     match key.translation() {
+        Translation::Parts(parts) => each_part(function, key, parts, place, (needed, depth), visit),
         Translation::Window {
             key: below,
             address,
@@ -105,7 +180,7 @@ fn each_run(
             if !below.covers(place.address, place.length) {
                 return Err(KeyError::Range);
             }
-            each_run(function, below, place, needed, visit)
+            each_run_below(function, below, place, needed, depth, visit)
         }
         Translation::Physical => visit(&function.memory, place.address, place.length as usize),
         Translation::DeviceMemory(start) => {
@@ -211,12 +286,22 @@ pub(crate) fn update(
     let key = check(function, by, place, Access::Atomic)?;
     let mut old = 0;
     let needed = entry::READ | entry::WRITE;
-    each_run(function, key, place, needed, &mut |memory, address, _| {
-        old = memory
-            .update(address, &new)
-            .map_err(|_| KeyError::Unmapped)?;
-        Ok(())
-    })?;
+    each_run(
+        function,
+        key,
+        place,
+        needed,
+        &mut |memory, address, length| {
+            // Two parts of other keys cannot be changed at once.
+            if length as u64 != place.length {
+                return Err(KeyError::Range);
+            }
+            old = memory
+                .update(address, &new)
+                .map_err(|_| KeyError::Unmapped)?;
+            Ok(())
+        },
+    )?;
     Ok(old)
 }
 
@@ -225,7 +310,7 @@ mod tests {
     use super::*;
     use crate::command::Status;
     use crate::fixture::{self, create};
-    use crate::layout::{cmd, mkc};
+    use crate::layout::{Field, cmd, mkc};
     use crate::object::mkey;
 
     const START: u64 = 0x7000_0100;
@@ -359,5 +444,199 @@ mod tests {
         let result = read(&function, by, place, Access::RemoteRead, &mut read_back);
         assert_eq!((result, read_back.as_slice()), (Ok(()), b"ab".as_slice()));
         Ok(())
+    }
+
+    /// A key whose parts are of another key: two parts of the region, in the reverse order, and its rights.
+    fn parts(
+        function: &mut Function,
+        pd: u32,
+        below: u32,
+        rights: &[Field],
+    ) -> Result<u32, Status> {
+        let mut fields = vec![
+            (mkc::PD, u64::from(pd)),
+            (mkc::LEN, 0x20),
+            (mkc::ACCESS_MODE_1_0, 2),
+            (mkc::QPN, 0xff_ffff),
+            (mkc::TRANSLATIONS_OCTWORD_SIZE, 4),
+        ];
+        fields.extend(rights.iter().map(|right| (*right, 1)));
+        let mut input = vec![0; cmd::PAS + 4 * 16];
+        for (field, value) in fields {
+            field.set(&mut input[cmd::CONTEXT..], value);
+        }
+        cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut input, 4);
+        for (number, address) in [START + 0xefc, START].into_iter().enumerate() {
+            let unit = &mut input[cmd::PAS + number * 16..][..16];
+            Field::new(0, 32).set(unit, 0x10);
+            Field::new(32, 32).set(unit, below.into());
+            Field::new(64, 64).set(unit, address);
+        }
+        let mut output = [0; 16];
+        mkey::create(function, &input, &mut output)?;
+        Ok(cmd::OBJECT.get32(&output) << 8)
+    }
+
+    #[test]
+    fn parts_of_other_keys_follow_each_other() -> Result<(), Status> {
+        let (mut function, below, pd) = function()?;
+        let by = User { qpn: 5, pd };
+        let all = [mkc::LR, mkc::LW, mkc::RR, mkc::RW];
+        let key = parts(&mut function, pd, below, &all)?;
+        let place = |key, address, length| Place {
+            key,
+            address,
+            length,
+        };
+        let bytes: Vec<u8> = (1..=0x20).collect();
+        let whole = place(key, 0, 0x20);
+        let wrote = write(&function, by, whole, Access::RemoteWrite, &bytes);
+        assert_eq!(wrote, Ok(()));
+        // The first part goes over the end of the region's first page; the second is its beginning.
+        let mut found = [0; 4];
+        assert_eq!(function.memory.read(0x2ffc, &mut found), Ok(()));
+        assert_eq!(found, [1, 2, 3, 4]);
+        assert_eq!(function.memory.read(0x1000, &mut found), Ok(()));
+        assert_eq!(found, [5, 6, 7, 8]);
+        assert_eq!(function.memory.read(0x2100, &mut found), Ok(()));
+        assert_eq!(found, [0x11, 0x12, 0x13, 0x14]);
+        // A key on the key, and one on that, up to four.
+        let mut above = key;
+        for depth in 1..=MAX_INDIRECTION {
+            let mut read_back = Vec::new();
+            let result = read(
+                &function,
+                by,
+                place(above, 0, 4),
+                Access::RemoteRead,
+                &mut read_back,
+            );
+            assert_eq!(result.is_ok(), depth <= MAX_INDIRECTION, "{depth}");
+            above = on_key(&mut function, pd, above)?;
+        }
+        let mut read_back = Vec::new();
+        let result = read(
+            &function,
+            by,
+            place(above, 0, 4),
+            Access::RemoteRead,
+            &mut read_back,
+        );
+        assert_eq!(result, Err(KeyError::Unmapped), "too deep");
+        Ok(())
+    }
+
+    /// A key over the first bytes of another one's.
+    fn on_key(function: &mut Function, pd: u32, below: u32) -> Result<u32, Status> {
+        let mut input = vec![0; cmd::PAS + 4 * 16];
+        let fields = [
+            (mkc::PD, u64::from(pd)),
+            (mkc::LEN, 4),
+            (mkc::ACCESS_MODE_1_0, 2),
+            (mkc::QPN, 0xff_ffff),
+            (mkc::TRANSLATIONS_OCTWORD_SIZE, 4),
+            (mkc::LR, 1),
+            (mkc::RR, 1),
+        ];
+        for (field, value) in fields {
+            field.set(&mut input[cmd::CONTEXT..], value);
+        }
+        cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut input, 4);
+        Field::new(0, 32).set(&mut input[cmd::PAS..], 4);
+        Field::new(32, 32).set(&mut input[cmd::PAS..], below.into());
+        let mut output = [0; 16];
+        mkey::create(function, &input, &mut output)?;
+        Ok(cmd::OBJECT.get32(&output) << 8)
+    }
+
+    #[test]
+    fn a_part_gives_no_more_than_its_key() -> Result<(), Status> {
+        let (mut function, below, pd) = function()?;
+        let by = User { qpn: 5, pd };
+        let place = |key, address, length| Place {
+            key,
+            address,
+            length,
+        };
+        let reads = [mkc::LR, mkc::RR];
+        let key = parts(&mut function, pd, below, &reads)?;
+        let refused = write(&function, by, place(key, 0, 1), Access::RemoteWrite, &[0]);
+        assert_eq!(
+            refused,
+            Err(KeyError::Right),
+            "the key has no right to write"
+        );
+        let mut into = Vec::new();
+        let behind = read(
+            &function,
+            by,
+            place(key, 0x1f, 2),
+            Access::RemoteRead,
+            &mut into,
+        );
+        assert_eq!(behind, Err(KeyError::Range));
+        let old = parts(&mut function, pd, below ^ 1, &reads)?;
+        let stale = read(
+            &function,
+            by,
+            place(old, 0, 1),
+            Access::RemoteRead,
+            &mut into,
+        );
+        assert_eq!(stale, Err(KeyError::Unknown), "the low byte is another one");
+        let stranger = function.objects.pds.insert(())?;
+        let foreign = parts(&mut function, stranger, below, &reads)?;
+        let by_stranger = User {
+            qpn: 5,
+            pd: stranger,
+        };
+        let other = read(
+            &function,
+            by_stranger,
+            place(foreign, 0, 1),
+            Access::RemoteRead,
+            &mut into,
+        );
+        assert_eq!(
+            other,
+            Err(KeyError::Domain),
+            "the region is of another domain"
+        );
+        function.objects.mkeys.remove(below >> 8)?;
+        let gone = read(
+            &function,
+            by,
+            place(key, 0, 1),
+            Access::RemoteRead,
+            &mut into,
+        );
+        assert_eq!(gone, Err(KeyError::Unknown), "the region is gone");
+        Ok(())
+    }
+
+    #[test]
+    fn lists_of_parts_are_whole() {
+        for (units, room, bytes, expected) in [
+            (0, 4, 64, Status::BadParameter),
+            (3, 4, 48, Status::BadParameter),
+            (8, 4, 128, Status::BadParameter),
+            (4, 4, 48, Status::BadInputLength),
+            (4, 4, 128, Status::BadInputLength),
+        ] {
+            let mut function = fixture::function();
+            let pd = function.objects.pds.insert(()).expect("a domain");
+            let mut input = vec![0; cmd::PAS + bytes];
+            let context = &mut input[cmd::CONTEXT..];
+            mkc::PD.set(context, pd.into());
+            mkc::ACCESS_MODE_1_0.set(context, 2);
+            mkc::TRANSLATIONS_OCTWORD_SIZE.set(context, room);
+            cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut input, units);
+            let refused = mkey::create(&mut function, &input, &mut [0; 16]);
+            assert_eq!(
+                refused,
+                Err(expected),
+                "{units} units, room {room}, {bytes} bytes"
+            );
+        }
     }
 }

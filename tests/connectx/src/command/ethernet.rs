@@ -8,6 +8,9 @@ use crate::function::{Function, RoceAddress};
 use crate::layout::cmd;
 use crate::layout::ethernet::{address, vport};
 
+/// Entries of the table of GIDs.
+pub(crate) const ADDRESSES: u8 = 32;
+
 /// The netdev's longest frames, with their header, tag and check sum.
 const MTU: u64 = 1522;
 
@@ -45,8 +48,32 @@ pub(super) fn set_address(
     let entry = RoceAddress {
         gid: gid.try_into().map_err(|_| Status::BadInputLength)?,
         version: address::ROCE_VERSION.get(input) as u8,
+        bytes: (input.get(at..at + address::SIZE))
+            .and_then(|bytes| bytes.try_into().ok())
+            .ok_or(Status::BadInputLength)?,
     };
     function.objects.addresses.insert(index, entry);
+    Ok(())
+}
+
+/// Answers QUERY_ROCE_ADDRESS: an entry of the table of GIDs, zeros if it is empty.
+///
+/// # Errors
+/// If the table has no such entry.
+pub(super) fn query_address(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    let index = address::ROCE_ADDRESS_INDEX.get(input);
+    let index = u8::try_from(index).ok().filter(|index| *index < ADDRESSES);
+    let index = index.ok_or(Status::BadParameter)?;
+    if let Some(entry) = function.objects.addresses.get(&index) {
+        let at = address::SOURCE_L3_ADDRESS;
+        let room = output.get_mut(at..at + address::SIZE);
+        room.ok_or(Status::BadParameter)?
+            .copy_from_slice(&entry.bytes);
+    }
     Ok(())
 }
 

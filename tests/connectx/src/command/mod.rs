@@ -10,12 +10,13 @@ pub(crate) mod queue;
 mod simple;
 mod status;
 
+pub(crate) use self::ethernet::ADDRESSES;
 pub(crate) use self::status::Status;
 
 use crate::capability;
 use crate::function::Function;
 use crate::layout::cmd;
-use crate::object::{cq, dct, eq, memic, mkey, multicast, page, qp, rq, sq, srq};
+use crate::object::{cq, dct, eq, memic, mkey, multicast, page, qp, rq, sq, srq, umem};
 
 /// What executes a command: input in, output out; the output is zero before.
 pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
@@ -24,7 +25,7 @@ pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Stat
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 101] = [
+const COMMANDS: [(u16, &str, Handler); 104] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -102,6 +103,7 @@ const COMMANDS: [(u16, &str, Handler); 101] = [
     (0x90f, "QUERY_RMP", srq::query_rmp),
     (0x754, "QUERY_NIC_VPORT_CONTEXT", ethernet::query_vport),
     (0x755, "MODIFY_NIC_VPORT_CONTEXT", initialize::succeed),
+    (0x760, "QUERY_ROCE_ADDRESS", ethernet::query_address),
     (0x761, "SET_ROCE_ADDRESS", ethernet::set_address),
     (0x751, "MODIFY_VPORT_STATE", initialize::succeed),
     (0x771, "ALLOC_Q_COUNTER", ethernet::alloc_counter),
@@ -134,6 +136,8 @@ const COMMANDS: [(u16, &str, Handler); 101] = [
     (0x93c, "MODIFY_FLOW_TABLE", initialize::succeed),
     (0xa04, "CREATE_UCTX", simple::create_context),
     (0xa06, "DESTROY_UCTX", simple::destroy_context),
+    (0xa08, "CREATE_UMEM", umem::create),
+    (0xa0a, "DESTROY_UMEM", umem::destroy),
 ];
 
 /// The number of the command with that name.
@@ -141,6 +145,15 @@ pub(crate) fn opcode(name: &str) -> Option<u16> {
     let mut commands = COMMANDS.iter();
     let found = commands.find(|(_, known, _)| *known == name);
     found.map(|(opcode, ..)| *opcode)
+}
+
+/// Whose event queues are that the driver shares with users (`MLX5_SHARED_RESOURCE_UID`).
+const SHARED: u32 = 0xffff;
+
+/// Whether the context is there whose command it is.
+fn is_of_context(function: &Function, input: &[u8]) -> bool {
+    let uid = cmd::UID.get32(input);
+    uid == 0 || uid == SHARED || function.objects.contexts.contains(uid)
 }
 
 /// Executes one command and gives its output.
@@ -151,6 +164,7 @@ pub(crate) fn execute(function: &mut Function, input: &[u8], output_length: usiz
     let result = match known {
         Some((_, _, handler)) => match function.faults.of_command(opcode) {
             Some(status) => Err(status),
+            None if !is_of_context(function, input) => Err(Status::BadParameter),
             None => handler(function, input, &mut output),
         },
         None => {

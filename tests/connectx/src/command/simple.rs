@@ -140,12 +140,16 @@ pub(super) fn create_context(
 /// Executes DESTROY_UCTX.
 ///
 /// # Errors
-/// If there is no such context.
+/// If there is no such context, or it has memory.
 pub(super) fn destroy_context(
     function: &mut Function,
     input: &[u8],
     _: &mut [u8],
 ) -> Result<(), Status> {
     let number = cmd::UCTX_UID.get32(input);
+    let mut memory = function.objects.umems.values();
+    if memory.any(|memory| u32::from(memory.uid()) == number) {
+        return Err(Status::ResourceBusy);
+    }
     function.objects.contexts.remove(number)
 }

@@ -351,7 +351,8 @@ pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opc
     if control.signature != 0 {
         return malformed(bad, "signatures are off");
     }
-    if control.reserved != [0; 2] {
+    // An initiator's stream stands there. It has no streams here, so that whatever number is that of all.
+    if control.reserved != [0; 2] && expected.transport != Transport::Dc {
         return malformed(bad, "the reserved bytes behind the signature are not zero");
     }
     if control.flags & flag::RESERVED != 0 {

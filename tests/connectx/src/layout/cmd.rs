@@ -3,6 +3,8 @@
 use super::Field;
 
 pub(crate) const OPCODE: Field = Field::new(0x0, 16);
+/// The context of the user whose command it is; 0 for the driver's own.
+pub(crate) const UID: Field = Field::new(0x10, 16);
 pub(crate) const OP_MOD: Field = Field::new(0x30, 16);
 pub(crate) const STATUS: Field = Field::new(0x0, 8);
 pub(crate) const SYNDROME: Field = Field::new(0x20, 32);
@@ -41,6 +43,19 @@ pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);
 pub(crate) const FLOW_TABLE_ID: Field = Field::new(0xa8, 24);
 pub(crate) const FLOW_GROUP_ID: Field = Field::new(0xc0, 32);
 pub(crate) const UCTX_UID: Field = Field::new(0x50, 16);
+
+/// Where a completion queue lies in a user's memory.
+pub(crate) const CQ_UMEM_OFFSET: Field = Field::new(0x280, 64);
+pub(crate) const CQ_UMEM_ID: Field = Field::new(0x2c0, 32);
+pub(crate) const CQ_UMEM_VALID: Field = Field::new(0x2e0, 1);
+/// Where the rings of a queue pair lie in a user's memory.
+pub(crate) const WQ_UMEM_OFFSET: Field = Field::new(0x800, 64);
+pub(crate) const WQ_UMEM_ID: Field = Field::new(0x840, 32);
+pub(crate) const WQ_UMEM_VALID: Field = Field::new(0x860, 1);
+/// How many units of 16 bytes the list has that comes with a memory key.
+pub(crate) const TRANSLATIONS_OCTWORD_ACTUAL_SIZE: Field = Field::new(0x300, 32);
+/// Set if the pages of a key are those of a user's memory.
+pub(crate) const MKEY_UMEM_VALID: Field = Field::new(0x61, 1);
 
 /// Where most contexts begin in a command's input and output.
 pub(crate) const CONTEXT: usize = 0x10;

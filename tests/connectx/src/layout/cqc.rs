@@ -3,6 +3,8 @@
 use super::Field;
 
 pub(crate) const STATUS: Field = Field::new(0x0, 4);
+pub(crate) const DBR_UMEM_VALID: Field = Field::new(0x6, 1);
+pub(crate) const DBR_UMEM_ID: Field = Field::new(0x20, 32);
 pub(crate) const CQE_SZ: Field = Field::new(0x8, 3);
 /// All entries go to the first place.
 pub(crate) const CC: Field = Field::new(0xb, 1);

@@ -64,6 +64,8 @@ pub(crate) mod address {
     pub(crate) const ROCE_VERSION: Field = Field::new(0x158, 8);
     /// First byte of the address itself.
     pub(crate) const SOURCE_L3_ADDRESS: usize = 0x10;
+    /// Bytes of an entry.
+    pub(crate) const SIZE: usize = 0x20;
 }
 
 /// Fields of `sqc`, those of its work queue counted from the start of the context.

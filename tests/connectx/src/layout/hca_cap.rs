@@ -73,6 +73,7 @@ pub(crate) const LOG_MAX_WQ_SZ: Field = Field::new(0x3db, 5);
 pub(crate) const LOG_UAR_PAGE_SZ: Field = Field::new(0x490, 16);
 pub(crate) const DEVICE_FREQUENCY_KHZ: Field = Field::new(0x4e0, 32);
 pub(crate) const NUM_OF_UARS_PER_PAGE: Field = Field::new(0x520, 32);
+pub(crate) const LOG_MAX_UMEM: Field = Field::new(0x46b, 5);
 pub(crate) const LOG_MAX_UCTX: Field = Field::new(0x463, 5);
 pub(crate) const DCT: Field = Field::new(0x21a, 1);
 pub(crate) const ETH_NET_OFFLOADS: Field = Field::new(0x21c, 1);

@@ -17,6 +17,7 @@ pub(crate) mod mkc;
 pub(crate) mod port;
 pub(crate) mod qpc;
 pub(crate) mod srqc;
+pub(crate) mod umem;
 
 /// A field of a big-endian structure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -45,6 +45,8 @@ pub(crate) const RQ_TYPE: Field = Field::new(0x565, 3);
 pub(crate) const SRQN_RMPN_XRQN: Field = Field::new(0x568, 24);
 pub(crate) const CS_REQ: Field = Field::new(0x630, 8);
 pub(crate) const CS_RES: Field = Field::new(0x638, 8);
+pub(crate) const DBR_UMEM_VALID: Field = Field::new(0x683, 1);
+pub(crate) const DBR_UMEM_ID: Field = Field::new(0x720, 32);
 
 /// Bytes of the whole context.
 pub(crate) const SIZE: usize = 0xe8;

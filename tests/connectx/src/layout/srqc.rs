@@ -18,6 +18,11 @@ pub(crate) mod rmp {
     pub(crate) const LOG_WQ_STRIDE: Field = Field::new(0x10c, 4).within(WQ);
     pub(crate) const LOG_WQ_PG_SZ: Field = Field::new(0x113, 5).within(WQ);
     pub(crate) const LOG_WQ_SZ: Field = Field::new(0x11b, 5).within(WQ);
+    pub(crate) const DBR_UMEM_VALID: Field = Field::new(0x120, 1).within(WQ);
+    pub(crate) const WQ_UMEM_VALID: Field = Field::new(0x121, 1).within(WQ);
+    pub(crate) const DBR_UMEM_ID: Field = Field::new(0x140, 32).within(WQ);
+    pub(crate) const WQ_UMEM_ID: Field = Field::new(0x160, 32).within(WQ);
+    pub(crate) const WQ_UMEM_OFFSET: Field = Field::new(0x180, 64).within(WQ);
 }
 
 /// Fields of `xrc_srqc`.

@@ -6,6 +6,7 @@ use crate::function::Function;
 use crate::layout::{cmd, cqc};
 use crate::object::eq::{self, Event};
 use crate::object::srq::SharedReceiveQueue;
+use crate::object::umem::Record;
 use crate::pages::Pages;
 use vfio_model::memory::{GuestMemory, Unmapped};
 
@@ -36,6 +37,8 @@ pub(crate) struct CompletionQueue {
     ignores_overrun: bool,
     /// Each entry goes to the first place, over the one before.
     is_collapsed: bool,
+    /// Keeps the user's memory that the record lies in.
+    _record: Option<Record>,
     producer: u32,
     /// Where the newest solicited entry ends.
     solicited: u32,
@@ -47,22 +50,29 @@ pub(crate) struct CompletionQueue {
 
 impl CompletionQueue {
     fn new(context: &[u8], list: &[u8]) -> Result<Self, Status> {
+        let log_page_size = cqc::LOG_PAGE_SIZE.get32(context);
+        let page_offset = cqc::PAGE_OFFSET.get(context);
+        Self::over(
+            context,
+            Pages::from_command(list, log_page_size, page_offset),
+        )
+    }
+
+    /// One whose entries lie there.
+    fn over(context: &[u8], pages: Pages) -> Result<Self, Status> {
         let stride = match cqc::CQE_SZ.get(context) {
             0 => 64,
             1 | 2 => 128,
             _ => return Err(Status::BadParameter),
         };
         let queue = Self {
-            pages: Pages::from_command(
-                list,
-                cqc::LOG_PAGE_SIZE.get32(context),
-                cqc::PAGE_OFFSET.get(context),
-            ),
+            pages,
             log_size: cqc::LOG_CQ_SIZE.get32(context),
             stride,
             doorbell_record: cqc::DBR_ADDR.get(context),
             ignores_overrun: cqc::OI.is_set(context),
             is_collapsed: cqc::CC.is_set(context),
+            _record: None,
             producer: 0,
             solicited: 0,
             notified: 0,
@@ -190,7 +200,21 @@ pub(crate) fn create(
 ) -> Result<(), Status> {
     let context = context_of(input)?;
     let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
-    let queue = CompletionQueue::new(context, list)?;
+    let uid = cmd::UID.get(input);
+    let mut queue = match cmd::CQ_UMEM_VALID.is_set(input) {
+        true => {
+            let memory = function.user_memory(uid, cmd::CQ_UMEM_ID.get(input))?;
+            let pages = memory.part(cmd::CQ_UMEM_OFFSET.get(input))?;
+            CompletionQueue::over(context, pages)?
+        }
+        false => CompletionQueue::new(context, list)?,
+    };
+    if cqc::DBR_UMEM_VALID.is_set(context) {
+        let memory = function.user_memory(uid, cqc::DBR_UMEM_ID.get(context))?;
+        let record = memory.record(cqc::DBR_ADDR.get(context))?;
+        queue.doorbell_record = record.address;
+        queue._record = Some(record);
+    }
     function.objects.eqs.get(queue.eqn())?;
     function.objects.uars.get(queue.uar())?;
     cmd::OBJECT.set(output, function.objects.cqs.insert(queue)?.into());

@@ -31,6 +31,8 @@ pub(crate) enum Translation {
         /// Where in it the window begins.
         address: u64,
     },
+    /// Parts of what other keys cover, one behind the other.
+    Parts(Vec<Part>),
     /// What is written is discarded, and zeros are read.
     Nothing,
     /// Nothing yet: a memory window that is not bound.
@@ -38,6 +40,31 @@ pub(crate) enum Translation {
     /// Memory of the device, from that offset in BAR 0 on. The key's addresses count from 0.
     DeviceMemory(u64),
 }
+
+/// A part of what a key covers, in the list of another (`klm` of the driver).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Part {
+    /// Bytes.
+    pub(crate) length: u64,
+    /// The key, with its low byte.
+    pub(crate) key: u32,
+    /// Where the part begins, as the key has it.
+    pub(crate) address: u64,
+}
+
+/// Reads a list of parts; of keys with parts of one size it is given.
+fn parts(list: &[u8], size: Option<u64>) -> Vec<Part> {
+    let (units, _) = list.as_chunks::<UNIT>();
+    let part = |unit: &[u8; UNIT]| Part {
+        length: size.unwrap_or(Field::new(0, 32).get(unit)),
+        key: Field::new(32, 32).get32(unit),
+        address: Field::new(64, 64).get(unit),
+    };
+    units.iter().map(part).collect()
+}
+
+/// Bytes of a unit in which the driver counts lists.
+const UNIT: usize = 16;
 
 /// Bits of a page's entry (`MLX5_IB_MTT_READ` and `MLX5_IB_MTT_WRITE` in the driver).
 pub(crate) mod entry {
@@ -99,7 +126,13 @@ impl MemoryKey {
             // Work requests write the list later.
             1 if mkc::FREE.is_set(context) => Translation::Pages(Vec::new()),
             1 => Translation::Pages(addresses(list).iter().map(|page| page | may).collect()),
-            2 | 3 => Translation::Unbound,
+            // Windows, and what work requests write the list of later.
+            2 | 3 if mkc::FREE.is_set(context) => Translation::Unbound,
+            2 => Translation::Parts(parts(list, None)),
+            3 => {
+                let size = 1_u64.checked_shl(mkc::LOG_PAGE_SIZE.get32(context));
+                Translation::Parts(parts(list, size))
+            }
             5 => Translation::DeviceMemory(mkc::START_ADDR.get(context)),
             _ => return Err(Status::BadParameter),
         };
@@ -234,7 +267,21 @@ pub(crate) fn create(
         true => 0,
         false => entry::READ | entry::WRITE,
     };
+    if cmd::MKEY_UMEM_VALID.is_set(input) {
+        return Err(Status::BadParameter);
+    }
     let key = MemoryKey::new(context, input.get(cmd::PAS..).unwrap_or_default(), may)?;
+    if let Translation::Parts(parts) = &key.translation {
+        let units = cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.get(input);
+        let room = mkc::TRANSLATIONS_OCTWORD_SIZE.get(context);
+        // In whole blocks; of these no more are used than the length needs.
+        if units == 0 || units > room || !units.is_multiple_of(BLOCK_UNITS) {
+            return Err(Status::BadParameter);
+        }
+        if parts.len() as u64 != units {
+            return Err(Status::BadInputLength);
+        }
+    }
     function.check_pd(key.pd())?;
     if let (Translation::Pages(pages), false) = (&key.translation, key.is_free()) {
         let shift = key.page_shift();

@@ -12,3 +12,4 @@ pub(crate) mod qp;
 pub(crate) mod rq;
 pub(crate) mod sq;
 pub(crate) mod srq;
+pub(crate) mod umem;

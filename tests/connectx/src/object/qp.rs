@@ -10,6 +10,7 @@ use crate::function::Function;
 use crate::layout::qpc::path;
 use crate::layout::{Field, cmd, qpc};
 use crate::object::ece;
+use crate::object::umem::Record;
 use crate::pages::Pages;
 
 /// Bytes of a basic block, the unit of the send queue.
@@ -109,6 +110,7 @@ pub(crate) struct QueuePair {
     transport: Transport,
     state: State,
     pages: Pages,
+    record: Record,
     receive: ReceiveSource,
     /// The connection's options that it has; 0 if none were asked for.
     ece: u32,
@@ -135,7 +137,7 @@ pub(crate) struct Rung {
 }
 
 impl QueuePair {
-    fn new(context: &[u8], list: &[u8]) -> Result<Self, Status> {
+    fn new(context: &[u8], pages: Pages, record: Record) -> Result<Self, Status> {
         let receive = match qpc::RQ_TYPE.get(context) {
             0 => ReceiveSource::Own {
                 log_size: qpc::LOG_RQ_SIZE.get32(context),
@@ -151,11 +153,8 @@ impl QueuePair {
         let queue_pair = Self {
             transport: Transport::from_code(qpc::ST.get(context))?,
             state: State::Reset,
-            pages: Pages::from_command(
-                list,
-                qpc::LOG_PAGE_SIZE.get32(context),
-                qpc::PAGE_OFFSET.get(context),
-            ),
+            pages,
+            record,
             receive,
             ece: 0,
             send_consumer: 0,
@@ -283,7 +282,7 @@ impl QueuePair {
 
     /// Where the doorbell record is: the receive counter, and 4 bytes on the send counter.
     pub(crate) fn doorbell_record(&self) -> u64 {
-        self.field(qpc::DBR_ADDR)
+        self.record.address
     }
 
     /// Changes the state.
@@ -353,7 +352,26 @@ pub(crate) fn create(
 ) -> Result<(), Status> {
     let context = context_of(input)?;
     let list = input.get(cmd::PAS..).ok_or(Status::BadInputLength)?;
-    let queue_pair = QueuePair::new(context, list)?;
+    let uid = cmd::UID.get(input);
+    let pages = match cmd::WQ_UMEM_VALID.is_set(input) {
+        true => {
+            let memory = function.user_memory(uid, cmd::WQ_UMEM_ID.get(input))?;
+            memory.part(cmd::WQ_UMEM_OFFSET.get(input))?
+        }
+        false => Pages::from_command(
+            list,
+            qpc::LOG_PAGE_SIZE.get32(context),
+            qpc::PAGE_OFFSET.get(context),
+        ),
+    };
+    let record = match qpc::DBR_UMEM_VALID.is_set(context) {
+        true => {
+            let memory = function.user_memory(uid, qpc::DBR_UMEM_ID.get(context))?;
+            memory.record(qpc::DBR_ADDR.get(context))?
+        }
+        false => Record::at(qpc::DBR_ADDR.get(context)),
+    };
+    let queue_pair = QueuePair::new(context, pages, record)?;
     function.report.trace(|| {
         format!(
             "queue pair: {:?}, UAR {}, completion queues {:#x} and {:#x}, {:?}, domain {}, {} blocks",

@@ -6,6 +6,7 @@ use crate::command::Status;
 use crate::function::Function;
 use crate::layout::cmd;
 use crate::layout::srqc::{rmp, xrc};
+use crate::object::umem::Record;
 use crate::pages::Pages;
 use vfio_model::memory::{GuestMemory, Unmapped};
 
@@ -20,7 +21,7 @@ pub(crate) struct SharedReceiveQueue {
     pages: Pages,
     log_size: u32,
     log_stride: u32,
-    doorbell_record: u64,
+    record: Record,
     pd: u32,
     /// What only those of XRC have.
     xrc: Option<Xrc>,
@@ -98,7 +99,7 @@ impl SharedReceiveQueue {
 
     /// How many entries wait.
     pub(crate) fn left(&self, memory: &GuestMemory) -> Result<u16, Unmapped> {
-        let posted = memory.read_be32(self.doorbell_record)?;
+        let posted = memory.read_be32(self.record.address)?;
         Ok((posted as u16).wrapping_sub(self.taken))
     }
 
@@ -131,15 +132,30 @@ pub(crate) fn create_rmp(
     if rmp::WQ_TYPE.get(context) != LINKED_LIST {
         return Err(Status::BadParameter);
     }
-    let srq = SharedReceiveQueue {
-        pages: Pages::from_command(
+    let uid = cmd::UID.get(input);
+    let pages = match rmp::WQ_UMEM_VALID.is_set(context) {
+        true => {
+            let memory = function.user_memory(uid, rmp::WQ_UMEM_ID.get(context))?;
+            memory.part(rmp::WQ_UMEM_OFFSET.get(context))?
+        }
+        false => Pages::from_command(
             list,
             rmp::LOG_WQ_PG_SZ.get32(context),
             rmp::PAGE_OFFSET.get(context),
         ),
+    };
+    let record = match rmp::DBR_UMEM_VALID.is_set(context) {
+        true => {
+            let memory = function.user_memory(uid, rmp::DBR_UMEM_ID.get(context))?;
+            memory.record(rmp::DBR_ADDR.get(context))?
+        }
+        false => Record::at(rmp::DBR_ADDR.get(context)),
+    };
+    let srq = SharedReceiveQueue {
+        pages,
         log_size: rmp::LOG_WQ_SZ.get32(context),
         log_stride: rmp::LOG_WQ_STRIDE.get32(context),
-        doorbell_record: rmp::DBR_ADDR.get(context),
+        record,
         pd: rmp::PD.get32(context),
         xrc: None,
         limit: rmp::LWM.get(context) as u16,
@@ -178,8 +194,9 @@ pub(crate) fn create_xrc(
         ),
         log_size: xrc::LOG_XRC_SRQ_SIZE.get32(context),
         log_stride: xrc::LOG_RQ_STRIDE.get32(context) + 4,
-        doorbell_record: xrc::DB_RECORD_ADDR_H.get(context) << 32
-            | xrc::DB_RECORD_ADDR_L.get(context) << 2,
+        record: Record::at(
+            xrc::DB_RECORD_ADDR_H.get(context) << 32 | xrc::DB_RECORD_ADDR_L.get(context) << 2,
+        ),
         pd: xrc::PD.get32(context),
         xrc: Some(xrc),
         limit: xrc::LWM.get(context) as u16,

@@ -1,0 +1,392 @@
+//! Dynamic connections of C programs: `mlx5dv_create_qp(3)` for initiators and targets, and the addresses of
+//! an initiator's requests.
+
+use std::sync::atomic::AtomicU32;
+
+use uverbs_uapi::enums::{QpState, QpType};
+use uverbs_uapi::flags::QpCreateFlags;
+use uverbs_uapi::types::QpCap;
+
+use crate::c::abi::attr::ibv_qp_init_attr_ex;
+use crate::c::abi::context::ibv_context;
+use crate::c::abi::queue::{ibv_ah, ibv_qp, ibv_qp_ex};
+use crate::c::context::context;
+use crate::c::cq::cq;
+use crate::c::failure::{Failure, Result, pointer};
+use crate::c::pd::pd;
+use crate::c::qp::{Own, OwnFunctions, QpObject, TargetPlace, dc_target, qp};
+use crate::c::qp_ex;
+use crate::c::srq::srq;
+use crate::c::wr::{refuse, set_target};
+use crate::command::QpSpec;
+use crate::context::Context;
+use crate::driver::mlx5::Device;
+use crate::driver::{Listed as _, OneOf};
+use crate::pd::User;
+
+/// `struct mlx5dv_qp_init_attr`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct mlx5dv_qp_init_attr {
+    comp_mask: u64,
+    create_flags: u32,
+    _reserved: u32,
+    dc_type: u32,
+    _reserved_2: u32,
+    /// The access key of a target, or what streams an initiator is to have.
+    dc: u64,
+    send_ops_flags: u64,
+}
+
+const _: () = assert!(size_of::<mlx5dv_qp_init_attr>() == 40);
+
+/// `enum mlx5dv_qp_init_attr_mask`.
+mod mask {
+    pub(super) const CREATE_FLAGS: u64 = 1 << 0;
+    pub(super) const DC: u64 = 1 << 1;
+    pub(super) const SEND_OPS_FLAGS: u64 = 1 << 2;
+    pub(super) const DCI_STREAMS: u64 = 1 << 3;
+    pub(super) const KNOWN: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS | DCI_STREAMS;
+}
+
+/// `enum mlx5dv_qp_create_flags`, as far as this library knows what they ask for.
+mod flag {
+    /// Payloads are not to be put into completions, as here they never are.
+    pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
+    /// They may be.
+    pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
+    pub(super) const SCATTER: u32 = DISABLE_SCATTER_TO_CQE | ALLOW_SCATTER_TO_CQE;
+    /// All that libmlx5 has.
+    pub(super) const KNOWN: u32 = 0xff;
+}
+
+/// `enum mlx5dv_dc_type`.
+mod dc_type {
+    pub(super) const DCT: u32 = 1;
+    pub(super) const DCI: u32 = 2;
+}
+
+/// Of `enum ibv_qp_init_attr_mask`, what a target may have.
+const PD: u32 = 1 << 0;
+
+/// `struct mlx5dv_qp_ex`: what programs call to post, by a pointer to it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct mlx5dv_qp_ex {
+    comp_mask: u64,
+    wr_set_dc_addr: unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u64),
+    wr_mr_interleaved: unsafe extern "C" fn(*mut Self),
+    wr_mr_list: unsafe extern "C" fn(*mut Self),
+    wr_mkey_configure: unsafe extern "C" fn(*mut Self),
+    wr_set_mkey_access_flags: unsafe extern "C" fn(*mut Self),
+    wr_set_mkey_layout_list: unsafe extern "C" fn(*mut Self),
+    wr_set_mkey_layout_interleaved: unsafe extern "C" fn(*mut Self),
+    wr_set_mkey_sig_block: unsafe extern "C" fn(*mut Self),
+    wr_raw_wqe: unsafe extern "C" fn(*mut Self),
+    wr_set_dc_addr_stream: unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u64, u16),
+    wr_memcpy: unsafe extern "C" fn(*mut Self),
+    wr_set_mkey_crypto: unsafe extern "C" fn(*mut Self),
+}
+
+const _: () = assert!(size_of::<mlx5dv_qp_ex>() == size_of::<OwnFunctions>());
+
+/// The device, if it is one of this kind.
+fn device(context: &Context) -> Result<&Device> {
+    match context.driver() {
+        OneOf::Mlx5(device) => Ok(device),
+        #[allow(unreachable_patterns, reason = "there may be no other driver")]
+        _ => Err(Failure::UNSUPPORTED),
+    }
+}
+
+/// What a program asks for beyond what all devices have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Nothing.
+    Plain,
+    Initiator,
+    /// With this access key.
+    Target(u64),
+}
+
+/// What is asked for, or why it is refused: as libmlx5 does.
+fn asked(qp_type: u32, attr: Option<&mlx5dv_qp_init_attr>) -> Result<Asked> {
+    let is_own = qp_type == QpType::DRIVER.0;
+    let Some(attr) = attr else {
+        return match is_own {
+            true => Err(Failure::INVALID),
+            false => Ok(Asked::Plain),
+        };
+    };
+    let has = |bit| attr.comp_mask & bit != 0;
+    if attr.comp_mask & !mask::KNOWN != 0 || has(mask::DC) != is_own {
+        return Err(Failure::INVALID);
+    }
+    let flags = match has(mask::CREATE_FLAGS) {
+        true => attr.create_flags,
+        false => 0,
+    };
+    if flags & !flag::KNOWN != 0 || flags & flag::SCATTER == flag::SCATTER {
+        return Err(Failure::INVALID);
+    }
+    let is_target = has(mask::DC) && attr.dc_type == dc_type::DCT;
+    if is_target && (has(mask::SEND_OPS_FLAGS) || has(mask::DCI_STREAMS)) {
+        return Err(Failure::INVALID);
+    }
+    if flags & !flag::SCATTER != 0 || has(mask::SEND_OPS_FLAGS) && attr.send_ops_flags != 0 {
+        return Err(Failure::UNSUPPORTED);
+    }
+    match (has(mask::DC), attr.dc_type) {
+        (false, _) => Ok(Asked::Plain),
+        (true, dc_type::DCT) => Ok(Asked::Target(attr.dc)),
+        // There are no streams here.
+        (true, dc_type::DCI) if has(mask::DCI_STREAMS) && attr.dc as u16 != 0 => {
+            Err(Failure::INVALID)
+        }
+        (true, dc_type::DCI) => Ok(Asked::Initiator),
+        (true, _) => Err(Failure::INVALID),
+    }
+}
+
+/// `mlx5dv_create_qp(3)`: initiators and targets of dynamic connections, and what all devices have.
+pub unsafe extern "C" fn mlx5dv_create_qp(
+    c: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+    attr: *const mlx5dv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the caller passes an open context, attributes with objects of it, and may pass more of them.
+    pointer(unsafe {
+        context(c).and_then(|context| {
+            device(context.context())?;
+            let refusals = context.context().driver().refusals();
+            let plain = init.as_mut().ok_or(Failure::INVALID)?;
+            match asked(plain.qp_type, attr.as_ref())? {
+                Asked::Plain => qp_ex::create(init, &refusals, Own::default()),
+                Asked::Initiator => {
+                    let cap = plain.cap;
+                    if cap.max_recv_wr != 0 || cap.max_recv_sge != 0 {
+                        return Err(Failure::INVALID);
+                    }
+                    let own = Own {
+                        initiator: true,
+                        ..Own::default()
+                    };
+                    qp_ex::create(init, &refusals, own)
+                }
+                Asked::Target(key) => target(c, plain, key),
+            }
+        })
+    })
+}
+
+/// Creates a target. Its number comes with the last change of its state.
+///
+/// # Safety
+///
+/// The attributes have objects of this context.
+unsafe fn target(
+    c: *mut ibv_context,
+    init: &ibv_qp_init_attr_ex,
+    access_key: u64,
+) -> Result<*mut ibv_qp> {
+    if init.comp_mask != PD || init.srq.is_null() || init.recv_cq.is_null() {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: by this function's contract.
+    let (domain, cq, srq) = unsafe { (pd(init.pd)?, cq(init.recv_cq)?, srq(init.srq)?) };
+    let context = domain.pd().context();
+    let device = device(context)?;
+    let place: TargetPlace = Box::new_uninit();
+    let spec = QpSpec {
+        pd: domain.pd().handle(),
+        send_cq: cq.handle(),
+        recv_cq: cq.handle(),
+        srq: Some(srq.handle()),
+        qp_type: QpType::DRIVER,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+        flags: QpCreateFlags::empty(),
+        user_handle: place.as_ptr().expose_provenance() as u64,
+        event_fd: context.event_fd()?,
+    };
+    let parts = Device::get(cq.backing()).zip(Device::get(srq.backing()));
+    let parts = parts.ok_or(Failure::INVALID)?;
+    let (handle, core) = device.new_dc_target(context.fd(), &spec, parts, access_key)?;
+    let plain = ibv_qp {
+        context: c,
+        qp_context: init.qp_context,
+        pd: init.pd,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: handle.0,
+        qp_num: 0,
+        state: QpState::RESET.0,
+        qp_type: init.qp_type,
+        mutex: Default::default(),
+        cond: Default::default(),
+        events_completed: AtomicU32::new(0),
+    };
+    let parts = (Device::wrap(core), domain.pd().user(User::Qp));
+    Ok(dc_target(place, context, plain, handle, parts))
+}
+
+/// `mlx5dv_qp_ex_from_ibv_qp_ex(3)`.
+pub unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(c: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
+    // SAFETY: the caller passes a queue pair; nobody posts to it meanwhile. The room is as large as the
+    // struct.
+    pointer(unsafe {
+        qp(c.cast()).and_then(|qp| {
+            device(&qp.context)?;
+            let room = qp.own_functions().cast::<mlx5dv_qp_ex>();
+            room.write(FUNCTIONS);
+            Ok(room)
+        })
+    })
+}
+
+/// The functions; those that this library does not have refuse what was started.
+const FUNCTIONS: mlx5dv_qp_ex = mlx5dv_qp_ex {
+    comp_mask: 0,
+    wr_set_dc_addr,
+    wr_mr_interleaved: missing,
+    wr_mr_list: missing,
+    wr_mkey_configure: missing,
+    wr_set_mkey_access_flags: missing,
+    wr_set_mkey_layout_list: missing,
+    wr_set_mkey_layout_interleaved: missing,
+    wr_set_mkey_sig_block: missing,
+    wr_raw_wqe: missing,
+    wr_set_dc_addr_stream,
+    wr_memcpy: missing,
+    wr_set_mkey_crypto: missing,
+};
+
+/// The queue pair whose functions these are.
+fn of(c: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
+    QpObject::of_own_functions(c.cast())
+}
+
+/// `mlx5dv_wr_set_dc_addr(3)`.
+unsafe extern "C" fn wr_set_dc_addr(
+    c: *mut mlx5dv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_dctn: u32,
+    remote_dc_key: u64,
+) {
+    // SAFETY: the caller has started.
+    unsafe { set_target::<Device>(of(c), ah, remote_dctn, remote_dc_key) }
+}
+
+/// `mlx5dv_wr_set_dc_addr_stream(3)`: initiators have no streams here, and the number does not count.
+/// perftest counts it up on such ones too.
+unsafe extern "C" fn wr_set_dc_addr_stream(
+    c: *mut mlx5dv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_dctn: u32,
+    remote_dc_key: u64,
+    _stream: u16,
+) {
+    // SAFETY: the caller has started.
+    unsafe { set_target::<Device>(of(c), ah, remote_dctn, remote_dc_key) }
+}
+
+/// Stands for functions that this library does not have, whatever they are given.
+unsafe extern "C" fn missing(c: *mut mlx5dv_qp_ex) {
+    // SAFETY: the caller has started.
+    unsafe { refuse::<Device>(of(c), Failure::UNSUPPORTED) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_the_header_has_them() {
+        assert_eq!(offset_of!(mlx5dv_qp_init_attr, create_flags), 8);
+        assert_eq!(offset_of!(mlx5dv_qp_init_attr, dc_type), 16);
+        assert_eq!(offset_of!(mlx5dv_qp_init_attr, dc), 24);
+        assert_eq!(offset_of!(mlx5dv_qp_init_attr, send_ops_flags), 32);
+        assert_eq!(offset_of!(mlx5dv_qp_ex, wr_set_dc_addr), 8);
+        assert_eq!(offset_of!(mlx5dv_qp_ex, wr_raw_wqe), 72);
+        assert_eq!(offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream), 80);
+        assert_eq!(offset_of!(mlx5dv_qp_ex, wr_set_mkey_crypto), 96);
+    }
+
+    #[test]
+    fn what_libmlx5_refuses_is_refused() {
+        let driver = QpType::DRIVER.0;
+        let attr = mlx5dv_qp_init_attr {
+            comp_mask: mask::DC,
+            create_flags: 0,
+            dc_type: dc_type::DCI,
+            dc: 0,
+            send_ops_flags: 0,
+            ..EMPTY
+        };
+        assert_eq!(asked(driver, Some(&attr)), Ok(Asked::Initiator));
+        let target = mlx5dv_qp_init_attr {
+            dc_type: dc_type::DCT,
+            dc: 7,
+            ..attr
+        };
+        assert_eq!(asked(driver, Some(&target)), Ok(Asked::Target(7)));
+        assert_eq!(asked(QpType::RC.0, None), Ok(Asked::Plain));
+        assert_eq!(asked(driver, None), Err(Failure::INVALID));
+        assert_eq!(asked(QpType::RC.0, Some(&attr)), Err(Failure::INVALID));
+        let with = |comp_mask, change: fn(&mut mlx5dv_qp_init_attr)| {
+            let mut changed = mlx5dv_qp_init_attr {
+                comp_mask: mask::DC | comp_mask,
+                ..attr
+            };
+            change(&mut changed);
+            asked(driver, Some(&changed))
+        };
+        assert_eq!(with(1 << 4, |_| ()), Err(Failure::INVALID));
+        assert_eq!(with(0, |attr| attr.dc_type = 3), Err(Failure::INVALID));
+        let flags = mask::CREATE_FLAGS;
+        assert_eq!(
+            with(flags, |attr| attr.create_flags = 1 << 8),
+            Err(Failure::INVALID)
+        );
+        assert_eq!(
+            with(flags, |attr| attr.create_flags = 0x18),
+            Err(Failure::INVALID)
+        );
+        assert_eq!(
+            with(flags, |attr| attr.create_flags = 0x8),
+            Ok(Asked::Initiator)
+        );
+        assert_eq!(
+            with(flags, |attr| attr.create_flags = 0x80),
+            Err(Failure::UNSUPPORTED)
+        );
+        let ops = mask::SEND_OPS_FLAGS;
+        assert_eq!(
+            with(ops, |attr| attr.send_ops_flags = 1),
+            Err(Failure::UNSUPPORTED)
+        );
+        assert_eq!(
+            with(ops, |attr| attr.dc_type = dc_type::DCT),
+            Err(Failure::INVALID)
+        );
+        let streams = mask::DCI_STREAMS;
+        assert_eq!(
+            with(streams, |attr| attr.dc = 0x0203),
+            Err(Failure::INVALID)
+        );
+        assert_eq!(with(streams, |attr| attr.dc = 0), Ok(Asked::Initiator));
+    }
+
+    const EMPTY: mlx5dv_qp_init_attr = mlx5dv_qp_init_attr {
+        comp_mask: 0,
+        create_flags: 0,
+        _reserved: 0,
+        dc_type: 0,
+        _reserved_2: 0,
+        dc: 0,
+        send_ops_flags: 0,
+    };
+}

@@ -1,0 +1,286 @@
+//! Direct verbs of ConnectX adapters: commands of users to the device (DEVX), objects that they create, and
+//! what these lie in.
+//!
+//! The verbs of all devices are commands of the kernel's to the device. Here a program gives commands of its
+//! own, in the device's format ([`layout`]). The kernel looks at their numbers, makes queues lie in memory
+//! that it has pinned ([`Umem`]), and adds whose they are; the rest is the device's to check. So queues can
+//! be created that the kernel knows nothing of, to be posted to by an agent such as a GPU.
+//!
+//! What is typed here is safe: capabilities ([`Direct::capabilities`]), RoCE addresses, event queues, numbers
+//! of protection domains, memory, registers ([`Uar`]), and keys that cover parts of several regions
+//! ([`Direct::gather`]). A command as bytes may name memory by numbers, which a type cannot follow: those are
+//! `unsafe`, and their contract is what the caller promises instead.
+//!
+//! Every context of an adapter takes commands where kernel and firmware can ([`Direct::of`]). No privilege is
+//! needed but for commands that deal with raw packets or the device as a whole. Sources:
+//! `drivers/infiniband/hw/mlx5/devx.c` of Linux; manual page: `mlx5dv_devx_obj_create(3)`.
+//!
+//! ```no_run
+//! use uverbs::direct::mlx5::Direct;
+//! use uverbs::direct::mlx5::layout::{CmdHcaCap, QueryHcaCapOut, Structure};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = uverbs::open("mlx5_0")?;
+//! let direct = Direct::of(&context)?;
+//! let general = direct.capabilities()?;
+//! println!("at most 2^{} UMEMs", general.get(CmdHcaCap::LOG_MAX_UMEM));
+//! # Ok(()) }
+//! ```
+
+pub(crate) mod command;
+mod event;
+mod gather;
+pub mod layout;
+pub(crate) mod object;
+mod refusal;
+mod uar;
+mod umem;
+
+use std::fmt;
+
+pub use event::{Event, EventChannel, EventType};
+pub use gather::{GatherError, GatheredKey, Gathers};
+pub use object::{DevxObject, VerbsObject};
+pub use refusal::{CommandError, Refusal, Status};
+pub use uar::{Uar, UarKind};
+pub use umem::{DmabufUmem, Umem};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use self::command::{Answered, General, QueryEqn, QueryPd};
+use self::layout::{
+    Answer, CmdHcaCap, Header, Input, QueryHcaCapIn, QueryHcaCapOut, QueryRoceAddressIn,
+    QueryRoceAddressOut, RoceAddrLayout, RoceCap, Structure,
+};
+use crate::context::Context;
+use crate::driver::OneOf;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::pd::Pd;
+
+/// The fewest bytes that the kernel takes for a command and for its answer.
+const SHORTEST: usize = 16;
+/// The most: their number has 16 bits.
+const LONGEST: usize = u16::MAX as usize;
+
+/// A context that takes commands to the device.
+#[derive(Clone)]
+pub struct Direct {
+    context: Context,
+}
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Direct").field(&self.context.name()).finish()
+    }
+}
+
+impl Direct {
+    /// The direct verbs of a context.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported): the device is no ConnectX adapter, or the context
+    /// was made without commands, since kernel or firmware lacks them. An imported context is taken: the
+    /// kernel refuses its commands then.
+    pub fn of(context: &Context) -> Result<Self> {
+        let lacks = |what: &'static str| {
+            let subject = Subject::named("device", context.name());
+            Err(Error::unsupported(Verb::DevxGeneralCmd, subject, what))
+        };
+        match context.driver() {
+            OneOf::Mlx5(device) if device.takes_commands() => Ok(Self {
+                context: context.clone(),
+            }),
+            OneOf::Mlx5(_) => lacks("commands of the device's own (DEVX)"),
+            #[allow(unreachable_patterns, reason = "there may be no other driver")]
+            _ => lacks("direct verbs of ConnectX adapters"),
+        }
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Gives the device a command that is about no object, as bytes; its answer is in `output`, also if the
+    /// device refuses.
+    ///
+    /// The kernel lets commands through that ask for something, and those of the numbers 0xb00 to 0xcff.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Device`] if the device refuses. Otherwise the kernel does: it does not let the command
+    /// through (`EINVAL`). The input or the output has fewer than 16 bytes, or more than 65,535.
+    ///
+    /// # Safety
+    ///
+    /// The command has no effect but on objects whose owners expect it: none on memory that somebody has a
+    /// reference to, and none on objects of others.
+    pub unsafe fn command(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
+        self.ask(input, output)
+    }
+
+    fn ask(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
+        let subject = || Subject::the("device");
+        let lengths = lengths(Verb::DevxGeneralCmd, subject, input, output);
+        let command = General {
+            input,
+            output: lengths?,
+        };
+        take(input, &self.context.fd().execute(&command)?, output)
+    }
+
+    /// A command that asks for something.
+    fn asked<I: Input>(&self, command: &I) -> Result<I::Output> {
+        let mut output = I::Output::new_zeroed();
+        self.ask(command.as_bytes(), output.as_mut_bytes())?;
+        Ok(output)
+    }
+
+    fn capability(&self, kind: u64) -> Result<QueryHcaCapOut> {
+        /// Those of now, not the device's limits.
+        const CURRENT: u64 = 1;
+        let mut command = QueryHcaCapIn::new();
+        command.set(QueryHcaCapIn::OP_MOD, kind << 1 | CURRENT);
+        self.asked(&command)
+    }
+
+    /// What the device can do.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses.
+    pub fn capabilities(&self) -> Result<CmdHcaCap> {
+        let answer = self.capability(0)?;
+        Ok(*answer.inner(QueryHcaCapOut::GENERAL))
+    }
+
+    /// What the device's RoCE ports can do.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses, as it does if its ports are InfiniBand ones.
+    pub fn roce_capabilities(&self) -> Result<RoceCap> {
+        let answer = self.capability(4)?;
+        Ok(*answer.inner(QueryHcaCapOut::ROCE))
+    }
+
+    /// An entry of the table of GIDs of a RoCE port, as the device has it. The index is the kernel's.
+    ///
+    /// # Errors
+    ///
+    /// The device refuses: it has no such entry, or its ports are InfiniBand ones.
+    pub fn roce_address(&self, port: u8, index: u16) -> Result<RoceAddrLayout> {
+        let mut command = QueryRoceAddressIn::new();
+        if port > 0xf {
+            let why = format!("port {port}: ports are numbered to 15");
+            return Err(Error::invalid(
+                Verb::DevxGeneralCmd,
+                Subject::the("device"),
+                why,
+            ));
+        }
+        command
+            .set(QueryRoceAddressIn::ROCE_ADDRESS_INDEX, index.into())
+            .set(QueryRoceAddressIn::VHCA_PORT_NUM, port.into());
+        let answer = self.asked(&command)?;
+        Ok(*answer.inner(QueryRoceAddressOut::ROCE_ADDRESS))
+    }
+
+    /// The number of the event queue behind a completion vector, for completion queues.
+    ///
+    /// # Errors
+    ///
+    /// There is no such vector. Manual page: `mlx5dv_devx_query_eqn(3)`.
+    #[doc(alias = "mlx5dv_devx_query_eqn")]
+    pub fn eqn(&self, vector: u32) -> Result<u32> {
+        self.context.fd().execute(&QueryEqn(vector))
+    }
+
+    /// The device's number of a protection domain, for objects in it.
+    ///
+    /// # Errors
+    ///
+    /// The domain is of another context, or the kernel is older than 5.9.
+    pub fn pdn(&self, pd: &Pd) -> Result<u32> {
+        let subject = || Subject::numbered("PD", pd.handle().0.into());
+        let parts = [("the PD", Some(pd.context()))];
+        self.context.check_parts(Verb::InitObj, subject, parts)?;
+        self.context.fd().execute(&QueryPd(pd.handle()))
+    }
+}
+
+/// Checks the lengths of a command and of its answer, and gives that of the answer.
+fn lengths(
+    verb: Verb,
+    subject: impl Fn() -> Subject,
+    input: &[u8],
+    output: &[u8],
+) -> Result<usize> {
+    for (name, length) in [("command", input.len()), ("answer", output.len())] {
+        if !(SHORTEST..=LONGEST).contains(&length) {
+            let why = format!("a {name} of {length} bytes: {SHORTEST} to {LONGEST} are possible");
+            return Err(Error::invalid(verb, subject(), why));
+        }
+    }
+    Ok(output.len())
+}
+
+/// Takes the device's answer to a command.
+fn take(input: &[u8], answer: &Answered, output: &mut [u8]) -> Result<(), CommandError> {
+    output.fill(0);
+    for (to, from) in output.iter_mut().zip(answer) {
+        *to = *from;
+    }
+    let (head, _) = Answer::read_from_prefix(output).unwrap_or_default();
+    match Status(head.get(Answer::STATUS) as u8) {
+        Status(0) => Ok(()),
+        status => Err(CommandError::Device(Refusal {
+            opcode: opcode(input),
+            status,
+            syndrome: head.get(Answer::SYNDROME) as u32,
+        })),
+    }
+}
+
+/// The number of a command.
+fn opcode(input: &[u8]) -> u16 {
+    match Header::read_from_prefix(input) {
+        Ok((header, _)) => header.get(Header::OPCODE) as u16,
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_taken_also_if_it_is_a_refusal() {
+        let input = [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut output = [0xff; 20];
+        let done: Answered = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3].into();
+        assert_eq!(take(&input, &done, &mut output), Ok(()));
+        assert_eq!(output[9..12], [1, 2, 3]);
+        assert_eq!(output[12..], [0; 8], "what the device did not write");
+        let refused: Answered = [5, 0, 0, 0, 0, 0x2b, 0xc7, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0].into();
+        let expected = Refusal {
+            opcode: 0x400,
+            status: Status::BAD_RES_ERR,
+            syndrome: 0x2b_c71f,
+        };
+        let error = take(&input, &refused, &mut output).unwrap_err();
+        assert_eq!(error.refusal(), Some(expected));
+        assert_eq!(output[0], 5);
+    }
+
+    #[test]
+    fn lengths_that_the_kernel_refuses_are_refused_before() {
+        let subject = || Subject::the("device");
+        let check = |input: usize, output: usize| {
+            let verb = Verb::DevxGeneralCmd;
+            lengths(verb, subject, &vec![0; input], &vec![0; output]).is_ok()
+        };
+        assert!(check(16, 16) && check(65_535, 65_535));
+        assert!(!check(15, 16) && !check(16, 15));
+        assert!(!check(65_536, 16) && !check(16, 65_536));
+    }
+}

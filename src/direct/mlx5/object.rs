@@ -1,0 +1,287 @@
+//! Objects that commands of users have created, and commands on objects of the kernel's.
+
+use std::fmt;
+
+use uverbs_uapi::handle::{CqHandle, QpHandle, SrqHandle};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::command::{Create, Modify, ObjectHandle, Query};
+use super::layout::Input;
+use super::refusal::CommandError;
+use super::{Direct, lengths, take};
+use crate::context::Context;
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::owned::Owned;
+
+/// An object of the kernel's that commands may be about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsObject(u32);
+
+impl From<QpHandle> for VerbsObject {
+    fn from(handle: QpHandle) -> Self {
+        Self(handle.0)
+    }
+}
+
+impl From<CqHandle> for VerbsObject {
+    fn from(handle: CqHandle) -> Self {
+        Self(handle.0)
+    }
+}
+
+impl From<SrqHandle> for VerbsObject {
+    fn from(handle: SrqHandle) -> Self {
+        Self(handle.0)
+    }
+}
+
+impl Direct {
+    /// Creates an object by a command, as bytes; the device's answer is in `output`, also if it refuses.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Device`] if the device refuses. Otherwise the kernel does: the command creates nothing
+    /// (`EINVAL`). Lengths as for [`Direct::command`]. Manual page: `mlx5dv_devx_obj_create(3)`.
+    ///
+    /// # Safety
+    ///
+    /// As long as the object lives, and not only this value:
+    ///
+    /// - Every UMEM that the command names stays registered, and nobody has a reference to the memory that
+    ///   the device writes to by the object: the entries of a completion queue, and what requests name.
+    /// - The regions whose keys the command names stay registered, and queues that it names live.
+    /// - What is posted to a queue names memory that its device may use as the request says, until it has
+    ///   completed.
+    #[doc(alias = "mlx5dv_devx_obj_create")]
+    pub unsafe fn create(
+        &self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<DevxObject, CommandError> {
+        self.create_object(input, output)
+    }
+
+    /// As [`create`](Self::create), by a structure, with its answer.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn create_by<I: Input>(
+        &self,
+        command: &I,
+    ) -> Result<(DevxObject, I::Output), CommandError> {
+        let mut output = I::Output::new_zeroed();
+        let object = self.create_object(command.as_bytes(), output.as_mut_bytes())?;
+        Ok((object, output))
+    }
+
+    pub(super) fn create_object(
+        &self,
+        input: &[u8],
+        output: &mut [u8],
+    ) -> Result<DevxObject, CommandError> {
+        let subject = || Subject::the("DEVX object");
+        let command = Create {
+            input,
+            output: lengths(Verb::DevxObjCreate, subject, input, output)?,
+        };
+        let (handle, answer) = self.context().fd().execute(&command)?;
+        // First: it is destroyed again if the device has told a refusal all the same.
+        let object = handle.map(|handle| DevxObject {
+            object: Owned::new(self.context(), handle),
+        });
+        take(input, &answer, output)?;
+        object.ok_or_else(|| {
+            let what = "an object without a handle";
+            Error::malformed(Verb::DevxObjCreate, subject(), what).into()
+        })
+    }
+
+    /// Asks for the state of an object of the kernel's by a structure that has its number in the device. The
+    /// kernel checks that the number is the object's.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Device`] if the device refuses; `EINVAL` if the command asks for nothing, or about
+    /// another object. Manual page: `mlx5dv_devx_qp_query(3)`.
+    #[doc(alias = "mlx5dv_devx_qp_query")]
+    pub fn query<I: Input>(
+        &self,
+        object: impl Into<VerbsObject>,
+        command: &I,
+    ) -> Result<I::Output, CommandError> {
+        let VerbsObject(handle) = object.into();
+        let mut output = I::Output::new_zeroed();
+        query(
+            self.context(),
+            handle,
+            command.as_bytes(),
+            output.as_mut_bytes(),
+        )?;
+        Ok(output)
+    }
+
+    /// Changes an object of the kernel's by a structure that has its number in the device. The kernel checks
+    /// that the number is the object's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`query`](Self::query). Manual page: `mlx5dv_devx_qp_modify(3)`.
+    ///
+    /// # Safety
+    ///
+    /// The object is this program's, and whoever else uses it, this library among them, expects the change.
+    #[doc(alias = "mlx5dv_devx_qp_modify")]
+    pub unsafe fn modify<I: Input>(
+        &self,
+        object: impl Into<VerbsObject>,
+        command: &I,
+    ) -> Result<I::Output, CommandError> {
+        let VerbsObject(handle) = object.into();
+        let mut output = I::Output::new_zeroed();
+        modify(
+            self.context(),
+            handle,
+            command.as_bytes(),
+            output.as_mut_bytes(),
+        )?;
+        Ok(output)
+    }
+}
+
+/// As [`Direct::query`], by bytes.
+pub(crate) fn query(
+    context: &Context,
+    handle: u32,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), CommandError> {
+    let subject = || Subject::numbered("object", handle.into());
+    let command = Query {
+        handle,
+        input,
+        output: lengths(Verb::DevxObjQuery, subject, input, output)?,
+    };
+    take(input, &context.fd().execute(&command)?, output)
+}
+
+/// As [`Direct::modify`], by bytes.
+pub(crate) fn modify(
+    context: &Context,
+    handle: u32,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), CommandError> {
+    let subject = || Subject::numbered("object", handle.into());
+    let command = Modify {
+        handle,
+        input,
+        output: lengths(Verb::DevxObjModify, subject, input, output)?,
+    };
+    take(input, &context.fd().execute(&command)?, output)
+}
+
+/// An object that a command has created. Dropping it destroys it.
+pub struct DevxObject {
+    object: Owned<ObjectHandle>,
+}
+
+impl DevxObject {
+    /// The context that it was created in.
+    pub fn context(&self) -> &Context {
+        self.object.context()
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> u32 {
+        self.object.handle().0
+    }
+
+    /// Asks for its state by a command, as bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`CommandError::Device`] if the device refuses; `EINVAL` if the command asks for nothing, or about
+    /// another object. Lengths as for [`Direct::command`]. Manual page: `mlx5dv_devx_obj_query(3)`.
+    #[doc(alias = "mlx5dv_devx_obj_query")]
+    pub fn query(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
+        query(self.context(), self.handle(), input, output)
+    }
+
+    /// As [`query`](Self::query), by a structure, with its answer.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn query_by<I: Input>(&self, command: &I) -> Result<I::Output, CommandError> {
+        let mut output = I::Output::new_zeroed();
+        self.query(command.as_bytes(), output.as_mut_bytes())?;
+        Ok(output)
+    }
+
+    /// Changes it by a command, as bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`query`](Self::query). Manual page: `mlx5dv_devx_obj_modify(3)`.
+    ///
+    /// # Safety
+    ///
+    /// What [`Direct::create`] asks holds for what the object is then.
+    #[doc(alias = "mlx5dv_devx_obj_modify")]
+    pub unsafe fn modify(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
+        modify(self.context(), self.handle(), input, output)
+    }
+
+    /// As [`modify`](Self::modify), by a structure, with its answer.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    pub unsafe fn modify_by<I: Input>(&self, command: &I) -> Result<I::Output, CommandError> {
+        let mut output = I::Output::new_zeroed();
+        modify(
+            self.context(),
+            self.handle(),
+            command.as_bytes(),
+            output.as_mut_bytes(),
+        )?;
+        Ok(output)
+    }
+
+    /// Destroys it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel or the device refuses; the error returns it. Manual page: `mlx5dv_devx_obj_destroy(3)`.
+    #[doc(alias = "mlx5dv_devx_obj_destroy")]
+    pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
+        let result = self.destroy_in_place();
+        DestroyError::of(self, result)
+    }
+
+    pub(crate) fn destroy_in_place(&mut self) -> Result<()> {
+        self.object.destroy()
+    }
+
+    /// Destroys it at the end of its owner; false if that was refused.
+    pub(super) fn end(&mut self) -> bool {
+        self.object.end(|_| ())
+    }
+}
+
+impl fmt::Debug for DevxObject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DevxObject")
+            .field("handle", &self.handle())
+            .finish()
+    }
+}

@@ -1,0 +1,159 @@
+//! Pages of the device's registers (UAR), for doorbells of queues that commands create.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::param::page_size;
+use uverbs_uapi::mlx5::UarAllocType;
+
+use super::Direct;
+use super::command::{AllocUar, NewUar, UarHandle};
+use crate::command::Mapped;
+use crate::error::{Error, Result, Subject, Verb};
+use crate::owned::Owned;
+
+/// Where in a UAR the register lies that arms completion queues, in bytes.
+const ARM: usize = 0x20;
+/// Where the first register lies that announces requests.
+const SEND: usize = 0x800;
+/// Bytes of the registers.
+const UAR: usize = 4096;
+
+/// How stores to a page of registers go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UarKind {
+    /// One by one.
+    Uncached,
+    /// The processor may combine them until they are flushed, so that requests can be copied (BlueFlame).
+    Combining,
+}
+
+impl Direct {
+    /// Allocates and maps a page of registers.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel has found that the processor does not
+    /// combine stores, and the page is to be such a one. The device has no page left. Manual page:
+    /// `mlx5dv_devx_alloc_uar(3)`.
+    #[doc(alias = "mlx5dv_devx_alloc_uar")]
+    pub fn alloc_uar(&self, kind: UarKind) -> Result<Uar> {
+        let kind = match kind {
+            UarKind::Uncached => UarAllocType::NC,
+            UarKind::Combining => UarAllocType::BF,
+        };
+        let fd = self.context().fd();
+        let NewUar {
+            handle,
+            offset,
+            length,
+            page_id,
+        } = fd.execute(&AllocUar(kind))?;
+        // From here on it is freed.
+        let object = Owned::new(self.context(), handle);
+        let subject = || Subject::the("UAR");
+        let length = (length as usize).next_multiple_of(page_size());
+        if length < UAR {
+            let what = format!("a UAR of {length} bytes");
+            return Err(Error::malformed(Verb::AllocUar, subject(), what));
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            let flags = MapFlags::SHARED;
+            mmap(
+                ptr::null_mut(),
+                length,
+                ProtFlags::WRITE,
+                flags,
+                fd.as_fd(),
+                offset,
+            )
+        };
+        let base = base.map_err(|errno| Error::os(Verb::MapQueue, subject(), errno))?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| Error::malformed(Verb::MapQueue, subject(), "mapped at address 0"))?;
+        Ok(Uar {
+            mapping: Mapping {
+                base,
+                length,
+                _noted: fd.mapped(base, length),
+            },
+            object,
+            offset,
+            page_id,
+        })
+    }
+}
+
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+    _noted: Mapped,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is owned, and this is its end. It fails for no mapping.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// A mapped page of registers. Dropping it unmaps and frees it.
+pub struct Uar {
+    mapping: Mapping,
+    object: Owned<UarHandle>,
+    offset: u64,
+    page_id: u32,
+}
+
+// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+unsafe impl Send for Uar {}
+// SAFETY: shared references give out addresses alone.
+unsafe impl Sync for Uar {}
+
+impl Uar {
+    /// The number by which commands name it.
+    pub fn page_id(&self) -> u32 {
+        self.page_id
+    }
+
+    /// The kernel's handle.
+    pub fn handle(&self) -> u32 {
+        self.object.handle().0
+    }
+
+    /// Where it begins in the command file, in bytes, for mmap(2).
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Where the page is mapped.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.mapping.base
+    }
+
+    /// The first register that announces requests: the first 8 bytes of the last one are stored there. It is
+    /// good as long as this value lives. Only writes are possible.
+    pub fn send_register(&self) -> NonNull<u8> {
+        // SAFETY: it lies in the page.
+        unsafe { self.mapping.base.add(SEND) }
+    }
+
+    /// The register that arms completion queues: the second word of the record, and the queue's number, are
+    /// stored there as 8 bytes. It is good as long as this value lives. Only writes are possible.
+    pub fn arm_register(&self) -> NonNull<u8> {
+        // SAFETY: it lies in the page.
+        unsafe { self.mapping.base.add(ARM) }
+    }
+}
+
+impl fmt::Debug for Uar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Uar")
+            .field("page_id", &self.page_id)
+            .finish()
+    }
+}

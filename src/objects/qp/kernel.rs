@@ -52,7 +52,7 @@ impl KernelQp {
         self.object.backing()
     }
 
-    /// Puts another in its place. What is given back is destroyed when it is dropped.
+    /// Puts another in its place, and gives it back if it need not stay.
     pub(super) fn replace(&mut self, by: Replacement) -> Option<Object> {
         let Replacement {
             handle,
@@ -64,10 +64,15 @@ impl KernelQp {
         let old = mem::replace(&mut self.object, new);
         self.qpn = qpn;
         if stays {
-            self.before.push(old);
+            self.keep(old);
             return None;
         }
         Some(old)
+    }
+
+    /// Keeps one whose place it took until it goes itself.
+    pub(super) fn keep(&mut self, old: Object) {
+        self.before.push(old);
     }
 
     /// How errors name it.
@@ -100,7 +105,9 @@ impl KernelQp {
     }
 
     pub(super) fn destroy(&mut self) -> Result<()> {
-        self.object.destroy()
+        self.object.destroy()?;
+        self.before.clear();
+        Ok(())
     }
 
     /// Destroys it where nobody can be told of an error. If the kernel refuses, it is to forget all requests;

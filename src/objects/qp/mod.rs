@@ -693,8 +693,12 @@ impl QpShared {
         self.store(QpState::RESET);
         self.start_ahead();
         drop(kernel);
-        // Destroyed while others may ask for the new one.
-        drop(old);
+        // Destroyed while others may ask for the new one. What the kernel keeps goes with that one.
+        if let Some(mut old) = old
+            && old.destroy().is_err()
+        {
+            self.kernel_alone().keep(old);
+        }
         self.pd.reap();
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! highest, as there. Not every field of the header is here: those that a user's commands need are.
 //!
 //! ```
-//! use uverbs::direct::mlx5::layout::{CreateCqIn, Cqc, Structure};
+//! use uverbs::direct::mlx5::layout::{CreateCqIn, Cqc, Input, Structure};
 //! let mut command = CreateCqIn::new();
 //! command.inner_mut(CreateCqIn::CQ_CONTEXT).set(Cqc::LOG_CQ_SIZE, 6).set(Cqc::UAR_PAGE, 0x10);
 //! assert_eq!(command.inner(CreateCqIn::CQ_CONTEXT).get(Cqc::LOG_CQ_SIZE), 6);

@@ -137,6 +137,58 @@ static void confirmation_fails(void)
 	say_or_errno("and the listener", rdma_destroy_id(listener));
 }
 
+static void *wait_for_events(void *channel)
+{
+	struct rdma_cm_event *event;
+
+	while (!rdma_get_cm_event(channel, &event))
+		rdma_ack_cm_event(event);
+	return NULL;
+}
+
+static void *wait_for_requests(void *listener)
+{
+	struct rdma_cm_id *id;
+
+	while (!rdma_get_request(listener, &id))
+		rdma_destroy_id(id);
+	return NULL;
+}
+
+/* A thread that waits is cancelled, as programs end theirs. */
+static void cancel(const char *what, void *(*wait)(void *), void *for_what)
+{
+	struct timespec until;
+	pthread_t thread;
+	void *result = NULL;
+	int status;
+
+	NEED(!pthread_create(&thread, NULL, wait, for_what));
+	usleep(QUIET_MS * 1000);
+	NEED(!pthread_cancel(thread));
+	NEED(!clock_gettime(CLOCK_REALTIME, &until));
+	until.tv_sec += WAIT_S;
+	status = pthread_timedjoin_np(thread, &result, &until);
+	say(what, "%s, %d", error_name(status), result == PTHREAD_CANCELED);
+}
+
+static void cancelled(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *own;
+	struct rdma_cm_id *listener;
+
+	NEED(channel);
+	cancel("events", wait_for_events, channel);
+	rdma_destroy_event_channel(channel);
+	NEED(!rdma_getaddrinfo(ADDRESS, "7480", &hints, &own));
+	NEED(!rdma_create_ep(&listener, own, NULL, NULL));
+	NEED(!rdma_listen(listener, 1));
+	cancel("requests", wait_for_requests, listener);
+	rdma_destroy_ep(listener);
+	rdma_freeaddrinfo(own);
+}
+
 MAIN(
-	{ "confirmation_fails", confirmation_fails },
+	{ "confirmation_fails", confirmation_fails }, { "cancelled", cancelled },
 )

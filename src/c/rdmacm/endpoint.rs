@@ -6,12 +6,11 @@ use std::slice;
 
 use uverbs_uapi::rdma_cm::{Event as Kind, IbOption, OptionLevel};
 
-use super::abi::{rdma_addrinfo, rdma_cm_event, rdma_cm_id};
+use super::abi::{rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use super::addrinfo::PASSIVE;
 use super::command::address;
 use super::event::{complete, of_status, rdma_get_cm_event};
 use super::id::{IdObject, Template, create, id, rdma_destroy_id};
-use super::last_errno;
 use super::qp::{create_plain, rdma_destroy_qp};
 use super::resolve::{bind, resolve_addr, resolve_route, set_option};
 use super::srq::rdma_destroy_srq;
@@ -127,26 +126,39 @@ unsafe fn active(
     Ok(())
 }
 
-/// `rdma_get_request(3)`.
-pub unsafe extern "C" fn rdma_get_request(
+/// `rdma_get_request(3)`. A thread may be cancelled in it, as in [`rdma_get_cm_event`].
+pub unsafe extern "C-unwind" fn rdma_get_request(
     listen: *mut rdma_cm_id,
     to: *mut *mut rdma_cm_id,
 ) -> c_int {
-    // SAFETY: the caller passes an identifier, and room for a pointer.
-    minus_one(unsafe { id(listen).and_then(|id| request(id).map(|new| to.write(new))) })
+    // SAFETY: the caller passes an identifier.
+    let channel = match unsafe { id(listen) }.and_then(channel_of_requests) {
+        Ok(channel) => channel,
+        Err(failure) => return minus_one(Err(failure)),
+    };
+    let mut event = null_mut();
+    // SAFETY: the channel is the identifier's own. Nothing here has to be dropped.
+    if unsafe { rdma_get_cm_event(channel, &mut event) } != 0 {
+        return -1;
+    }
+    // SAFETY: the identifier is still there, the event is new, and the caller passes room for a pointer.
+    minus_one(unsafe { id(listen).and_then(|id| request(id, event).map(|new| to.write(new))) })
 }
 
-/// Waits for the next request.
-fn request(listener: &IdObject) -> Result<*mut rdma_cm_id> {
+/// Where requests come, for a listener that waits for them.
+fn channel_of_requests(listener: &IdObject) -> Result<*mut rdma_event_channel> {
     if !listener.state().sync {
         return Err(Failure::INVALID);
     }
     listener.drop_event();
-    let mut event = null_mut();
-    // SAFETY: the channel is the identifier's own.
-    if unsafe { rdma_get_cm_event(listener.channel(), &mut event) } != 0 {
-        return Err(last_errno());
-    }
+    Ok(listener.channel())
+}
+
+/// The identifier of a request.
+///
+/// # Safety
+/// The event is a new one of the listener.
+unsafe fn request(listener: &IdObject, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id> {
     // SAFETY: the event is new.
     let new = unsafe { admit(listener, &*event) };
     // The request's identifier keeps the event, or the listener if it fails.

@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
 use uverbs_uapi::rdma_cm::{ConnParam, Event as Kind, EventResp, UdParam};
+use zerocopy::FromZeros;
 
 use super::abi::{
     rdma_cm_event, rdma_cm_event_param, rdma_cm_id, rdma_conn_param, rdma_event_channel,
@@ -19,7 +20,7 @@ use super::resolve::{query_addr, query_gid, query_path};
 use crate::c::failure::{Failure, Result, minus_one};
 use crate::c::marshal::path;
 use crate::c::object::Object;
-use crate::cm::command::{Accept, DestroyId, GetEvent};
+use crate::cm::command::{Accept, DestroyId, Frame, GetEvent};
 use crate::error::Errno;
 
 /// The field for data of the peer's.
@@ -111,30 +112,59 @@ impl EventObject {
     }
 }
 
+unsafe extern "C-unwind" {
+    /// write(2) by the C library, by which an event is asked for. It blocks or not as the program has set the
+    /// file. A thread may be cancelled in it (`pthread_cancel(3)`), and then unwinds from there: so no frame
+    /// up to the program's has something to be dropped when it is called.
+    fn write(fd: c_int, from: *const c_void, length: usize) -> isize;
+}
+
 /// `rdma_get_cm_event(3)`.
-pub unsafe extern "C" fn rdma_get_cm_event(
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     to: *mut *mut rdma_cm_event,
 ) -> c_int {
     if channel.is_null() || to.is_null() {
         return minus_one(Err(Failure::INVALID));
     }
-    // SAFETY: the caller passes a channel, and room for a pointer.
-    minus_one(unsafe { next((*channel).fd).map(|event| to.write(event)) })
+    // SAFETY: the caller passes a channel.
+    let fd = unsafe { (*channel).fd };
+    loop {
+        let mut raw = EventResp::new_zeroed();
+        let frame = Frame::new(
+            &GetEvent::default(),
+            (&raw mut raw).expose_provenance() as u64,
+        );
+        let bytes = frame.bytes();
+        // SAFETY: there are so many bytes, and room for the answer; nothing here has to be dropped.
+        if unsafe { write(fd, bytes.as_ptr().cast(), bytes.len()) } < 0 {
+            // The error is where the program looks for it.
+            return -1;
+        }
+        if let Some(event) = news(&raw) {
+            // SAFETY: the caller passes room for a pointer.
+            unsafe { to.write(event) };
+            return 0;
+        }
+    }
 }
 
 /// The next event of a channel that is news to the program.
 fn next(fd: c_int) -> Result<*mut rdma_cm_event> {
     loop {
-        let raw = channel::send(fd, &GetEvent::default())?;
-        // The kernel has none of an identifier that was not accepted, which has no number yet.
-        if raw.uid == 0 {
-            continue;
-        }
-        if let Some(event) = read(&raw) {
-            return Ok(Box::into_raw(event).cast());
+        if let Some(event) = news(&channel::send(fd, &GetEvent::default())?) {
+            return Ok(event);
         }
     }
+}
+
+/// An event for the program, if it is news to it.
+fn news(raw: &EventResp) -> Option<*mut rdma_cm_event> {
+    // The kernel has none of an identifier that was not accepted, which has no number yet.
+    if raw.uid == 0 {
+        return None;
+    }
+    read(raw).map(|event| Box::into_raw(event).cast())
 }
 
 /// What an event is to the program; none if it is no news.

@@ -20,6 +20,7 @@ mod perf;
 mod probes;
 mod qp;
 mod refusal;
+mod refused;
 mod resource;
 mod srq;
 mod statistic;
@@ -29,7 +30,8 @@ mod ways;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(status) = support::role::play(&limits::ROLES) {
+    let roles = [&limits::ROLES[..], &refused::ROLES].concat();
+    if let Some(status) = support::role::play(&roles) {
         return status;
     }
     support::run_all([
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         probes::tests(),
         qp::tests(),
         refusal::tests(),
+        refused::tests(),
         resource::tests(),
         srq::tests(),
         statistic::tests(),

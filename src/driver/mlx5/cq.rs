@@ -36,8 +36,6 @@ pub(crate) struct CqCore {
     cqn: u32,
     /// The device writes over entries that were not taken.
     ignores_overrun: bool,
-    /// This side reaches the record.
-    record_is_mapped: bool,
     /// Where it is armed.
     uar: Arc<UarPage>,
 }
@@ -52,13 +50,11 @@ fn not_mapped(cq: CqHandle) -> error::Error {
 
 impl CqCore {
     pub(super) fn new(entries: Entries, record: Record, cqn: u32, uar: Arc<UarPage>) -> Self {
-        let record_is_mapped = record.is_mapped();
         Self {
             directory: Arc::new(Directory::new(entries, record)),
             events: Arc::default(),
             cqn,
             ignores_overrun: false,
-            record_is_mapped,
             uar,
         }
     }
@@ -459,7 +455,7 @@ impl contract::Cq for Cq {
         cq: CqHandle,
         solicited_only: bool,
     ) -> error::Result<()> {
-        if !backing.record_is_mapped {
+        if !backing.directory.record().is_mapped() {
             return Err(not_mapped(cq));
         }
         backing.ask(solicited_only);

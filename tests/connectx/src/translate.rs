@@ -446,16 +446,17 @@ mod tests {
         Ok(())
     }
 
-    /// A key whose parts are of another key: two parts of the region, in the reverse order, and its rights.
-    fn parts(
+    /// A key whose parts are of other keys: of each the length, the key and the address.
+    fn gathered(
         function: &mut Function,
         pd: u32,
-        below: u32,
         rights: &[Field],
+        parts: &[(u32, u32, u64)],
     ) -> Result<u32, Status> {
+        let length = parts.iter().map(|(length, ..)| u64::from(*length)).sum();
         let mut fields = vec![
             (mkc::PD, u64::from(pd)),
-            (mkc::LEN, 0x20),
+            (mkc::LEN, length),
             (mkc::ACCESS_MODE_1_0, 2),
             (mkc::QPN, 0xff_ffff),
             (mkc::TRANSLATIONS_OCTWORD_SIZE, 4),
@@ -466,15 +467,25 @@ mod tests {
             field.set(&mut input[cmd::CONTEXT..], value);
         }
         cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut input, 4);
-        for (number, address) in [START + 0xefc, START].into_iter().enumerate() {
-            let unit = &mut input[cmd::PAS + number * 16..][..16];
-            Field::new(0, 32).set(unit, 0x10);
-            Field::new(32, 32).set(unit, below.into());
-            Field::new(64, 64).set(unit, address);
+        for (unit, (length, key, address)) in input[cmd::PAS..].chunks_mut(16).zip(parts) {
+            Field::new(0, 32).set(unit, (*length).into());
+            Field::new(32, 32).set(unit, (*key).into());
+            Field::new(64, 64).set(unit, *address);
         }
         let mut output = [0; 16];
         mkey::create(function, &input, &mut output)?;
         Ok(cmd::OBJECT.get32(&output) << 8)
+    }
+
+    /// A key over two parts of the region, in the reverse order, with its rights.
+    fn parts(
+        function: &mut Function,
+        pd: u32,
+        below: u32,
+        rights: &[Field],
+    ) -> Result<u32, Status> {
+        let list = [START + 0xefc, START].map(|address| (0x10, below, address));
+        gathered(function, pd, rights, &list)
     }
 
     #[test]
@@ -528,25 +539,7 @@ mod tests {
 
     /// A key over the first bytes of another one's.
     fn on_key(function: &mut Function, pd: u32, below: u32) -> Result<u32, Status> {
-        let mut input = vec![0; cmd::PAS + 4 * 16];
-        let fields = [
-            (mkc::PD, u64::from(pd)),
-            (mkc::LEN, 4),
-            (mkc::ACCESS_MODE_1_0, 2),
-            (mkc::QPN, 0xff_ffff),
-            (mkc::TRANSLATIONS_OCTWORD_SIZE, 4),
-            (mkc::LR, 1),
-            (mkc::RR, 1),
-        ];
-        for (field, value) in fields {
-            field.set(&mut input[cmd::CONTEXT..], value);
-        }
-        cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut input, 4);
-        Field::new(0, 32).set(&mut input[cmd::PAS..], 4);
-        Field::new(32, 32).set(&mut input[cmd::PAS..], below.into());
-        let mut output = [0; 16];
-        mkey::create(function, &input, &mut output)?;
-        Ok(cmd::OBJECT.get32(&output) << 8)
+        gathered(function, pd, &[mkc::LR, mkc::RR], &[(4, below, 0)])
     }
 
     #[test]

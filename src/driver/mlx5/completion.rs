@@ -46,6 +46,22 @@ pub(super) fn status(fields: &Cqe) -> WcStatus {
     }
 }
 
+/// What a completion calls a request: by whether it bound a memory window, if it changed a memory key, and by
+/// the opcode of its WQE.
+const SENT: [[WcOpcode; 256]; 2] = [sent(WcOpcode::LOCAL_INV), sent(WcOpcode::BIND_MW)];
+
+/// The names of all opcodes, with that of the change of a memory key.
+const fn sent(changed_key: WcOpcode) -> [WcOpcode; 256] {
+    let mut sent = [WcOpcode::SEND; 256];
+    sent[opcode::RDMA_WRITE as usize] = WcOpcode::RDMA_WRITE;
+    sent[opcode::RDMA_WRITE_IMM as usize] = WcOpcode::RDMA_WRITE;
+    sent[opcode::RDMA_READ as usize] = WcOpcode::RDMA_READ;
+    sent[opcode::ATOMIC_CS as usize] = WcOpcode::COMP_SWAP;
+    sent[opcode::ATOMIC_FA as usize] = WcOpcode::FETCH_ADD;
+    sent[opcode::UMR as usize] = changed_key;
+    sent
+}
+
 impl Completion {
     #[inline(always)]
     fn code(&self) -> u8 {
@@ -54,18 +70,8 @@ impl Completion {
 
     #[inline(always)]
     fn sent(&self) -> WcOpcode {
-        let opcode = match (self.fields.sop_drop_qpn.get() >> 24) as u8 {
-            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
-            opcode::RDMA_READ => WcOpcode::RDMA_READ,
-            opcode::ATOMIC_CS => WcOpcode::COMP_SWAP,
-            opcode::ATOMIC_FA => WcOpcode::FETCH_ADD,
-            opcode::UMR => WcOpcode::LOCAL_INV,
-            _ => WcOpcode::SEND,
-        };
-        match opcode == WcOpcode::LOCAL_INV && self.binds {
-            true => WcOpcode::BIND_MW,
-            false => opcode,
-        }
+        let opcode = (self.fields.sop_drop_qpn.get() >> 24) as u8;
+        SENT[usize::from(self.binds)][usize::from(opcode)]
     }
 }
 

@@ -495,8 +495,9 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
         let cq = self.up_to_date()?;
-        cq.taken = cq.next(cq.view);
-        Ok(cq.taken)
+        cq.taken = None;
+        let next = cq.next(cq.view);
+        Ok(next.map(|completion| *cq.taken.insert(completion)))
     }
 
     #[cfg(feature = "c-abi")]

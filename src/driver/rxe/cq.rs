@@ -98,14 +98,18 @@ impl Cq {
         self.ring.waiting(filled).map_err(broken)
     }
 
+    /// Whether a poll looks closer: something has come up, or completions that may be messages of shared
+    /// queues, up to an index behind those that are counted.
+    #[inline(always)]
+    fn needs_look(&self, filled: u32) -> bool {
+        self.shared.needs_attention() && (self.counted != Some(filled) || self.shared.has_news())
+    }
+
     /// Sees to what has come up, and counts messages of shared queues before they are taken. Gives the index
     /// behind the last completion, and the queue back.
     #[cold]
     #[inline(never)]
-    fn look_closer(&mut self, filled: u32) -> Result<(&mut Self, u32), Overrun> {
-        if self.counted == Some(filled) && !self.shared.has_news() {
-            return Ok((self, filled));
-        }
+    fn look_closer(&mut self) -> Result<(&mut Self, u32), Overrun> {
         let (filled, counts) = self.shared.closer(&self.ring)?;
         self.counted = counts.then_some(filled);
         Ok((self, filled))
@@ -137,10 +141,8 @@ impl contract::Cq for Cq {
     fn poll(&mut self) -> Result<Polled<'_>, PollError> {
         // In this order: see `Shared::draw_attention`.
         let filled = self.ring.filled();
-        let (cq, filled) = match self.shared.needs_attention() {
-            true => self
-                .look_closer(filled)
-                .map_err(|Overrun| PollError::Overrun)?,
+        let (cq, filled) = match self.needs_look(filled) {
+            true => self.look_closer().map_err(|Overrun| PollError::Overrun)?,
             false => (self, filled),
         };
         Ok(Polled(cq.waiting(filled)?))

@@ -237,6 +237,7 @@ impl Shared {
     }
 
     /// Whether the poller has something to see to.
+    #[inline(always)]
     pub(super) fn has_news(&self) -> bool {
         // Relaxed: as in `draw_attention`.
         self.news.load(Ordering::Relaxed)

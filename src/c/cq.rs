@@ -164,7 +164,10 @@ pub(super) unsafe fn create(
         async_events_completed: AtomicU32::new(0),
     };
     let object = CqObject {
-        c: CStruct::new(driver.with(Extended { cq: plain })),
+        c: CStruct::new(driver.with(Extended {
+            cq: plain,
+            single_threaded: wanted.single_threaded,
+        })),
         backing: ring.backing(),
         ring: Locked::new(ring, wanted.single_threaded),
         handle,

@@ -127,11 +127,25 @@ impl<T> Locked<T> {
         }
     }
 
+    /// As [`Self::acquire`], where it is known when the caller is compiled whether the lock is `SKIPPED`.
+    #[inline(always)]
+    pub(super) fn acquire_known<const SKIPPED: bool>(&self) {
+        debug_assert_eq!(SKIPPED, self.skipped);
+        if !SKIPPED && !self.take() {
+            self.acquire_slowly();
+        }
+    }
+
     /// Takes the lock if no other thread has it; false if one does.
     #[inline(always)]
     pub(super) fn acquire_at_once(&self) -> bool {
-        // Acquire: pairs with the release in `release`. A single bit is set, which is one instruction on x86.
-        self.skipped || self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
+        self.skipped || self.take()
+    }
+
+    #[inline(always)]
+    fn take(&self) -> bool {
+        // Acquire: pairs with the release in `give`. A single bit is set, which is one instruction on x86.
+        self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
     /// Takes the lock, which another thread has.
@@ -181,6 +195,18 @@ impl<T> Locked<T> {
         }
     }
 
+    /// As [`Self::release`], where it is known when the caller is compiled whether the lock is `SKIPPED`.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Self::release`].
+    #[inline(always)]
+    pub(super) unsafe fn release_known<const SKIPPED: bool>(&self) {
+        if !SKIPPED && !self.give() {
+            self.wake();
+        }
+    }
+
     /// As [`Self::release`]; false if it is left to the caller to [wake](Self::wake) others.
     ///
     /// # Safety
@@ -188,9 +214,14 @@ impl<T> Locked<T> {
     /// As of [`Self::release`].
     #[inline(always)]
     pub(super) unsafe fn release_at_once(&self) -> bool {
+        self.skipped || self.give()
+    }
+
+    #[inline(always)]
+    fn give(&self) -> bool {
         // Release: pairs with the acquire of the thread that takes the lock next. That thread may end the
         // object, so the word is not touched again.
-        self.skipped || self.word.swap(FREE, Ordering::Release) == HELD
+        self.word.swap(FREE, Ordering::Release) == HELD
     }
 
     /// Wakes one of those who may sleep. Who is woken notes again that there may be more.

@@ -122,23 +122,31 @@ unsafe fn parent_domain<'a>(c: *mut ibv_pd) -> Result<&'a Pd> {
 }
 
 /// The struct of a plain queue, to be extended by the functions that programs call through it: they are its
-/// driver's.
+/// driver's, and those that a queue of one thread has look for no lock.
 pub(super) struct Extended {
     pub(super) cq: ibv_cq,
+    pub(super) single_threaded: bool,
 }
+
+type StartPoll = unsafe extern "C" fn(*mut ibv_cq_ex, *mut ibv_poll_cq_attr) -> c_int;
+type EndPoll = unsafe extern "C" fn(*mut ibv_cq_ex);
 
 impl ForDriver for Extended {
     type Output = ibv_cq_ex;
 
     fn run<D: Listed>(self) -> ibv_cq_ex {
+        let (start, end): (StartPoll, EndPoll) = match self.single_threaded {
+            true => (start_poll::<D, true>, end_poll::<D, true>),
+            false => (start_poll::<D, false>, end_poll::<D, false>),
+        };
         ibv_cq_ex {
             cq: self.cq,
             comp_mask: 0,
             status: 0,
             wr_id: 0,
-            start_poll: Some(start_poll::<D>),
+            start_poll: Some(start),
             next_poll: Some(next_poll::<D>),
-            end_poll: Some(end_poll::<D>),
+            end_poll: Some(end),
             read_opcode: Some(read_opcode::<D>),
             read_vendor_err: Some(read_vendor_err::<D>),
             read_byte_len: Some(read_byte_len::<D>),
@@ -203,7 +211,7 @@ fn failed(error: PollError) -> c_int {
 
 /// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:
 /// `errno` stays.
-unsafe extern "C" fn start_poll<D: Listed>(
+unsafe extern "C" fn start_poll<D: Listed, const SINGLE_THREADED: bool>(
     c: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
 ) -> c_int {
@@ -212,10 +220,10 @@ unsafe extern "C" fn start_poll<D: Listed>(
         if D::REFUSALS.poll_attributes && attr.as_ref().is_some_and(|attr| attr.comp_mask != 0) {
             return Errno::INVAL.raw_os_error();
         }
-        queue(c).ring.acquire();
+        queue(c).ring.acquire_known::<SINGLE_THREADED>();
         let result = show_next::<D>(c);
         if result != 0 {
-            queue(c).ring.release();
+            queue(c).ring.release_known::<SINGLE_THREADED>();
         }
         result
     }
@@ -228,12 +236,12 @@ unsafe extern "C" fn next_poll<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
 }
 
 /// `ibv_end_poll(3)`.
-unsafe extern "C" fn end_poll<D: Listed>(c: *mut ibv_cq_ex) {
+unsafe extern "C" fn end_poll<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_cq_ex) {
     // SAFETY: the caller passes a completion queue, which it polls.
     unsafe {
         let cq = queue(c);
         own::<D>(cq.ring.held()).hide();
-        cq.ring.release();
+        cq.ring.release_known::<SINGLE_THREADED>();
     }
 }
 

@@ -265,14 +265,17 @@ fn create(
     let refusals = context.driver().refusals();
     let names_destination = Addressing::of(transport) != Addressing::Connection;
     let object = QpObject {
-        c: CStruct::new(context.driver().with(Extended(plain))),
+        c: CStruct::new(context.driver().with(Extended {
+            qp: plain,
+            // One thread at a time uses what is in a thread domain.
+            single_threaded: domain.is_some(),
+        })),
         sends: Gate::new(refusals.early_sends),
         receives: Gate::new(true),
         has_functions: parts.functions.is_some(),
         operations,
         caps,
         refusals,
-        // One thread at a time uses what is in a thread domain.
         send: Locked::new(Sender::new(Some(send)), domain.is_some()),
         batch: Owner::new(),
         recv: Locked::new(recv, domain.is_some()),
@@ -326,7 +329,10 @@ fn without_queues(
         c: CStruct::new(ibv_qp_ex {
             // Without it no other of the functions may be called.
             wr_start: None,
-            ..context.driver().with(Extended(plain))
+            ..context.driver().with(Extended {
+                qp: plain,
+                single_threaded: false,
+            })
         }),
         sends: Gate::new(false),
         receives: Gate::new(true),

@@ -46,10 +46,18 @@ pub(super) struct Session {
 enum Step {
     /// No request has begun, or the last one is written.
     Between,
-    /// A request has begun, and is kept.
+    /// A request to the peer of a connection has begun, and is kept.
+    BegunToPeer,
+    /// A request has begun, and is kept, on a queue pair whose requests name their destinations.
     Begun,
     /// Nothing will be posted.
     Failed(Failure),
+}
+
+impl Step {
+    fn has_begun(self) -> bool {
+        matches!(self, Step::BegunToPeer | Step::Begun)
+    }
 }
 
 /// What the first call of a request says about it.
@@ -80,15 +88,38 @@ enum Saved {
     Inline(Copied),
 }
 
-/// Makes the extended struct of a queue pair, with its functions, which programs call through it.
-pub(super) struct Extended(pub(super) ibv_qp);
+/// Makes the extended struct of a queue pair, with its functions, which programs call through it. Those that a
+/// queue pair of one thread has look for no lock.
+pub(super) struct Extended {
+    pub(super) qp: ibv_qp,
+    pub(super) single_threaded: bool,
+}
+
+/// `wr_start`, `wr_complete` and `wr_abort`.
+type Ends = (
+    unsafe extern "C" fn(*mut ibv_qp_ex),
+    unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
+    unsafe extern "C" fn(*mut ibv_qp_ex),
+);
 
 impl ForDriver for Extended {
     type Output = ibv_qp_ex;
 
     fn run<D: Listed>(self) -> ibv_qp_ex {
+        let (start, complete, abort): Ends = match self.single_threaded {
+            true => (
+                wr_start::<D, true>,
+                wr_complete::<D, true>,
+                wr_abort::<D, true>,
+            ),
+            false => (
+                wr_start::<D, false>,
+                wr_complete::<D, false>,
+                wr_abort::<D, false>,
+            ),
+        };
         ibv_qp_ex {
-            qp: self.0,
+            qp: self.qp,
             comp_mask: 0,
             wr_id: 0,
             wr_flags: 0,
@@ -109,9 +140,9 @@ impl ForDriver for Extended {
             wr_set_inline_data_list: Some(wr_set_inline_data_list::<D>),
             wr_set_sge: Some(wr_set_sge::<D>),
             wr_set_sge_list: Some(wr_set_sge_list::<D>),
-            wr_start: Some(wr_start::<D>),
-            wr_complete: Some(wr_complete::<D>),
-            wr_abort: Some(wr_abort::<D>),
+            wr_start: Some(start),
+            wr_complete: Some(complete),
+            wr_abort: Some(abort),
             wr_atomic_write: Some(wr_atomic_write::<D>),
             wr_flush: Some(wr_flush::<D>),
         }
@@ -151,10 +182,10 @@ unsafe fn session<'a, D: Listed>(
 }
 
 /// `ibv_wr_start(3)`. A target of XRC has no such functions (`ibv_qp_to_qp_ex` refuses it).
-unsafe extern "C" fn wr_start<D: Listed>(c: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_start<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller passes a queue pair. The lock is held until the session ends.
     unsafe {
-        queue_pair(c).send.acquire();
+        queue_pair(c).send.acquire_known::<SINGLE_THREADED>();
         let (qp, session, queue) = session::<D>(c);
         qp.batch.begin();
         session.end = queue.position();
@@ -164,23 +195,25 @@ unsafe extern "C" fn wr_start<D: Listed>(c: *mut ibv_qp_ex) {
 }
 
 /// `ibv_wr_complete(3)`: posts all requests, or none if one is wrong.
-unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
+unsafe extern "C" fn wr_complete<D: Listed, const SINGLE_THREADED: bool>(
+    c: *mut ibv_qp_ex,
+) -> c_int {
     // SAFETY: the caller has started.
     unsafe {
         let (qp, session, queue) = session::<D>(c);
-        if let Step::Begun = session.step {
-            return end_and_complete::<D>(c);
+        if session.step.has_begun() {
+            return end_and_complete::<D, SINGLE_THREADED>(c);
         }
         let result = match session.step {
             _ if qp.sends.is_shut() => Err(Failure::INVALID),
             Step::Failed(failure) => Err(failure),
-            Step::Between | Step::Begun => queue
+            Step::Between | Step::BegunToPeer | Step::Begun => queue
                 .ring(queue.position(), session.end)
                 .map(drop)
                 .map_err(Failure::from),
         };
         qp.batch.end();
-        qp.send.release();
+        qp.send.release_known::<SINGLE_THREADED>();
         status(result)
     }
 }
@@ -192,39 +225,39 @@ unsafe extern "C" fn wr_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
 /// As for [`session`].
 #[cold]
 #[inline(never)]
-unsafe fn end_and_complete<D: Listed>(c: *mut ibv_qp_ex) -> c_int {
+unsafe fn end_and_complete<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: by this function's contract.
     unsafe {
         let (qp, session, queue) = session::<D>(c);
         session.end_bare::<D>(qp, queue);
-        wr_complete::<D>(c)
+        wr_complete::<D, SINGLE_THREADED>(c)
     }
 }
 
 /// `ibv_wr_abort(3)`. What was written is forgotten when the next begins.
-unsafe extern "C" fn wr_abort<D: Listed>(c: *mut ibv_qp_ex) {
+unsafe extern "C" fn wr_abort<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe {
         let qp = queue_pair(c);
         qp.batch.end();
-        qp.send.release();
+        qp.send.release_known::<SINGLE_THREADED>();
     }
 }
 
-/// Keeps what a request does, with its id and flags as they are now.
+/// Keeps what a request does, with its id and flags as they are now. The operation is made where it is kept.
 ///
 /// # Safety
 ///
 /// As for [`session`].
 #[inline(always)]
-unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
+unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: impl Fn() -> Operation) {
     // SAFETY: by this function's contract.
     unsafe {
         let (qp, session, _) = session::<D>(c);
         let is_next = matches!(session.step, Step::Between) && !qp.names_destination;
-        match is_next && check(qp, operation).is_ok() {
-            true => session.begin(c, operation),
-            false => begin_closely::<D>(c, operation),
+        match is_next && check(qp, operation()).is_ok() {
+            true => session.begin(c, operation(), Step::BegunToPeer),
+            false => begin_closely::<D>(c, operation()),
         }
     }
 }
@@ -245,8 +278,12 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
     if let Step::Failed(_) = session.step {
         return;
     }
+    let begun = match qp.names_destination {
+        true => Step::Begun,
+        false => Step::BegunToPeer,
+    };
     // SAFETY: by this function's contract.
-    unsafe { session.begin(c, operation) };
+    unsafe { session.begin(c, operation, begun) };
     (session.to, session.payload) = (None, None);
 }
 
@@ -275,9 +312,9 @@ const NOTHING: Payload<'static> = Payload::Sges(&[]);
 unsafe fn begin_and_end<D: Listed>(c: *mut ibv_qp_ex, operation: Operation, payload: Payload<'_>) {
     // SAFETY: by this function's contract.
     unsafe {
-        begin::<D>(c, operation);
+        begin::<D>(c, || operation);
         let (qp, session, queue) = session::<D>(c);
-        session.carry::<D>(qp, queue, payload);
+        session.carry::<D>(qp, queue, || payload);
     }
 }
 
@@ -318,24 +355,24 @@ impl Session {
         if let Step::Between = self.step {
             self.fail(Failure::INVALID);
         }
-        matches!(self.step, Step::Begun)
+        self.step.has_begun()
     }
 
     /// Ends a request that has begun, if one has: no payload came to it.
     #[inline(always)]
     fn end_bare<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue) {
-        if let Step::Begun = self.step {
+        if self.step.has_begun() {
             self.end_any::<D>(qp, queue, NOTHING);
         }
     }
 
-    /// Keeps a request that begins.
+    /// Keeps a request that begins, and where that takes the session.
     ///
     /// # Safety
     ///
     /// The pointer is to the queue pair's extended struct.
     #[inline(always)]
-    unsafe fn begin(&mut self, c: *mut ibv_qp_ex, operation: Operation) {
+    unsafe fn begin(&mut self, c: *mut ibv_qp_ex, operation: Operation, begun: Step) {
         // SAFETY: by this function's contract.
         let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
         self.request = Request {
@@ -343,7 +380,7 @@ impl Session {
             wr_id,
             flags: SendFlags::from_bits_retain(flags).intersection(FLAGS),
         };
-        self.step = Step::Begun;
+        self.step = begun;
     }
 
     /// Writes a request that has begun on a connected queue pair, if it is of a usual operation: for these
@@ -355,9 +392,9 @@ impl Session {
         queue: &mut D::SendQueue,
         payload: Payload<'_>,
     ) -> bool {
-        if qp.names_destination || !matches!(self.step, Step::Begun) {
+        let Step::BegunToPeer = self.step else {
             return false;
-        }
+        };
         match self.request.operation {
             Operation::Write { remote } => {
                 self.write::<D>(qp, queue, Operation::Write { remote }, None, payload)
@@ -443,11 +480,17 @@ impl Session {
         }
     }
 
-    /// Takes a payload: writes the request that has begun, or saves it until its address comes.
+    /// Takes a payload: writes the request that has begun, or saves it until its address comes. The payload is
+    /// made where it is used.
     #[inline(always)]
-    fn carry<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue, payload: Payload<'_>) {
-        if !self.end_usual::<D>(qp, queue, payload) {
-            self.carry_any::<D>(qp, queue, payload);
+    fn carry<'p, D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        payload: impl Fn() -> Payload<'p>,
+    ) {
+        if !self.end_usual::<D>(qp, queue, payload()) {
+            self.carry_any::<D>(qp, queue, payload());
         }
     }
 
@@ -581,7 +624,7 @@ unsafe extern "C" fn wr_set_sge_list<D: Listed>(
         let (qp, session, queue) = session::<D>(c);
         match count > session.max_sge {
             true => session.fail_too_long(qp),
-            false => session.carry::<D>(qp, queue, Payload::Sges(slices(list, count))),
+            false => session.carry::<D>(qp, queue, || Payload::Sges(slices(list, count))),
         }
     }
 }
@@ -607,7 +650,7 @@ unsafe extern "C" fn wr_set_inline_data<D: Listed>(
         let (qp, session, queue) = session::<D>(c);
         match length > session.max_inline {
             true => session.fail_too_long(qp),
-            false => session.carry::<D>(qp, queue, Payload::Inline(bytes(from, length))),
+            false => session.carry::<D>(qp, queue, || Payload::Inline(bytes(from, length))),
         }
     }
 }
@@ -663,28 +706,28 @@ unsafe fn gather<D: Listed>(
 /// `ibv_wr_send(3)`.
 unsafe extern "C" fn wr_send<D: Listed>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started, here as in the functions below.
-    unsafe { begin::<D>(c, Operation::Send) }
+    unsafe { begin::<D>(c, || Operation::Send) }
 }
 
 /// `ibv_wr_send_imm(3)`; the immediate data are in network byte order.
 unsafe extern "C" fn wr_send_imm<D: Listed>(c: *mut ibv_qp_ex, imm: u32) {
     let imm = u32::from_be(imm);
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, Operation::SendImm { imm }) }
+    unsafe { begin::<D>(c, || Operation::SendImm { imm }) }
 }
 
 /// `ibv_wr_send_inv(3)`.
 unsafe extern "C" fn wr_send_inv<D: Listed>(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, Operation::SendInv { rkey }) }
+    unsafe { begin::<D>(c, || Operation::SendInv { rkey }) }
 }
 
 /// `ibv_wr_rdma_write(3)`.
 unsafe extern "C" fn wr_rdma_write<D: Listed>(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, Operation::Write { remote }) }
+    unsafe { begin::<D>(c, || Operation::Write { remote }) }
 }
 
 /// `ibv_wr_rdma_write_imm(3)`; the immediate data are in network byte order.
@@ -696,14 +739,14 @@ unsafe extern "C" fn wr_rdma_write_imm<D: Listed>(
 ) {
     let (remote, imm) = (remote(address, rkey), u32::from_be(imm));
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, Operation::WriteImm { remote, imm }) }
+    unsafe { begin::<D>(c, || Operation::WriteImm { remote, imm }) }
 }
 
 /// `ibv_wr_rdma_read(3)`.
 unsafe extern "C" fn wr_rdma_read<D: Listed>(c: *mut ibv_qp_ex, rkey: u32, address: u64) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, Operation::Read { remote }) }
+    unsafe { begin::<D>(c, || Operation::Read { remote }) }
 }
 
 /// `ibv_wr_atomic_cmp_swp(3)`.
@@ -720,7 +763,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp<D: Listed>(
         swap,
     };
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, operation) }
+    unsafe { begin::<D>(c, || operation) }
 }
 
 /// `ibv_wr_atomic_fetch_add(3)`.
@@ -732,7 +775,7 @@ unsafe extern "C" fn wr_atomic_fetch_add<D: Listed>(
 ) {
     let remote = remote(address, rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin::<D>(c, Operation::FetchAdd { remote, add }) }
+    unsafe { begin::<D>(c, || Operation::FetchAdd { remote, add }) }
 }
 
 /// `ibv_wr_local_inv(3)`.

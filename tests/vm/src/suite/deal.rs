@@ -3,8 +3,12 @@
 //! A test that runs on three kernels and three devices has nine cells. In three of them it meets every kernel
 //! and every device once, so a run that deals takes a third of the time. What is lost is the fault that shows
 //! in one cell alone, and a run in full finds that.
+//!
+//! A test that runs on one device meets all kernels by itself, in three cells. Where a test is dear and the
+//! kernel is not its subject, it meets each device once, and the kernels in turn with its like.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// What a guest's RDMA devices are.
@@ -45,6 +49,15 @@ pub(crate) struct Cell {
     pub(crate) device: Device,
 }
 
+/// What a test has to meet.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) enum Meet {
+    /// Each kernel and each device.
+    KernelsAndDevices,
+    /// Each device, on kernels that differ if there are several.
+    Devices,
+}
+
 /// What a dealer is to save.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Save {
@@ -62,7 +75,7 @@ pub(crate) struct Dealer {
     save: Save,
     loads: BTreeMap<Cell, usize>,
     /// The choices for cells that were dealt among before.
-    choices: BTreeMap<Vec<Cell>, Vec<Vec<Cell>>>,
+    choices: BTreeMap<(Meet, Vec<Cell>), Vec<Vec<Cell>>>,
 }
 
 impl Dealer {
@@ -75,17 +88,17 @@ impl Dealer {
         }
     }
 
-    /// Chooses, of the cells where a test can run, as few as there must be to have each kernel and each
-    /// device of them. Of several such choices it takes the one whose cells have the fewest tests so far, or
-    /// the one with the fewest cells that have none.
-    pub(crate) fn deal(&mut self, open: &[Cell]) -> Vec<Cell> {
+    /// Chooses, of the cells where a test can run, as few as there must be for the test to meet what it has
+    /// to. Of several such choices it takes the one whose cells have the fewest tests so far, or the one with
+    /// the fewest cells that have none.
+    pub(crate) fn deal(&mut self, meet: Meet, open: &[Cell]) -> Vec<Cell> {
         let Self {
             save,
             loads,
             choices,
         } = self;
-        let choices = choices.entry(open.to_vec());
-        let choices = choices.or_insert_with(|| smallest_covers(open));
+        let choices = choices.entry((meet, open.to_vec()));
+        let choices = choices.or_insert_with(|| smallest_covers(meet, open));
         let cost = |cells: &&Vec<Cell>| -> usize {
             let loads = cells.iter().map(|cell| loads.get(cell).copied());
             match save {
@@ -102,35 +115,39 @@ impl Dealer {
     }
 }
 
-/// The smallest sets of these cells that have each of their kernels and each of their devices.
+/// The smallest sets of these cells in which a test meets what it has to, and of those the ones with the most
+/// kernels.
 ///
 /// All sets are tried: of nine cells there are 511.
-fn smallest_covers(open: &[Cell]) -> Vec<Vec<Cell>> {
-    let sets = 1_u32..1 << open.len();
-    let members = |set: u32| {
+fn smallest_covers(meet: Meet, open: &[Cell]) -> Vec<Vec<Cell>> {
+    let members = |set: u32| -> Vec<Cell> {
         let cells = open.iter().enumerate();
-        cells
-            .filter(move |(place, _)| set & 1 << place != 0)
-            .map(|(_, cell)| *cell)
+        let cells = cells.filter(|(place, _)| set & 1 << place != 0);
+        cells.map(|(_, cell)| *cell).collect()
     };
-    let covers = |set: &u32| {
-        open.iter().all(|wanted| {
-            members(*set).any(|cell| cell.kernel == wanted.kernel)
-                && members(*set).any(|cell| cell.device == wanted.device)
-        })
+    let covers = |set: &Vec<Cell>| {
+        devices(set) == devices(open) && (meet == Meet::Devices || kernels(set) == kernels(open))
     };
-    let covers: Vec<u32> = sets.filter(covers).collect();
-    let fewest = covers.iter().map(|set| set.count_ones()).min();
-    let smallest = covers
-        .into_iter()
-        .filter(|set| Some(set.count_ones()) == fewest);
-    smallest.map(|set| members(set).collect()).collect()
+    let mut sets: Vec<Vec<Cell>> = (1_u32..1 << open.len())
+        .map(members)
+        .filter(covers)
+        .collect();
+    let worth = |set: &Vec<Cell>| (Reverse(set.len()), kernels(set).len());
+    let most = sets.iter().map(worth).max();
+    sets.retain(|set| Some(worth(set)) == most);
+    sets
+}
+
+fn kernels(cells: &[Cell]) -> BTreeSet<usize> {
+    cells.iter().map(|cell| cell.kernel).collect()
+}
+
+fn devices(cells: &[Cell]) -> BTreeSet<Device> {
+    cells.iter().map(|cell| cell.device).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -140,14 +157,6 @@ mod tests {
         let devices = [Device::SoftRoce, Device::InfiniBand, Device::Roce];
         let row = |kernel| devices.map(|device| Cell { kernel, device });
         (0..3).flat_map(row).collect()
-    }
-
-    fn kernels(cells: &[Cell]) -> BTreeSet<usize> {
-        cells.iter().map(|cell| cell.kernel).collect()
-    }
-
-    fn devices(cells: &[Cell]) -> BTreeSet<Device> {
-        cells.iter().map(|cell| cell.device).collect()
     }
 
     /// Some tests, each with the cells where it can run.
@@ -163,7 +172,7 @@ mod tests {
         fn each_test_meets_each_kernel_and_device_where_it_can_run(tests in tests()) {
             let mut dealer = Dealer::new(Save::Time);
             for open in tests {
-                let dealt = dealer.deal(&open);
+                let dealt = dealer.deal(Meet::KernelsAndDevices, &open);
                 prop_assert!(dealt.iter().all(|cell| open.contains(cell)));
                 prop_assert_eq!(kernels(&dealt), kernels(&open));
                 prop_assert_eq!(devices(&dealt), devices(&open));
@@ -176,10 +185,21 @@ mod tests {
         }
 
         #[test]
+        fn a_dear_test_meets_each_device_once(tests in tests()) {
+            let mut dealer = Dealer::new(Save::Time);
+            for open in tests {
+                let dealt = dealer.deal(Meet::Devices, &open);
+                prop_assert!(dealt.iter().all(|cell| open.contains(cell)));
+                prop_assert_eq!(devices(&dealt), devices(&open));
+                prop_assert_eq!(dealt.len(), devices(&open).len());
+            }
+        }
+
+        #[test]
         fn the_same_tests_are_dealt_alike(tests in tests()) {
             let deal = || {
                 let mut dealer = Dealer::new(Save::Time);
-                tests.iter().map(|open| dealer.deal(open)).collect::<Vec<_>>()
+                tests.iter().map(|open| dealer.deal(Meet::KernelsAndDevices, open)).collect::<Vec<_>>()
             };
             prop_assert_eq!(deal(), deal());
         }
@@ -188,7 +208,7 @@ mod tests {
         fn cells_differ_by_one_test_at_most_if_all_run_everywhere(number in 0_usize..100) {
             let mut dealer = Dealer::new(Save::Time);
             for _ in 0..number {
-                prop_assert_eq!(dealer.deal(&grid()).len(), 3);
+                prop_assert_eq!(dealer.deal(Meet::KernelsAndDevices, &grid()).len(), 3);
             }
             let loads = grid().into_iter().map(|cell| dealer.loads.get(&cell).copied().unwrap_or_default());
             let loads: Vec<usize> = loads.collect();
@@ -204,21 +224,44 @@ mod tests {
             kernel: 2,
             device: Device::SoftRoce,
         };
-        assert_eq!(Dealer::new(Save::Time).deal(&[only]), [only]);
-        assert!(Dealer::new(Save::Time).deal(&[]).is_empty());
+        assert_eq!(
+            Dealer::new(Save::Time).deal(Meet::KernelsAndDevices, &[only]),
+            [only]
+        );
+        assert!(
+            Dealer::new(Save::Time)
+                .deal(Meet::KernelsAndDevices, &[])
+                .is_empty()
+        );
+    }
+
+    #[test]
+    fn dear_tests_of_one_device_take_turns_on_the_kernels() {
+        let mut dealer = Dealer::new(Save::Time);
+        let open = [0, 1, 2].map(|kernel| Cell {
+            kernel,
+            device: Device::Efa,
+        });
+        let turns: Vec<_> = (0..3)
+            .flat_map(|_| dealer.deal(Meet::Devices, &open))
+            .collect();
+        assert_eq!(turns.len(), 3);
+        assert_eq!(kernels(&turns).len(), 3);
+        // One that runs on three devices has three kernels too.
+        assert_eq!(kernels(&dealer.deal(Meet::Devices, &grid())).len(), 3);
     }
 
     #[test]
     fn where_boots_are_saved_all_tests_share_three_cells() {
         let mut dealer = Dealer::new(Save::Cells);
-        let one = dealer.deal(&grid());
+        let one = dealer.deal(Meet::KernelsAndDevices, &grid());
         assert_eq!(one.len(), 3);
         for _ in 0..4 {
-            assert_eq!(dealer.deal(&grid()), one);
+            assert_eq!(dealer.deal(Meet::KernelsAndDevices, &grid()), one);
         }
         // One that cannot run in the first of them has another instead, and no more.
         let open: Vec<Cell> = grid().into_iter().filter(|cell| *cell != one[0]).collect();
-        let dealt = dealer.deal(&open);
+        let dealt = dealer.deal(Meet::KernelsAndDevices, &open);
         assert_eq!(kernels(&dealt), kernels(&open));
         assert_eq!(devices(&dealt), devices(&open));
     }
@@ -227,7 +270,7 @@ mod tests {
     fn a_fourth_device_takes_one_cell_more() {
         let row = |kernel| Device::ALL.map(|device| Cell { kernel, device });
         let all: Vec<Cell> = (0..3).flat_map(row).collect();
-        let dealt = Dealer::new(Save::Time).deal(&all);
+        let dealt = Dealer::new(Save::Time).deal(Meet::KernelsAndDevices, &all);
         assert_eq!((dealt.len(), devices(&dealt).len()), (4, 4));
     }
 
@@ -239,7 +282,7 @@ mod tests {
             .filter(|cell| cell.device != Device::SoftRoce)
             .collect();
         for _ in 0..4 {
-            assert_eq!(dealer.deal(&open).len(), 3);
+            assert_eq!(dealer.deal(Meet::KernelsAndDevices, &open).len(), 3);
         }
         let loads: Vec<usize> = dealer.loads.values().copied().collect();
         assert_eq!(loads, [2; 6]);

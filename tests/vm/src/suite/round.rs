@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use connectx::PortKind;
 
 use super::build::Ground;
-use super::deal::{Cell, Dealer, Device, Save};
+use super::deal::{Cell, Dealer, Device, Meet, Save};
 use super::job::Job;
 use super::record::Record;
 use crate::hca::{Hca, Kind};
@@ -92,6 +92,19 @@ fn test(round: &Round, job: &Job) -> Test {
     (is_pair, job.name())
 }
 
+/// Programs whose tests are dear and whose subject is not the kernel: the programs of others on our libraries
+/// or on our devices, connections, and what runs for long. A third of them runs on each kernel.
+const ONCE_ON_EACH_DEVICE: [&str; 6] = ["adapter", "c_abi", "cm", "example", "fabric", "soak"];
+
+/// What a test has to meet. Two hosts, or two guests that boot at a time, are dear whatever runs there.
+fn meet((is_pair, test): &Test) -> Meet {
+    let program = test.split(' ').next().unwrap_or_default();
+    match *is_pair || ONCE_ON_EACH_DEVICE.contains(&program) {
+        true => Meet::Devices,
+        false => Meet::KernelsAndDevices,
+    }
+}
+
 /// Leaves each test in those rounds that it is dealt to. `kernels` are the series of the kernels of this run.
 pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
     // In the order of the rounds and of the programs, which is the same in each run.
@@ -113,12 +126,11 @@ pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
     let mut dealt: BTreeMap<Test, Vec<Cell>> = BTreeMap::new();
     for (test, cells) in tests {
         let (open, mut chosen) = record.split(&test.1, &cells, kernels);
-        let (is_pair, _) = test;
-        let dealer = match is_pair {
+        let dealer = match test.0 {
             true => &mut for_pairs,
             false => &mut for_others,
         };
-        chosen.extend(dealer.deal(&open));
+        chosen.extend(dealer.deal(meet(&test), &open));
         dealt.insert(test, chosen);
     }
     for round in rounds {

@@ -88,8 +88,8 @@ enum Saved {
     Inline(Copied),
 }
 
-/// Makes the extended struct of a queue pair, with its functions, which programs call through it. Those that a
-/// queue pair of one thread has look for no lock.
+/// Makes the extended struct of a queue pair, with its functions, which programs call through it. Those that
+/// a queue pair of one thread has look for no lock.
 pub(super) struct Extended {
     pub(super) qp: ibv_qp,
     pub(super) single_threaded: bool,
@@ -480,8 +480,8 @@ impl Session {
         }
     }
 
-    /// Takes a payload: writes the request that has begun, or saves it until its address comes. The payload is
-    /// made where it is used.
+    /// Takes a payload: writes the request that has begun, or saves it until its address comes. The payload
+    /// is made where it is used.
     #[inline(always)]
     fn carry<'p, D: Listed>(
         &mut self,

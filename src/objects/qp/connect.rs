@@ -4,7 +4,6 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
-use std::sync::atomic::Ordering;
 
 use uverbs_uapi::enums::{LinkLayer, Mtu, QpState, QpType};
 use uverbs_uapi::flags::Access;
@@ -13,7 +12,7 @@ use uverbs_uapi::write as abi;
 use super::attr::{dest, has_short_numbers};
 use super::transition::needed;
 use super::transport::{Connected, Datagram, Dc, Transport};
-use super::{Membership, NO_PSN, Qp, QpAttr};
+use super::{Membership, Qp, QpAttr};
 use crate::ah::AddressVector;
 use crate::command::WrittenModifyQp;
 use crate::context::Context;
@@ -505,17 +504,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     /// The PSN that this side starts to send with.
     fn psn(&self) -> Result<u32> {
-        let known = self.shared.psn.load(Ordering::Relaxed);
-        if known != NO_PSN {
-            return Ok(known);
-        }
-        let drawn = draw_psn(self.context(), || self.shared.subject())?;
-        // Two threads may get here at once: the first number stays.
-        let psn = &self.shared.psn;
-        match psn.compare_exchange(NO_PSN, drawn, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => Ok(drawn),
-            Err(first) => Ok(first),
-        }
+        let shared = &self.shared;
+        shared.psn(|| draw_psn(shared.context(), || shared.subject()))
     }
 
     /// Takes a connected queue pair from RESET to INIT.

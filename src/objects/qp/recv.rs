@@ -243,7 +243,7 @@ mod tests {
 
     use uverbs_uapi::enums::QpType;
 
-    use super::super::tests::shared;
+    use super::super::shared::tests::shared;
     use super::super::transport::Srd;
     use super::*;
     use crate::context::Context;

@@ -404,7 +404,7 @@ mod tests {
     use uverbs_uapi::enums::QpState;
 
     use super::super::payload::Inline;
-    use super::super::tests::shared;
+    use super::super::shared::tests::shared;
     use super::super::transport::Any;
     use super::*;
     use crate::context::Context;

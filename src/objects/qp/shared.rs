@@ -1,0 +1,436 @@
+//! What the halves of a queue pair and its handles share: the kernel's object, its state, and what connecting
+//! remembers. All changes of state are made here.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use uverbs_uapi::enums::{Mtu, QpState, QpType};
+use uverbs_uapi::flags::QpAttrMask;
+use uverbs_uapi::handle::QpHandle;
+use uverbs_uapi::write as abi;
+
+use super::attr::{Change, QpAttr, QpInfo};
+use super::connect::{Local, Steps};
+use super::kernel::KernelQp;
+use crate::command::{DriverData, DriverReply, ModifyQp, QueryQp, Quiet, WrittenModifyQp, quiet};
+use crate::context::Context;
+use crate::cq::CqShared;
+use crate::driver::{RecvQueue, ResetQp, SendQueue};
+use crate::error::{Error, Result, Subject};
+use crate::flight::{Flight, Queues};
+use crate::pd::PdUse;
+use crate::probes;
+use crate::srq::SrqShared;
+use crate::work::{Operations, PdTag, PostError};
+
+/// How far the packet sequence numbers of a connection start ahead of those of the previous one. Numbers are
+/// compared modulo 2^24, so up to half of that counts as ahead; this is half of that half.
+const PSN_AHEAD: u32 = 1 << 22;
+
+/// What the two halves of a queue pair share.
+pub(crate) struct QpShared {
+    /// Held for reading during calls to the kernel about it, and for writing only to replace it.
+    kernel: RwLock<KernelQp>,
+    pub(super) id: u64,
+    pub(super) transport: QpType,
+    pub(super) operations: Operations,
+    /// The state that this side set last, a `QpState`. The kernel may have moved the QP on to SQE or ERR.
+    /// Both allow posting, so this never refuses what the kernel would accept.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    state: AtomicU8,
+    /// The packet sequence number that the next connection starts with, once it is drawn.
+    psn: Mutex<Option<u32>>,
+    /// Packets may have been sent with numbers from there on.
+    ///
+    /// Relaxed throughout: only whether counts, and control calls alone ask.
+    connected: AtomicBool,
+    /// It may have READs and atomics in flight, as far as is known.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    fetches: AtomicBool,
+    /// The most bytes of a datagram, once the port's MTU is known.
+    ///
+    /// Relaxed throughout: it decides between an error and a post, and guards no memory.
+    max_datagram: AtomicU32,
+    /// This side's end of the path, as [`Qp::endpoint`] last returned it.
+    told: Mutex<Option<Local>>,
+    pd: PdUse,
+    /// What regions ask that go.
+    pub(super) flight: Arc<Flight>,
+    pub(super) cqs: [Arc<CqShared>; 2],
+    _srq: Option<Arc<SrqShared>>,
+}
+
+impl QpShared {
+    /// Of a queue pair that has been created on these completion queues: in the state RESET.
+    pub(super) fn new(
+        kernel: KernelQp,
+        id: u64,
+        (transport, operations): (QpType, Operations),
+        pd: PdUse,
+        cqs: [Arc<CqShared>; 2],
+        srq: Option<Arc<SrqShared>>,
+    ) -> Self {
+        let queues = Queues::Qp(kernel.backing().clone());
+        let flight = pd.flights().begin(kernel.subject(), queues);
+        Self {
+            kernel: RwLock::new(kernel),
+            id,
+            transport,
+            operations,
+            state: AtomicU8::new(QpState::RESET.0 as u8),
+            psn: Mutex::new(None),
+            connected: AtomicBool::new(false),
+            fetches: AtomicBool::new(true),
+            max_datagram: AtomicU32::new(u32::MAX),
+            told: Mutex::new(None),
+            pd,
+            flight,
+            cqs,
+            _srq: srq,
+        }
+    }
+
+    pub(super) fn kernel(&self) -> Quiet<RwLockReadGuard<'_, KernelQp>> {
+        quiet(|| self.kernel.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn kernel_alone(&self) -> Quiet<RwLockWriteGuard<'_, KernelQp>> {
+        quiet(|| self.kernel.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn handle(&self) -> QpHandle {
+        self.kernel().handle()
+    }
+
+    pub(super) fn qpn(&self) -> u32 {
+        self.kernel().qpn()
+    }
+
+    pub(crate) fn subject(&self) -> Subject {
+        self.kernel().subject()
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        self.pd.context()
+    }
+
+    #[inline(always)]
+    pub(super) fn state(&self) -> QpState {
+        QpState(self.state.load(Ordering::Relaxed).into())
+    }
+
+    /// Refuses states in which a queue pair does not send.
+    #[cold]
+    pub(super) fn check_sends(&self) -> std::result::Result<(), PostError> {
+        match self.state() {
+            state @ (QpState::RESET | QpState::INIT | QpState::RTR) => {
+                Err(PostError::WrongState { state })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn tag(&self) -> PdTag {
+        self.pd.tag()
+    }
+
+    pub(super) fn fetches(&self) -> bool {
+        self.fetches.load(Ordering::Relaxed)
+    }
+
+    /// Makes the next connection start its packet sequence numbers well ahead of those that this one is
+    /// likely to have reached.
+    ///
+    /// Late packets of this connection are then behind and ignored. A packet that is ahead could count as an
+    /// acknowledgement of requests in flight, and soft-RoCE would complete these (`check_psn` in
+    /// `drivers/infiniband/sw/rxe/rxe_comp.c`).
+    pub(super) fn start_ahead(&self) {
+        let mut psn = self.psn.lock().unwrap_or_else(PoisonError::into_inner);
+        // A number that only a peer was told has no packets.
+        if let Some(psn) = &mut *psn
+            && self.connected.swap(false, Ordering::Relaxed)
+        {
+            *psn = psn.wrapping_add(PSN_AHEAD) & 0x00ff_ffff;
+        }
+    }
+
+    /// The packet sequence number that the next connection starts with: the first time one that `draw` gives.
+    pub(super) fn psn(&self, draw: impl FnOnce() -> Result<u32>) -> Result<u32> {
+        let mut psn = self.psn.lock().unwrap_or_else(PoisonError::into_inner);
+        match *psn {
+            Some(psn) => Ok(psn),
+            None => Ok(*psn.insert(draw()?)),
+        }
+    }
+
+    /// Makes posts refuse longer datagrams: devices drop them silently, or complete them as if they were
+    /// sent.
+    pub(crate) fn limit_datagrams(&self, mtu: Mtu) {
+        self.limit_messages(mtu.bytes().unwrap_or(u32::MAX));
+    }
+
+    /// As [`Self::limit_datagrams`], to so many bytes.
+    pub(super) fn limit_messages(&self, bytes: u32) {
+        self.max_datagram.store(bytes, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn max_datagram(&self) -> u64 {
+        self.max_datagram.load(Ordering::Relaxed).into()
+    }
+
+    pub(super) fn remember(&self, told: Local) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
+    }
+
+    pub(super) fn recall(&self) -> Option<Local> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.take()
+    }
+
+    /// Changes attributes; not for the state RESET.
+    pub(super) fn modify(&self, attr: &QpAttr) -> Result<()> {
+        let mut change = WrittenModifyQp::from(attr.to_abi());
+        // Until the state is stored, so that a reset is before all this or behind it.
+        let kernel = self.kernel();
+        let from = self.check(&kernel, &change.core)?;
+        self.change(&kernel, &mut change, from)
+    }
+
+    /// Takes it from RESET to RTS by these changes, all under the lock that [`Self::modify`] takes for each.
+    pub(super) fn connect(&self, steps: Steps) -> Result<()> {
+        let kernel = self.kernel();
+        // From RESET on they are what the transitions take: a test holds that for each transport.
+        let is_usual = self.state() == QpState::RESET && steps.are_usual();
+        steps.each(|step| {
+            let from = match is_usual {
+                true => self.state(),
+                false => self.check(&kernel, &step.core)?,
+            };
+            self.change(&kernel, step, from)
+        })
+    }
+
+    /// Makes a change that has been checked, from a state to another than RESET.
+    pub(super) fn change(
+        &self,
+        kernel: &KernelQp,
+        change: &mut WrittenModifyQp,
+        from: QpState,
+    ) -> Result<()> {
+        change.core.qp_handle = kernel.handle().0;
+        let raw = &change.core;
+        let to = raw.state();
+        let connects = matches!(to, None | Some(QpState::INIT | QpState::RTR | QpState::RTS));
+        let driver = match connects {
+            true => kernel.backing().modify_data(),
+            false => DriverData::default(),
+        };
+        let changed = match driver.is_empty() {
+            true => kernel.modify(change).map(|()| DriverReply::new()),
+            false => kernel.execute(&ModifyQp { base: *raw, driver }),
+        };
+        let reply = match changed {
+            Ok(reply) => reply,
+            Err(error) => return Err(self.explained(error, raw, from)),
+        };
+        if connects {
+            kernel.backing().modified(&reply);
+        }
+        if change.core.mask().contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
+            let fetches = change.core.max_rd_atomic > 0;
+            self.fetches.store(fetches, Ordering::Relaxed);
+        }
+        if let Some(state) = to {
+            self.store(state);
+        }
+        if to == Some(QpState::RTS) {
+            self.connected.store(true, Ordering::Relaxed);
+            probes::connected(kernel.qpn());
+        }
+        Ok(())
+    }
+
+    /// Takes it to the state RESET, with the queues of both halves.
+    pub(super) fn reset(
+        &self,
+        attr: &QpAttr,
+        send: &mut SendQueue,
+        recv: Option<&mut RecvQueue>,
+    ) -> Result<()> {
+        // For all of it: who fails the queue pair from another thread does so before or behind.
+        let mut kernel = self.kernel_alone();
+        let command = attr.command(kernel.handle(), DriverData::default());
+        let from = self.check(&kernel, &command.base)?;
+        let reset = ResetQp {
+            command: &command,
+            backing: kernel.backing(),
+            send,
+            recv,
+            buffers: self.pd.buffers(),
+            in_place: false,
+        };
+        let context = self.context();
+        let reset = context.driver().reset_qp(context.fd(), reset);
+        let replacement = reset
+            .map_err(|error| self.explained(error.about(kernel.subject()), &command.base, from))?;
+        let old = replacement.and_then(|by| kernel.replace(by));
+        self.flight.renew(Queues::Qp(kernel.backing().clone()));
+        self.store(QpState::RESET);
+        self.start_ahead();
+        drop(kernel);
+        // Destroyed while others may ask for the new one. What the kernel keeps goes with that one.
+        if let Some(mut old) = old
+            && old.destroy().is_err()
+        {
+            self.kernel_alone().keep(old);
+        }
+        self.pd.reap();
+        Ok(())
+    }
+
+    /// Refuses a change that there is not, and tells from which state it is.
+    pub(super) fn check(&self, kernel: &KernelQp, raw: &abi::ModifyQp) -> Result<QpState> {
+        let from = raw.cur_state().unwrap_or_else(|| self.state());
+        raw.check(|| kernel.subject(), self.transport, from)?;
+        Ok(from)
+    }
+
+    pub(super) fn store(&self, state: QpState) {
+        self.state.store(state.0 as u8, Ordering::Relaxed);
+    }
+
+    /// Says which step failed, and what its path was.
+    #[cold]
+    pub(super) fn explained(&self, error: Error, raw: &abi::ModifyQp, from: QpState) -> Error {
+        let error = match raw.state() {
+            Some(to) => error.with_detail(format!("from {from:?} to {to:?}")),
+            None => error,
+        };
+        match raw.path() {
+            Some(path) => path.explain(self.context(), error),
+            None => error,
+        }
+    }
+
+    pub(super) fn query(&self) -> Result<QpInfo> {
+        let kernel = self.kernel();
+        let mask = self.context().driver().query_mask(self.transport);
+        let command = QueryQp {
+            qp: kernel.handle(),
+            attr_mask: mask.bits(),
+        };
+        let info = QpInfo::from(kernel.execute(&command)?);
+        self.store(info.state);
+        Ok(info)
+    }
+}
+
+impl Drop for QpShared {
+    fn drop(&mut self) {
+        let kernel = self.kernel.get_mut();
+        let forgotten = kernel.unwrap_or_else(PoisonError::into_inner).end();
+        // Regions wait for good for what a queue pair goes on with.
+        if forgotten {
+            self.pd.flights().end(&self.flight);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::owned::tests::Listener;
+    use crate::pd::User;
+
+    /// A queue pair of the sample driver in the state RTS, without its halves.
+    pub(in super::super) fn shared(context: &Context, transport: QpType) -> QpShared {
+        let kernel = KernelQp::new(
+            context,
+            QpHandle(9),
+            17,
+            crate::driver::samples::qp_backing(),
+        );
+        let qp = QpShared::new(
+            kernel,
+            1,
+            (transport, Operations::of(transport)),
+            context.alloc_pd().unwrap().user(User::Qp),
+            [CqShared::sample(context), CqShared::sample(context)],
+            None,
+        );
+        qp.store(QpState::RTS);
+        qp
+    }
+
+    /// The commands that dropping a queue pair takes, by the names of their verbs.
+    fn dropping(kernel_refuses: bool) -> Vec<String> {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let qp = shared(&context, QpType::UD);
+        let _kernel = Some(kernel).filter(|_| !kernel_refuses);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let commands = Arc::clone(&told);
+        let listener = Listener("uverbs::command", move |text: String| {
+            let verb = text.split([' ', ':']).find(|word| word.ends_with("_qp"));
+            commands.lock().unwrap().extend(verb.map(String::from));
+        });
+        tracing::subscriber::with_default(listener, || drop(qp));
+        std::mem::take(&mut *told.lock().unwrap())
+    }
+
+    /// Otherwise it would go on receiving into memory that is the user's again.
+    #[test]
+    fn a_drop_that_the_kernel_refuses_resets() {
+        assert_eq!(dropping(false), ["destroy_qp"]);
+        assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
+    }
+
+    /// Would catch a subscriber that is told of a command under the queue pair's lock: one that asks for the
+    /// queue pair would wait for good.
+    #[test]
+    fn a_subscriber_may_ask_for_the_queue_pair() {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let qp = Arc::new(shared(&context, QpType::UD));
+        let (asked, told) = (Arc::clone(&qp), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&told);
+        let listener = Listener("uverbs::command", move |_| {
+            assert!(asked.kernel.try_write().is_ok());
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        tracing::subscriber::with_default(listener, || {
+            let error = QpAttr {
+                state: Some(QpState::ERR),
+                ..QpAttr::default()
+            };
+            qp.modify(&error).unwrap();
+            assert_eq!(told.load(Ordering::Relaxed), 1);
+            qp.kernel_alone().destroy().unwrap();
+            assert_eq!(told.load(Ordering::Relaxed), 2);
+        });
+    }
+
+    /// Would catch regions that go under a queue pair which may live on: nobody knows, for who was told of
+    /// its destruction panicked.
+    #[test]
+    fn a_panic_behind_the_destruction_forgets_nothing() {
+        for refuses in [false, true] {
+            let (kernel, file) = rustix::pipe::pipe().unwrap();
+            let context = Context::over(file);
+            let qp = shared(&context, QpType::RC);
+            let _kernel = Some(kernel).filter(|_| !refuses);
+            let mut of_kernel = qp.kernel.write().unwrap();
+            let panics = Listener("uverbs::command", |text| panic!("told of {text}"));
+            let destroyed = tracing::subscriber::with_default(panics, || {
+                catch_unwind(AssertUnwindSafe(|| of_kernel.destroy()))
+            });
+            assert!(destroyed.is_err(), "the subscriber was not asked");
+            assert!(!of_kernel.end());
+        }
+    }
+}

@@ -33,8 +33,8 @@ pub(crate) trait Command: Clone + Debug + IntoBytes + Immutable {
     }
 }
 
-/// The longest command.
-const LONGEST: usize = size_of::<Accept>();
+/// The longest command, which is one of C programs.
+const LONGEST: usize = size_of::<abi::WriteCmEvent>();
 
 /// A command as the kernel reads it.
 pub(crate) struct Frame {

@@ -82,3 +82,29 @@ pub(crate) fn exports(library: &Path) -> Result<Vec<Export>> {
     }
     Ok(all)
 }
+
+/// The names with a version that a file needs of libraries, each with the library's name; `None` if the file
+/// is no program and no library.
+pub(crate) fn imports(file: &Path) -> Option<Vec<(String, String)>> {
+    let bytes = fs::read(file).ok()?;
+    let data = bytes.as_slice();
+    let header = FileHeader64::<Endianness>::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, data).ok()?;
+    let symbols = sections.symbols(endian, data, SHT_DYNSYM).ok()?;
+    let versions = sections.versions(endian, data).ok()??;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut all = Vec::new();
+    for (number, symbol) in symbols.iter().enumerate() {
+        let index = versions.version_index(endian, SymbolIndex(number));
+        let Ok(Some(version)) = versions.version(index.into()) else {
+            continue;
+        };
+        let Some(library) = version.file().filter(|_| symbol.is_undefined(endian)) else {
+            continue;
+        };
+        let name = text(symbol.name(endian, symbols.strings()).ok()?);
+        all.push((text(library), format!("{name}@{}", text(version.name()))));
+    }
+    Some(all)
+}

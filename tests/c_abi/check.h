@@ -46,6 +46,20 @@
 #define QUIET_MS 300
 #define UNUSED __attribute__((unused))
 
+/*
+ * The programs also run while signals interrupt their system calls (`cargo vm test --signals`). A call that waits says so, on
+ * libibverbs as on ours: then the program waits on.
+ */
+#define AGAIN(expression) ({ \
+	__typeof__(expression) again_; \
+	while ((again_ = (expression)) < 0 && errno == EINTR) \
+		errno = 0; \
+	again_; })
+#define ibv_get_async_event(...) AGAIN(ibv_get_async_event(__VA_ARGS__))
+#define ibv_get_cq_event(...) AGAIN(ibv_get_cq_event(__VA_ARGS__))
+#define poll(...) AGAIN(poll(__VA_ARGS__))
+#define waitpid(...) AGAIN(waitpid(__VA_ARGS__))
+
 struct check {
 	const char *name;
 	void (*run)(void);
@@ -55,6 +69,14 @@ static const char *current = "";
 static const char *device_name;
 static int gid_index;
 static struct ibv_context *context;
+
+/* Lets others go on for a while. */
+UNUSED static void rest(void)
+{
+	struct timespec time = { .tv_nsec = QUIET_MS * 1000000 };
+
+	AGAIN(nanosleep(&time, &time));
+}
 
 /* Tells a fact. */
 UNUSED __attribute__((format(printf, 2, 3)))
@@ -350,7 +372,7 @@ UNUSED static void start_blocked(struct blocked *blocked, int (*call)(void *), v
 {
 	*blocked = (struct blocked) { .call = call, .with = with };
 	NEED(!pthread_create(&blocked->thread, NULL, run_blocked, blocked));
-	usleep(QUIET_MS * 1000);
+	rest();
 	say("blocks", "%s", __atomic_load_n(&blocked->done, __ATOMIC_ACQUIRE) ? "no" : "yes");
 }
 

@@ -6,6 +6,9 @@
 
 #include <rdma/rdma_cma.h>
 
+#define rdma_get_cm_event(...) AGAIN(rdma_get_cm_event(__VA_ARGS__))
+#define rdma_get_request(...) AGAIN(rdma_get_request(__VA_ARGS__))
+
 /* The guest's first function has it. */
 #define ADDRESS "10.9.0.1"
 #define STEP_MS (WAIT_S * 1000)
@@ -96,7 +99,7 @@ static void accept_and_go(struct rdma_event_channel *server, struct rdma_event_c
 	NEED(readable(client));
 	rdma_destroy_qp(id);
 	NEED(!rdma_destroy_id(id));
-	usleep(QUIET_MS * 1000);
+	rest();
 }
 
 /*
@@ -164,7 +167,7 @@ static void cancel(const char *what, void *(*wait)(void *), void *for_what)
 	int status;
 
 	NEED(!pthread_create(&thread, NULL, wait, for_what));
-	usleep(QUIET_MS * 1000);
+	rest();
 	NEED(!pthread_cancel(thread));
 	NEED(!clock_gettime(CLOCK_REALTIME, &until));
 	until.tv_sec += WAIT_S;

@@ -100,7 +100,7 @@ static void destroy_waits(void)
 	NEED(!ibv_destroy_qp(pair.a.qp));
 	start_blocked(&blocked, destroy_cq, pair.a.cq);
 	ibv_ack_cq_events(pair.a.cq, 1);
-	usleep(QUIET_MS * 1000);
+	rest();
 	say("after one", "%s", __atomic_load_n(&blocked.done, __ATOMIC_ACQUIRE) ? "returned" : "waits");
 	ibv_ack_cq_events(pair.a.cq, 1);
 	end_blocked(&blocked);
@@ -224,7 +224,8 @@ static void interrupted(void)
 	for (int i = 0; i < 2; i++) {
 		signals = 0;
 		signal_every(100);
-		status = i ? ibv_get_async_event(context, &event) : ibv_get_cq_event(channel, &cq, &of);
+		/* Not the macros, which wait on. */
+		status = i ? (ibv_get_async_event)(context, &event) : (ibv_get_cq_event)(channel, &cq, &of);
 		error = errno;
 		signal_every(0);
 		say(i ? "asynchronous" : "completion", "%d %s", status, error_name(status < 0 ? error : 0));
@@ -265,7 +266,7 @@ static void cancelled(void)
 		int status;
 
 		NEED(!pthread_create(&thread, NULL, i ? wait_for_events : wait_for_completions, channel));
-		usleep(QUIET_MS * 1000);
+		rest();
 		NEED(!pthread_cancel(thread));
 		NEED(!clock_gettime(CLOCK_REALTIME, &until));
 		until.tv_sec += WAIT_S;

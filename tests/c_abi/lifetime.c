@@ -139,7 +139,7 @@ static void forked_child(void)
 	pair.b.memory[4096] = 'p';
 	child = fork();
 	if (!child) {
-		usleep(QUIET_MS * 1000);
+		rest();
 		_exit(0);
 	}
 	NEED(child > 0);

@@ -1,11 +1,14 @@
 /*
- * What libibverbs has since rdma-core 57: buffers that it allocates, regions by attributes, the speed of a port; and the
- * numbers of shared receive queues. The headers here are older, so the functions are looked up.
+ * What libibverbs has since rdma-core 57: buffers that it allocates, regions by attributes, the speed of a port; the numbers
+ * of shared receive queues; and what librdmacm has since 57: addresses that are told by an event, and events of the
+ * program's own. The headers here are older, so the functions are looked up.
  */
 
 #include "check.h"
 
 #include <dlfcn.h>
+
+#include <rdma/rdma_cma.h>
 
 /* As in rdma-core 64 and later. */
 struct region {
@@ -116,4 +119,79 @@ static void numbers(void)
 	say_status("destroy", ibv_destroy_srq(srq));
 }
 
-MAIN({ "buffers", buffers }, { "regions", regions }, { "speed", speed }, { "numbers", numbers })
+#define CM(result, name, ...) ((result (*)(__VA_ARGS__))dlsym(cm, name))
+
+static void *cm;
+
+/* Tells the next event, acknowledges it, and gives what a program has put into it. */
+static uint64_t tell_event(const char *fact, struct rdma_event_channel *channel)
+{
+	struct pollfd asked = { .fd = channel->fd, .events = POLLIN };
+	struct rdma_cm_event *event;
+	uint64_t argument;
+
+	NEED(poll(&asked, 1, WAIT_S * 1000) == 1);
+	NEED(!AGAIN(CM(int, "rdma_get_cm_event", struct rdma_event_channel *, struct rdma_cm_event **)(channel, &event)));
+	say(fact, "%d %d", event->event, event->status);
+	/* The field begins the union, in later headers. */
+	memcpy(&argument, &event->param, sizeof(argument));
+	NEED(!CM(int, "rdma_ack_cm_event", struct rdma_cm_event *)(event));
+	return argument;
+}
+
+static void lookups(void)
+{
+	enum { SA = 0x10, DNS = 0x20, USER = 18 };
+	struct rdma_addrinfo hints = { .ai_port_space = RDMA_PS_TCP }, *found = NULL;
+	struct rdma_event_channel *channel;
+	struct rdma_cm_id *id;
+	int (*resolve)(struct rdma_cm_id *, const char *, const char *, const struct rdma_addrinfo *);
+	int (*query)(struct rdma_cm_id *, struct rdma_addrinfo **);
+	int (*tell)(struct rdma_cm_id *, int, int, uint64_t);
+
+	NEED(cm = dlopen("librdmacm.so.1", RTLD_NOW));
+	resolve = dlsym(cm, "rdma_resolve_addrinfo");
+	query = dlsym(cm, "rdma_query_addrinfo");
+	tell = dlsym(cm, "rdma_write_cm_event");
+	NEED(resolve && query && tell);
+	NEED(channel = CM(struct rdma_event_channel *, "rdma_create_event_channel")());
+	NEED(!CM(int, "rdma_create_id", struct rdma_event_channel *, struct rdma_cm_id **, void *, int)
+	     (channel, &id, NULL, RDMA_PS_TCP));
+	say_or_errno("nothing yet", query(id, &found));
+	errno = 0;
+	if (!resolve(id, "10.9.0.1", "7471", &hints)) {
+		say_or_errno("twice", resolve(id, "10.9.0.1", "7471", &hints));
+		tell_event("resolved", channel);
+		say_or_errno("not taken", resolve(id, "10.9.0.1", "7471", &hints));
+		say_or_errno("taken", query(id, &found));
+		say("answer", "%d %d, port %d, next %d", found->ai_family, found->ai_port_space,
+		    ntohs(((struct sockaddr_in *)found->ai_dst_addr)->sin_port), found->ai_next != NULL);
+		CM(void, "rdma_freeaddrinfo", struct rdma_addrinfo *)(found);
+		say_or_errno("taken twice", query(id, &found));
+		/* One that goes with the identifier. */
+		say_or_errno("again", resolve(id, "10.9.0.1", "7472", NULL));
+		tell_event("resolved again", channel);
+		say_or_errno("own event", tell(id, USER, 3, 0x1122334455667788));
+		say("argument", "%llx", (unsigned long long)tell_event("told", channel));
+		say_or_errno("another's event", tell(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0));
+		NEED(!query(id, &found));
+		CM(void, "rdma_freeaddrinfo", struct rdma_addrinfo *)(found);
+		hints.ai_flags = SA | DNS;
+		say_or_errno("both ways", resolve(id, NULL, "7471", &hints));
+		hints.ai_flags = SA;
+		say_or_errno("service of a host", resolve(id, "10.9.0.1", "7471", &hints));
+		/* librdmacm leaves -1 in errno. */
+		say("no service", "%d", resolve(id, NULL, NULL, &hints));
+		say("service of nowhere", "%d", resolve(id, NULL, "7471", &hints));
+		say_or_errno("after refusals", resolve(id, "10.9.0.1", "7471", NULL));
+		tell_event("resolved after refusals", channel);
+	} else {
+		/* Before Linux 6.18; libibverbs hands on the kernel's word for it. */
+		say("the kernel lacks it", "%d", errno == EOPNOTSUPP || errno == EINVAL);
+		say_or_errno("and no answer", query(id, &found));
+	}
+	NEED(!CM(int, "rdma_destroy_id", struct rdma_cm_id *)(id));
+	CM(void, "rdma_destroy_event_channel", struct rdma_event_channel *)(channel);
+}
+
+MAIN({ "lookups", lookups }, { "buffers", buffers }, { "regions", regions }, { "speed", speed }, { "numbers", numbers })

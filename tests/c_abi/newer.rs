@@ -59,11 +59,11 @@ fn functions() -> Result {
     let theirs = tell(&[libraries_of(&root).join("libibverbs")])?;
     // Where the kernel lacks the method, mlx5's provider hands on the kernel's own word for it.
     let theirs = theirs.replace("EPROTONOSUPPORT", "EOPNOTSUPP");
-    let Library::Ours(ours) = Library::ours()? else {
-        return fail("no library of ours");
+    let Library::OursWithRdmacm(verbs, rdmacm) = Library::ours_with_rdmacm()? else {
+        return fail("no libraries of ours");
     };
-    let ours = tell(&[ours])?;
-    let all = ["buffers", "regions", "speed", "numbers"];
+    let ours = tell(&[verbs, rdmacm])?;
+    let all = ["lookups", "buffers", "regions", "speed", "numbers"];
     let whole = all
         .iter()
         .all(|check| theirs.contains(&format!("{check} ends: well")));

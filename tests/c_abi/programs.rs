@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::wait::{until_so, until_within};
-use support::{Hca, Result, device, fail, kernel, run, skip, test, test_on_adapter};
+use support::{Hca, Result, device, fail, kernel, run, same, skip, test, test_on_adapter};
 use uverbs::device::PortState;
 
 use crate::library::{Library, c_program, gid_index};
@@ -44,6 +44,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests.push(test("programs::sanitized", sanitized));
     tests.push(test("programs::layout", layout));
     tests.push(test("programs::log", log));
+    tests.push(test("programs::oldest", oldest));
     tests.push(test_on_adapter("programs::removal", removal));
     tests
 }
@@ -72,6 +73,24 @@ fn layout() -> Result {
         }
         None => Ok(()),
     }
+}
+
+/// Catches an oldest version of a name that is another function than the newest. That of libibverbs takes the
+/// structs of 2006, so there is nothing to compare with.
+fn oldest() -> Result {
+    let gid_index = gid_index(device().name())?
+        .map_or(-1, i16::from)
+        .to_string();
+    let arguments = [device().name(), &gid_index];
+    let told = tell(&Library::ours()?, &c_program("oldest")?, &arguments)?;
+    let right = "traffic completion: 1 success\n\
+                 traffic arrived: by old versions\n\
+                 traffic ends: well\n\
+                 events context: 1\n\
+                 events resize: 0\n\
+                 events close: 0\n\
+                 events ends: well\n";
+    same(told.as_str(), right, "what it tells")
 }
 
 /// Catches an error of which the log does not tell the verb, the object and the cause, and a log that nobody

@@ -16,12 +16,15 @@ mod load;
 mod loss;
 mod model;
 mod programs;
+mod refused;
 mod xrc;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    if let Some(status) = support::role::play(&[&killed::ROLES[..], &model::ROLES[..]].concat()) {
+    if let Some(status) =
+        support::role::play(&[&killed::ROLES[..], &model::ROLES[..], &refused::ROLES[..]].concat())
+    {
         return status;
     }
     support::run_all([
@@ -38,6 +41,7 @@ fn main() -> ExitCode {
         datagrams::tests(),
         load::tests(),
         programs::tests(),
+        refused::tests(),
         xrc::tests(),
         infiniband::tests(),
     ])

@@ -10,6 +10,7 @@ mod dmabuf;
 mod doctor;
 mod ece;
 mod events;
+mod gids;
 mod lacking;
 mod limits;
 mod link;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         doctor::tests(),
         ece::tests(),
         events::tests(),
+        gids::tests(),
         lacking::tests(),
         limits::tests(),
         link::tests(),

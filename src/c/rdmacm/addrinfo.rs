@@ -20,7 +20,9 @@ const NUMERIC_HOST: c_int = 0x2;
 /// `RAI_FAMILY`: the family of the hints is asked for.
 const FAMILY: c_int = 0x8;
 /// `RAI_SA`: a service that the subnet administrator knows.
-const SA: c_int = 0x10;
+pub(super) const SA: c_int = 0x10;
+/// `RAI_DNS`: names that the resolver knows, which is what happens without it as well.
+pub(super) const DNS: c_int = 0x20;
 
 /// `rdma_getaddrinfo(3)`. What it cannot resolve is a number for `gai_strerror(3)`.
 pub unsafe extern "C" fn rdma_getaddrinfo(

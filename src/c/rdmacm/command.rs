@@ -111,6 +111,61 @@ fn record(path: &abi::PathRecData) -> ibv_sa_path_rec {
 /// The value beside this selector is the path's own.
 const EXACTLY: u8 = 2;
 
+/// The services that there may be; of more the others are not looked at.
+const SERVICES: usize = 16;
+
+/// An answer with services.
+#[derive(FromBytes, IntoBytes)]
+#[repr(C)]
+pub(super) struct Services {
+    head: abi::QueryIbServiceResp,
+    records: [abi::UserServiceRec; SERVICES],
+}
+
+impl Services {
+    /// Those that there are.
+    pub(super) fn records(&self) -> &[abi::UserServiceRec] {
+        let number = SERVICES.min(self.head.num_service_recs as usize);
+        &self.records[..number]
+    }
+}
+
+/// Asks for the services that were found.
+#[derive(Clone, Debug, IntoBytes, Immutable)]
+#[repr(transparent)]
+pub(super) struct QueryServices(abi::Query);
+
+impl QueryServices {
+    /// Those of this identifier.
+    pub(super) fn of(id: u32) -> Self {
+        Self(query(id, abi::QueryOption::IB_SERVICE))
+    }
+}
+
+impl Command for QueryServices {
+    type Reply = Services;
+    const NUMBER: u32 = cmd::QUERY;
+    const VERB: Verb = Verb::QueryId;
+
+    fn answer_at(&mut self, address: u64) {
+        self.0.response = address;
+    }
+}
+
+/// Asks the subnet administrator who has a service.
+impl Command for abi::ResolveIbService {
+    type Reply = ();
+    const NUMBER: u32 = cmd::RESOLVE_IB_SERVICE;
+    const VERB: Verb = Verb::ResolveService;
+}
+
+/// Puts an event into the queue of an identifier.
+impl Command for abi::WriteCmEvent {
+    type Reply = ();
+    const NUMBER: u32 = cmd::WRITE_CM_EVENT;
+    const VERB: Verb = Verb::WriteCmEvent;
+}
+
 /// Leaves a multicast group.
 #[derive(Clone, Debug, IntoBytes, Immutable)]
 #[repr(transparent)]

@@ -14,6 +14,7 @@ use super::abi::{
 };
 use super::channel;
 use super::id::{Acknowledged, Ece, IdObject, migrate};
+use super::lookup;
 use super::multicast::Group;
 use super::qp;
 use super::resolve::{query_addr, query_gid, query_path};
@@ -218,9 +219,33 @@ fn read(raw: &EventResp) -> Option<Box<EventObject>> {
             }
         }
         Kind::ADDR_ERROR | Kind::ROUTE_ERROR => {}
+        Kind::USER => event.c.param.arg = argument(raw),
+        _ if is_looked_up(raw) => {
+            event.c.event = Kind::ADDRINFO_RESOLVED.0;
+            if let Err(failure) = lookup::arrived(id) {
+                event.fail(Kind::ADDRINFO_ERROR, failure);
+            }
+        }
+        Kind::ADDRINFO_ERROR => lookup::failed(id),
         _ => event.put(id, raw),
     }
     Some(event)
+}
+
+/// Whether an address has been looked up: by the kernel, or by this library, which has the kernel tell so.
+fn is_looked_up(raw: &EventResp) -> bool {
+    match Kind(raw.event) {
+        Kind::ADDRINFO_RESOLVED => true,
+        Kind::INTERNAL => argument(raw) == u64::from(Kind::ADDRINFO_RESOLVED.0),
+        _ => false,
+    }
+}
+
+/// The number in an event that was written by a program.
+fn argument(raw: &EventResp) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&raw.param.0[..8]);
+    u64::from_ne_bytes(bytes)
 }
 
 /// A request that could not be made an identifier of. The program does not hear of it, and the peer is

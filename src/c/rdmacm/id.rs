@@ -13,6 +13,7 @@ use super::abi::{
 use super::channel::{self, rdma_destroy_event_channel};
 use super::device::Use;
 use super::event::rdma_ack_cm_event;
+use super::lookup::Lookup;
 use super::multicast::Group;
 use crate::c::abi::attr::{ibv_ece, ibv_qp_init_attr};
 use crate::c::abi::context::ibv_context;
@@ -55,6 +56,7 @@ pub(super) struct State {
     pub(super) qp_init_attr: Option<Template>,
     /// Private data of an endpoint's connection, before the program's.
     pub(super) connect_data: Vec<u8>,
+    pub(super) lookup: Lookup,
 }
 
 /// Options of a queue pair.

@@ -16,6 +16,7 @@ mod device;
 mod endpoint;
 mod event;
 mod id;
+mod lookup;
 mod multicast;
 mod names;
 mod qp;
@@ -34,6 +35,7 @@ pub use device::{rdma_free_devices, rdma_get_devices};
 pub use endpoint::{rdma_create_ep, rdma_destroy_ep, rdma_get_request};
 pub use event::{rdma_ack_cm_event, rdma_get_cm_event};
 pub use id::{rdma_create_id, rdma_destroy_id, rdma_migrate_id};
+pub use lookup::{rdma_query_addrinfo, rdma_resolve_addrinfo, rdma_write_cm_event};
 pub use multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
 pub use names::rdma_event_str;
 pub use qp::{

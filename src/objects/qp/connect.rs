@@ -198,9 +198,9 @@ impl Default for ConnectOptions {
 impl ConnectOptions {
     /// Queries the port and the GID now, for all connections with these options by queue pairs of this
     /// context; those of another device need options of their own. [`Qp::endpoint_with`] and
-    /// [`Qp::connect_with`] then make no queries of their own, which is worth it where there are many queue
-    /// pairs. They do not notice if the port or its GIDs change: after such an
-    /// [event](crate::event::AsyncEventType), query again.
+    /// [`Qp::connect_with`] then query nothing of it again, which is worth it where there are many queue
+    /// pairs. Connecting asks only whether the index still holds the GID. If the GID is gone or the port has
+    /// changed, of which an [event](crate::event::AsyncEventType) tells, query again.
     ///
     /// ```no_run
     /// use uverbs::{ConnectOptions, Qp, Rc};
@@ -691,11 +691,14 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The port is an Ethernet port and the peer has no GID, or this side's GID cannot be found.
+    /// The port is an Ethernet port and the peer has no GID, or this side's GID cannot be found: the port has
+    /// none, or no longer the one that the [options](ConnectOptions::queried) know.
     pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
-        let own = match (options.gid_index, LocalEnd::known(options)) {
-            (Some(index), _) => Some(index),
-            (None, Some(end)) => end.local.gid_index,
+        let own = match (LocalEnd::known(options), options.gid_index) {
+            (Some(end), _) => end
+                .local
+                .index_now(self, || Subject::named("path to", peer))?,
+            (None, Some(index)) => Some(index),
             (None, None) => self.best_gid(options.port)?.map(|(index, _)| index),
         };
         path_from(own, peer, options)

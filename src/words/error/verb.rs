@@ -228,6 +228,8 @@ verbs! {
     ResolveAddr = "resolve_addr",
     /// Looks for the path to a peer.
     ResolveRoute = "resolve_route",
+    /// Asks the subnet administrator who has a service.
+    ResolveService = "resolve_service",
     /// Asks an identifier of the connection manager for its addresses.
     QueryId = "query_id",
     /// Sets an option of an identifier of the connection manager.
@@ -250,6 +252,8 @@ verbs! {
     Notify = "notify",
     /// Reads an event of the connection manager.
     GetCmEvent = "get_cm_event",
+    /// Writes an event of the connection manager.
+    WriteCmEvent = "write_cm_event",
     /// Joins a multicast group by its address.
     JoinMulticast = "join_multicast",
     /// Leaves a multicast group.

@@ -8,7 +8,8 @@
 //!   is told in one place.
 //! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]:
 //!   completions as values.
-//! * [`objects`], [`trace`]: what the kernel counts, and what it is asked.
+//! * [`objects`], [`trace`], [`refused`]: what the kernel counts, what it is asked, and what is kept from
+//!   it.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
 //! * [`sources`]: the library's own files.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.
@@ -31,6 +32,7 @@ pub mod peers;
 pub mod pingpong;
 pub mod program;
 pub mod random;
+pub mod refused;
 pub mod role;
 pub mod sources;
 pub mod talk;

@@ -13,7 +13,7 @@ use connectx::PortKind;
 use super::options::{Kernel, Machine};
 use super::{c_abi, linked, mooncake};
 use crate::arch::Arch;
-use crate::fetch::Parts;
+use crate::fetch::{self, Parts};
 use crate::guest::Options;
 use crate::guest::protocol::Network;
 use crate::hca::{self, Hca};
@@ -35,6 +35,9 @@ const LINKED: &str = "crates::";
 /// The part that runs engines which come as they were built.
 const ENGINES: &str = "engines::";
 
+/// The name of the test of the host about packages that need those libraries.
+const PACKAGES: &str = "packages::";
+
 /// How the names of libraries begin that no program may get hold of.
 const WITHOUT: &str = "libibverbs";
 
@@ -46,13 +49,15 @@ const WITHOUT: &str = "libibverbs";
 /// crates that are linked to libibverbs and know nothing of this library (tests/clients/linked): their own
 /// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
 /// libibverbs side by side. So does Mooncake's transfer engine (tests/clients/mooncake), which comes as a
-/// wheel for Python. All are built in target/clients, which takes minutes the first time, and needs the
-/// registries.
+/// wheel for Python. Of all packages of Debian's newer suites that need libibverbs or librdmacm it is looked
+/// at whether they find their names. The clients are built in target/clients, which takes minutes the first
+/// time, and needs the registries.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read\n  \
                   cargo vm clients --full --kernel 6.12 crates::\n  \
-                  cargo vm clients --full engines::"
+                  cargo vm clients --full engines::\n  \
+                  cargo vm clients --full packages::"
 )]
 pub(crate) struct Clients {
     #[command(flatten)]
@@ -78,7 +83,8 @@ impl Clients {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let store = Store::open()?;
         let mut names = self.names.iter();
-        let is_for_c = |name: &str| [LINKED, ENGINES].iter().any(|part| name.starts_with(part));
+        let parts = [LINKED, ENGINES, PACKAGES];
+        let is_for_c = |name: &str| parts.iter().any(|part| name.starts_with(part));
         let jobs = match !self.names.is_empty() && names.all(|name| is_for_c(name)) {
             // None of ruapc's is meant, so it need not be built.
             true => Vec::new(),
@@ -93,16 +99,23 @@ impl Clients {
         if self.full {
             groups.extend(self.linked(&store)?);
         }
+        let looks = self.full && self.is_meant(PACKAGES);
+        let finds = !looks || users_find_their_names(&store)?;
         print!(
             "\nslowest tests\n{}\n{}",
             results::slowest(&groups),
             results::summary(&groups)
         );
-        Ok(if results::totals(&groups).clean() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
+        Ok(match results::totals(&groups).clean() && finds {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
         })
+    }
+
+    /// Whether a part is to be run: all are if none is named.
+    fn is_meant(&self, part: &str) -> bool {
+        let mut names = self.names.iter();
+        self.names.is_empty() || names.any(|name| name.starts_with(part))
     }
 
     /// Runs jobs in one boot.
@@ -135,15 +148,14 @@ impl Clients {
             .filter_map(|suite| suite.with_test(c_abi::TESTS))
             .collect();
         // What is not meant need not be built.
-        let is_meant = |part: &str| {
-            let mut names = self.names.iter();
-            self.names.is_empty() || names.any(|name| name.starts_with(part))
-        };
-        if is_meant(LINKED) {
+        if self.is_meant(LINKED) {
             linked::build(store, &suites)?;
         }
-        if is_meant(ENGINES) {
+        if self.is_meant(ENGINES) {
             mooncake::fetch(store)?;
+        }
+        if !self.is_meant(LINKED) && !self.is_meant(ENGINES) {
+            return Ok(Vec::new());
         }
         c_abi::build(store)?;
         let grounds = [Ground::SoftRoce];
@@ -201,6 +213,18 @@ impl Clients {
         jobs.retain(|job| is_about_rdma(job) && job.is_wanted(&self.names));
         Ok(jobs)
     }
+}
+
+/// Fetches all packages of newer suites that need the libraries for C programs, and has a test of the host
+/// look at what they are linked to.
+fn users_find_their_names(store: &Store) -> Result<bool> {
+    fetch::users(store)?;
+    let mut test = Command::new(cargo());
+    test.args(["test", "--package", "uverbs", "--test", "newer"])
+        .args(["--", "what_needs_the_libraries"])
+        .current_dir(store.workspace());
+    let status = test.status().context("starting cargo")?;
+    Ok(status.success())
 }
 
 /// Most unit tests of ruapc are about other transports.

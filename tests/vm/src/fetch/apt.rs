@@ -139,6 +139,27 @@ impl Apt {
         Ok(names.lines().map(str::to_owned).collect())
     }
 
+    /// The packages that depend on one of these, by name.
+    ///
+    /// # Errors
+    /// If apt-cache fails.
+    pub(crate) fn users_of(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let list = process::output(
+            &format!("looking for what needs {}", packages.join(", ")),
+            self.command("apt-cache")
+                .args(["rdepends", "--important"])
+                .args(packages),
+        )?;
+        // A package's name, a heading, and below it what needs the package; alternatives have a bar.
+        let indented = list.lines().filter_map(|line| line.strip_prefix(' '));
+        let mut names: Vec<String> = indented
+            .map(|line| line.trim_start_matches(['|', ' ']).to_owned())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
     /// The versions of a package that the suites have, newest first.
     ///
     /// # Errors

@@ -122,6 +122,18 @@ pub(crate) fn newer_programs(store: &Store) -> Result<()> {
         .try_for_each(|suite| tools::ensure_newer(store, suite, &progress))
 }
 
+/// Gets all packages of those suites that need the libraries which this project has as well.
+///
+/// # Errors
+/// If they are neither there nor can be fetched.
+pub(crate) fn users(store: &Store) -> Result<()> {
+    let _lock = store.lock()?;
+    let progress = Progress::new();
+    tools::NEWER_SUITES
+        .iter()
+        .try_for_each(|suite| tools::ensure_users(store, suite, &progress))
+}
+
 /// Gets what builds crates that are linked to libibverbs, and gives the root of what this machine lacks.
 ///
 /// # Errors

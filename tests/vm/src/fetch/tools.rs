@@ -192,6 +192,33 @@ pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> R
     Ok(())
 }
 
+/// The packages whose libraries this project has as well.
+const LIBRARIES: [&str; 3] = ["ibverbs-providers", "libibverbs1", "librdmacm1t64"];
+
+/// Fetches all packages of a suite that need those libraries, alone: what they are linked to is looked at,
+/// and they do not run. Returns at once if they are there.
+///
+/// # Errors
+/// If they cannot be fetched.
+pub(crate) fn ensure_users(store: &Store, suite: &str, progress: &Progress) -> Result<()> {
+    let name = format!("users-{suite}");
+    if store.stamp::<Tools>(&name).is_some() {
+        return Ok(());
+    }
+    let apt = Apt::open(store, Arch::X86_64, &[suite], progress)?;
+    let wanted = Wanted {
+        packages: apt.users_of(&LIBRARIES)?,
+        installed: Installed::AllElse,
+        prefer: None,
+    };
+    let tools = unpacked_by(&apt, store, &name, wanted, progress)?;
+    store.write_stamp(&name, &tools)?;
+    progress.note(&format!(
+        "what needs rdma-core's libraries in {suite} is there"
+    ));
+    Ok(())
+}
+
 /// The root of what only a run of everything has, if it has been fetched.
 pub(crate) fn of_full_run(store: &Store, arch: Arch) -> Option<PathBuf> {
     let tools = store.stamp::<Tools>(FULL)?;
@@ -219,8 +246,19 @@ fn unpacked_of(
     wanted: Wanted,
     progress: &Progress,
 ) -> Result<Tools> {
-    let downloads = store.path(format!("{name}-packages"));
     let apt = Apt::open(store, arch, &[suite], progress)?;
+    unpacked_by(&apt, store, name, wanted, progress)
+}
+
+/// Makes a tree of packages that this apt finds, without a stamp.
+fn unpacked_by(
+    apt: &Apt,
+    store: &Store,
+    name: &str,
+    wanted: Wanted,
+    progress: &Progress,
+) -> Result<Tools> {
+    let downloads = store.path(format!("{name}-packages"));
     let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path(name);
     unpack::all(&files, &root, progress)?;

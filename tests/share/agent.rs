@@ -6,7 +6,6 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::process::Command;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -575,8 +574,7 @@ fn fails_with_its_owner() -> Result {
 /// Catches an example that has gone wrong, and a package of formats that needs std after all.
 fn example() -> Result {
     only_where_they_can()?;
-    let programs = std::env::var_os("VM_C_PROGRAMS").ok_or("no directory of programs")?;
-    let agent = PathBuf::from(programs).join("device-queue-agent");
+    let agent = std::env::var_os("VM_EXAMPLE_AGENT").ok_or("no agent without std")?;
     let output = Command::new(program::example("device_queue")?)
         .arg(agent)
         .output()?;

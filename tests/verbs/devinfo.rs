@@ -8,6 +8,8 @@ use std::net::Ipv6Addr;
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use support::program::uverbs;
+use support::role::finish;
 use support::{Device, Result, device, fail, open, same, test};
 use uverbs::uapi::flags::{DeviceCapFlags, OdpGeneralCapBits, OdpTransportCapBits, RawPacketCaps};
 use uverbs::{
@@ -23,7 +25,49 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("devinfo::says_the_same", says_the_same),
         test("devinfo::gids_are_those_of_sysfs", gids_are_those_of_sysfs),
+        test("devinfo::a_shell_completes_them", a_shell_completes_them),
     ]
+}
+
+/// Catches a script that bash does not take, and names and numbers that are not those of this host.
+fn a_shell_completes_them() -> Result {
+    let program = uverbs()?;
+    let folder = program.parent().ok_or("no folder")?.display().to_string();
+    let completed = |words: &[&str]| -> Result<Vec<String>> {
+        let last = words.last().copied().unwrap_or_default();
+        let words: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+        let script = format!(
+            "PATH={folder}:$PATH\neval \"$(uverbs completions bash)\"\nCOMP_WORDS=(uverbs {})\n\
+             COMP_CWORD={}\n_clap_complete_uverbs uverbs '{last}' x\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            words.join(" "),
+            words.len(),
+        );
+        let said = finish(Command::new("bash").args(["-c", &script]))?;
+        Ok(said.lines().map(|line| line.trim().to_owned()).collect())
+    };
+    let mut names: Vec<String> = uverbs::devices()?
+        .iter()
+        .map(|device| device.name().to_owned())
+        .collect();
+    let has_all = |found: &[String], wanted: &[String]| {
+        let all = wanted.iter().all(|it| found.contains(it));
+        same(all, true, &format!("{wanted:?} in {found:?}"))
+    };
+    names.sort_unstable();
+    has_all(&completed(&["info", ""])?, &names)?;
+    has_all(&completed(&["perf", "serve", "-d", ""])?, &names)?;
+    has_all(&completed(&["gids", "-i", ""])?, &["1".to_owned()])?;
+    let gids = open()?.gid_table()?;
+    let indices: Vec<String> = gids.iter().map(|entry| entry.index.to_string()).collect();
+    has_all(&completed(&["pingpong", "rc", "-g", ""])?, &indices)?;
+    has_all(&completed(&["stati"])?, &["statistic".to_owned()])?;
+    // What begins otherwise is left out.
+    same(
+        completed(&["info", "no such"])?,
+        vec![String::new()],
+        "completions",
+    )
 }
 
 /// Catches a field that is read from the wrong place, and one that is not told at all.

@@ -1,5 +1,6 @@
 //! `uverbs perf`: both sides on this host, over the device under test.
 
+use std::fs;
 use std::io::Seek;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,7 +12,11 @@ use serde_json::Value;
 use support::peers::play;
 use support::program::uverbs;
 use support::role::finish;
-use support::{Device, Result, device, fail, same, skip, test};
+use support::wait::until;
+use support::{Device, Result, device, fail, open, same, says, skip, test};
+use uverbs::alloc::Udmabuf;
+use uverbs::resource::{QpResource, ResourceOwner};
+use uverbs::{Access, QpState};
 
 pub(crate) fn tests() -> Vec<Trial> {
     let mut tests = vec![
@@ -31,6 +36,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             "perf::many_queue_pairs_and_both_directions",
             both_directions,
         ),
+        test("perf::each_kind_of_memory", each_kind_of_memory),
+        test("perf::two_devices_at_once", two_devices),
         test("perf::percentiles_of_the_samples", percentiles),
         test("perf::a_stall_shows", a_stall_shows),
         test("perf::two_runs_of_one_build", two_runs),
@@ -54,17 +61,23 @@ fn transport() -> &'static str {
 fn perf(words: &str, port: u16) -> Result<Command> {
     let mut command = Command::new(uverbs()?);
     command.arg("perf").args(words.split_whitespace());
-    command.args(["--device", device().name(), "--port", &port.to_string()]);
+    if !words.contains("--device") {
+        command.args(["--device", device().name()]);
+    }
+    command.args(["--port", &port.to_string()]);
     command.stdin(Stdio::null());
     Ok(command)
 }
 
 /// Runs a client against a server of its own, and gives its result.
 fn measured(words: &str, port: u16) -> Result<Value> {
+    measured_by("serve --once", words, port)
+}
+
+/// As [`measured`], with this server.
+fn measured_by(server: &str, words: &str, port: u16) -> Result<Value> {
     let words = format!("{words} 127.0.0.1 --json --connect-timeout 30 --timeout 60");
-    let said = play(perf("serve --once", port)?, perf(&words, port)?, || {
-        Ok(true)
-    })?;
+    let said = play(perf(server, port)?, perf(&words, port)?, || Ok(true))?;
     serde_json::from_str(&said.client).map_err(|error| format!("{error}: {}", said.client).into())
 }
 
@@ -173,6 +186,102 @@ fn both_directions() -> Result {
     Ok(())
 }
 
+/// Catches bytes that go elsewhere than into the memory that was asked for, and a kind that is not refused
+/// where it is not there.
+fn each_kind_of_memory() -> Result {
+    let transport = transport();
+    let pd = open()?.alloc_pd()?;
+    let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
+    let has_huge_pages = fs::write("/proc/sys/vm/nr_hugepages", "8").is_ok();
+    let has_dmabufs = || -> Result<bool> {
+        let Ok(memory) = Udmabuf::new(4096) else {
+            return Ok(false);
+        };
+        // SAFETY: no object has a buffer in it.
+        let file = unsafe { memory.dmabuf().file() }.try_clone_to_owned()?;
+        let mr = pd.register_dmabuf(file, 0..4096, 0, Access::LOCAL_WRITE);
+        Ok(mr.is_ok())
+    };
+    for (port, (kind, has)) in (18620..).zip([
+        ("huge", has_huge_pages),
+        ("on-demand", pd.register(vec![0; 4096], access).is_ok()),
+        ("dmabuf", has_dmabufs()?),
+        ("device", pd.context().alloc_dm(4096, 6).is_ok()),
+    ]) {
+        if kind == "on-demand" && device().is_rxe() {
+            // `__rxe_odp_mr_copy`, Linux 6.15 to 7.3: from and to the start of the page, wherever in it the
+            // message lies. With -c the command says so.
+            println!("{kind}: soft-RoCE loses where in its page a message lies");
+            continue;
+        }
+        let words = format!(
+            "bandwidth send -t {transport} -s 1001 -n 40 -r 1 -c --depth 8 --memory {kind}"
+        );
+        let found = measured(&words, port);
+        match (has, found) {
+            (true, found) => {
+                let found = found.map_err(|error| format!("{kind}: {error}"))?;
+                same(number(&found, "/runs/0/summary/checked")?, 40, kind)?;
+                let told = at(&found, "/runs/0/plan/memory").as_str();
+                same(told, Some(kind), "the memory")?;
+            }
+            (false, Ok(_)) => return fail(format!("{kind}: it worked")),
+            (false, Err(error)) => println!("{kind}: {error}"),
+        }
+    }
+    Ok(())
+}
+
+/// Catches queue pairs that are all on one device, and conditions that tell of one alone.
+fn two_devices() -> Result {
+    let devices = uverbs::devices()?;
+    let like_this = |other: &&uverbs::Device| other.driver().is_some() && other.has_node();
+    let names: Vec<&str> = devices
+        .iter()
+        .filter(like_this)
+        .map(|of| of.name())
+        .collect();
+    let [one, other, ..] = names[..] else {
+        return skip("there is one device");
+    };
+    let transport = transport();
+    let both = format!("--device {one},{other}");
+    let words = format!("bandwidth send -t {transport} -s 256 -q 3 -T 2 -r 1 {both}");
+    let found = std::thread::scope(|scope| -> Result<Value> {
+        let run = scope.spawn(|| {
+            let found = measured_by(&format!("serve --once {both}"), &words, 18630);
+            found.map_err(|error| error.to_string())
+        });
+        // Two queue pairs on the first device, and one on the other, with their peers.
+        let counts = until("queue pairs on both devices", || {
+            let counts = (sending(one)?, sending(other)?);
+            Ok((counts == (4, 2) || run.is_finished()).then_some(counts))
+        })?;
+        let found = run.join().map_err(|_| "a panic")??;
+        same(counts, (4, 2), "queue pairs")?;
+        Ok(found)
+    })?;
+    same(number(&found, "/runs/0/plan/threads")?, 2, "threads")?;
+    let told = at(&found, "/client/device").as_str();
+    same(told, Some(format!("{one}, {other}").as_str()), "devices")?;
+    let sent = number(&found, "/runs/0/rounds/0/client/sent")?;
+    let received = number(&found, "/runs/0/rounds/0/server/received")?;
+    same(received, sent, "received")?;
+    // A server that names one device cannot do that.
+    let server = format!("serve --once --device {one}");
+    let refused = measured_by(&server, &words, 18631).unwrap_err();
+    says(&refused, &["the client has 2 devices, and this side 1"])
+}
+
+/// Queue pairs of a device that can send, without those of the kernel.
+fn sending(device: &str) -> Result<usize> {
+    let qps = uverbs::device::find(device)?.resources()?.qps()?;
+    let sends = |qp: &&QpResource| {
+        qp.state == QpState::RTS && matches!(qp.owner, ResourceOwner::Process(_))
+    };
+    Ok(qps.iter().filter(sends).count())
+}
+
 /// Catches percentiles that are not those of the times.
 fn percentiles() -> Result {
     let transport = transport();
@@ -271,7 +380,7 @@ fn two_runs() -> Result {
     let words = format!("latency send -t {transport} -n 100 -r 5");
     for name in ["a", "b"] {
         let found = measured(&words, 18609)?;
-        std::fs::write(file(name), found.to_string())?;
+        fs::write(file(name), found.to_string())?;
     }
     let verdicts = |before: &Path, after: &Path| -> Result<Vec<String>> {
         let mut compare = Command::new(uverbs()?);
@@ -290,7 +399,7 @@ fn two_runs() -> Result {
         "two runs",
     )?;
     // A thousand times as long: no machine varies so much.
-    let mut slow: Value = serde_json::from_slice(&std::fs::read(file("a"))?)?;
+    let mut slow: Value = serde_json::from_slice(&fs::read(file("a"))?)?;
     let rounds = slow
         .pointer_mut("/runs/0/rounds")
         .and_then(Value::as_array_mut);
@@ -302,7 +411,7 @@ fn two_runs() -> Result {
             count[0] = (count[0].as_u64().ok_or("no time")? * 1000).into();
         }
     }
-    std::fs::write(file("slow"), slow.to_string())?;
+    fs::write(file("slow"), slow.to_string())?;
     let changed = verdicts(&file("a"), &file("slow"))?;
     same(changed, vec!["worse".to_owned(); 2], "a slower run")?;
     // What was saved is shown again.
@@ -315,11 +424,7 @@ fn two_runs() -> Result {
     for words in ["ROUND TRIP", "messages/s over seconds", device().name()] {
         same(said.contains(words), true, &said)?;
     }
-    same(
-        std::fs::read_to_string(plots)?.starts_with("<svg"),
-        true,
-        "SVG",
-    )
+    same(fs::read_to_string(plots)?.starts_with("<svg"), true, "SVG")
 }
 
 /// Catches a client that waits for a peer which has gone.

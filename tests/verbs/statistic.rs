@@ -1,13 +1,17 @@
 //! `uverbs statistic` beside what the kernel shows by itself, and what this process does.
 
 use std::collections::BTreeSet;
-use std::process::Command;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
 use support::program::uverbs;
 use support::role::finish;
-use support::{Result, device, open, same, test};
+use support::wait::{PROCESS, until_within};
+use support::{Result, device, open, same, skip, test};
 use uverbs::Access;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -16,6 +20,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("statistic::objects_are_those_of_this_process", objects),
         test("statistic::rates_of_what_changes", rates),
         test("statistic::text_for_prometheus", openmetrics),
+        test("statistic::as_prometheus_reads_it", as_prometheus_reads_it),
         test("statistic::queue_pairs_without_counters", queue_pairs),
     ]
 }
@@ -122,6 +127,180 @@ fn openmetrics() -> Result {
         same(is_right, true, sample)?;
     }
     Ok(())
+}
+
+/// Catches a text that a reader of the format takes for something else than it is: a counter without its
+/// type, or a label that ends too soon. The reader is Prometheus itself, told once that the text is of its
+/// own format, as node_exporter reads it, and once that it is OpenMetrics.
+fn as_prometheus_reads_it() -> Result {
+    let text = statistic("--openmetrics")?;
+    let promtool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = match promtool {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return skip("no promtool here: it is fetched for a run of everything (--full)");
+        }
+        promtool => promtool?,
+    };
+    let mut input = promtool.stdin.take().ok_or("no input")?;
+    input.write_all(text.as_bytes())?;
+    drop(input);
+    let output = promtool.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    same(output.status.success(), true, &format!("promtool: {said}"))?;
+
+    let expected: BTreeSet<(String, String)> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').ok_or("no value")?;
+            let name = name.split('{').next().unwrap_or(name);
+            Ok((name.to_owned(), value.to_owned()))
+        })
+        .collect::<Result<_>>()?;
+    let prometheus = Prometheus::start(text)?;
+    for format in FORMATS {
+        let query = format!("{{job=\"{}\",__name__=~\"rdma_.*\"}}", format.0);
+        let found = until_within(PROCESS, "what Prometheus has read", || {
+            let answer = prometheus.ask(&format!("query?query={}", escaped(&query)))?;
+            let samples = answer["data"]["result"].as_array().cloned();
+            let samples = samples.unwrap_or_default();
+            let found: BTreeSet<(String, String)> = samples
+                .iter()
+                .filter_map(|of| {
+                    Some((of["metric"]["__name__"].as_str()?, of["value"][1].as_str()?))
+                })
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect();
+            Ok((!found.is_empty()).then_some(found))
+        })?;
+        same(found, expected.clone(), format.0)?;
+    }
+    let known = prometheus.ask("metadata")?;
+    let known = known["data"].as_object().ok_or("no metadata")?;
+    for (name, _) in expected {
+        let kind = if name.ends_with("_total") {
+            "counter"
+        } else {
+            "gauge"
+        };
+        let told = &known.get(&name).ok_or_else(|| format!("no {name}"))?[0];
+        same(told["type"].as_str(), Some(kind), &name)?;
+    }
+    Ok(())
+}
+
+/// The formats of a text, with what a server says of them. The names are those of Prometheus's jobs.
+const FORMATS: [(&str, &str); 2] = [
+    ("text", "text/plain; version=0.0.4"),
+    (
+        "openmetrics",
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    ),
+];
+
+/// A Prometheus of the distribution that reads a text again and again, in each format.
+struct Prometheus {
+    child: Child,
+    port: u16,
+    _directory: tempfile::TempDir,
+}
+
+impl Prometheus {
+    fn start(text: String) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let target = listener.local_addr()?;
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // Who hangs up early asks again.
+                let _ = serve(stream, &text);
+            }
+        });
+        let directory = tempfile::tempdir()?;
+        let jobs: String = FORMATS
+            .iter()
+            .map(|(name, _)| {
+                format!(
+                    "- job_name: {name}\n  metrics_path: /{name}\n  static_configs: \
+                     [{{targets: ['{target}']}}]\n"
+                )
+            })
+            .collect();
+        let settings = directory.path().join("prometheus.yml");
+        let text = format!("global: {{scrape_interval: 1s}}\nscrape_configs:\n{jobs}");
+        std::fs::write(&settings, text)?;
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let child = Command::new("prometheus")
+            .arg(format!("--config.file={}", settings.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                directory.path().display()
+            ))
+            .arg(format!("--web.listen-address=127.0.0.1:{port}"))
+            .arg("--log.level=error")
+            .spawn()?;
+        Ok(Self {
+            child,
+            port,
+            _directory: directory,
+        })
+    }
+
+    /// An answer of its interface; an empty one as long as it does not listen.
+    fn ask(&self, what: &str) -> Result<Value> {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
+            std::thread::sleep(Duration::from_millis(200));
+            return Ok(Value::Null);
+        };
+        write!(stream, "GET /api/v1/{what} HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (_, body) = answer.split_once("\r\n\r\n").ok_or("no answer")?;
+        // Until it is ready it answers by a sentence.
+        Ok(serde_json::from_str(body).unwrap_or_default())
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It has ended already, if it could not start.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Gives the text in the format that is asked for.
+fn serve(stream: TcpStream, text: &str) -> Result {
+    let mut lines = BufReader::new(&stream).lines();
+    let asked = lines.next().ok_or("nothing is asked")??;
+    while lines
+        .next()
+        .transpose()?
+        .is_some_and(|line| !line.is_empty())
+    {}
+    let format = FORMATS.iter().find(|(name, _)| asked.contains(name));
+    let (_, kind) = format.ok_or("no such format")?;
+    let length = text.len();
+    write!(
+        &stream,
+        "HTTP/1.0 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{text}"
+    )?;
+    Ok(())
+}
+
+/// A query in an address.
+fn escaped(query: &str) -> String {
+    query
+        .bytes()
+        .map(|byte| match byte.is_ascii_alphanumeric() {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02X}"),
+        })
+        .collect()
 }
 
 /// No queue pair of a guest is bound to a counter: the answer is an empty list, not a failure.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use uverbs::resource::CmIdResource;
 
+use crate::complete;
 use crate::failure::Result;
 use crate::resource::{connection_state, port_space};
 use crate::{number, output, resource, select};
@@ -22,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[group(skip)]
 pub(crate) struct Options {
     /// The device; all by default
-    #[arg(short, long)]
+    #[arg(short, long, add = complete::devices())]
     device: Option<String>,
 
     /// Show only those of this process

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use uverbs::{Context, Device, gid::GidEntry};
 
+use crate::complete;
 use crate::failure::{Failure, Kind, Result};
 use crate::output::{self, or_dash};
 use crate::select;
@@ -16,11 +17,12 @@ use crate::select;
 )]
 pub(crate) struct Options {
     /// The device; all by default
+    #[arg(add = complete::devices())]
     pub(crate) device: Option<String>,
 
     /// Show only this port
     #[arg(short = 'i', long = "ib-port", value_name = "PORT",
-          value_parser = clap::value_parser!(u8).range(1..))]
+          value_parser = clap::value_parser!(u8).range(1..), add = complete::ports())]
     pub(crate) port: Option<u8>,
 
     /// Print JSON
@@ -90,7 +92,8 @@ fn is_default(context: &Context, entry: &GidEntry) -> Option<bool> {
     Some(best.is_some_and(|(index, _)| u32::from(index) == entry.index))
 }
 
-fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
+/// Those that sysfs shows, for which nothing is opened.
+pub(crate) fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
     let mut entries = Vec::new();
     for port in device.ports()? {
         entries.extend(device.gid_table(port.number)?);

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::failure::Result;
-use crate::{output, select};
+use crate::{complete, output, select};
 
 const NOTES: &str = "\
 Both need CAP_NET_ADMIN.
@@ -40,6 +40,7 @@ enum Command {
     #[command(visible_alias = "delete")]
     Del {
         /// Its name
+        #[arg(add = complete::devices())]
         device: String,
     },
 }

@@ -5,6 +5,7 @@
 //! interface.
 
 mod cm;
+mod complete;
 mod completions;
 mod devices;
 mod doctor;
@@ -102,6 +103,7 @@ fn run(command: Command) -> Result<()> {
 }
 
 fn main() -> ExitCode {
+    complete::for_shell();
     let cli = Cli::parse();
     if cli.trace {
         trace::start();

@@ -10,6 +10,7 @@ use uverbs::{
     resource::{ResourceOwner, Resources},
 };
 
+use crate::complete;
 use crate::failure::Result;
 use crate::files::Files;
 use crate::output;
@@ -27,7 +28,7 @@ pub(crate) struct Options {
     kind: Kind,
 
     /// The device; all by default
-    #[arg(short, long)]
+    #[arg(short, long, add = complete::devices())]
     device: Option<String>,
 
     /// Show only the objects of this process

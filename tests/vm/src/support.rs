@@ -21,7 +21,8 @@ Both mlx5 columns are the kernel's real mlx5 driver over a
 /// Text that comes after the table.
 const TAIL: &str = "
 Reasons for the gaps: the kernel's rxe has ATOMIC WRITE, FLUSH and `rereg_mr` since Linux 6.2, and on-demand paging
-on 7.3 but not on 6.12. It has no XRC, no DC, no inline scatter, no regions in dma-bufs, and neither memory nor a clock of
+on 7.3 but not on 6.12; what lies in the middle of an on-demand page it takes from the start of that page
+(`__rxe_odp_mr_copy`). It has no XRC, no DC, no inline scatter, no regions in dma-bufs, and neither memory nor a clock of
 its own; it checks a peer's range against the region under a window. The modelled adapter waits for no missing page, so
 on-demand paging of mlx5 has never been tried. The kernel's mlx5 driver has no transition to SQD and does not resize
 shared receive queues; mlx5 has neither ATOMIC WRITE nor FLUSH. On Linux 6.1 the guests have no dma-buf to register,

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use clap::Args;
 use serde_json::{Value, json};
 
+use crate::complete;
 use crate::failure::{Failure, Kind, Result};
 use crate::files::Files;
 use crate::output;
@@ -30,7 +31,7 @@ pub(crate) struct Options {
     peer: Option<IpAddr>,
 
     /// The device; all by default
-    #[arg(short, long)]
+    #[arg(short, long, add = complete::devices())]
     device: Option<String>,
 
     /// Show what is well, too

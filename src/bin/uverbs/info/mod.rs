@@ -13,6 +13,7 @@ use uverbs::{
     query::{DeviceAttr, PortAttr},
 };
 
+use crate::complete;
 use crate::failure::{Failure, Kind, Result};
 use crate::{output, select};
 use fields::{Fields, Value};
@@ -22,11 +23,12 @@ use fields::{Fields, Value};
 #[command(after_help = "Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).")]
 pub(crate) struct Options {
     /// The device; all by default
+    #[arg(add = complete::devices())]
     pub(crate) device: Option<String>,
 
     /// Show only this port
     #[arg(short = 'i', long = "ib-port", value_name = "PORT",
-          value_parser = clap::value_parser!(u8).range(1..))]
+          value_parser = clap::value_parser!(u8).range(1..), add = complete::ports())]
     pub(crate) port: Option<u8>,
 
     /// Show everything: limits, capabilities, GID and partition key tables

@@ -89,6 +89,27 @@ impl Conditions {
         self
     }
 
+    /// Those of several devices of a host as one: what their ports and links carry together, and by name what
+    /// they have each.
+    pub(super) fn joined(all: Vec<Self>) -> Self {
+        let mut all = all.into_iter();
+        let first = all.next().unwrap_or_default();
+        all.fold(first, |one, other| Self {
+            device: format!("{}, {}", one.device, other.device),
+            driver: both(one.driver, other.driver),
+            firmware: both(one.firmware, other.firmware),
+            gid_index: one.gid_index.filter(|_| one.gid_index == other.gid_index),
+            gid: both(one.gid, other.gid),
+            gid_type: both(one.gid_type, other.gid_type),
+            active_mtu: one.active_mtu.min(other.active_mtu),
+            port_megabits: sum(one.port_megabits, other.port_megabits),
+            pci_megabits: sum(one.pci_megabits, other.pci_megabits),
+            numa_node: one.numa_node.filter(|_| one.numa_node == other.numa_node),
+            near_cpus: both(one.near_cpus, other.near_cpus),
+            ..one
+        })
+    }
+
     /// The conditions by name, without those that differ from run to run.
     pub(super) fn named(&self) -> Vec<(String, String)> {
         let value = serde_json::to_value(self).unwrap_or_default();
@@ -102,6 +123,19 @@ impl Conditions {
         })
         .collect()
     }
+}
+
+/// What several devices have, once if it is the same.
+fn both(one: Option<String>, other: Option<String>) -> Option<String> {
+    match (one, other) {
+        (Some(one), Some(other)) if one != other => Some(format!("{one}, {other}")),
+        (one, other) => one.or(other),
+    }
+}
+
+/// A sum that is known if each part is.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    Some(one? + other?)
 }
 
 /// What the topology says of a device, if it knows it.
@@ -121,4 +155,35 @@ fn processor(files: &Files) -> Option<String> {
 fn governor(files: &Files) -> Option<String> {
     let path = "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     files.text(path).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_told_together() {
+        let of = |device: &str, megabits, node| Conditions {
+            host: "here".into(),
+            device: device.into(),
+            driver: Some("mlx5".into()),
+            gid: Some(format!("gid of {device}")),
+            port_megabits: megabits,
+            numa_node: Some(node),
+            ..Conditions::default()
+        };
+        let joined = Conditions::joined(vec![of("a", Some(100), 0), of("b", Some(200), 1)]);
+        let expected = Conditions {
+            device: "a, b".into(),
+            gid: Some("gid of a, gid of b".into()),
+            port_megabits: Some(300),
+            numa_node: None,
+            ..of("a", None, 0)
+        };
+        assert_eq!(joined, expected);
+        // A port whose rate is not known makes the sum unknown.
+        let joined = Conditions::joined(vec![of("a", Some(100), 0), of("b", None, 0)]);
+        assert_eq!((joined.port_megabits, joined.numa_node), (None, Some(0)));
+        assert_eq!(Conditions::joined(vec![of("a", None, 0)]), of("a", None, 0));
+    }
 }

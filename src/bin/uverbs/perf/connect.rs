@@ -19,6 +19,7 @@ use uverbs::{
 
 use super::conditions::{Conditions, adapter};
 use super::lane::{Lane, Layout, Parts, Reach, batches};
+use super::memory::Data;
 use super::options::Own;
 use super::plan::{Plan, Transport};
 use super::wire::{End, Ends, Message, Wire, unexpected};
@@ -54,25 +55,39 @@ pub(super) struct Side {
 /// Makes all that a round needs, and connects it to the peer. From here on the peer may send.
 pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -> Result<Side> {
     let mut links = Vec::new();
-    let (ground, mut workers) = match (plan.by_address, plan.transport) {
-        (false, _) => by_device(own, plan)?,
-        (true, Transport::Uc) => by_address::<Uc>(wire, plan, role, &mut links)?,
-        (true, _) => by_address::<Rc>(wire, plan, role, &mut links)?,
+    let mut grounds = match (plan.by_address, plan.transport) {
+        (false, _) => by_device(own, plan, role)?,
+        (true, Transport::Uc) => vec![by_address::<Uc>(wire, plan, role, &mut links)?],
+        (true, _) => vec![by_address::<Rc>(wire, plan, role, &mut links)?],
     };
-    let ends = ground.ends(plan, &mut workers)?;
-    let own_conditions = ends.conditions.clone();
-    wire.say(&Message::Ends(Box::new(ends)))?;
+    let own = grounds
+        .iter_mut()
+        .map(|(ground, workers)| ground.ends(plan, workers))
+        .collect::<Result<Vec<Ends>>>()?;
+    let own_conditions = own.iter().map(|ends| ends.conditions.clone()).collect();
+    wire.say(&Message::Ends(own))?;
     let peer = match wire.hear(plan.patience())? {
-        Message::Ends(ends) => *ends,
+        Message::Ends(ends) => ends,
         other => return Err(unexpected(&other)),
     };
-    ground.meet(plan, &mut workers, &peer)?;
+    if peer.len() != grounds.len() {
+        let text = format!("the peer has {} devices of {}", peer.len(), grounds.len());
+        return Err(Failure::new(Kind::Peer, text));
+    }
+    for ((ground, workers), ends) in grounds.iter_mut().zip(&peer) {
+        ground.meet(plan, workers, ends)?;
+    }
+    let mut workers: Vec<Worker> = grounds
+        .into_iter()
+        .flat_map(|(_, workers)| workers)
+        .collect();
     for worker in &mut workers {
         worker.prepare(plan)?;
     }
+    let peer_conditions = peer.into_iter().map(|ends| ends.conditions).collect();
     Ok(Side {
         workers,
-        conditions: [own_conditions, peer.conditions],
+        conditions: [own_conditions, peer_conditions].map(Conditions::joined),
         _links: links,
     })
 }
@@ -125,10 +140,12 @@ impl Ground {
         })
     }
 
-    /// The threads with their memory and queues, whose queue pairs are made by `make`.
+    /// The threads of this device, by its number among those of the plan, with their memory and queues. Their
+    /// queue pairs are made by `make`.
     fn workers(
         &self,
         plan: &Plan,
+        device: u32,
         mut make: impl FnMut(&Pd, &Cq, Caps) -> Result<Parts>,
     ) -> Result<Vec<Worker>> {
         let cpus = match plan.pin {
@@ -148,14 +165,11 @@ impl Ground {
         let layout = Layout::of(plan);
         let access = Access::LOCAL_WRITE | plan.operation.access();
         let mut workers = Vec::new();
-        let mut first = 0;
-        for number in 0..plan.threads {
-            let lanes = share(plan.queue_pairs, plan.threads, number);
+        for (own, number) in plan.threads_of(device).enumerate() {
+            let lanes = plan.queue_pairs_of(number);
+            let (first, lanes) = (lanes.start as usize, lanes.len() as u32);
             let bytes = layout.length() * lanes as usize;
-            let mut memory = Vec::new();
-            memory.try_reserve_exact(bytes).map_err(failed)?;
-            memory.resize(bytes, 0);
-            let mr = self.pd.register(memory, access);
+            let data = Data::new(&self.pd, plan.memory, bytes, access)?;
             let entries = (caps.max_send_wr + caps.max_recv_wr).saturating_mul(lanes);
             let channel = match plan.events {
                 true => Some(self.context.create_channel()?),
@@ -166,17 +180,15 @@ impl Ground {
                 Some(channel) => cq.channel(channel).create()?,
                 None => cq.create()?,
             };
-            let mr = mr.map_err(uverbs::Error::from)?;
-            let mut worker = Worker::new(first, plan, mr, cq, channel);
+            let mut worker = Worker::new(first, plan, data, cq, channel);
             for lane in 0..lanes as usize {
                 let parts = make(&self.pd, &worker.cq, caps)?;
                 worker
                     .lanes
                     .push(Lane::new(parts, plan, lane * layout.length()));
             }
-            worker.cpu = (!cpus.is_empty()).then(|| cpus[number as usize % cpus.len()]);
+            worker.cpu = (!cpus.is_empty()).then(|| cpus[own % cpus.len()]);
             workers.push(worker);
-            first += lanes as usize;
         }
         Ok(workers)
     }
@@ -198,9 +210,9 @@ impl Ground {
         };
         let mut lanes = Vec::new();
         for worker in workers {
-            let mr = &worker.mr;
+            let data = &worker.data;
             for lane in &mut worker.lanes {
-                let remote = |range| mr.remote().slice(range).map_err(failed);
+                let remote = |range| data.remote().slice(range).map_err(failed);
                 let target = match &mut lane.parts.xrc {
                     Some((target, srq)) => {
                         let number = srq
@@ -291,11 +303,6 @@ impl Ground {
     }
 }
 
-/// Queue pairs of one thread of several.
-fn share(queue_pairs: u32, threads: u32, number: u32) -> u32 {
-    queue_pairs / threads + u32::from(number < queue_pairs % threads)
-}
-
 fn mtu(bytes: u32) -> Option<Mtu> {
     let all = [
         Mtu::MTU_4096,
@@ -327,14 +334,39 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Failed, error)
 }
 
-fn by_device(own: &Own, plan: &Plan) -> Result<(Ground, Vec<Worker>)> {
-    let device = select::one(own.device.as_deref())?;
+fn by_device(own: &Own, plan: &Plan, role: Role<'_>) -> Result<Vec<(Ground, Vec<Worker>)>> {
+    let devices = match own.devices.as_slice() {
+        [] => vec![select::one(None)?],
+        names => names
+            .iter()
+            .map(|name| select::one(Some(name)))
+            .collect::<Result<_>>()?,
+    };
+    let is_enough = match role {
+        Role::Client { .. } => devices.len() == plan.devices as usize,
+        Role::Server { .. } => devices.len() >= plan.devices as usize,
+    };
+    if !is_enough {
+        let text = format!(
+            "the client has {} devices, and this side {}: --device names them",
+            plan.devices,
+            devices.len()
+        );
+        return Err(Failure::new(Kind::Usage, text));
+    }
+    let devices = devices.into_iter().zip(0..plan.devices);
+    devices
+        .map(|(device, number)| on_device(device, number, own, plan))
+        .collect()
+}
+
+fn on_device(device: Device, number: u32, own: &Own, plan: &Plan) -> Result<(Ground, Vec<Worker>)> {
     let ground = Ground::open(device, own.ib_port, own.gid_index, plan)?;
     let xrcd = match plan.transport {
         Transport::Xrc => Some(ground.context.open_xrcd()?),
         _ => None,
     };
-    let workers = ground.workers(plan, |pd, cq, caps| match &xrcd {
+    let workers = ground.workers(plan, number, |pd, cq, caps| match &xrcd {
         Some(xrcd) => xrc_parts(pd, cq, caps, xrcd, plan),
         None => Ok(Parts {
             qp: pd.qp(cq).caps(caps).create_any(plan.transport.qp_type())?,
@@ -416,7 +448,7 @@ fn as_client<T: Initiates + Connected>(
         None => return Err(failed("there is no way")),
     };
     let ground = Ground::open(device, port, None, plan)?;
-    let workers = ground.workers(plan, |pd, cq, caps| {
+    let workers = ground.workers(plan, 0, |pd, cq, caps| {
         let mut way = match way.take() {
             Some(way) => way,
             None => look()?,
@@ -459,7 +491,7 @@ fn as_server<T: Initiates + Listens + Connected>(
     let (device, port) = (first.device()?, first.port());
     let ground = Ground::open(device, port, None, plan)?;
     let mut first = Some(first);
-    let workers = ground.workers(plan, |pd, cq, caps| {
+    let workers = ground.workers(plan, 0, |pd, cq, caps| {
         let request = match first.take() {
             Some(request) => request,
             None => next()?,
@@ -475,17 +507,6 @@ fn as_server<T: Initiates + Listens + Connected>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_queue_pair_has_a_thread() {
-        for (queue_pairs, threads) in [(1, 1), (7, 3), (8, 4), (5, 5)] {
-            let shares: Vec<u32> = (0..threads)
-                .map(|number| share(queue_pairs, threads, number))
-                .collect();
-            assert_eq!(shares.iter().sum::<u32>(), queue_pairs);
-            assert!(shares.iter().all(|share| *share > 0), "{shares:?}");
-        }
-    }
 
     #[test]
     fn mtus_are_rounded_down() {

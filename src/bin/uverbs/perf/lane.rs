@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use uverbs::transport::Any;
 use uverbs::xrcd::XrcTarget;
-use uverbs::{Ah, Inline, LocalSlice, Mr, PeerSrq, Qp, RemoteSlice, Srq};
+use uverbs::{Ah, Inline, LocalSlice, PeerSrq, Qp, RemoteSlice, Srq};
 
+use super::memory::Data;
 use super::pattern;
 use super::plan::{Operation, Plan};
 use crate::failure::{Failure, Kind, Result};
@@ -226,11 +227,11 @@ impl Lane {
     }
 
     /// Fills the outbox for a peer that reads and checks it: each message has the number of its place.
-    pub(super) fn fill_outbox(&self, mr: &mut Mr<Vec<u8>>, scratch: &mut [u8]) -> Result<()> {
+    pub(super) fn fill_outbox(&self, data: &mut Data, scratch: &mut [u8]) -> Result<()> {
         for place in 0..self.layout.places {
             pattern::fill(scratch, place as u64);
             let start = self.base + self.layout.out_place(place).start;
-            mr.write_at(start, scratch).map_err(failed)?;
+            data.write_at(start, scratch)?;
         }
         Ok(())
     }
@@ -239,7 +240,7 @@ impl Lane {
     pub(super) fn post(
         &mut self,
         own: u16,
-        mr: &mut Mr<Vec<u8>>,
+        data: &mut Data,
         scratch: &mut [u8],
         plan: &Plan,
     ) -> Result<()> {
@@ -252,7 +253,7 @@ impl Lane {
             for message in 0..messages {
                 let range = self.layout.out_place(place(slot, message, plan));
                 let start = self.base + range.start;
-                write_message(self.posted + u64::from(message), mr, start, scratch, plan)?;
+                write_message(self.posted + u64::from(message), data, start, scratch, plan)?;
             }
         }
         let id = Id {
@@ -261,7 +262,7 @@ impl Lane {
             slot,
         };
         let posted = Instant::now();
-        let due = self.write_batch(id, messages, mr, scratch, plan)?;
+        let due = self.write_batch(id, messages, data, scratch, plan)?;
         self.slots[slot as usize] = Slot {
             first: self.posted,
             messages,
@@ -277,12 +278,12 @@ impl Lane {
         &mut self,
         id: Id,
         messages: u32,
-        mr: &Mr<Vec<u8>>,
+        data: &Data,
         scratch: &mut [u8],
         plan: &Plan,
     ) -> Result<u32> {
         let slices = Slices {
-            mr,
+            data,
             layout: &self.layout,
             base: self.base,
         };
@@ -379,12 +380,12 @@ impl Lane {
     }
 
     /// Posts the receives that have completed.
-    pub(super) fn receive(&mut self, own: u16, mr: &Mr<Vec<u8>>, plan: &Plan) -> Result<()> {
+    pub(super) fn receive(&mut self, own: u16, data: &Data, plan: &Plan) -> Result<()> {
         if self.taken.is_empty() || !plan.operation.takes_receive() {
             return Ok(());
         }
         let slices = Slices {
-            mr,
+            data,
             layout: &self.layout,
             base: self.base,
         };
@@ -438,7 +439,7 @@ fn compose(number: u64, message: &mut [u8], plan: &Plan) {
 /// Writes a message into its place; without a check, its stamp alone.
 fn write_message(
     number: u64,
-    mr: &mut Mr<Vec<u8>>,
+    data: &mut Data,
     start: usize,
     scratch: &mut [u8],
     plan: &Plan,
@@ -448,13 +449,12 @@ fn write_message(
         true => 0..scratch.len(),
         false => scratch.len() - 1..scratch.len(),
     };
-    mr.write_at(start + bytes.start, &scratch[bytes])
-        .map_err(failed)
+    data.write_at(start + bytes.start, &scratch[bytes])
 }
 
 /// The slices of a lane's memory.
 struct Slices<'a> {
-    mr: &'a Mr<Vec<u8>>,
+    data: &'a Data,
     layout: &'a Layout,
     base: usize,
 }
@@ -462,7 +462,7 @@ struct Slices<'a> {
 impl<'a> Slices<'a> {
     fn at(&self, start: usize, range: Range<usize>) -> Result<LocalSlice<'a>> {
         let range = start + range.start..start + range.end;
-        self.mr.slice(range).map_err(failed)
+        self.data.slice(range)
     }
 
     fn out(&self, place: usize) -> Result<LocalSlice<'a>> {

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`options`], [`plan`] | the command line, and what is measured |
 //! | [`wire`], [`connect`] | what the two sides tell each other, and how their queues meet |
-//! | [`lane`], [`pattern`] | a queue pair with its messages, and what these say |
+//! | [`lane`], [`memory`], [`pattern`] | a queue pair with its messages, where these lie, and what they say |
 //! | [`worker`], [`session`] | a thread, and a side with all of them |
 //! | [`recorder`] | the measurement |
 //! | [`conditions`], [`record`] | under what conditions, and the document of it all |
@@ -18,6 +18,7 @@ mod compare;
 mod conditions;
 mod connect;
 mod lane;
+mod memory;
 mod options;
 mod pattern;
 mod plan;

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
+use super::memory::MemoryKind;
 use super::plan::{Goal, Operation, Plan, Transport, Until};
 use super::show::Output;
+use crate::complete;
 use crate::failure::{Failure, Kind, Result};
 use crate::number;
 
@@ -19,6 +21,7 @@ Examples:
   uverbs perf latency write 10.9.0.1 -s 2..1M         sizes from 2 bytes to 1 MiB
   uverbs perf bandwidth read 10.9.0.1 -s 64K -q 4     four queue pairs
   uverbs perf bandwidth write 10.9.0.1 --both --plot  both directions, with the rate over time
+  uverbs perf bandwidth write 10.9.0.1 -d mlx5_0,mlx5_1   two adapters at once, if they serve there too
   uverbs perf latency send 10.9.0.1 --save a.json     and again later:
   uverbs perf compare a.json b.json                   is there a difference?
 
@@ -59,17 +62,18 @@ pub(super) enum Command {
 /// The own end, if devices are named.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Own {
-    /// The device; by default the first
-    #[arg(short, long)]
-    pub(super) device: Option<String>,
+    /// The device; by default the first. Several (mlx5_0,mlx5_1) share the queue pairs, of which the first
+    /// here is connected to the first there, and so on
+    #[arg(short, long = "device", value_name = "DEVICE", value_delimiter = ',', add = complete::devices())]
+    pub(super) devices: Vec<String>,
 
     /// The device's port
     #[arg(short = 'i', long, value_name = "PORT", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..))]
+          value_parser = clap::value_parser!(u8).range(1..), add = complete::ports())]
     pub(super) ib_port: u8,
 
     /// Index of this side's GID (see `uverbs gids`); by default the best on Ethernet
-    #[arg(short = 'g', long, value_name = "INDEX")]
+    #[arg(short = 'g', long, value_name = "INDEX", add = complete::gids())]
     pub(super) gid_index: Option<u8>,
 
     /// TCP port by which the two sides agree; with --cm also the port of the connection manager
@@ -107,13 +111,13 @@ pub(super) struct Client {
     #[arg(short, long, value_name = "BYTES", value_parser = sizes)]
     sizes: Option<Sizes>,
 
-    /// Queue pairs; one a thread for latency
+    /// Queue pairs; by default one a thread, and always so for latency
     #[arg(short = 'q', long, value_name = "N")]
     queue_pairs: Option<u32>,
 
-    /// Threads on each side
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    threads: u32,
+    /// Threads on each side; by default one a device
+    #[arg(long, value_name = "N")]
+    threads: Option<u32>,
 
     /// Messages in flight on each queue pair, for bandwidth; 128 by default, or 64 MiB of them
     #[arg(long, value_name = "N")]
@@ -157,12 +161,16 @@ pub(super) struct Client {
     #[arg(short = 'c', long)]
     check: bool,
 
+    /// What memory messages lie in, on both sides
+    #[arg(long, value_name = "KIND", default_value = "ordinary")]
+    memory: MemoryKind,
+
     /// Keep threads on CPUs near the adapter
     #[arg(long)]
     pin: bool,
 
     /// Connect by rdma_cm: SERVER is the address of a device's network interface
-    #[arg(long, conflicts_with_all = ["device", "ib_port", "gid_index", "mtu", "service_level"])]
+    #[arg(long, conflicts_with_all = ["devices", "ib_port", "gid_index", "mtu", "service_level"])]
     cm: bool,
 
     /// Bytes of the largest packet; the port's by default
@@ -287,13 +295,17 @@ impl Client {
             Some(_) => Duration::ZERO,
             None => Duration::from_millis(100),
         };
+        // Without a name it is the first one.
+        let devices = self.own.devices.len().max(1) as u32;
+        let threads = self.threads.unwrap_or(devices);
         Plan {
             goal,
             operation: self.operation,
             transport: self.transport,
             size,
-            queue_pairs: self.queue_pairs.unwrap_or(self.threads),
-            threads: self.threads,
+            queue_pairs: self.queue_pairs.unwrap_or(threads),
+            threads,
+            devices,
             depth,
             batch,
             inline: self.inline,
@@ -305,6 +317,7 @@ impl Client {
             },
             warm_up: self.warm_up.unwrap_or(default_warm_up).as_secs_f64(),
             check: self.check,
+            memory: self.memory,
             pin: self.pin,
             by_address: self.cm,
             mtu: self.mtu,

@@ -9,6 +9,7 @@ use uverbs::Access;
 use uverbs::qp::QpType;
 
 use super::lane::ALIGNMENT;
+use super::memory::MemoryKind;
 use crate::failure::{Failure, Kind, Result};
 
 /// What a run is about.
@@ -170,6 +171,9 @@ pub(super) struct Plan {
     pub(super) size: u32,
     pub(super) queue_pairs: u32,
     pub(super) threads: u32,
+    /// Devices on each side, which have the threads in turns.
+    #[serde(default = "one")]
+    pub(super) devices: u32,
     /// Messages of a queue pair that are in flight at most.
     pub(super) depth: u32,
     /// Messages that one doorbell hands to the device.
@@ -185,6 +189,9 @@ pub(super) struct Plan {
     pub(super) warm_up: f64,
     /// Every byte is checked.
     pub(super) check: bool,
+    /// What memory messages lie in, on both sides.
+    #[serde(default)]
+    pub(super) memory: MemoryKind,
     /// Threads stay on CPUs near the adapter.
     pub(super) pin: bool,
     /// The queue pairs are connected by address.
@@ -194,6 +201,10 @@ pub(super) struct Plan {
     pub(super) service_level: u8,
     /// Seconds without a completion after which the run fails.
     pub(super) timeout: f64,
+}
+
+fn one() -> u32 {
+    1
 }
 
 /// Bytes of messages in flight, in each direction, that have places of their own in memory. Larger or more
@@ -245,7 +256,17 @@ impl Plan {
         if self.by_address && !matches!(transport, Transport::Rc | Transport::Uc) {
             return usage(format!("--cm is for rc and uc, not for {transport}"));
         }
-        let counts = [self.threads, self.queue_pairs, self.depth, self.batch, size];
+        let counts = [
+            self.devices,
+            self.threads,
+            self.queue_pairs,
+            self.depth,
+            self.batch,
+            size,
+        ];
+        if self.devices > self.threads {
+            return usage("each device has a thread of its own, or several".into());
+        }
         if counts.contains(&0) || self.threads > self.queue_pairs || self.batch > self.depth {
             return usage(
                 "there are at least as many queue pairs as threads, and as much depth as a batch"
@@ -282,6 +303,15 @@ impl Plan {
         Ok(())
     }
 
+    /// What messages are, in a few words.
+    pub(super) fn name(&self) -> String {
+        let name = format!("{} {}", self.transport, self.operation);
+        match self.memory {
+            MemoryKind::Ordinary => name,
+            memory => format!("{name}, {memory}"),
+        }
+    }
+
     /// Whether a message is answered by one, so that both sides send in turn.
     pub(super) fn is_exchange(&self) -> bool {
         self.goal == Goal::Latency && !self.operation.fetches()
@@ -301,6 +331,21 @@ impl Plan {
             true => self.places(),
             false => self.depth.saturating_mul(2),
         }
+    }
+
+    /// The threads of a device, by number.
+    pub(super) fn threads_of(&self, device: u32) -> impl Iterator<Item = u32> + use<> {
+        (device..self.threads).step_by(self.devices.max(1) as usize)
+    }
+
+    /// The queue pairs of a thread, by number.
+    pub(super) fn queue_pairs_of(&self, thread: u32) -> std::ops::Range<u32> {
+        let (each, more) = (
+            self.queue_pairs / self.threads,
+            self.queue_pairs % self.threads,
+        );
+        let before = |thread: u32| thread * each + thread.min(more);
+        before(thread)..before(thread + 1)
     }
 
     /// Batches that are in flight at most.
@@ -342,6 +387,7 @@ pub(super) mod tests {
             size: 4096,
             queue_pairs: 2,
             threads: 1,
+            devices: 1,
             depth: 128,
             batch: 16,
             inline: None,
@@ -350,6 +396,7 @@ pub(super) mod tests {
             until: Until::Seconds(1.0),
             warm_up: 0.1,
             check: false,
+            memory: MemoryKind::Ordinary,
             pin: false,
             by_address: false,
             mtu: None,
@@ -390,6 +437,27 @@ pub(super) mod tests {
                 ..plan()
             };
             assert!(plan.patience() <= Duration::from_secs(1_000_000_000));
+        }
+    }
+
+    #[test]
+    fn every_queue_pair_has_a_thread_and_every_thread_a_device() {
+        for (queue_pairs, threads, devices) in
+            [(1, 1, 1), (7, 3, 1), (8, 4, 2), (5, 5, 3), (9, 4, 4)]
+        {
+            let plan = Plan {
+                queue_pairs,
+                threads,
+                devices,
+                ..plan()
+            };
+            let shares = (0..threads).map(|thread| plan.queue_pairs_of(thread));
+            assert!(shares.clone().all(|share| !share.is_empty()), "{plan:?}");
+            assert!(shares.flatten().eq(0..queue_pairs), "{plan:?}");
+            let of_each = (0..devices).map(|device| plan.threads_of(device));
+            let mut all: Vec<u32> = of_each.flatten().collect();
+            all.sort_unstable();
+            assert!(all.into_iter().eq(0..threads), "{plan:?}");
         }
     }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::conditions::Conditions;
+use super::memory::MemoryKind;
 use super::plan::{Goal, Plan};
 use super::recorder::{Outcome, Times};
 use crate::failure::{Failure, Kind, Result};
@@ -134,13 +135,18 @@ impl Run {
             operation,
             transport,
             size,
+            memory,
             ..
         } = self.plan;
         let goal = match goal {
             Goal::Latency => "latency",
             Goal::Bandwidth => "bandwidth",
         };
-        format!("{goal}, {operation} over {transport}, {size} bytes")
+        let memory = match memory {
+            MemoryKind::Ordinary => String::new(),
+            memory => format!(" of {memory} memory"),
+        };
+        format!("{goal}, {operation} over {transport}, {size} bytes{memory}")
     }
 
     /// Points of the rate over time, the rounds one after the other: seconds, and messages a second of the

@@ -144,7 +144,7 @@ fn latency(runs: &[&Run]) -> Result<()> {
     let rows = runs.iter().map(|run| {
         let it = &run.summary;
         [
-            format!("{} {}", run.plan.transport, run.plan.operation),
+            run.plan.name(),
             run.plan.size.to_string(),
             short(it.min),
             short(it.median),
@@ -178,7 +178,7 @@ fn bandwidth(runs: &[&Run]) -> Result<()> {
     let rows = runs.iter().map(|run| {
         let it = &run.summary;
         [
-            format!("{} {}", run.plan.transport, run.plan.operation),
+            run.plan.name(),
             run.plan.size.to_string(),
             short(it.rate),
             short(it.bits / 1e9),

@@ -27,8 +27,8 @@ pub(super) enum Message {
     Plan { version: String, plan: Box<Plan> },
     /// The server waits for connections by address.
     Listening,
-    /// What the other side needs to connect.
-    Ends(Box<Ends>),
+    /// What the other side needs to connect, of each device.
+    Ends(Vec<Ends>),
     /// This side's queues are connected and its receives posted.
     Ready,
     /// This side has sent so many messages on each queue pair, and sends no more.
@@ -39,7 +39,7 @@ pub(super) enum Message {
     Failed { is_check: bool, text: String },
 }
 
-/// One side of all queue pairs.
+/// One side of all queue pairs of a device.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Ends {
     pub(super) conditions: Conditions,

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use uverbs::{CompletionChannel, Cq, Mr, Notify};
+use uverbs::{CompletionChannel, Cq, Notify};
 
 use super::lane::{Done, Id, Lane};
+use super::memory::Data;
 use super::pattern::{self, Checker};
 use super::plan::{Operation, Plan, Until};
 use super::recorder::{Outcome, Recorder};
@@ -105,7 +106,7 @@ pub(super) struct Worker {
     /// The number of its first queue pair among all.
     pub(super) first: usize,
     pub(super) lanes: Vec<Lane>,
-    pub(super) mr: Mr<Vec<u8>>,
+    pub(super) data: Data,
     pub(super) cq: Cq,
     pub(super) channel: Option<CompletionChannel>,
     /// The CPU on which it stays.
@@ -123,14 +124,14 @@ impl Worker {
     pub(super) fn new(
         first: usize,
         plan: &Plan,
-        mr: Mr<Vec<u8>>,
+        data: Data,
         cq: Cq,
         channel: Option<CompletionChannel>,
     ) -> Self {
         Self {
             first,
             lanes: Vec::new(),
-            mr,
+            data,
             cq,
             channel,
             cpu: None,
@@ -146,9 +147,9 @@ impl Worker {
     /// Posts the first receives, and fills what the peer reads: from here on the peer may begin.
     pub(super) fn prepare(&mut self, plan: &Plan) -> Result<()> {
         for (own, lane) in self.lanes.iter_mut().enumerate() {
-            lane.receive(own as u16, &self.mr, plan)?;
+            lane.receive(own as u16, &self.data, plan)?;
             if plan.check && plan.operation == Operation::Read {
-                lane.fill_outbox(&mut self.mr, &mut self.scratch)?;
+                lane.fill_outbox(&mut self.data, &mut self.scratch)?;
             }
         }
         Ok(())
@@ -225,7 +226,7 @@ impl Worker {
             self.set_limits(plan, clock, &mut cpu);
             for (own, lane) in self.lanes.iter_mut().enumerate() {
                 while lane.may_post() {
-                    lane.post(own as u16, &mut self.mr, &mut self.scratch, plan)?;
+                    lane.post(own as u16, &mut self.data, &mut self.scratch, plan)?;
                 }
             }
             let is_over = |lane: &Lane| lane.is_over() && lane.is_idle();
@@ -308,7 +309,7 @@ impl Worker {
     /// Posts the next message of an exchange.
     fn send_one(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         self.turn_until(plan, shared, Lane::may_post)?;
-        self.lanes[0].post(0, &mut self.mr, &mut self.scratch, plan)
+        self.lanes[0].post(0, &mut self.data, &mut self.scratch, plan)
     }
 
     /// Waits for a message of an exchange; false if the peer has sent all and this is none of them.
@@ -342,7 +343,7 @@ impl Worker {
     fn is_written(&mut self, number: u64) -> Result<bool> {
         let range = self.lanes[0].arrived(0);
         let mut last = [0];
-        self.mr.read_at(range.end - 1, &mut last).map_err(failed)?;
+        self.data.read_at(range.end - 1, &mut last)?;
         if last[0] != pattern::stamp(number) {
             return Ok(false);
         }
@@ -428,7 +429,7 @@ impl Worker {
         }
         self.seen = seen;
         for (own, lane) in self.lanes.iter_mut().enumerate() {
-            lane.receive(own as u16, &self.mr, plan)?;
+            lane.receive(own as u16, &self.data, plan)?;
         }
         Ok(true)
     }
@@ -508,12 +509,12 @@ impl Worker {
                 self.check(range, Some(place as u64))?;
                 // The next READ to this place must bring its bytes itself.
                 self.scratch.fill(0);
-                self.mr.write_at(start, &self.scratch).map_err(failed)?;
+                self.data.write_at(start, &self.scratch)?;
                 continue;
             }
             // The word before this operation, which was the only one in its turn.
             let should = done.first + u64::from(message);
-            let is = self.mr.load_u64(range.start).map_err(failed)?;
+            let is = self.data.load_u64(range.start)?;
             if is != should {
                 let text = format!("the word was {is} instead of {should}");
                 return Err(Failure::new(Kind::Check, text));
@@ -528,9 +529,7 @@ impl Worker {
         let Some(checker) = &mut self.checker else {
             return Ok(());
         };
-        self.mr
-            .read_at(range.start, &mut self.scratch)
-            .map_err(failed)?;
+        self.data.read_at(range.start, &mut self.scratch)?;
         self.checked += 1;
         checker
             .check(&self.scratch, expected)
@@ -550,9 +549,7 @@ impl Worker {
             let mut last = None;
             for place in 0..plan.depth as usize {
                 let range = self.lanes[own].arrived(place);
-                self.mr
-                    .read_at(range.start, &mut self.scratch)
-                    .map_err(failed)?;
+                self.data.read_at(range.start, &mut self.scratch)?;
                 // Nothing was ever written there: a short round does not reach all places.
                 if self.scratch.iter().all(|byte| *byte == 0) {
                     continue;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use uverbs::qp::{Mtu, QpType};
 
+use crate::complete;
 use crate::number;
 
 const NOTES: &str = "\
@@ -41,16 +42,16 @@ pub(crate) struct Options {
     pub(super) server: Option<String>,
 
     /// The device; by default the first
-    #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
+    #[arg(short = 'd', long = "ib-dev", value_name = "DEV", add = complete::devices())]
     pub(super) device: Option<String>,
 
     /// The device's port
     #[arg(short = 'i', long = "ib-port", value_name = "PORT", default_value_t = 1,
-          value_parser = clap::value_parser!(u8).range(1..))]
+          value_parser = clap::value_parser!(u8).range(1..), add = complete::ports())]
     pub(super) ib_port: u8,
 
     /// Index of this side's GID (see `uverbs gids`); by default the best on Ethernet
-    #[arg(short = 'g', long = "gid-idx", value_name = "INDEX")]
+    #[arg(short = 'g', long = "gid-idx", value_name = "INDEX", add = complete::gids())]
     pub(super) gid_index: Option<u8>,
 
     /// Bytes of a message, such as 4096 or 64K; 4096 by default, 1024 for ud and srd

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use crate::complete;
 use crate::failure::{Failure, Kind, Result};
 use crate::files::Files;
 use crate::{number, output, select};
@@ -42,7 +43,7 @@ pub(crate) struct Options {
     of: Option<Of>,
 
     /// The device; all by default
-    #[arg(short, long)]
+    #[arg(short, long, add = complete::devices())]
     device: Option<String>,
 
     /// Show what is 0, too

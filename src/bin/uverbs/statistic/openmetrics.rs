@@ -1,4 +1,6 @@
-//! Readings in the text format that Prometheus reads.
+//! Readings in the text format that Prometheus reads: version 0.0.4, the only one that node_exporter knows,
+//! with the end of an OpenMetrics text. There the name of a counter has `_total` in its description as well,
+//! which OpenMetrics leaves out; Prometheus takes the text as either.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +8,6 @@ use std::fmt;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text::encode};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
@@ -44,11 +45,8 @@ impl Collector for Readings {
             let mut family = encoder.encode_descriptor(&name, &metric.help, None, kind)?;
             for (reading, value) in metric.readings {
                 let labels = labels(reading);
-                let one = family.encode_family(&labels)?;
-                match metric.grows {
-                    true => ConstCounter::new(value).encode(one)?,
-                    false => ConstGauge::new(value).encode(one)?,
-                }
+                // A counter of the crate's would add its `_total` to that of the name.
+                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -85,6 +83,10 @@ fn metrics(readings: &[Reading]) -> BTreeMap<String, Metric<'_>> {
         let name = match counter.strip_prefix("port_") {
             Some(rest) if level == "port_" => format!("port_{}", sane(rest)),
             _ => format!("{level}{}", sane(&counter)),
+        };
+        let name = match is_object {
+            true => name,
+            false => format!("{name}_total"),
         };
         let metric = metrics.entry(name).or_insert_with(|| Metric {
             help,
@@ -147,11 +149,11 @@ mod tests {
 # HELP rdma_objects_qp Of each process and part of the kernel: qp
 # TYPE rdma_objects_qp gauge
 rdma_objects_qp{device=\"mlx5_0\",pid=\"7\",comm=\"ev\\\"il\\n\"} 3
-# HELP rdma_port_rcv_data_bytes The kernel's counter port_rcv_data
-# TYPE rdma_port_rcv_data_bytes counter
+# HELP rdma_port_rcv_data_bytes_total The kernel's counter port_rcv_data
+# TYPE rdma_port_rcv_data_bytes_total counter
 rdma_port_rcv_data_bytes_total{device=\"mlx5_0\",port=\"1\"} 20
-# HELP rdma_port_rx_odd The kernel's counter rx-odd
-# TYPE rdma_port_rx_odd counter
+# HELP rdma_port_rx_odd_total The kernel's counter rx-odd
+# TYPE rdma_port_rx_odd_total counter
 rdma_port_rx_odd_total{device=\"mlx5_0\",port=\"1\"} 2
 # EOF
 ";

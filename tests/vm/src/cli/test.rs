@@ -265,7 +265,11 @@ impl Test {
         kernels: usize,
         all: bool,
     ) -> Result<Vec<Round>> {
-        let suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
+        let mut suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
+        if !all {
+            // Those that run always do without the examples, and the command line.
+            suites = suites.into_iter().map(Suite::without_examples).collect();
+        }
         let always: Vec<&String> = suites
             .iter()
             .flat_map(|suite| &suite.arm64_always)
@@ -273,7 +277,6 @@ impl Test {
         let places = self.places_on_arm64();
         let cross = fetch::cross(store)?;
         let target = Target::Arm64(&cross);
-        // Those that run always do without the command line.
         let build = if all { Built::some } else { Built::alone };
         let built = build(store.workspace(), target, &suites, &grounds(&places))?;
         let mut rounds = Vec::new();
@@ -595,7 +598,9 @@ impl Test {
         let (parts, options) = prepared?;
         if arch == Arch::X86_64 {
             suite::compile_c_programs(store, suites, &parts.tools.root)?;
-            suite::build_example_agent(store)?;
+        }
+        if round.jobs.iter().any(suite::has_example_agent) {
+            suite::build_example_agent(store, arch)?;
         }
         Ok((parts, options))
     }

@@ -42,7 +42,7 @@ const PACKAGES: [&str; 20] = [
 ];
 
 /// Those that only a run of everything has: they bring much with them.
-const FULL_PACKAGES: [&str; 1] = ["fio"];
+const FULL_PACKAGES: [&str; 2] = ["fio", "prometheus"];
 
 /// The suites whose programs run on the libraries for C programs as well: of rdma-core that is newer than
 /// this machine's. Each has a tree of its own, with everything down to its C library.

@@ -373,6 +373,32 @@ pub(crate) fn binary_of_others(
     executable(cargo(workspace, Target::Here, arguments)?, name)
 }
 
+/// Has cargo build a workspace that is not this one for arm64, whose binary of this name needs no std.
+///
+/// # Errors
+/// If it does not build.
+pub(super) fn binary_without_std(workspace: &Path, cross: &Cross, name: &str) -> Result<PathBuf> {
+    let linker = cross.linker.display().to_string();
+    let mut arguments = [
+        "build",
+        "--release",
+        "--quiet",
+        "--target",
+        TARGET,
+        "--config",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    arguments.push(format!("target.{TARGET}.linker={linker:?}"));
+    let mut variables = vec![("LD_LIBRARY_PATH", library_path(&cross.libraries))];
+    if let Some(library) = &cross.library {
+        arguments.push("-Zbuild-std=core".into());
+        variables.push(("RUSTC_BOOTSTRAP", "1".into()));
+        variables.push(("__CARGO_TESTS_ONLY_SRC_ROOT", library.into()));
+    }
+    executable(cargo(workspace, Target::With(&variables), arguments)?, name)
+}
+
 /// Where cargo put the binary of this name.
 fn executable(artifacts: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     let built = artifacts

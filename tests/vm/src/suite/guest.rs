@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use super::build::Sanitizer;
 use super::c;
+use super::example_agent;
 use super::job::Job;
 use super::round::{Place, Round};
 use super::signals::{self, Counts, Signals};
@@ -185,6 +186,11 @@ impl Run<'_> {
         if self.limits.full {
             extra.push(("VM_FULL".to_owned(), "1".to_owned()));
         }
+        let agent = example_agent::path(self.store, self.parts.arch);
+        extra.push((
+            example_agent::VARIABLE.to_owned(),
+            agent.display().to_string(),
+        ));
         // They are compiled for this machine alone.
         if self.parts.arch == Arch::X86_64 {
             let c_programs = c::directory(self.store).display().to_string();

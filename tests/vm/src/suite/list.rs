@@ -26,7 +26,7 @@ pub(crate) struct Suite {
     pub(crate) c_programs: Vec<String>,
     /// Examples, which pass if they end with status 0.
     pub(crate) examples: Vec<String>,
-    /// Those of the integration tests that run in guests of arm64 as well.
+    /// Those of the integration tests and examples that run in guests of arm64 as well.
     pub(crate) arm64_tests: Vec<String>,
     /// The tests of those that run in every run, by name with the program.
     pub(crate) arm64_always: Vec<String>,
@@ -47,8 +47,16 @@ impl Suite {
             pair_tests: Vec::new(),
             signal_tests: Vec::new(),
             c_programs: Vec::new(),
-            examples: Vec::new(),
+            examples: kept(&self.examples),
             ..self.clone()
+        }
+    }
+
+    /// The part of it that is no example.
+    pub(crate) fn without_examples(self) -> Self {
+        Self {
+            examples: Vec::new(),
+            ..self
         }
     }
 

@@ -19,7 +19,7 @@ pub(crate) use self::build::{
 };
 pub(crate) use self::c::{compile as compile_c_programs, compile_sanitized, compile_with_headers};
 pub(crate) use self::deal::{Cell, Device};
-pub(crate) use self::example_agent::build as build_example_agent;
+pub(crate) use self::example_agent::{build as build_example_agent, is_of as has_example_agent};
 pub(crate) use self::guest::{Limits, name as name_of_guest, run as run_in_guest};
 pub(crate) use self::host::run as run_on_host;
 pub(crate) use self::job::Job;

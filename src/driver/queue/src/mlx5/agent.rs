@@ -479,49 +479,46 @@ fn block(index: u16, qpn: u32, action: Action, local: Local, options: Options) -
     ] {
         flags |= if is_set { bit } else { 0 };
     }
-    let control = |opcode, units, imm| Control::new(index, opcode, qpn | units, flags.into(), imm);
     let address = |remote: Remote| RemoteAddress::new(remote.address, remote.rkey);
     let atomic = |swap_add, compare| AtomicOperands {
         swap_add: Be64::new(swap_add),
         compare: Be64::new(compare),
     };
-    let (control, segments) = match action {
-        Action::Send => (control(opcode::SEND, 2, 0), [of(data), NOTHING, NOTHING]),
-        Action::SendImm(imm) => (
-            control(opcode::SEND_IMM, 2, imm),
-            [of(data), NOTHING, NOTHING],
-        ),
-        Action::Write(remote) => (
-            control(opcode::RDMA_WRITE, 3, 0),
-            [of(address(remote)), of(data), NOTHING],
-        ),
-        Action::WriteImm(remote, imm) => (
-            control(opcode::RDMA_WRITE_IMM, 3, imm),
-            [of(address(remote)), of(data), NOTHING],
-        ),
-        Action::Read(remote) => (
-            control(opcode::RDMA_READ, 3, 0),
-            [of(address(remote)), of(data), NOTHING],
-        ),
-        Action::FetchAdd(remote, add) => (
-            control(opcode::ATOMIC_FA, 4, 0),
-            [of(address(remote)), of(atomic(add, 0)), of(data)],
-        ),
+    // The units are written down, not read from the control segment: where the action is known, so is how
+    // much is copied.
+    let (opcode, imm, units, segments) = match action {
+        Action::Send => (opcode::SEND, 0, 2, [of(data), NOTHING, NOTHING]),
+        Action::SendImm(imm) => (opcode::SEND_IMM, imm, 2, [of(data), NOTHING, NOTHING]),
+        Action::Write(remote) => {
+            let segments = [of(address(remote)), of(data), NOTHING];
+            (opcode::RDMA_WRITE, 0, 3, segments)
+        }
+        Action::WriteImm(remote, imm) => {
+            let segments = [of(address(remote)), of(data), NOTHING];
+            (opcode::RDMA_WRITE_IMM, imm, 3, segments)
+        }
+        Action::Read(remote) => {
+            let segments = [of(address(remote)), of(data), NOTHING];
+            (opcode::RDMA_READ, 0, 3, segments)
+        }
+        Action::FetchAdd(remote, add) => {
+            let segments = [of(address(remote)), of(atomic(add, 0)), of(data)];
+            (opcode::ATOMIC_FA, 0, 4, segments)
+        }
         Action::CompareSwap {
             remote,
             compare,
             swap,
-        } => (
-            control(opcode::ATOMIC_CS, 4, 0),
-            [of(address(remote)), of(atomic(swap, compare)), of(data)],
-        ),
+        } => {
+            let segments = [of(address(remote)), of(atomic(swap, compare)), of(data)];
+            (opcode::ATOMIC_CS, 0, 4, segments)
+        }
     };
-    let units = (control.qpn_ds.get() & 0xff) as usize;
+    let control = Control::new(index, opcode, qpn | units, flags.into(), imm);
     let [first, second, third] = segments;
-    let words = zerocopy::transmute!([of(control), first, second, third]);
     Block {
-        words,
-        used: units * UNIT / 8,
+        words: zerocopy::transmute!([of(control), first, second, third]),
+        used: units as usize * UNIT / 8,
     }
 }
 

@@ -45,6 +45,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests.push(test("programs::layout", layout));
     tests.push(test("programs::log", log));
     tests.push(test_on_adapter("programs::removal", removal));
+    tests.push(test_on_adapter("programs::direct", |_| {
+        compare("direct", 14)
+    }));
     tests
 }
 

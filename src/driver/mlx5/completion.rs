@@ -9,9 +9,15 @@ use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::types::Wc;
 
 use super::format::{Cqe, NUMBER, cqe, opcode, syndrome};
+use super::ledger::Does;
 use crate::driver::contract;
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Completion as _;
+
+/// A memory key was given parts of others (`IBV_WC_DRIVER1`): there are such requests of C programs alone.
+const GATHERED: WcOpcode = WcOpcode(135);
+/// A request that the program had written (`IBV_WC_DRIVER2`), likewise.
+const OWN: WcOpcode = WcOpcode(136);
 
 /// A completion: a copy of its entry, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +25,8 @@ pub(crate) struct Completion {
     pub(super) fields: Cqe,
     pub(super) wr_id: u64,
     pub(super) status: WcStatus,
-    /// Whether the request bound a memory window, if it changed a memory key.
-    pub(super) binds: bool,
+    /// What the request did, if there is more to say than the entry tells.
+    pub(super) does: Does,
 }
 
 /// How the request went that a completion is of.
@@ -54,17 +60,16 @@ impl Completion {
 
     #[inline(always)]
     fn sent(&self) -> WcOpcode {
-        let opcode = match (self.fields.sop_drop_qpn.get() >> 24) as u8 {
-            opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM => WcOpcode::RDMA_WRITE,
-            opcode::RDMA_READ => WcOpcode::RDMA_READ,
-            opcode::ATOMIC_CS => WcOpcode::COMP_SWAP,
-            opcode::ATOMIC_FA => WcOpcode::FETCH_ADD,
-            opcode::UMR => WcOpcode::LOCAL_INV,
+        match (self.does, (self.fields.sop_drop_qpn.get() >> 24) as u8) {
+            (Does::Own, _) => OWN,
+            (_, opcode::RDMA_WRITE | opcode::RDMA_WRITE_IMM) => WcOpcode::RDMA_WRITE,
+            (_, opcode::RDMA_READ) => WcOpcode::RDMA_READ,
+            (_, opcode::ATOMIC_CS) => WcOpcode::COMP_SWAP,
+            (_, opcode::ATOMIC_FA) => WcOpcode::FETCH_ADD,
+            (Does::Binds, opcode::UMR) => WcOpcode::BIND_MW,
+            (Does::Gathers, opcode::UMR) => GATHERED,
+            (_, opcode::UMR) => WcOpcode::LOCAL_INV,
             _ => WcOpcode::SEND,
-        };
-        match opcode == WcOpcode::LOCAL_INV && self.binds {
-            true => WcOpcode::BIND_MW,
-            false => opcode,
         }
     }
 }

@@ -1,6 +1,42 @@
 //! Sends, which finish in order: a completion tells of its request and of all before it.
 
-use super::super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use super::super::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// What a request does that its completion does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Does {
+    /// What the completion tells.
+    #[default]
+    AsTold,
+    /// It takes a memory key away.
+    Invalidates,
+    /// It binds a memory window.
+    Binds,
+    /// It gives a memory key parts of others.
+    #[allow(
+        dead_code,
+        reason = "direct verbs alone post it, and may not be built in"
+    )]
+    Gathers,
+    /// Whatever the program has written.
+    #[allow(
+        dead_code,
+        reason = "direct verbs alone post it, and may not be built in"
+    )]
+    Own,
+}
+
+impl Does {
+    #[inline(always)]
+    fn of(code: u8) -> Self {
+        const ALL: [Does; 4] = [Does::Invalidates, Does::Binds, Does::Gathers, Does::Own];
+        let known = usize::from(code).checked_sub(1);
+        known
+            .and_then(|code| ALL.get(code).copied())
+            .unwrap_or_default()
+    }
+}
 
 /// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
 #[derive(Debug, Default)]
@@ -8,8 +44,9 @@ pub(crate) struct SendNote {
     id: AtomicU64,
     /// Requests posted, this one included, counted from the start, modulo 2^32.
     count: AtomicU32,
-    /// Whether it binds a memory window; of this or an earlier request, the last one that changed a key.
-    binds: AtomicBool,
+    /// Of this or an earlier request, the last one of which there was something to note: its count, and in
+    /// the lowest byte what it does ([`Does`]).
+    does: AtomicU64,
 }
 
 impl SendNote {
@@ -20,17 +57,27 @@ impl SendNote {
         self.count.store(count, Ordering::Relaxed);
     }
 
-    /// The request's id, and whether it binds a memory window, if it changes a memory key.
+    /// The request's id, and what it does.
     #[inline(always)]
-    pub(crate) fn id(&self) -> (u64, bool) {
+    pub(crate) fn id(&self) -> (u64, Does) {
         let id = self.id.load(Ordering::Relaxed);
-        (id, self.binds.load(Ordering::Relaxed))
+        let noted = self.does.load(Ordering::Relaxed);
+        let is_its = noted >> 8 == u64::from(self.count.load(Ordering::Relaxed));
+        (
+            id,
+            if is_its {
+                Does::of(noted as u8)
+            } else {
+                Does::AsTold
+            },
+        )
     }
 
-    /// Notes that the request changes a memory key, and whether it binds a memory window.
+    /// Notes what a request with this count does.
     #[inline(always)]
-    pub(crate) fn changes_key(&self, binds: bool) {
-        self.binds.store(binds, Ordering::Relaxed);
+    pub(crate) fn does(&self, what: Does, count: u32) {
+        let noted = u64::from(count) << 8 | what as u64;
+        self.does.store(noted, Ordering::Relaxed);
     }
 }
 
@@ -102,10 +149,10 @@ impl SendLedger {
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and
-    /// whether it bound a memory window, if it changed a memory key.
+    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what
+    /// it did.
     #[inline(always)]
-    pub(crate) fn finish(&self, block: u16) -> (u64, bool) {
+    pub(crate) fn finish(&self, block: u16) -> (u64, Does) {
         let note = self.note(block.into());
         let id = note.id();
         self.finish_noted(note);
@@ -131,15 +178,17 @@ mod tests {
         ledger.note(0).write(10, 1);
         ledger.note(2).write(11, 2);
         ledger.note(3).write(12, 3);
-        ledger.note(3).changes_key(true);
+        ledger.note(3).does(Does::Binds, 3);
         assert_eq!(ledger.done(), 0);
-        assert_eq!(ledger.finish(3), (12, true));
+        assert_eq!(ledger.finish(3), (12, Does::Binds));
         assert_eq!(ledger.done(), 3);
         ledger.note(8).write(13, 4);
         assert_eq!(
             ledger.finish(0x8000),
-            (13, false),
+            (13, Does::AsTold),
             "indices are modulo the ring"
         );
+        ledger.note(3).write(14, 5);
+        assert_eq!(ledger.finish(3), (14, Does::AsTold), "another request's");
     }
 }

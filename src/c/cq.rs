@@ -52,6 +52,8 @@ pub(super) struct Wanted {
     pub(super) flags: u32,
     pub(super) single_threaded: bool,
     pub(super) domain: Option<PdUse>,
+    /// Bytes of an entry, where a driver's own function asks for so many.
+    pub(super) entry_bytes: Option<u32>,
 }
 
 impl CqObject {
@@ -147,7 +149,10 @@ pub(super) unsafe fn create(
         driver: DriverData::default(),
     };
     let driver = context.driver();
-    let parts = parts(wanted.domain.as_ref());
+    let parts = CqParts {
+        entry_bytes: wanted.entry_bytes,
+        ..parts(wanted.domain.as_ref())
+    };
     let (handle, ring) = driver.create_cq(context.fd(), command, &parts)?;
     if let Some(channel) = channel {
         channel.users().fetch_add(1, Ordering::Relaxed);
@@ -198,6 +203,7 @@ pub unsafe extern "C" fn ibv_create_cq(
                 flags: 0,
                 single_threaded: false,
                 domain: None,
+                entry_bytes: None,
             };
             create(context, c, wanted)
         })

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::abi::device::ibv_device;
 use super::failure::{Failure, Result, pointer};
 use super::object::CStruct;
-use crate::device::{Device, NodeType};
+use crate::device::{Device, DriverId, NodeType};
 use crate::driver;
 use crate::error::Errno;
 
@@ -151,6 +151,17 @@ pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
         )
         .collect();
     Ok(list.clone())
+}
+
+/// The driver of a device, if it is known.
+///
+/// # Safety
+///
+/// The pointer is to a device of a list or a context.
+#[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
+pub(super) unsafe fn driver_of(device: *mut ibv_device) -> Option<DriverId> {
+    // SAFETY: by this function's contract.
+    unsafe { &*device.cast::<DeviceObject>() }.device.driver()
 }
 
 /// `ibv_get_device_list(3)`.

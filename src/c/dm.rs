@@ -81,6 +81,17 @@ unsafe fn dm<'a>(c: *mut ibv_dm) -> Result<&'a DmObject> {
     unsafe { object::<DmObject>(c) }.ok_or(Failure::INVALID)
 }
 
+/// The same, as the device has it.
+///
+/// # Safety
+///
+/// The contract of [`object`].
+#[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
+pub(super) unsafe fn device_memory<'a>(c: *mut ibv_dm) -> Result<&'a DeviceMemory> {
+    // SAFETY: the caller vouches for it.
+    Ok(&unsafe { dm(c)? }.memory)
+}
+
 /// `ibv_alloc_dm(3)`.
 pub(super) unsafe extern "C" fn alloc_dm(
     c: *mut ibv_context,

@@ -48,16 +48,19 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     // SAFETY: the caller passes an open context, and attributes with objects of the same context.
-    let created = unsafe { create_extended(c, attr) };
+    let created = unsafe { create_extended(c, attr, None) };
     pointer(created).cast()
 }
 
+/// Creates a queue, with entries of so many bytes if that is given.
+///
 /// # Safety
 ///
 /// As of [`create_cq_ex`].
-unsafe fn create_extended(
+pub(super) unsafe fn create_extended(
     c: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
+    entry_bytes: Option<u32>,
 ) -> Result<*mut ibv_cq> {
     // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
     unsafe {
@@ -102,6 +105,7 @@ unsafe fn create_extended(
             flags: kernel.bits(),
             single_threaded: flags & flags::SINGLE_THREADED != 0,
             domain,
+            entry_bytes,
         };
         create(context, c, wanted)
     }

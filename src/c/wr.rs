@@ -5,6 +5,7 @@
 //! for datagrams and XRC the second of payload and address, whichever that is. A request without a payload is
 //! written when the next begins, or at the end. An error waits until the end, and then nothing is posted.
 
+use std::any::Any;
 use std::ffi::{c_int, c_void};
 
 use smallvec::SmallVec;
@@ -36,6 +37,9 @@ pub(super) struct Session {
     to: Option<Address>,
     /// The payload of such a request, if that came before its address.
     payload: Option<Saved>,
+    /// What a driver keeps of a request of its own until all of it is there.
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    own: Option<Box<dyn Any + Send>>,
     /// What a request can have. Lengths are compared with it before anything is read or written.
     max_sge: usize,
     max_inline: usize,
@@ -50,6 +54,8 @@ enum Step {
     BegunToPeer,
     /// A request has begun, and is kept, on a queue pair whose requests name their destinations.
     Begun,
+    /// One of a driver's own has begun, and waits for all that was announced of it.
+    Announced,
     /// Nothing will be posted.
     Failed(Failure),
 }
@@ -207,6 +213,7 @@ unsafe extern "C" fn wr_complete<D: Listed, const SINGLE_THREADED: bool>(
         let result = match session.step {
             _ if qp.sends.is_shut() => Err(Failure::INVALID),
             Step::Failed(failure) => Err(failure),
+            Step::Announced => Err(Failure::INVALID),
             Step::Between | Step::BegunToPeer | Step::Begun => queue
                 .ring(queue.position(), session.end)
                 .map(drop)
@@ -275,6 +282,9 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
     if let Err(failure) = check(qp, operation) {
         return session.fail(failure);
     }
+    if let Step::Announced = session.step {
+        return session.fail(Failure::INVALID);
+    }
     if let Step::Failed(_) = session.step {
         return;
     }
@@ -299,6 +309,65 @@ pub(super) unsafe fn refuse<D: Listed>(c: *mut ibv_qp_ex, failure: Failure) {
     // The request before has its place in the order of failures.
     session.end_bare::<D>(qp, queue);
     session.fail(failure);
+}
+
+/// A request of a driver's own, of which not all has been told yet.
+#[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+pub(super) enum Own<T> {
+    /// More will come.
+    Announced(T),
+    /// It is written, and the next one goes there.
+    Written(Position),
+}
+
+/// Begins a request of a driver's own: `make` gets the queue, where the request goes, its id and its flags.
+///
+/// # Safety
+///
+/// As for [`session`].
+#[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+pub(super) unsafe fn begin_own<D: Listed, T: Any + Send>(
+    c: *mut ibv_qp_ex,
+    make: impl FnOnce(&mut D::SendQueue, Position, (u64, SendFlags)) -> Result<Own<T>>,
+) {
+    // SAFETY: by this function's contract.
+    let (qp, session, queue) = unsafe { session::<D>(c) };
+    session.end_bare::<D>(qp, queue);
+    match session.step {
+        Step::Failed(_) => return,
+        Step::Announced => return session.fail(Failure::INVALID),
+        Step::Between | Step::BegunToPeer | Step::Begun => {}
+    }
+    // SAFETY: the pointer is to the queue pair's extended struct.
+    let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
+    let flags = SendFlags::from_bits_retain(flags);
+    let made = make(queue, session.end, (wr_id, flags));
+    session.take_own(qp, made);
+}
+
+/// Goes on with a request of a driver's own that waits for more.
+///
+/// # Safety
+///
+/// As for [`session`].
+#[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+pub(super) unsafe fn go_on_own<D: Listed, T: Any + Send>(
+    c: *mut ibv_qp_ex,
+    make: impl FnOnce(&mut D::SendQueue, Position, T) -> Result<Own<T>>,
+) {
+    // SAFETY: by this function's contract.
+    let (qp, session, queue) = unsafe { session::<D>(c) };
+    match session.step {
+        Step::Failed(_) => return,
+        Step::Announced => {}
+        Step::Between | Step::BegunToPeer | Step::Begun => return session.fail(Failure::INVALID),
+    }
+    let own = session.own.take().and_then(|own| own.downcast::<T>().ok());
+    let made = match own {
+        Some(own) => make(queue, session.end, *own),
+        None => Err(Failure::INVALID),
+    };
+    session.take_own(qp, made);
 }
 
 /// The payload of a request that has none.
@@ -331,8 +400,22 @@ impl Session {
             },
             to: None,
             payload: None,
+            own: None,
             max_sge: queue.map_or(0, SendQueue::max_sge) as usize,
             max_inline: queue.map_or(0, SendQueue::max_inline) as usize,
+        }
+    }
+
+    /// Goes on behind a step of a request of a driver's own.
+    fn take_own<T: Any + Send>(&mut self, qp: &QpObject, made: Result<Own<T>>) {
+        match made {
+            _ if qp.sends.is_shut() => self.fail(Failure::INVALID),
+            Ok(Own::Announced(own)) => {
+                self.own = Some(Box::new(own));
+                self.step = Step::Announced;
+            }
+            Ok(Own::Written(end)) => (self.end, self.step) = (end, Step::Between),
+            Err(failure) => self.fail(failure),
         }
     }
 
@@ -352,7 +435,7 @@ impl Session {
 
     /// Whether a request has begun. If not, what has been called has nothing to belong to.
     fn has_begun(&mut self) -> bool {
-        if let Step::Between = self.step {
+        if let Step::Between | Step::Announced = self.step {
             self.fail(Failure::INVALID);
         }
         self.step.has_begun()

@@ -46,6 +46,9 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests.push(test("programs::log", log));
     tests.push(test("programs::oldest", oldest));
     tests.push(test_on_adapter("programs::removal", removal));
+    tests.push(test_on_adapter("programs::direct", |_| {
+        compare("direct", 14)
+    }));
     tests
 }
 

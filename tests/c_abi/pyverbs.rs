@@ -50,6 +50,23 @@ const OF_XRC: [&str; 4] = [
     "relaxed_ordering",
 ];
 
+/// The modules for mlx5's direct verbs. Those of steering, raw packets, VFIO, encryption and GPUs are not
+/// among them.
+const OF_MLX5: [&str; 12] = [
+    "mlx5_cq",
+    "mlx5_dc",
+    "mlx5_devx",
+    "mlx5_dm_ops",
+    "mlx5_lag_affinity",
+    "mlx5_mkey",
+    "mlx5_query_port",
+    "mlx5_raw_wqe",
+    "mlx5_timestamp",
+    "mlx5_uar",
+    "mlx5_udp_sport",
+    "mlx5_var",
+];
+
 /// The modules for an EFA alone: its direct verbs, and reliable datagrams.
 const OF_EFA: [&str; 2] = ["efadv", "efa_srd"];
 
@@ -93,6 +110,15 @@ pub(crate) fn tests() -> Vec<Trial> {
         match is_full() {
             true => compare(&Library::ours_with_rdmacm()?, &["rdmacm"]),
             false => skip("it takes a minute, and runs with everything"),
+        }
+    }));
+    tests.push(test("pyverbs::of_mlx5", || {
+        if !device().is_mlx5() {
+            return skip("they are of the adapter's own verbs");
+        }
+        match is_full() {
+            true => compare(&Library::ours()?, &OF_MLX5),
+            false => skip("it takes minutes, and runs with everything"),
         }
     }));
     tests.push(test("pyverbs::of_xrc", || {

@@ -1,10 +1,14 @@
 //! Direct verbs of ConnectX adapters that need no more than the crate has. They fail with `EOPNOTSUPP` on
 //! other devices.
 
-#[cfg(feature = "mlx5")]
+#[cfg(feature = "mlx5-direct")]
 pub mod dc;
 #[cfg(feature = "mlx5-direct")]
 pub mod devx;
+#[cfg(feature = "mlx5-direct")]
+pub mod keys;
+#[cfg(feature = "mlx5-direct")]
+pub mod objects;
 
 use std::ffi::{c_int, c_void};
 

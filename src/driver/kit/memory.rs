@@ -294,6 +294,12 @@ impl Record {
         unsafe { self.words.add(index).as_ref() }
     }
 
+    /// Where it begins.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn first(&self) -> NonNull<u8> {
+        self.words.cast()
+    }
+
     /// The lower half of a word that counts, which is all that the device takes of it; the upper one stays 0.
     /// Whoever uses this does not use the word as a whole.
     #[inline(always)]

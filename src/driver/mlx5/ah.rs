@@ -29,6 +29,12 @@ impl Ah {
     pub(super) fn datagram(&self) -> Datagram {
         self.0
     }
+
+    /// The address vector, for a program that writes requests by itself.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn vector(&self) -> &Datagram {
+        &self.0
+    }
 }
 
 /// An empty vector.

@@ -9,9 +9,15 @@ use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::types::Wc;
 
 use super::format::{Cqe, NUMBER, cqe, opcode, syndrome};
+use super::ledger::Does;
 use crate::driver::contract;
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Completion as _;
+
+/// A memory key was given parts of others (`IBV_WC_DRIVER1`): there are such requests of C programs alone.
+const GATHERED: WcOpcode = WcOpcode(135);
+/// A request that the program had written (`IBV_WC_DRIVER2`), likewise.
+const OWN: WcOpcode = WcOpcode(136);
 
 /// A completion: a copy of its entry, of which the compiler makes as much as is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +25,8 @@ pub(crate) struct Completion {
     pub(super) fields: Cqe,
     pub(super) wr_id: u64,
     pub(super) status: WcStatus,
-    /// Whether the request bound a memory window, if it changed a memory key.
-    pub(super) binds: bool,
+    /// What the request did, if there is more to say than the entry tells.
+    pub(super) does: Does,
 }
 
 /// How the request went that a completion is of.
@@ -46,9 +52,14 @@ pub(super) fn status(fields: &Cqe) -> WcStatus {
     }
 }
 
-/// What a completion calls a request: by whether it bound a memory window, if it changed a memory key, and by
-/// the opcode of its WQE.
-const SENT: [[WcOpcode; 256]; 2] = [sent(WcOpcode::LOCAL_INV), sent(WcOpcode::BIND_MW)];
+/// What a completion calls a request: by what the request does ([`Does`]), and by the opcode of its WQE.
+const SENT: [[WcOpcode; 256]; 5] = [
+    sent(WcOpcode::LOCAL_INV),
+    sent(WcOpcode::LOCAL_INV),
+    sent(WcOpcode::BIND_MW),
+    sent(GATHERED),
+    [OWN; 256],
+];
 
 /// The names of all opcodes, with that of the change of a memory key.
 const fn sent(changed_key: WcOpcode) -> [WcOpcode; 256] {
@@ -71,7 +82,7 @@ impl Completion {
     #[inline(always)]
     fn sent(&self) -> WcOpcode {
         let opcode = (self.fields.sop_drop_qpn.get() >> 24) as u8;
-        SENT[usize::from(self.binds)][usize::from(opcode)]
+        SENT[self.does as usize][usize::from(opcode)]
     }
 }
 

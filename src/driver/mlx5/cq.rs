@@ -20,6 +20,8 @@ use super::format::{ARM_SOLICITED, Cqe, INDEX_MASK, NUMBER, RECORD_ARM, cqe};
 use super::handover::Part;
 use super::inline::Landed;
 use super::memory::{RECORD, Record};
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use super::place::CqPlace;
 use super::reporter::{Noted, Reporter};
 use super::uar::UarPage;
 use crate::command::CommandFd;
@@ -71,6 +73,17 @@ impl CqCore {
     fn is_mapped(&self) -> bool {
         let entries = &self.directory.lock().entries;
         entries.memory().is_mapped() && self.directory.record().is_mapped()
+    }
+
+    /// Where it lies, for a program that polls by itself.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn place(&self) -> CqPlace {
+        CqPlace {
+            ring: self.directory.lock().entries.place(),
+            record: self.directory.record().first(),
+            page: self.uar.first(),
+            number: self.cqn,
+        }
     }
 
     /// Asks for an event for the next completion. Threads that do so at once, or while another polls, are
@@ -205,12 +218,12 @@ impl Cq {
         let Some(noted) = self.usual(cqe) else {
             return Err(entry);
         };
-        let (wr_id, binds) = noted.id();
+        let (wr_id, does) = noted.id();
         let seen = see(Completion {
             fields: *cqe,
             wr_id,
             status: WcStatus::SUCCESS,
-            binds,
+            does,
         });
         // Before its request is finished: room in a queue means room for one more completion.
         directory.pass(index.wrapping_add(1));
@@ -282,7 +295,7 @@ impl Cq {
                 continue;
             };
             let finished = reporter.and_then(|reporter| reporter.finish(op_own, counter));
-            let Some((wr_id, binds)) = finished else {
+            let Some((wr_id, does)) = finished else {
                 self.refuse(number, op_own);
                 return None;
             };
@@ -290,7 +303,7 @@ impl Cq {
                 fields,
                 wr_id,
                 status,
-                binds,
+                does,
             }));
         }
     }

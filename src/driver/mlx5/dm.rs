@@ -81,6 +81,13 @@ impl Dm {
         Ok(shape.of(map, file_offset))
     }
 
+    /// Its first byte, for a program that loads and stores by itself: 4 bytes at a time, aligned.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn first(&self) -> NonNull<u8> {
+        // SAFETY: the piece begins in the mapping.
+        unsafe { self.map.base().add(self.start) }
+    }
+
     /// The first of the words that so many bytes are, from the offset on.
     fn words(&self, offset: u64, length: usize) -> Result<NonNull<u32>, CopyError> {
         let end = offset.saturating_add(length as u64);

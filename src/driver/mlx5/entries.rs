@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::barrier;
 use super::format::{self, BLOCK, Cqe, INDEX_MASK, NUMBER, OP_OWN, RECORD_CONSUMER, cqe};
 use super::memory::Memory;
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use super::place::RingPlace;
 use crate::driver::kit::directory::Ring;
 
 /// The entries, with their memory.
@@ -91,6 +93,16 @@ impl Entries {
         match self.are_away {
             true => None,
             false => self.view.arrived(index),
+        }
+    }
+
+    /// Where they lie.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(super) fn place(&self) -> RingPlace {
+        RingPlace {
+            first: self.memory.base(),
+            entries: self.view.count(),
+            entry_bytes: self.view.entry_bytes() as u32,
         }
     }
 

@@ -27,15 +27,17 @@ mod ece;
 mod entries;
 mod handover;
 mod inline;
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+pub(crate) mod place;
 mod qp;
 mod recv;
 mod reporter;
-mod send;
+pub(crate) mod send;
 mod srq;
 #[cfg(test)]
 mod tests;
 mod uar;
-mod umr;
+pub(crate) mod umr;
 mod ways;
 
 #[cfg(feature = "c-abi")]

@@ -23,6 +23,8 @@ use super::handover::{Part, QpParts};
 use super::inline::Landing;
 use super::ledger::SendLedger;
 use super::memory::{Memory, RECORD as RECORD_BYTES, Record, Records};
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use super::place::{QpPlace, RegisterPlace, RingPlace};
 use super::recv::{Drawn, RecvLayout, RecvQueue, recv_bytes};
 use super::reporter::{Receiver, Reporter};
 use super::send::{SendLayout, SendQueue};
@@ -383,6 +385,35 @@ impl QpCore {
             send: behind,
             record: Part::of(record.place(), RECORD_BYTES)?,
         })
+    }
+
+    /// Where it lies, for a program that posts by itself.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn place(&self) -> QpPlace {
+        let base = self.rings.base();
+        let register = self.lease.register().place();
+        QpPlace {
+            receive: RingPlace {
+                first: base,
+                entries: self.recv.count,
+                entry_bytes: self.recv.stride,
+            },
+            send: RingPlace {
+                // SAFETY: the send ring begins behind the receive ring, in the same memory.
+                first: unsafe { base.add(self.recv.bytes()) },
+                entries: self.send.blocks,
+                entry_bytes: BLOCK as u32,
+            },
+            record: self.rings.record.first(),
+            register: match self.lease.is_shared() {
+                false => register,
+                // Copies would need the turn that others take.
+                true => RegisterPlace {
+                    half: 0,
+                    ..register
+                },
+            },
+        }
     }
 
     /// Whether its receives finish in any order.

@@ -6,7 +6,7 @@ use super::again::post_again;
 use super::directory::Report;
 use super::format::cqe;
 use super::inline::Landing;
-use super::ledger::{LooseLedger, RecvLedger, SendLedger, SendNote, SrqElement, SrqLedger};
+use super::ledger::{Does, LooseLedger, RecvLedger, SendLedger, SendNote, SrqElement, SrqLedger};
 use super::srq::SrqRing;
 use crate::work::Progress;
 
@@ -85,13 +85,13 @@ pub(super) enum Noted<'a> {
 }
 
 impl Noted<'_> {
-    /// Its id, and whether it bound a memory window, if it changed a memory key.
+    /// Its id, and what it did.
     #[inline(always)]
-    pub(super) fn id(self) -> (u64, bool) {
+    pub(super) fn id(self) -> (u64, Does) {
         match self {
             Self::Send(_, note) => note.id(),
-            Self::Own(ledger) => (ledger.next_id(), false),
-            Self::Shared(_, element) => (element.id(), false),
+            Self::Own(ledger) => (ledger.next_id(), Does::default()),
+            Self::Shared(_, element) => (element.id(), Does::default()),
         }
     }
 
@@ -124,13 +124,13 @@ impl Reporter {
         }
     }
 
-    /// Takes the request of a completion as finished; returns its id, and whether it bound a
-    /// memory window. `None` if nothing of that kind reports here.
+    /// Takes the request of a completion as finished; returns its id, and what it did. `None` if nothing of
+    /// that kind reports here.
     #[inline(always)]
-    pub(super) fn finish(&self, op_own: u8, counter: u16) -> Option<(u64, bool)> {
+    pub(super) fn finish(&self, op_own: u8, counter: u16) -> Option<(u64, Does)> {
         match op_own >> 4 {
             cqe::REQ | cqe::REQ_ERR => Some(self.send.as_ref()?.finish(counter)),
-            _ if cqe::is_receive(op_own) => Some((self.recv.finish(counter)?, false)),
+            _ if cqe::is_receive(op_own) => Some((self.recv.finish(counter)?, Does::default())),
             _ => None,
         }
     }

@@ -20,7 +20,7 @@ use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, RECORD_SEND,
     RemoteAddress, UNIT, XrcQueue, control, opcode,
 };
-use super::ledger::SendLedger;
+use super::ledger::{Does, SendLedger};
 use super::qp::Rings;
 use super::recv;
 use super::uar::{Lease, Register};
@@ -58,6 +58,9 @@ pub(crate) struct SendQueue {
     room_until: u32,
     /// The flags that every WQE has.
     always: u8,
+    /// Requests of a program's own are in the ring.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    has_own: bool,
     /// The queue pair's number where [`Control::qpn_ds`] has it.
     qpn: u32,
     ledger: Arc<SendLedger>,
@@ -74,6 +77,21 @@ pub(crate) struct SendQueue {
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SendQueue {}
+
+/// A request that is given as a whole: what its control segment says, and the segments behind that.
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whole<'a> {
+    pub(crate) opcode: u8,
+    /// The opcode's variant, if it is another than the usual one.
+    pub(crate) variant: Option<u8>,
+    /// Those of the control segment.
+    pub(crate) flags: u32,
+    pub(crate) imm: u32,
+    pub(crate) segments: &'a [u8],
+    /// All of it is the program's, its fence too; otherwise it changes a memory key.
+    pub(crate) is_own: bool,
+}
 
 /// A basic block.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +117,8 @@ impl SendQueue {
             rung: start(always),
             room_until: 0,
             always,
+            #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+            has_own: false,
             qpn: qpn << 8,
             ledger,
             register: Arc::clone(lease.register()),
@@ -169,7 +189,13 @@ impl SendQueue {
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
-        self.room_until = self.ledger.done().wrapping_add(self.layout.capacity);
+        let done = self.ledger.done();
+        // Whoever writes to the place of a finished request has been here since.
+        #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+        if self.has_own {
+            self.has_own = self.ledger.forget_own(done);
+        }
+        self.room_until = done.wrapping_add(self.layout.capacity);
         self.room_until != count
     }
 
@@ -230,6 +256,77 @@ impl SendQueue {
             // SAFETY: there was room for the WQE, so there are blocks, as many as the ledger has places.
             unsafe { self.block(index).cast().write(*from) };
         }
+    }
+
+    /// Writes a request whose segments a program gives, with its control segment as here but for the place in
+    /// the ring. The request before may have to be waited for, and one behind that changes a key.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::QueueFull`], or it is longer than the longest request.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn write_whole(
+        &mut self,
+        at: Position,
+        wr_id: u64,
+        request: Whole<'_>,
+    ) -> Result<Position, PostError> {
+        let units = request.segments.len().div_ceil(UNIT) + 1;
+        let blocks = (units * UNIT).div_ceil(BLOCK) as u32;
+        if blocks > self.layout.request_blocks {
+            let max = self.layout.max_inline;
+            let given = request.segments.len();
+            return Err(PostError::InlineTooLong { given, max });
+        }
+        if at.count == self.room_until && !self.finds_room(at.count) {
+            let capacity = self.layout.capacity;
+            return Err(PostError::QueueFull { capacity });
+        }
+        let position = match request.is_own {
+            true => 0,
+            false => at.flags as u32,
+        };
+        let control = Control::new(
+            at.at as u16,
+            request.opcode,
+            self.qpn | units as u32,
+            position | request.flags,
+            request.imm,
+        );
+        let mut bytes = vec![Block([0; BLOCK]); blocks as usize];
+        let start = NonNull::from(&mut *bytes).cast::<u8>();
+        // SAFETY: the blocks have room for the control segment and for the segments behind it.
+        unsafe {
+            let behind = put(start, control);
+            behind.copy_from_nonoverlapping(
+                NonNull::from(request.segments).cast(),
+                request.segments.len(),
+            );
+            if let Some(variant) = request.variant {
+                start.write(variant);
+            }
+        }
+        let (index, note) = self.ledger.place(at.at as u32);
+        for (block, from) in (0..blocks).zip(&bytes) {
+            let (index, _) = self.ledger.place(index.wrapping_add(block));
+            // SAFETY: there is room for the request, so the ring has blocks, as many as the ledger has
+            // places.
+            unsafe { self.block(index).cast().write(*from) };
+        }
+        let count = at.count.wrapping_add(1);
+        note.write(wr_id, count);
+        let (does, flags) = match request.is_own {
+            true => (Does::Own, at.flags),
+            false => (Does::Gathers, u64::from(self.always | control::SMALL_FENCE)),
+        };
+        note.does(does);
+        self.has_own |= request.is_own;
+        Ok(Position {
+            count,
+            at: at.at.wrapping_add(blocks.into()),
+            last: index.into(),
+            flags,
+        })
     }
 
     /// Rings by a copy of the WQE `last`, if it is alone, takes `blocks` and lies in one piece; else by its
@@ -320,7 +417,11 @@ impl contract::SendQueue for SendQueue {
         note.write(wr_id, count);
         let fence = match operation {
             Operation::BindMw(_) | Operation::LocalInv { .. } => {
-                note.changes_key(matches!(operation, Operation::BindMw(_)));
+                let does = match operation {
+                    Operation::BindMw(_) => Does::Binds,
+                    _ => Does::Invalidates,
+                };
+                note.does(does);
                 control::SMALL_FENCE
             }
             _ => 0,

@@ -15,6 +15,8 @@ use super::directory::{Directory, Registration};
 use super::format::{Be16, Data, NUMBER, SrqNext};
 use super::ledger::SrqLedger;
 use super::memory::{Memory, Record};
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use super::place::{RingPlace, SrqPlace};
 use super::recv::{Drawn, SharedRecvQueue};
 use super::reporter::{Receiver, Reporter};
 use super::{Device, Limits, without_dmabufs};
@@ -133,6 +135,22 @@ pub(crate) struct SrqCore {
 }
 
 impl SrqCore {
+    /// Where it lies, for a program that posts by itself.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn place(&self) -> SrqPlace {
+        let ring = &*self.ring;
+        SrqPlace {
+            ring: RingPlace {
+                first: ring.memory.base(),
+                entries: ring.count,
+                entry_bytes: ring.stride,
+            },
+            record: ring.record.first(),
+            head: self.ledger.posting.told_head(),
+            number: self.number,
+        }
+    }
+
     /// For the completion queues that report its messages.
     pub(super) fn drawn(&self) -> Drawn {
         Drawn::new(&self.ring, &self.ledger)

@@ -25,6 +25,8 @@ use super::command::AllocUar;
 use super::copy::{copy_blocks, stores_at_once};
 use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
 use super::map::Map;
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use super::place::RegisterPlace;
 use super::turn::{Mine, Turn};
 use crate::command::CommandFd;
 use crate::error::{Error, Result, Subject, Verb};
@@ -104,6 +106,12 @@ impl UarPage {
                 .cast::<[u8; BYTES]>()
                 .read_volatile()
         }
+    }
+
+    /// Its first byte.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(super) fn first(&self) -> NonNull<u8> {
+        self.map.base()
     }
 
     /// The number that objects name it by.
@@ -197,6 +205,20 @@ impl Register {
         };
         // SAFETY: the register lies in the page.
         (piece, unsafe { base.add(start) })
+    }
+
+    /// Where it lies, for a program that rings by itself.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(super) fn place(&self) -> RegisterPlace {
+        let base = self.page.map.base();
+        let next = self.next.load(Ordering::Relaxed);
+        let start = (next.addr() & !self.half) - base.addr().get();
+        RegisterPlace {
+            // SAFETY: the register lies in the page, and its first half has the bit not set.
+            first: unsafe { base.add(start) },
+            half: self.half as u32,
+            page_offset: self.page.offset,
+        }
     }
 
     /// Where the next half begins; the record is written before what is stored there.

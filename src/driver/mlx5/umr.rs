@@ -3,6 +3,8 @@
 use std::ptr::NonNull;
 
 use uverbs_uapi::flags::Access;
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use zerocopy::IntoBytes as _;
 
 use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UNIT, UmrControl};
 use super::send::put;
@@ -72,6 +74,112 @@ pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull
     unsafe { put(put(at, control), context) }
 }
 
+/// A part of a region that a key gets: its address, bytes, and the region's key.
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) address: u64,
+    pub(crate) length: u32,
+    pub(crate) lkey: u32,
+}
+
+/// What a key covers from then on. Its addresses count from 0.
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[derive(Clone, Debug)]
+pub(crate) enum Layout {
+    /// Parts, one behind the other.
+    List(Vec<Part>),
+    /// So many rows, one behind the other. Each has a part of each, so many bytes further on than in the row
+    /// before.
+    Rows(u32, Vec<(Part, u16)>),
+}
+
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+impl Layout {
+    /// Units of the translation.
+    pub(crate) fn units(&self) -> usize {
+        match self {
+            Self::List(parts) => parts.len(),
+            Self::Rows(_, parts) => parts.len() + 1,
+        }
+    }
+
+    /// Bytes that the key covers.
+    fn length(&self) -> u64 {
+        let bytes = |part: &Part| u64::from(part.length);
+        match self {
+            Self::List(parts) => parts.iter().map(bytes).sum(),
+            Self::Rows(count, parts) => {
+                u64::from(*count) * parts.iter().map(|(part, _)| bytes(part)).sum::<u64>()
+            }
+        }
+    }
+
+    /// The translation, in whole blocks.
+    fn translation(&self) -> Vec<u8> {
+        /// What a list of rows begins with, in the place of a part's key.
+        const ROWS: u32 = 0x400;
+        let data = |byte_count, lkey, addr| Data {
+            byte_count: Be32::new(byte_count),
+            lkey: Be32::new(lkey),
+            addr: Be64::new(addr),
+        };
+        let units: Vec<Data> = match self {
+            Self::List(parts) => parts
+                .iter()
+                .map(|part| data(part.length, part.lkey, part.address))
+                .collect(),
+            Self::Rows(count, parts) => {
+                let row = parts.iter().map(|(part, _)| part.length).sum();
+                let head = data(row, ROWS, u64::from(*count) << 32 | parts.len() as u64);
+                let parts = parts.iter().map(|(part, stride)| {
+                    let count = u32::from(*stride) << 16 | part.length & 0xffff;
+                    data(count, part.lkey, part.address)
+                });
+                std::iter::once(head).chain(parts).collect()
+            }
+        };
+        let mut bytes = units.as_slice().as_bytes().to_vec();
+        bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
+        bytes
+    }
+}
+
+/// The segments of a change of a key behind the control segment: it gets access and parts of others, if these
+/// are given, and stands for them from then on.
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+pub(crate) fn gathering(key: u32, access: Option<Access>, layout: Option<&Layout>) -> Vec<u8> {
+    let mut fields = mask::FREE | mask::KEY;
+    let mut context = MkeyContext {
+        qpn_mkey: Be32::new(ANY_QP | key & 0xff),
+        ..EMPTY_CONTEXT
+    };
+    if let Some(access) = access {
+        fields |= mask::LOCAL_WRITE | mask::REMOTE_READ | mask::REMOTE_WRITE | mask::ATOMIC;
+        context.access_flags = rights(access);
+    }
+    let translation = layout.map(Layout::translation).unwrap_or_default();
+    if let Some(layout) = layout {
+        fields |= mask::LENGTH;
+        context.len = Be64::new(layout.length());
+    }
+    let control = UmrControl {
+        flags: flag::INLINE,
+        klm_octowords: Be16::new((translation.len() / UNIT) as u16),
+        mkey_mask: Be64::new(fields),
+        ..EMPTY_CONTROL
+    };
+    [control.as_bytes(), context.as_bytes(), &translation].concat()
+}
+
+/// Access as [`MkeyContext::access_flags`] has it.
+fn rights(access: Access) -> u8 {
+    RIGHTS
+        .iter()
+        .filter(|(right, _)| access.contains(*right))
+        .fold(0, |bits, (_, bit)| bits | bit)
+}
+
 /// Refuses binds that are larger than a window can be.
 pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
     if bind.length > u64::from(LONGEST_SLICE) {
@@ -130,13 +238,9 @@ pub(super) unsafe fn put_bind(at: NonNull<u8>, qpn: u32, bind: Bind) -> NonNull<
         mkey_mask: Be64::new(fields),
         ..EMPTY_CONTROL
     };
-    let rights = RIGHTS
-        .iter()
-        .filter(|(right, _)| bind.access.contains(*right))
-        .fold(0, |bits, (_, bit)| bits | bit);
     let zero_based = bind.access.contains(Access::ZERO_BASED);
     let context = MkeyContext {
-        access_flags: rights,
+        access_flags: rights(bind.access),
         qpn_mkey: Be32::new(if own { qpn } else { ANY_QP } | tag),
         start_addr: Be64::new(if zero_based { 0 } else { bind.address }),
         len: Be64::new(bind.length),

@@ -93,18 +93,17 @@ fn each_run(
     each_run_below(function, key, place, needed, MAX_INDIRECTION, visit)
 }
 
-/// The runs of a place that lies in parts of other keys. What is done there must be allowed to the owner of
-/// these keys.
+/// The runs of a place that lies in parts of other keys, so many bytes behind the start of the first. What is
+/// done there must be allowed to the owner of these keys.
 fn each_part(
     function: &Function,
     key: &MemoryKey,
-    parts: &[Part],
+    (parts, mut at): (&mut dyn Iterator<Item = Part>, u64),
     place: Place,
     (needed, depth): (u64, u32),
     visit: &mut dyn FnMut(&GuestMemory, u64, usize) -> Result<(), KeyError>,
 ) -> Result<(), KeyError> {
     let depth = depth.checked_sub(1).ok_or(KeyError::Unmapped)?;
-    let mut at = place.address.wrapping_sub(key.start());
     let mut left = place.length;
     for part in parts {
         if left == 0 {
@@ -162,7 +161,24 @@ fn each_run_below(
     visit: &mut dyn FnMut(&GuestMemory, u64, usize) -> Result<(), KeyError>,
 ) -> Result<(), KeyError> {
     match key.translation() {
-        Translation::Parts(parts) => each_part(function, key, parts, place, (needed, depth), visit),
+        Translation::Parts(parts) => {
+            let at = place.address.wrapping_sub(key.start());
+            let parts = (
+                &mut parts.iter().copied() as &mut dyn Iterator<Item = Part>,
+                at,
+            );
+            each_part(function, key, parts, place, (needed, depth), visit)
+        }
+        Translation::Strided(strides) => {
+            let at = place.address.wrapping_sub(key.start());
+            let row = strides.row();
+            let first = at.checked_div(row).ok_or(KeyError::Unmapped)?;
+            let parts = (
+                &mut strides.from(first) as &mut dyn Iterator<Item = Part>,
+                at % row,
+            );
+            each_part(function, key, parts, place, (needed, depth), visit)
+        }
         Translation::Window {
             key: below,
             address,
@@ -311,7 +327,7 @@ mod tests {
     use crate::command::Status;
     use crate::fixture::{self, create};
     use crate::layout::{Field, cmd, mkc};
-    use crate::object::mkey;
+    use crate::object::mkey::{self, Strides};
 
     const START: u64 = 0x7000_0100;
     const LENGTH: u64 = 0x1800;
@@ -540,6 +556,53 @@ mod tests {
     /// A key over the first bytes of another one's.
     fn on_key(function: &mut Function, pd: u32, below: u32) -> Result<u32, Status> {
         gathered(function, pd, &[mkc::LR, mkc::RR], &[(4, below, 0)])
+    }
+
+    #[test]
+    fn rows_lie_a_stride_behind_each_other() -> Result<(), Status> {
+        let (mut function, below, pd) = function()?;
+        let by = User { qpn: 5, pd };
+        let all = [mkc::LR, mkc::LW, mkc::RR, mkc::RW];
+        let key = parts(&mut function, pd, below, &all)?;
+        let part = |length, address| Part {
+            length,
+            key: below,
+            address,
+        };
+        // Rows of 3 and 2 bytes, of which the first are 0x10 apart and the second 0x20.
+        let rows = Strides {
+            count: 4,
+            parts: vec![(part(3, START), 0x10), (part(2, START + 0x100), 0x20)],
+        };
+        let found = function.objects.mkeys.get_mut(key >> 8)?;
+        assert!(found.gather(4, Translation::Strided(rows.clone())));
+        assert!(!found.gather(8, Translation::Strided(rows)), "no room");
+        let place = |address, length| Place {
+            key,
+            address,
+            length,
+        };
+        let bytes: Vec<u8> = (1..=20).collect();
+        let wrote = write(&function, by, place(0, 20), Access::RemoteWrite, &bytes);
+        assert_eq!(wrote, Ok(()));
+        let at = |address: u64, length| {
+            let mut found = vec![0; length];
+            let read = function.memory.read(0x2100 + address - START, &mut found);
+            assert_eq!(read, Ok(()));
+            found
+        };
+        assert_eq!(at(START, 3), [1, 2, 3]);
+        assert_eq!(at(START + 0x100, 3), [4, 5, 0]);
+        assert_eq!(at(START + 0x30, 4), [16, 17, 18, 0]);
+        assert_eq!(at(START + 0x160, 2), [19, 20]);
+        // From the middle of a row to that of the next but one.
+        let mut some = Vec::new();
+        let result = read(&function, by, place(4, 9), Access::RemoteRead, &mut some);
+        assert_eq!((result, some.as_slice()), (Ok(()), &bytes[4..13]));
+        // The key's length is larger than the rows.
+        let behind = read(&function, by, place(19, 2), Access::RemoteRead, &mut some);
+        assert_eq!(behind, Err(KeyError::Unmapped));
+        Ok(())
     }
 
     #[test]

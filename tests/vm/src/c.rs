@@ -52,6 +52,9 @@ const RDMACM: &str = "<rdma/rdma_cma.h>";
 /// The header of libefa, likewise.
 const EFA: &str = "<infiniband/efadv.h>";
 
+/// The header of libmlx5, likewise.
+const MLX5: &str = "<infiniband/mlx5dv.h>";
+
 /// Compiles a program that is linked to the libibverbs that the guest has, with further options.
 ///
 /// # Errors
@@ -64,7 +67,7 @@ pub(crate) fn compile_with_libibverbs(
 ) -> Result<()> {
     let text = fs::read(source).with_context(|| format!("reading {}", source.display()))?;
     let includes = |header| String::from_utf8_lossy(&text).contains(header);
-    let (rdmacm, efa) = (includes(RDMACM), includes(EFA));
+    let (rdmacm, efa, mlx5) = (includes(RDMACM), includes(EFA), includes(MLX5));
     compile(source, program, |command| {
         // Headers and library of the guest; a machine that has them itself has nothing there.
         let mut library = OsString::from("-L");
@@ -76,6 +79,7 @@ pub(crate) fn compile_with_libibverbs(
             .args(["-Wl,--allow-shlib-undefined", "-libverbs"])
             .args(rdmacm.then_some("-lrdmacm"))
             .args(efa.then_some("-lefa"))
+            .args(mlx5.then_some("-lmlx5"))
             .args(options);
     })
 }

@@ -1,15 +1,18 @@
 //! Dynamic connections of C programs: `mlx5dv_create_qp(3)` for initiators and targets, and the addresses of
 //! an initiator's requests.
 
+use std::ffi::c_void;
 use std::sync::atomic::AtomicU32;
 
+use super::keys::{self, mlx5dv_mkey, mlx5dv_mkey_conf_attr, mlx5dv_mr_interleaved};
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpCreateFlags;
 use uverbs_uapi::types::QpCap;
 
-use crate::c::abi::attr::ibv_qp_init_attr_ex;
+use crate::c::abi::attr::{ibv_qp_cap, ibv_qp_init_attr_ex};
 use crate::c::abi::context::ibv_context;
 use crate::c::abi::queue::{ibv_ah, ibv_qp, ibv_qp_ex};
+use crate::c::abi::work::ibv_sge;
 use crate::c::context::context;
 use crate::c::cq::cq;
 use crate::c::failure::{Failure, Result, pointer};
@@ -60,6 +63,30 @@ mod flag {
     pub(super) const KNOWN: u32 = 0xff;
 }
 
+/// `enum mlx5dv_qp_create_send_ops_flags`.
+mod operation {
+    const MR_INTERLEAVED: u64 = 1 << 0;
+    const MR_LIST: u64 = 1 << 1;
+    const MKEY_CONFIGURE: u64 = 1 << 2;
+    const RAW_WQE: u64 = 1 << 3;
+    pub(super) const OF_KEYS: u64 = MR_INTERLEAVED | MR_LIST | MKEY_CONFIGURE;
+    pub(super) const KNOWN: u64 = OF_KEYS | RAW_WQE;
+}
+
+/// Makes room for a request that gives a key parts of others: libmlx5 has as much behind the largest request
+/// without them as is asked for slices and inline data.
+fn room_for_keys(cap: &mut ibv_qp_cap) {
+    /// What is before the parts, with the first block of them, and what is before inline data.
+    const BEFORE: u32 = 192 - 32;
+    const HEAD: u32 = 4;
+    let inline = match cap.max_inline_data {
+        0 => 0,
+        bytes => bytes.saturating_add(HEAD).next_multiple_of(16),
+    };
+    let behind = inline.max(cap.max_send_sge.saturating_mul(16));
+    cap.max_inline_data = behind.saturating_add(BEFORE - HEAD);
+}
+
 /// `enum mlx5dv_dc_type`.
 mod dc_type {
     pub(super) const DCT: u32 = 1;
@@ -75,14 +102,23 @@ const PD: u32 = 1 << 0;
 pub struct mlx5dv_qp_ex {
     comp_mask: u64,
     wr_set_dc_addr: unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u64),
-    wr_mr_interleaved: unsafe extern "C" fn(*mut Self),
-    wr_mr_list: unsafe extern "C" fn(*mut Self),
-    wr_mkey_configure: unsafe extern "C" fn(*mut Self),
-    wr_set_mkey_access_flags: unsafe extern "C" fn(*mut Self),
-    wr_set_mkey_layout_list: unsafe extern "C" fn(*mut Self),
-    wr_set_mkey_layout_interleaved: unsafe extern "C" fn(*mut Self),
+    wr_mr_interleaved: unsafe extern "C" fn(
+        *mut Self,
+        *mut mlx5dv_mkey,
+        u32,
+        u32,
+        u16,
+        *mut mlx5dv_mr_interleaved,
+    ),
+    wr_mr_list: unsafe extern "C" fn(*mut Self, *mut mlx5dv_mkey, u32, u16, *mut ibv_sge),
+    wr_mkey_configure:
+        unsafe extern "C" fn(*mut Self, *mut mlx5dv_mkey, u8, *mut mlx5dv_mkey_conf_attr),
+    wr_set_mkey_access_flags: unsafe extern "C" fn(*mut Self, u32),
+    wr_set_mkey_layout_list: unsafe extern "C" fn(*mut Self, u16, *const ibv_sge),
+    wr_set_mkey_layout_interleaved:
+        unsafe extern "C" fn(*mut Self, u32, u16, *const mlx5dv_mr_interleaved),
     wr_set_mkey_sig_block: unsafe extern "C" fn(*mut Self),
-    wr_raw_wqe: unsafe extern "C" fn(*mut Self),
+    wr_raw_wqe: unsafe extern "C" fn(*mut Self, *const c_void),
     wr_set_dc_addr_stream: unsafe extern "C" fn(*mut Self, *mut ibv_ah, u32, u64, u16),
     wr_memcpy: unsafe extern "C" fn(*mut Self),
     wr_set_mkey_crypto: unsafe extern "C" fn(*mut Self),
@@ -91,7 +127,7 @@ pub struct mlx5dv_qp_ex {
 const _: () = assert!(size_of::<mlx5dv_qp_ex>() == size_of::<OwnFunctions>());
 
 /// The device, if it is one of this kind.
-fn device(context: &Context) -> Result<&Device> {
+pub(super) fn device(context: &Context) -> Result<&Device> {
     match context.driver() {
         OneOf::Mlx5(device) => Ok(device),
         #[allow(unreachable_patterns, reason = "there may be no other driver")]
@@ -104,6 +140,8 @@ fn device(context: &Context) -> Result<&Device> {
 enum Asked {
     /// Nothing.
     Plain,
+    /// Requests that give keys parts of others.
+    OfKeys,
     Initiator,
     /// With this access key.
     Target(u64),
@@ -133,11 +171,20 @@ fn asked(qp_type: u32, attr: Option<&mlx5dv_qp_init_attr>) -> Result<Asked> {
     if is_target && (has(mask::SEND_OPS_FLAGS) || has(mask::DCI_STREAMS)) {
         return Err(Failure::INVALID);
     }
-    if flags & !flag::SCATTER != 0 || has(mask::SEND_OPS_FLAGS) && attr.send_ops_flags != 0 {
+    let operations = match has(mask::SEND_OPS_FLAGS) {
+        true => attr.send_ops_flags,
+        false => 0,
+    };
+    if flags & !flag::SCATTER != 0 || operations & !operation::KNOWN != 0 {
         return Err(Failure::UNSUPPORTED);
     }
     match (has(mask::DC), attr.dc_type) {
+        (false, _) if operations & operation::OF_KEYS != 0 && qp_type != QpType::RC.0 => {
+            Err(Failure::UNSUPPORTED)
+        }
+        (false, _) if operations & operation::OF_KEYS != 0 => Ok(Asked::OfKeys),
         (false, _) => Ok(Asked::Plain),
+        (true, dc_type::DCI) if operations & operation::OF_KEYS != 0 => Err(Failure::UNSUPPORTED),
         (true, dc_type::DCT) => Ok(Asked::Target(attr.dc)),
         // There are no streams here.
         (true, dc_type::DCI) if has(mask::DCI_STREAMS) && attr.dc as u16 != 0 => {
@@ -162,6 +209,10 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
             let plain = init.as_mut().ok_or(Failure::INVALID)?;
             match asked(plain.qp_type, attr.as_ref())? {
                 Asked::Plain => qp_ex::create(init, &refusals, Own::default()),
+                Asked::OfKeys => {
+                    room_for_keys(&mut plain.cap);
+                    qp_ex::create(init, &refusals, Own::default())
+                }
                 Asked::Initiator => {
                     let cap = plain.cap;
                     if cap.max_recv_wr != 0 || cap.max_recv_sge != 0 {
@@ -249,21 +300,21 @@ pub unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(c: *mut ibv_qp_ex) -> *mut 
 const FUNCTIONS: mlx5dv_qp_ex = mlx5dv_qp_ex {
     comp_mask: 0,
     wr_set_dc_addr,
-    wr_mr_interleaved: missing,
-    wr_mr_list: missing,
-    wr_mkey_configure: missing,
-    wr_set_mkey_access_flags: missing,
-    wr_set_mkey_layout_list: missing,
-    wr_set_mkey_layout_interleaved: missing,
+    wr_mr_interleaved: keys::wr_mr_interleaved,
+    wr_mr_list: keys::wr_mr_list,
+    wr_mkey_configure: keys::wr_mkey_configure,
+    wr_set_mkey_access_flags: keys::wr_set_mkey_access_flags,
+    wr_set_mkey_layout_list: keys::wr_set_mkey_layout_list,
+    wr_set_mkey_layout_interleaved: keys::wr_set_mkey_layout_interleaved,
     wr_set_mkey_sig_block: missing,
-    wr_raw_wqe: missing,
+    wr_raw_wqe: keys::wr_raw_wqe,
     wr_set_dc_addr_stream,
     wr_memcpy: missing,
     wr_set_mkey_crypto: missing,
 };
 
 /// The queue pair whose functions these are.
-fn of(c: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
+pub(super) fn of(c: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
     QpObject::of_own_functions(c.cast())
 }
 
@@ -368,6 +419,23 @@ mod tests {
             with(ops, |attr| attr.send_ops_flags = 1),
             Err(Failure::UNSUPPORTED)
         );
+        assert_eq!(
+            with(ops, |attr| attr.send_ops_flags = 1 << 3),
+            Ok(Asked::Initiator)
+        );
+        let of_keys = |qp_type: QpType, send_ops_flags| {
+            let comp_mask = mask::SEND_OPS_FLAGS;
+            let attr = mlx5dv_qp_init_attr {
+                comp_mask,
+                send_ops_flags,
+                ..EMPTY
+            };
+            asked(qp_type.0, Some(&attr))
+        };
+        assert_eq!(of_keys(QpType::RC, 2), Ok(Asked::OfKeys));
+        assert_eq!(of_keys(QpType::RC, 8), Ok(Asked::Plain));
+        assert_eq!(of_keys(QpType::UC, 2), Err(Failure::UNSUPPORTED));
+        assert_eq!(of_keys(QpType::RC, 16), Err(Failure::UNSUPPORTED));
         assert_eq!(
             with(ops, |attr| attr.dc_type = dc_type::DCT),
             Err(Failure::INVALID)

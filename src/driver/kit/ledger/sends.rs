@@ -1,6 +1,41 @@
 //! Sends, which finish in order: a completion tells of its request and of all before it.
 
-use super::super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use super::super::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// What a request does that its completion does not tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Does {
+    /// What the completion tells.
+    #[default]
+    AsTold,
+    /// It takes a memory key away.
+    Invalidates,
+    /// It binds a memory window.
+    Binds,
+    /// It gives a memory key parts of others.
+    #[allow(
+        dead_code,
+        reason = "direct verbs alone post it, and may not be built in"
+    )]
+    Gathers,
+    /// Whatever the program has written.
+    #[allow(
+        dead_code,
+        reason = "direct verbs alone post it, and may not be built in"
+    )]
+    Own,
+}
+
+impl Does {
+    const ALL: [Self; 5] = [
+        Self::AsTold,
+        Self::Invalidates,
+        Self::Binds,
+        Self::Gathers,
+        Self::Own,
+    ];
+}
 
 /// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
 #[derive(Debug, Default)]
@@ -8,8 +43,9 @@ pub(crate) struct SendNote {
     id: AtomicU64,
     /// Requests posted, this one included, counted from the start, modulo 2^32.
     count: AtomicU32,
-    /// Whether it binds a memory window; of this or an earlier request, the last one that changed a key.
-    binds: AtomicBool,
+    /// What it does ([`Does`]); or an earlier request, the last one of which there was something to note, but
+    /// for [`Does::Own`], which is forgotten before its place is used again.
+    does: AtomicU8,
 }
 
 impl SendNote {
@@ -20,17 +56,18 @@ impl SendNote {
         self.count.store(count, Ordering::Relaxed);
     }
 
-    /// The request's id, and whether it binds a memory window, if it changes a memory key.
+    /// The request's id, and what it does if its opcode does not say more.
     #[inline(always)]
-    pub(crate) fn id(&self) -> (u64, bool) {
+    pub(crate) fn id(&self) -> (u64, Does) {
         let id = self.id.load(Ordering::Relaxed);
-        (id, self.binds.load(Ordering::Relaxed))
+        let does = usize::from(self.does.load(Ordering::Relaxed));
+        (id, Does::ALL.get(does).copied().unwrap_or_default())
     }
 
-    /// Notes that the request changes a memory key, and whether it binds a memory window.
+    /// Notes what the request does.
     #[inline(always)]
-    pub(crate) fn changes_key(&self, binds: bool) {
-        self.binds.store(binds, Ordering::Relaxed);
+    pub(crate) fn does(&self, what: Does) {
+        self.does.store(what as u8, Ordering::Relaxed);
     }
 }
 
@@ -94,6 +131,25 @@ impl SendLedger {
         self.done.load(Ordering::Acquire)
     }
 
+    /// Forgets of the requests before this count, which are finished, that they were a program's own; tells
+    /// whether there are others. For the poster.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(crate) fn forget_own(&self, done: u32) -> bool {
+        let mut others = false;
+        for note in &self.notes {
+            // Relaxed: only the poster stores both.
+            if note.does.load(Ordering::Relaxed) != Does::Own as u8 {
+                continue;
+            }
+            let count = note.count.load(Ordering::Relaxed);
+            match count.wrapping_sub(done).cast_signed() > 0 {
+                true => others = true,
+                false => note.does(Does::AsTold),
+            }
+        }
+        others
+    }
+
     /// Whether a request that is not finished begins in this block, for the poller.
     pub(crate) fn is_in_flight(&self, block: u16) -> bool {
         // Relaxed: see the module on the note, and only the one poller stores `done`.
@@ -102,10 +158,10 @@ impl SendLedger {
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and
-    /// whether it bound a memory window, if it changed a memory key.
+    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what
+    /// it did.
     #[inline(always)]
-    pub(crate) fn finish(&self, block: u16) -> (u64, bool) {
+    pub(crate) fn finish(&self, block: u16) -> (u64, Does) {
         let note = self.note(block.into());
         let id = note.id();
         self.finish_noted(note);
@@ -131,15 +187,33 @@ mod tests {
         ledger.note(0).write(10, 1);
         ledger.note(2).write(11, 2);
         ledger.note(3).write(12, 3);
-        ledger.note(3).changes_key(true);
+        ledger.note(3).does(Does::Binds);
         assert_eq!(ledger.done(), 0);
-        assert_eq!(ledger.finish(3), (12, true));
+        assert_eq!(ledger.finish(3), (12, Does::Binds));
         assert_eq!(ledger.done(), 3);
         ledger.note(8).write(13, 4);
         assert_eq!(
             ledger.finish(0x8000),
-            (13, false),
+            (13, Does::AsTold),
             "indices are modulo the ring"
         );
+    }
+
+    /// Would catch a request that is taken for a program's own, since one in its place was.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    #[test]
+    fn a_programs_own_request_is_forgotten_when_it_is_finished() {
+        let ledger = SendLedger::new(4);
+        for (block, count) in [(0, 1), (2, 2)] {
+            ledger.note(block).write(10, count);
+            ledger.note(block).does(Does::Own);
+        }
+        assert!(ledger.forget_own(0));
+        assert_eq!(ledger.finish(0), (10, Does::Own));
+        assert!(ledger.forget_own(ledger.done()));
+        ledger.note(4).write(12, 3);
+        assert_eq!(ledger.finish(2), (10, Does::Own));
+        assert!(!ledger.forget_own(ledger.done()));
+        assert_eq!(ledger.finish(4), (12, Does::AsTold));
     }
 }

@@ -89,6 +89,11 @@ pub(super) fn apply(
     };
     let found = function.objects.mkeys.get_mut(key >> 8);
     let found = found.map_err(|_| Syndrome::MwBind)?;
+    if let Some((units, layout)) = &change.layout
+        && !found.gather(*units, layout.clone())
+    {
+        return Err(Syndrome::MwBind);
+    }
     let fields = MASKED
         .iter()
         .filter(|(bit, _)| change.mask & (1 << bit) != 0);

@@ -7,6 +7,7 @@ use std::fmt;
 
 use crate::engine::syndrome::Syndrome;
 use crate::layout::mkc;
+use crate::object::mkey::{Part, Strides, Translation, parts};
 use crate::object::qp::Transport;
 use crate::port::PortKind;
 
@@ -16,6 +17,9 @@ pub(crate) const UNIT: usize = 16;
 const TRANSLATION_UNITS: usize = 4;
 /// Most bytes of inline data that a request may carry.
 const MOST_INLINE: usize = 1008;
+/// Of the fields that a change of a key takes over, where its addresses begin. A window has it, and parts of
+/// other keys never: their addresses go on from where they were.
+const STARTS: u64 = 1 << 6;
 
 /// Where the flags lie in the control segment.
 pub(crate) const FLAGS_AT: usize = 11;
@@ -279,6 +283,8 @@ pub(crate) struct KeyChange {
     pub(crate) window: Option<(u32, u64)>,
     /// Entries of pages that the key gets.
     pub(crate) list: Option<PageList>,
+    /// Parts of other keys that the key gets, in so many units.
+    pub(crate) layout: Option<(u64, Translation)>,
 }
 
 /// Entries of pages for a memory key.
@@ -550,6 +556,7 @@ fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
         context: rest.take()?,
         window: None,
         list: None,
+        layout: None,
     };
     if inline && octowords != 0 {
         if mkc::ACCESS_MODE_1_0.get(&change.context) == PAGES {
@@ -560,8 +567,16 @@ fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
             let entries = Segment::Inline(entries.to_vec());
             change.list = Some(PageList { offset, entries });
         } else {
-            let entry: [u8; UNIT] = rest.take()?;
-            change.window = Some((be64(&entry, 0) as u32, be64(&entry, 8)));
+            let length = usize::from(octowords) * UNIT;
+            let Some(units) = rest.bytes.get(..length) else {
+                return malformed(bad, "the units of a translation are cut off");
+            };
+            rest.bytes = &rest.bytes[length..];
+            if change.mask & STARTS != 0 {
+                change.window = Some(window(units)?);
+            } else {
+                change.layout = Some((octowords.into(), gathered(units)?));
+            }
         }
     }
     if !inline {
@@ -575,6 +590,67 @@ fn key_change(rest: &mut Cursor<'_>) -> Result<KeyChange, Malformed> {
         change.list = Some(PageList { offset, entries });
     }
     Ok(change)
+}
+
+/// What a window is bound to: the one unit of its translation that says something.
+fn window(units: &[u8]) -> Result<(u32, u64), Malformed> {
+    let (entry, rest) = units.split_at(UNIT);
+    if rest.iter().any(|byte| *byte != 0) {
+        return malformed(
+            Syndrome::LocalQpOperation,
+            "a window's translation has more than one unit",
+        );
+    }
+    Ok((be64(entry, 0) as u32, be64(entry, 8)))
+}
+
+/// The parts of other keys that a key gets: a list, or rows (`struct mlx5_wqe_umr_repeat_block_seg`).
+fn gathered(units: &[u8]) -> Result<Translation, Malformed> {
+    /// What a list of rows begins with, where a part has its key.
+    const ROWS: u32 = 0x400;
+    let bad = Syndrome::LocalQpOperation;
+    // The last block may have units that say nothing.
+    let padding = units.rchunks(UNIT).take(TRANSLATION_UNITS - 1);
+    let padding = padding.take_while(|unit| unit.iter().all(|byte| *byte == 0));
+    let used = units.len() - padding.count() * UNIT;
+    let (head, rows) = units[..used].split_at(UNIT);
+    if be64(head, 0) as u32 != ROWS {
+        return Ok(Translation::Parts(parts(&units[..used], None)));
+    }
+    let (row, count) = ((be64(head, 0) >> 32) as u32, (be64(head, 8) >> 32) as u32);
+    let entries = be64(head, 8) as u32;
+    let (rows, _) = rows.as_chunks::<UNIT>();
+    if entries as usize != rows.len() || entries == 0 || count == 0 {
+        return malformed(
+            bad,
+            format!(
+                "{count} rows of {entries} parts, where {} follow",
+                rows.len()
+            ),
+        );
+    }
+    let part = |unit: &[u8; UNIT]| {
+        let part = Part {
+            length: be64(unit, 0) >> 32 & 0xffff,
+            key: be64(unit, 0) as u32,
+            address: be64(unit, 8),
+        };
+        (part, be64(unit, 0) >> 48)
+    };
+    let strides = Strides {
+        count,
+        parts: rows.iter().map(part).collect(),
+    };
+    match strides.row() == u64::from(row) {
+        true => Ok(Translation::Strided(strides)),
+        false => malformed(
+            bad,
+            format!(
+                "a row has {} bytes, not the {row} that are told",
+                strides.row()
+            ),
+        ),
+    }
 }
 
 /// Where in the key's translation the request's begins, in units.

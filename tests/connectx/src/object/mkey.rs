@@ -33,6 +33,8 @@ pub(crate) enum Translation {
     },
     /// Parts of what other keys cover, one behind the other.
     Parts(Vec<Part>),
+    /// Rows of parts, one behind the other.
+    Strided(Strides),
     /// What is written is discarded, and zeros are read.
     Nothing,
     /// Nothing yet: a memory window that is not bound.
@@ -52,8 +54,36 @@ pub(crate) struct Part {
     pub(crate) address: u64,
 }
 
+/// Rows of parts of what other keys cover. Each row has a part of each, a stride further on than in the row
+/// before.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Strides {
+    /// Rows.
+    pub(crate) count: u32,
+    /// Of each part, where it lies in the first row, and its stride.
+    pub(crate) parts: Vec<(Part, u64)>,
+}
+
+impl Strides {
+    /// Bytes of a row.
+    pub(crate) fn row(&self) -> u64 {
+        self.parts.iter().map(|(part, _)| part.length).sum()
+    }
+
+    /// The parts from that row on.
+    pub(crate) fn from(&self, row: u64) -> impl Iterator<Item = Part> {
+        let rows = row..u64::from(self.count);
+        rows.flat_map(|row| {
+            self.parts.iter().map(move |(part, stride)| Part {
+                address: part.address.wrapping_add(row * stride),
+                ..*part
+            })
+        })
+    }
+}
+
 /// Reads a list of parts; of keys with parts of one size it is given.
-fn parts(list: &[u8], size: Option<u64>) -> Vec<Part> {
+pub(crate) fn parts(list: &[u8], size: Option<u64>) -> Vec<Part> {
     let (units, _) = list.as_chunks::<UNIT>();
     let part = |unit: &[u8; UNIT]| Part {
         length: size.unwrap_or(Field::new(0, 32).get(unit)),
@@ -215,6 +245,16 @@ impl MemoryKey {
     /// Makes it a window.
     pub(crate) fn bind(&mut self, key: u32, address: u64) {
         self.translation = Translation::Window { key, address };
+    }
+
+    /// Gives it a list of so many units; false if it has no room for these.
+    pub(crate) fn gather(&mut self, units: u64, layout: Translation) -> bool {
+        let room = mkc::TRANSLATIONS_OCTWORD_SIZE.get(&self.context);
+        let fits = units <= room.next_multiple_of(BLOCK_UNITS);
+        if fits {
+            self.translation = layout;
+        }
+        fits
     }
 
     /// Binary logarithm of the size of its pages.

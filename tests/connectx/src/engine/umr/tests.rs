@@ -4,6 +4,7 @@ use super::*;
 use crate::command::Status;
 use crate::fixture::{self, create};
 use crate::layout::{cmd, qpc};
+use crate::object::mkey::{Part, Translation};
 use crate::object::{mkey, qp};
 
 const START: u64 = 0x7000_0000;
@@ -105,6 +106,7 @@ fn bind(below: u32, address: u64, length: u64, writes: u64, qpn: u32, tag: u8) -
         context,
         window: Some((below, address)),
         list: None,
+        layout: None,
     }
 }
 
@@ -120,7 +122,64 @@ fn invalidate(tag: u8) -> KeyChange {
         context,
         window: None,
         list: None,
+        layout: None,
     }
+}
+
+/// A change that gives a key a part of a region, and this length.
+fn gather(below: u32, units: u64, length: u64) -> KeyChange {
+    let mut context = [0; 64];
+    mkc::LEN.set(&mut context, length);
+    mkc::QPN.set(&mut context, ANY);
+    mkc::RR.set(&mut context, 1);
+    mkc::MKEY_7_0.set(&mut context, WINDOW.into());
+    let part = Part {
+        length,
+        key: below,
+        address: START,
+    };
+    KeyChange {
+        flags: 0,
+        mask: 1 | 1 << 13 | 1 << 18 | 1 << 19 | 1 << 20 | 1 << 21 | 1 << 29,
+        context,
+        window: None,
+        list: None,
+        layout: Some((units, Translation::Parts(vec![part]))),
+    }
+}
+
+#[test]
+fn a_key_is_given_parts_of_others_and_others_again() -> Result<(), Status> {
+    let mut world = world()?;
+    let [own, _] = world.queue_pairs;
+    let (key, region, functions) = (world.window, world.region, &mut world.functions);
+    let most = functions[0].objects.mkeys.get_mut(key >> 8)?;
+    let roomy = mkc::TRANSLATIONS_OCTWORD_SIZE;
+    let mut context = [0; 64];
+    roomy.set(&mut context, 4);
+    most.take(&context, std::iter::once(roomy));
+    let refused = Err(Syndrome::MwBind);
+    assert_eq!(
+        apply(functions, 0, own, key, &gather(region, 8, 16)),
+        refused
+    );
+    for length in [16, 32] {
+        assert_eq!(
+            apply(functions, 0, own, key, &gather(region, 4, length)),
+            Ok(())
+        );
+        let found = functions[0].objects.mkeys.get(key >> 8)?;
+        assert!(!found.is_free() && found.covers(0, length) && !found.covers(0, length + 1));
+        assert!(found.allows(Access::RemoteRead) && !found.allows(Access::RemoteWrite));
+    }
+    let foreign = gather(region, 4, 16);
+    let other = key & !0xff | 0x44;
+    assert_eq!(
+        apply(functions, 0, own, other, &foreign),
+        refused,
+        "another low byte"
+    );
+    Ok(())
 }
 
 #[test]
@@ -248,6 +307,7 @@ fn driver() -> Result<(Vec<Function>, [u32; 2], KeyChange), Status> {
         context,
         window: None,
         list: Some(PageList { offset: 0, entries }),
+        layout: None,
     };
     Ok((vec![function], [cmd::OBJECT.get32(&output), region], change))
 }
@@ -387,6 +447,7 @@ fn a_queue_pair_gives_a_region_pages_and_a_new_name() -> Result<(), Status> {
             offset: 0,
             entries: Segment::Inline(entries),
         }),
+        layout: None,
     };
     let refused = Err(Syndrome::MwBind);
     let (renamed, of_another) = (region & !0xff | RENAMED, foreign & !0xff | RENAMED);

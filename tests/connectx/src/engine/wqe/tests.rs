@@ -113,10 +113,94 @@ fn a_request_of_xrc_names_a_shared_queue() {
 #[test]
 fn a_bind_is_decoded() {
     let mut head = [0; 48];
-    (head[0], head[5]) = (0x80, 4);
+    // It says where its addresses begin.
+    (head[0], head[5], head[15]) = (0x80, 4, 1 << 6);
     let bytes = request(Opcode::ChangeKey, &[&head, &[0; 64], &DATA, &[0; 48]]);
     let bind = decode(&bytes, expected(Transport::Rc)).expect("well formed");
     assert!(bind.change.is_some_and(|change| change.window.is_some()));
+    let bytes = request(
+        Opcode::ChangeKey,
+        &[&head, &[0; 64], &DATA, &DATA, &[0; 32]],
+    );
+    let two = decode(&bytes, expected(Transport::Rc));
+    assert!(two.is_err(), "a window lies in one region");
+}
+
+/// What a change of a key gives it of other keys, in so many blocks of units.
+fn layout(units: &[&[u8]]) -> Result<Translation, ()> {
+    let mut head = [0; 48];
+    let bytes: usize = units.iter().map(|unit| unit.len()).sum();
+    (head[0], head[5], head[15]) = (0x80, (bytes / UNIT) as u8, 1);
+    let pieces = [&[&head as &[u8], &[0; 64]], units].concat();
+    let change = decode(
+        &request(Opcode::ChangeKey, &pieces),
+        expected(Transport::Rc),
+    );
+    let change = change.map_err(drop)?.change.ok_or(())?;
+    let (told, layout) = change.layout.ok_or(())?;
+    assert_eq!((told as usize * UNIT, change.window), (bytes, None));
+    Ok(layout)
+}
+
+/// A unit of a list: how many bytes, the key, the address.
+fn unit(length: u32, key: u32, address: u64) -> [u8; UNIT] {
+    let mut unit = [0; UNIT];
+    unit[..4].copy_from_slice(&length.to_be_bytes());
+    unit[4..8].copy_from_slice(&key.to_be_bytes());
+    unit[8..].copy_from_slice(&address.to_be_bytes());
+    unit
+}
+
+#[test]
+fn parts_of_other_keys_are_decoded() {
+    let (first, second) = (unit(100, 0x305, 0x1000), unit(u32::MAX, 0x406, 7));
+    let part = |length, key, address| Part {
+        length,
+        key,
+        address,
+    };
+    let expected = vec![part(100, 0x305, 0x1000), part(u32::MAX.into(), 0x406, 7)];
+    assert_eq!(
+        layout(&[&first, &second, &[0; 32]]),
+        Ok(Translation::Parts(expected))
+    );
+    let five = [first; 5].as_flattened().to_vec();
+    let found = layout(&[&five, &[0; 48]]);
+    assert!(matches!(found, Ok(Translation::Parts(parts)) if parts.len() == 5));
+    assert!(layout(&[&first]).is_err(), "no whole block");
+}
+
+#[test]
+fn rows_of_parts_are_decoded() {
+    // Of each row 8 bytes every 32, then 16 every 64.
+    let head = unit(24, 0x400, 3 << 32 | 2);
+    let (first, second) = (
+        unit(32 << 16 | 8, 0x305, 0x1000),
+        unit(64 << 16 | 16, 0x406, 0),
+    );
+    let part = |length, key, address| Part {
+        length,
+        key,
+        address,
+    };
+    let rows = Strides {
+        count: 3,
+        parts: vec![(part(8, 0x305, 0x1000), 32), (part(16, 0x406, 0), 64)],
+    };
+    let units: [&[u8]; 4] = [&head, &first, &second, &[0; 16]];
+    assert_eq!(layout(&units), Ok(Translation::Strided(rows)));
+    for (wrong, why) in [
+        (unit(23, 0x400, 3 << 32 | 2), "a row of other parts"),
+        (unit(24, 0x400, 3 << 32 | 3), "more parts than follow"),
+        (unit(24, 0x400, 3 << 32 | 1), "fewer parts than follow"),
+        (unit(24, 0x400, 2), "no rows"),
+        (unit(24, 0x400, 3 << 32 | 1 << 16 | 2), "a reserved field"),
+    ] {
+        assert!(
+            layout(&[&wrong, &first, &second, &[0; 16]]).is_err(),
+            "{why}"
+        );
+    }
 }
 
 /// The head of a request that loads pages from that unit on.

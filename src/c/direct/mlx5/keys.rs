@@ -1,0 +1,488 @@
+//! Memory keys that stand for parts of other keys (`mlx5dv_create_mkey(3)`), the requests that give them
+//! these parts (`mlx5dv_wr_mkey_configure(3)`, `mlx5dv_wr_mr_list(3)`, `mlx5dv_wr_mr_interleaved(3)`), and
+//! requests
+//! that the program has written itself (`mlx5dv_wr_raw_wqe(3)`).
+//!
+//! Which key a request changes and what the key then stands for is the program's to know, as with libmlx5.
+
+use std::ffi::{c_int, c_void};
+use std::slice;
+
+use uverbs_uapi::flags::{Access, SendFlags};
+
+use super::dc::{device, mlx5dv_qp_ex, of};
+use crate::c::abi::ibv_pd;
+use crate::c::abi::work::ibv_sge;
+use crate::c::failure::{Failure, Result, pointer, status};
+use crate::c::pd::pd;
+use crate::c::wr::{Own, begin_own, go_on_own};
+use crate::direct::mlx5::layout::{CreateMkeyIn, CreateMkeyOut, Input as _, Mkc, Structure as _};
+use crate::direct::mlx5::{DevxObject, Direct};
+use crate::driver::mlx5::Device;
+use crate::driver::mlx5::send::Whole;
+use crate::driver::mlx5::umr::{Layout, Part, gathering};
+use crate::driver::{Position, contract};
+use crate::error::Errno;
+use crate::work::PostError;
+
+type SendQueue = <Device as contract::Driver>::SendQueue;
+
+/// `struct mlx5dv_mkey_init_attr`.
+#[repr(C)]
+pub struct mlx5dv_mkey_init_attr {
+    pd: *mut ibv_pd,
+    create_flags: u32,
+    /// How many parts it may have; then how many it can have.
+    max_entries: u16,
+}
+
+/// `enum mlx5dv_mkey_init_attr_flags`. There are no signatures and no encryption here.
+mod flag {
+    pub(super) const INDIRECT: u32 = 1 << 0;
+    pub(super) const UPDATE_TAG: u32 = 1 << 3;
+    pub(super) const REMOTE_INVALIDATE: u32 = 1 << 4;
+    pub(super) const KNOWN: u32 = INDIRECT | UPDATE_TAG | REMOTE_INVALIDATE;
+}
+
+/// `struct mlx5dv_mkey`, and what is this library's behind it.
+#[derive(Debug)]
+#[repr(C)]
+pub struct mlx5dv_mkey {
+    lkey: u32,
+    rkey: u32,
+    /// Units of its translation.
+    entries: u16,
+    object: DevxObject,
+}
+
+/// The parts come in blocks of so many.
+const BLOCK: u16 = 4;
+
+/// The command that creates a key for parts that work requests give it.
+fn command(pdn: u32, entries: u16, flags: u32) -> CreateMkeyIn {
+    const PARTS: u64 = 2;
+    const ANY: u64 = 0xff_ffff;
+    let mut command = CreateMkeyIn::new();
+    command
+        .inner_mut(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
+        .set(Mkc::ACCESS_MODE_1_0, PARTS)
+        .set(Mkc::FREE, 1)
+        .set(Mkc::UMR_EN, 1)
+        .set(Mkc::LR, 1)
+        .set(
+            Mkc::EN_RINVAL,
+            u64::from(flags & flag::REMOTE_INVALIDATE != 0),
+        )
+        .set(Mkc::QPN, ANY)
+        .set(Mkc::PD, pdn.into())
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, entries.into());
+    command
+}
+
+/// `mlx5dv_create_mkey(3)`.
+pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey {
+    // SAFETY: the caller passes attributes with a PD.
+    pointer(unsafe {
+        attr.as_mut().ok_or(Failure::INVALID).and_then(|attr| {
+            let pd = pd(attr.pd)?.pd();
+            device(pd.context())?;
+            if attr.create_flags == 0 || attr.create_flags & !flag::KNOWN != 0 {
+                return Err(Failure::UNSUPPORTED);
+            }
+            let entries = attr.max_entries.checked_next_multiple_of(BLOCK);
+            let entries = entries.ok_or(Failure::INVALID)?;
+            let direct = Direct::of(pd.context())?;
+            let command = command(direct.pdn(pd)?, entries, attr.create_flags);
+            // It stands for nothing yet; what it is given the program vouches for.
+            let (object, answer) = direct
+                .create_by(&command)
+                .map_err(crate::error::Error::from)?;
+            attr.max_entries = entries;
+            let key = (answer.get(CreateMkeyOut::MKEY_INDEX) as u32) << 8;
+            Ok(Box::into_raw(Box::new(mlx5dv_mkey {
+                lkey: key,
+                rkey: key,
+                entries,
+                object,
+            })))
+        })
+    })
+}
+
+/// `mlx5dv_destroy_mkey(3)`.
+pub unsafe extern "C" fn mlx5dv_destroy_mkey(key: *mut mlx5dv_mkey) -> c_int {
+    // SAFETY: it was made by the function above, and has no other user.
+    status(unsafe {
+        key.as_mut().ok_or(Failure::INVALID).and_then(|found| {
+            found.object.destroy_in_place()?;
+            drop(Box::from_raw(key));
+            Ok(())
+        })
+    })
+}
+
+/// `struct mlx5dv_mkey_conf_attr`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct mlx5dv_mkey_conf_attr {
+    conf_flags: u32,
+    comp_mask: u64,
+}
+
+/// `struct mlx5dv_mr_interleaved`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct mlx5dv_mr_interleaved {
+    addr: u64,
+    bytes_count: u32,
+    bytes_skip: u32,
+    lkey: u32,
+}
+
+/// What a change of a key has been told so far.
+#[derive(Debug)]
+struct Change {
+    wr_id: u64,
+    flags: SendFlags,
+    key: u32,
+    /// The most units that its layout may have.
+    most: usize,
+    access: Option<Access>,
+    layout: Option<Layout>,
+    /// How many of these two will come.
+    left: u8,
+}
+
+impl Change {
+    /// # Safety
+    ///
+    /// The pointer is to a key, and the attributes are there or NULL.
+    unsafe fn new(
+        (wr_id, flags): (u64, SendFlags),
+        key: *mut mlx5dv_mkey,
+        setters: u8,
+    ) -> Result<Self> {
+        if !flags.contains(SendFlags::INLINE) {
+            return Err(Failure::UNSUPPORTED);
+        }
+        // SAFETY: by this function's contract.
+        let key = unsafe { key.as_ref() }.ok_or(Failure::INVALID)?;
+        Ok(Self {
+            wr_id,
+            flags,
+            // The program may have changed its low byte.
+            key: key.lkey,
+            most: key.entries.into(),
+            access: None,
+            layout: None,
+            left: setters,
+        })
+    }
+
+    fn set_access(&mut self, access: u32) -> Result<()> {
+        let access = Access::from_bits_retain(access);
+        let known = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        if !known.contains(access) || self.access.is_some() {
+            return Err(Failure::INVALID);
+        }
+        self.access = Some(access);
+        self.left = self.left.saturating_sub(1);
+        Ok(())
+    }
+
+    fn set_layout(&mut self, layout: Layout) -> Result<()> {
+        if layout.units() > self.most {
+            return Err(Failure(Errno::NOMEM));
+        }
+        if self.layout.is_some() {
+            return Err(Failure::INVALID);
+        }
+        self.layout = Some(layout);
+        self.left = self.left.saturating_sub(1);
+        Ok(())
+    }
+
+    /// Writes it, if all of it has come.
+    fn written(self, queue: &mut SendQueue, at: Position) -> Result<Own<Self>> {
+        const UMR: u8 = 0x25;
+        const CQ_UPDATE: u32 = 0x08;
+        const SOLICITED: u32 = 0x02;
+        const FENCE: u32 = 0x80;
+        if self.left > 0 {
+            return Ok(Own::Announced(self));
+        }
+        let bit = |flag, bit| if self.flags.contains(flag) { bit } else { 0 };
+        let segments = gathering(self.key, self.access, self.layout.as_ref());
+        let whole = Whole {
+            opcode: UMR,
+            variant: None,
+            flags: bit(SendFlags::SIGNALED, CQ_UPDATE)
+                | bit(SendFlags::SOLICITED, SOLICITED)
+                | bit(SendFlags::FENCE, FENCE),
+            imm: self.key,
+            segments: &segments,
+            is_own: false,
+        };
+        let end = queue.write_whole(at, self.wr_id, whole).map_err(full)?;
+        Ok(Own::Written(end))
+    }
+}
+
+/// As libmlx5 fails for a request that has no room.
+fn full(error: PostError) -> Failure {
+    match error {
+        PostError::InlineTooLong { .. } | PostError::QueueFull { .. } => Failure(Errno::NOMEM),
+        error => error.into(),
+    }
+}
+
+/// The parts of a list.
+///
+/// # Safety
+///
+/// There are so many.
+unsafe fn list(count: u16, sges: *const ibv_sge) -> Layout {
+    // SAFETY: by this function's contract.
+    let sges = unsafe { many(count, sges) };
+    let part = |sge: &ibv_sge| Part {
+        address: sge.addr,
+        length: sge.length,
+        lkey: sge.lkey,
+    };
+    Layout::List(sges.iter().map(part).collect())
+}
+
+/// Rows of parts, whose bytes and strides are of 16 bits, as libmlx5 cuts them.
+///
+/// # Safety
+///
+/// There are so many parts.
+unsafe fn rows(count: u32, parts: u16, data: *const mlx5dv_mr_interleaved) -> Layout {
+    // SAFETY: by this function's contract.
+    let data = unsafe { many(parts, data) };
+    let part = |of: &mlx5dv_mr_interleaved| {
+        let part = Part {
+            address: of.addr,
+            length: of.bytes_count,
+            lkey: of.lkey,
+        };
+        (part, of.bytes_count.wrapping_add(of.bytes_skip) as u16)
+    };
+    Layout::Rows(count, data.iter().map(part).collect())
+}
+
+/// # Safety
+///
+/// There are so many, or none and NULL.
+unsafe fn many<'a, T>(count: u16, from: *const T) -> &'a [T] {
+    match count == 0 || from.is_null() {
+        true => &[],
+        // SAFETY: by this function's contract.
+        false => unsafe { slice::from_raw_parts(from, count.into()) },
+    }
+}
+
+/// `mlx5dv_wr_mkey_configure(3)`.
+pub(super) unsafe extern "C" fn wr_mkey_configure(
+    c: *mut mlx5dv_qp_ex,
+    key: *mut mlx5dv_mkey,
+    setters: u8,
+    attr: *mut mlx5dv_mkey_conf_attr,
+) {
+    // SAFETY: the caller has started, and passes a key and attributes, here as below.
+    unsafe {
+        begin_own::<Device, Change>(of(c), |queue, at, request| {
+            let attr = attr.as_ref().ok_or(Failure::INVALID)?;
+            if attr.conf_flags & !1 != 0 || attr.comp_mask != 0 {
+                return Err(Failure::UNSUPPORTED);
+            }
+            Change::new(request, key, setters)?.written(queue, at)
+        })
+    }
+}
+
+/// `mlx5dv_wr_set_mkey_access_flags(3)`.
+pub(super) unsafe extern "C" fn wr_set_mkey_access_flags(c: *mut mlx5dv_qp_ex, access: u32) {
+    // SAFETY: as above.
+    unsafe {
+        go_on_own::<Device, Change>(of(c), |queue, at, mut change| {
+            change.set_access(access)?;
+            change.written(queue, at)
+        })
+    }
+}
+
+/// `mlx5dv_wr_set_mkey_layout_list(3)`.
+pub(super) unsafe extern "C" fn wr_set_mkey_layout_list(
+    c: *mut mlx5dv_qp_ex,
+    count: u16,
+    sges: *const ibv_sge,
+) {
+    // SAFETY: as above, and there are so many parts.
+    unsafe {
+        go_on_own::<Device, Change>(of(c), |queue, at, mut change| {
+            change.set_layout(list(count, sges))?;
+            change.written(queue, at)
+        })
+    }
+}
+
+/// `mlx5dv_wr_set_mkey_layout_interleaved(3)`.
+pub(super) unsafe extern "C" fn wr_set_mkey_layout_interleaved(
+    c: *mut mlx5dv_qp_ex,
+    repeat: u32,
+    count: u16,
+    data: *const mlx5dv_mr_interleaved,
+) {
+    // SAFETY: as above, and there are so many parts.
+    unsafe {
+        go_on_own::<Device, Change>(of(c), |queue, at, mut change| {
+            change.set_layout(rows(repeat, count, data))?;
+            change.written(queue, at)
+        })
+    }
+}
+
+/// `mlx5dv_wr_mr_list(3)`.
+pub(super) unsafe extern "C" fn wr_mr_list(
+    c: *mut mlx5dv_qp_ex,
+    key: *mut mlx5dv_mkey,
+    access: u32,
+    count: u16,
+    sges: *mut ibv_sge,
+) {
+    // SAFETY: as above, and there are so many parts.
+    unsafe {
+        begin_own::<Device, Change>(of(c), |queue, at, request| {
+            let mut change = Change::new(request, key, 2)?;
+            change.set_access(access)?;
+            change.set_layout(list(count, sges))?;
+            change.written(queue, at)
+        })
+    }
+}
+
+/// `mlx5dv_wr_mr_interleaved(3)`.
+pub(super) unsafe extern "C" fn wr_mr_interleaved(
+    c: *mut mlx5dv_qp_ex,
+    key: *mut mlx5dv_mkey,
+    access: u32,
+    repeat: u32,
+    count: u16,
+    data: *mut mlx5dv_mr_interleaved,
+) {
+    // SAFETY: as above, and there are so many parts.
+    unsafe {
+        begin_own::<Device, Change>(of(c), |queue, at, request| {
+            let mut change = Change::new(request, key, 2)?;
+            change.set_access(access)?;
+            change.set_layout(rows(repeat, count, data))?;
+            change.written(queue, at)
+        })
+    }
+}
+
+/// Bytes of a unit, in which requests are counted.
+const UNIT: usize = 16;
+
+/// `mlx5dv_wr_raw_wqe(3)`: all of it is the program's but its place in the ring.
+pub(super) unsafe extern "C" fn wr_raw_wqe(c: *mut mlx5dv_qp_ex, request: *const c_void) {
+    // SAFETY: the caller has started, and passes a request with as many units as it says.
+    unsafe {
+        begin_own::<Device, ()>(of(c), |queue, at, (wr_id, _)| {
+            if request.is_null() {
+                return Err(Failure::INVALID);
+            }
+            let head = request.cast::<[[u8; 4]; 4]>().read_unaligned();
+            let [first, size, flags, imm] = head.map(u32::from_be_bytes);
+            let units = (size & 0x3f) as usize;
+            if units == 0 {
+                return Err(Failure::INVALID);
+            }
+            let all = slice::from_raw_parts(request.cast::<u8>(), units * UNIT);
+            let whole = Whole {
+                opcode: first as u8,
+                variant: Some((first >> 24) as u8),
+                flags,
+                imm,
+                segments: &all[UNIT..],
+                is_own: true,
+            };
+            let end = queue.write_whole(at, wr_id, whole).map_err(full)?;
+            Ok(Own::Written(end))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn fields_lie_where_the_header_has_them() {
+        assert_eq!(offset_of!(mlx5dv_mkey_init_attr, create_flags), 8);
+        assert_eq!(offset_of!(mlx5dv_mkey_init_attr, max_entries), 12);
+        assert_eq!(offset_of!(mlx5dv_mkey, rkey), 4);
+        assert_eq!(offset_of!(mlx5dv_mkey_conf_attr, comp_mask), 8);
+        assert_eq!(offset_of!(mlx5dv_mr_interleaved, bytes_skip), 12);
+        assert_eq!(offset_of!(mlx5dv_mr_interleaved, lkey), 16);
+        assert_eq!(size_of::<mlx5dv_mr_interleaved>(), 24);
+    }
+
+    #[test]
+    fn a_key_is_created_without_memory() {
+        let flags = flag::INDIRECT | flag::REMOTE_INVALIDATE;
+        let command = command(0x12_3456, 8, flags);
+        let context = command.inner(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
+        for (field, value) in [
+            (Mkc::FREE, 1),
+            (Mkc::UMR_EN, 1),
+            (Mkc::LR, 1),
+            (Mkc::LW, 0),
+            (Mkc::EN_RINVAL, 1),
+            (Mkc::ACCESS_MODE_1_0, 2),
+            (Mkc::QPN, 0xff_ffff),
+            (Mkc::PD, 0x12_3456),
+            (Mkc::TRANSLATIONS_OCTWORD_SIZE, 8),
+        ] {
+            assert_eq!(context.get(field), value);
+        }
+    }
+
+    fn change(setters: u8, most: usize) -> Change {
+        Change {
+            wr_id: 1,
+            flags: SendFlags::INLINE,
+            key: 0x500,
+            most,
+            access: None,
+            layout: None,
+            left: setters,
+        }
+    }
+
+    #[test]
+    fn each_setter_comes_once_and_fits() {
+        let part = Part {
+            address: 0,
+            length: 1,
+            lkey: 0x100,
+        };
+        let mut changed = change(2, 2);
+        assert_eq!(changed.set_access(1 << 20), Err(Failure::INVALID));
+        assert_eq!(changed.set_access(1), Ok(()));
+        assert_eq!(changed.set_access(1), Err(Failure::INVALID));
+        let list = |parts| Layout::List(vec![part; parts]);
+        let nothing = Err(Failure(Errno::NOMEM));
+        assert_eq!(changed.set_layout(list(3)), nothing);
+        let rows = Layout::Rows(3, vec![(part, 4); 2]);
+        assert_eq!(changed.set_layout(rows), nothing, "with the head");
+        assert_eq!((changed.set_layout(list(2)), changed.left), (Ok(()), 0));
+        assert_eq!(changed.set_layout(list(2)), Err(Failure::INVALID));
+    }
+}

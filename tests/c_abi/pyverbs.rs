@@ -50,14 +50,13 @@ const OF_XRC: [&str; 4] = [
     "relaxed_ordering",
 ];
 
-/// The modules for mlx5's direct verbs. Those of steering, raw packets, VFIO, encryption and GPUs are not
-/// among them.
-const OF_MLX5: [&str; 12] = [
+/// The modules for mlx5's direct verbs. Those of steering, raw packets (with LAG), VFIO, encryption and GPUs
+/// are not among them.
+const OF_MLX5: [&str; 11] = [
     "mlx5_cq",
     "mlx5_dc",
     "mlx5_devx",
     "mlx5_dm_ops",
-    "mlx5_lag_affinity",
     "mlx5_mkey",
     "mlx5_query_port",
     "mlx5_raw_wqe",

@@ -277,6 +277,12 @@ const GROUPS: [Group; 18] = [
             in_full("rc_v,ud_v ucp_am_lat"),
             in_full("rc_v,ud_v ucp_put_lat"),
             in_full("ud_v tag_lat"),
+            // Its own drivers, over the rings of queues.
+            in_full("rc_mlx5 am_lat"),
+            in_full("rc_mlx5 put_lat"),
+            in_full("ud_mlx5 am_lat"),
+            in_full("dc_mlx5 am_lat"),
+            in_full("dc_mlx5 put_lat"),
         ],
     ),
 ];
@@ -545,7 +551,8 @@ fn fio(library: &Library, port: &str, words: &str, connects: bool) -> Command {
 }
 
 /// UCX's lower layer, by one transport, or its upper layer, by several that it may choose of. They are kept
-/// to verbs: it has a driver of its own for ConnectX.
+/// to verbs, or to its own driver for ConnectX, without commands to the device: with them it wants cyclic
+/// receive queues for many queue pairs, which the model lacks.
 fn ucx(
     library: &Library,
     device: &str,
@@ -559,7 +566,8 @@ fn ucx(
     }
     let (transport, words) = words.split_once(' ').unwrap_or((words, ""));
     let place = format!("{device}:1");
-    match transport.ends_with("_verbs") {
+    command.env("UCX_IB_MLX5_DEVX", "n");
+    match transport.ends_with("_verbs") || transport.ends_with("_mlx5") {
         true => command.args(["-d", &place, "-x", transport]),
         false => command
             .env("UCX_TLS", format!("{transport},self"))

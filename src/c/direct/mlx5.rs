@@ -154,7 +154,8 @@ pub unsafe extern "C" fn mlx5dv_query_qp_lag_port(
         qp(c).and_then(|qp| {
             let context = &qp.context;
             let found = context.driver().lag_port(context.fd(), name(qp))?;
-            port.write(found.configured.unwrap_or(0));
+            // libmlx5 refuses those that have none.
+            port.write(found.configured.ok_or(Failure::UNSUPPORTED)?);
             active.write(found.active.unwrap_or(0));
             Ok(())
         })

@@ -25,16 +25,9 @@
 
 #include <infiniband/verbs.h>
 
+#include "measured.h"
+
 #define GID_INDEX 1
-#define DEPTH 256
-
-static void fail(const char *what)
-{
-	perror(what);
-	exit(1);
-}
-
-#define CHECK(condition) do { if (!(condition)) fail(#condition); } while (0)
 
 /* Two connected queue pairs of this process; src/pair.rs. */
 struct pair {
@@ -51,20 +44,6 @@ struct pair {
 	struct ibv_comp_channel *channel, *peer_channel;
 	struct ibv_mr *source, *target;
 };
-
-static struct ibv_context *open_device(const char *name)
-{
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	struct ibv_context *context = NULL;
-
-	CHECK(list);
-	for (int i = 0; list[i]; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), name))
-			CHECK(context = ibv_open_device(list[i]));
-	CHECK(context);
-	ibv_free_device_list(list);
-	return context;
-}
 
 static struct ibv_qp *create_qp_with(struct pair *pair, struct ibv_pd *pd, struct ibv_cq *cq,
 	struct ibv_srq *srq)
@@ -179,16 +158,7 @@ static void make_pair(struct pair *pair, const char *device, size_t length, enum
 
 /* Instructions: the functions that callgrind collects in; src/instructions.rs. */
 
-#define CALLS 64
-#define WARM_UP 4
-#define BATCH 32
-#define MANY 16
-#define READY 128
-#define SETTLE_US 700000
 #define WRITE_LENGTH 64
-#define INLINE_LENGTH 32
-
-#define COUNTED __attribute__((noinline, noclone))
 
 COUNTED int op_post_write(struct ibv_qp *qp, struct ibv_send_wr *wr)
 {
@@ -223,31 +193,6 @@ COUNTED int op_post_shared(struct ibv_srq *srq, struct ibv_recv_wr *wr)
 	struct ibv_recv_wr *bad;
 
 	return ibv_post_srq_recv(srq, wr, &bad);
-}
-
-static inline __attribute__((always_inline)) int poll_cq(struct ibv_cq *cq, int max, uint64_t *ids)
-{
-	struct ibv_wc wc[MANY];
-	int count = ibv_poll_cq(cq, max, wc);
-	uint64_t sum = 0;
-
-	for (int i = 0; i < count; i++) {
-		if (wc[i].status != IBV_WC_SUCCESS)
-			return -1;
-		sum += wc[i].wr_id;
-	}
-	*ids += sum;
-	return count;
-}
-
-COUNTED int op_poll_one(struct ibv_cq *cq, uint64_t *ids)
-{
-	return poll_cq(cq, 1, ids);
-}
-
-COUNTED int op_poll_many(struct ibv_cq *cq, uint64_t *ids)
-{
-	return poll_cq(cq, MANY, ids);
 }
 
 /* The same by the newer interface, which has a builder for each request and reads completions in place. */
@@ -285,65 +230,6 @@ COUNTED int op_ex_post_batch(struct ibv_qp_ex *qp, const struct ibv_sge *sge, ui
 	}
 	return ibv_wr_complete(qp);
 }
-
-static inline __attribute__((always_inline)) int poll_cq_ex(struct ibv_cq_ex *cq, int max, uint64_t *ids)
-{
-	struct ibv_poll_cq_attr attr = {};
-	uint64_t sum = 0;
-	int count = 0;
-
-	if (ibv_start_poll(cq, &attr))
-		return 0;
-	do {
-		if (cq->status != IBV_WC_SUCCESS)
-			return -1;
-		sum += cq->wr_id;
-	} while (++count < max && !ibv_next_poll(cq));
-	ibv_end_poll(cq);
-	*ids += sum;
-	return count;
-}
-
-COUNTED int op_ex_poll_one(struct ibv_cq_ex *cq, uint64_t *ids)
-{
-	return poll_cq_ex(cq, 1, ids);
-}
-
-COUNTED int op_ex_poll_many(struct ibv_cq_ex *cq, uint64_t *ids)
-{
-	return poll_cq_ex(cq, MANY, ids);
-}
-
-COUNTED void phase_end(const char *row, int calls)
-{
-	if (calls)
-		printf("%s %d\n", row, calls);
-	else
-		puts("-");
-	fflush(stdout);
-}
-
-static void drain(struct ibv_cq *cq, int count)
-{
-	while (count > 0) {
-		struct ibv_wc wc;
-		int found = ibv_poll_cq(cq, 1, &wc);
-
-		CHECK(found >= 0);
-		CHECK(!found || wc.status == IBV_WC_SUCCESS);
-		count -= found;
-	}
-}
-
-/* An operation after some calls of it that warm up. */
-#define ROW(name, operation) do { \
-	for (int call = 0; call < WARM_UP; call++) \
-		operation; \
-	phase_end("-", 0); \
-	for (int call = 0; call < CALLS; call++) \
-		operation; \
-	phase_end(name, CALLS); \
-} while (0)
 
 struct requests {
 	struct ibv_sge sge[BATCH];

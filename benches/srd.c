@@ -16,26 +16,15 @@
 #include <infiniband/efadv.h>
 #include <infiniband/verbs.h>
 
-#define DEPTH 256
-#define CALLS 64
-#define WARM_UP 4
-#define BATCH 32
-#define MANY 16
-#define READY 128
-#define SETTLE_US 700000
-#define READ_LENGTH 64
-#define INLINE_LENGTH 32
-#define QKEY 0x11111111
+#include "measured.h"
 
-#define COUNTED __attribute__((noinline, noclone))
-#define CHECK(condition) do { if (!(condition)) { perror(#condition); exit(1); } } while (0)
+#define READ_LENGTH 64
+#define QKEY 0x11111111
 
 struct to {
 	struct ibv_ah *ah;
 	uint32_t qpn;
 };
-
-#define INLINED static inline __attribute__((always_inline))
 
 INLINED int read_some(struct ibv_qp_ex *qp, const struct to *to, const struct ibv_sge *sge, uint32_t rkey,
 	uint64_t from, int count)
@@ -86,90 +75,6 @@ COUNTED int op_srd_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr)
 	return ibv_post_recv(qp, wr, &bad);
 }
 
-INLINED int poll_cq(struct ibv_cq *cq, int max, uint64_t *ids)
-{
-	struct ibv_wc wc[MANY];
-	int count = ibv_poll_cq(cq, max, wc);
-	uint64_t sum = 0;
-
-	for (int i = 0; i < count; i++) {
-		if (wc[i].status != IBV_WC_SUCCESS)
-			return -1;
-		sum += wc[i].wr_id;
-	}
-	*ids += sum;
-	return count;
-}
-
-COUNTED int op_poll_one(struct ibv_cq *cq, uint64_t *ids)
-{
-	return poll_cq(cq, 1, ids);
-}
-
-COUNTED int op_poll_many(struct ibv_cq *cq, uint64_t *ids)
-{
-	return poll_cq(cq, MANY, ids);
-}
-
-INLINED int poll_cq_ex(struct ibv_cq_ex *cq, int max, uint64_t *ids)
-{
-	struct ibv_poll_cq_attr attr = {};
-	uint64_t sum = 0;
-	int count = 0;
-
-	if (ibv_start_poll(cq, &attr))
-		return 0;
-	do {
-		if (cq->status != IBV_WC_SUCCESS)
-			return -1;
-		sum += cq->wr_id;
-	} while (++count < max && !ibv_next_poll(cq));
-	ibv_end_poll(cq);
-	*ids += sum;
-	return count;
-}
-
-COUNTED int op_ex_poll_one(struct ibv_cq_ex *cq, uint64_t *ids)
-{
-	return poll_cq_ex(cq, 1, ids);
-}
-
-COUNTED int op_ex_poll_many(struct ibv_cq_ex *cq, uint64_t *ids)
-{
-	return poll_cq_ex(cq, MANY, ids);
-}
-
-COUNTED void phase_end(const char *row, int calls)
-{
-	if (calls)
-		printf("%s %d\n", row, calls);
-	else
-		puts("-");
-	fflush(stdout);
-}
-
-static void drain(struct ibv_cq *cq, int count)
-{
-	while (count > 0) {
-		struct ibv_wc wc;
-		int found = ibv_poll_cq(cq, 1, &wc);
-
-		CHECK(found >= 0);
-		CHECK(!found || wc.status == IBV_WC_SUCCESS);
-		count -= found;
-	}
-}
-
-/* An operation after some calls of it that warm up. */
-#define ROW(name, operation) do { \
-	for (int call = 0; call < WARM_UP; call++) \
-		operation; \
-	phase_end("-", 0); \
-	for (int call = 0; call < CALLS; call++) \
-		operation; \
-	phase_end(name, CALLS); \
-} while (0)
-
 struct pair {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -218,14 +123,9 @@ static struct ibv_qp *create_qp(struct pair *pair, struct ibv_cq *cq)
 static void make_pair(struct pair *pair, const char *device)
 {
 	struct ibv_cq_init_attr_ex attr = { .cqe = 2 * DEPTH, .wc_flags = IBV_WC_STANDARD_FLAGS };
-	struct ibv_device **list = ibv_get_device_list(NULL);
 	struct ibv_ah_attr way = { .is_global = 1, .port_num = 1 };
 
-	CHECK(list);
-	for (int i = 0; list[i]; i++)
-		if (!strcmp(ibv_get_device_name(list[i]), device))
-			CHECK(pair->context = ibv_open_device(list[i]));
-	CHECK(pair->context);
+	pair->context = open_device(device);
 	CHECK(pair->pd = ibv_alloc_pd(pair->context));
 	CHECK(pair->cq_ex = ibv_create_cq_ex(pair->context, &attr));
 	CHECK(pair->peer_cq_ex = ibv_create_cq_ex(pair->context, &attr));

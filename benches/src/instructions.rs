@@ -9,8 +9,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use uverbs::device::DriverId;
-use uverbs::{Cq, InDomain, Inline, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain};
+use uverbs::{
+    Caps, Context, Cq, InDomain, Inline, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain,
+};
 
 use crate::pair::Pair;
 
@@ -193,16 +194,35 @@ pub(crate) fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Resu
     Ok(())
 }
 
+/// Whether a device has connections.
+///
+/// # Errors
+/// If it cannot be told.
+pub fn has_connections(context: &Context) -> Result<bool> {
+    let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
+    match pd.create_qp::<Rc>(&cq, Caps::default()) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_unsupported() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Does all operations in turn. Each prints the name and the number of its calls, in the order of the
 /// profiles that callgrind writes; the warm-up before it prints a dash. With `arena` all rings lie in an
-/// arena of a parent domain, which is to make no difference. On an EFA they are those of [`crate::srd`].
+/// arena of a parent domain, which is to make no difference. Where there are no connections they are those of
+/// [`crate::srd`].
 ///
 /// # Errors
 /// If an operation fails or a poll finds another number of completions than there must be.
 pub fn run(device: &str, arena: bool) -> Result<()> {
     let context = uverbs::open(device)?;
-    if context.driver_id() == DriverId::EFA {
-        return crate::srd::run(&context);
+    if !has_connections(&context)? {
+        // Their rings are the kernel's and the device's.
+        return if arena {
+            Ok(())
+        } else {
+            crate::srd::run(&context)
+        };
     }
     let mut pair = match arena {
         true => Pair::in_arena(&context, 4096)?,

@@ -350,6 +350,7 @@ impl Context {
     }
 
     /// The number of the command file descriptor; unique among the open contexts of the process.
+    #[inline]
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.0.fd.as_fd().as_raw_fd()
     }

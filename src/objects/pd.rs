@@ -152,6 +152,7 @@ impl PdUse {
         self.pd.buffers()
     }
 
+    #[inline]
     pub(crate) fn tag(&self) -> PdTag {
         self.pd.tag()
     }
@@ -230,6 +231,7 @@ impl Pd {
     }
 
     /// Which protection domain it is, for slices and queues.
+    #[inline]
     pub(crate) fn tag(&self) -> PdTag {
         self.0.tag()
     }
@@ -373,6 +375,7 @@ impl PdInner {
         }
     }
 
+    #[inline]
     pub(crate) fn tag(&self) -> PdTag {
         PdTag::new(self.context.raw_fd(), self.handle.0)
     }

@@ -1,17 +1,72 @@
-//! What the tests stand on: two connected queue pairs on one completion queue, and a pool.
+//! What the tests stand on: two queue pairs that reach each other on one completion queue, and a pool.
 
 use std::future::Future;
 
-use support::{Result, open, same};
-use uverbs::aio::{Cq, Qp};
+use support::{Device, QKEY, Result, device, open, own_path, same};
+use uverbs::aio::{Cq, Op, Payload, Post, Qp, Sent};
 use uverbs::buf::{Buf, Pool};
 use uverbs::transport::StaticTransport;
-use uverbs::{Access, Caps, ConnectOptions, Context, Mr, Pd, Rc};
+use uverbs::{Access, Ah, Caps, ConnectOptions, Context, Mr, Pd, Rc, Srd};
 
-/// Queue pairs that are connected to each other.
-pub(crate) struct Two {
-    pub(crate) a: Qp<Rc>,
-    pub(crate) b: Qp<Rc>,
+/// A transport over which messages come whole, and once.
+pub(crate) trait Reliable: StaticTransport + Sized {
+    /// The most inline bytes that every device has for it.
+    const INLINE: u32;
+
+    /// What a request is told of the way to its peer.
+    type Way;
+
+    /// Makes two queue pairs ready to talk to each other.
+    fn meet(pd: &Pd, a: &mut Qp<Self>, b: &mut Qp<Self>) -> Result<Self::Way>;
+
+    /// Sends to the queue pair of this number, which `from` has met.
+    fn send<B: Payload>(from: &mut Qp<Self>, way: &Self::Way, to: u32, bytes: B) -> Op<Sent<B>>;
+}
+
+impl Reliable for Rc {
+    const INLINE: u32 = 64;
+
+    type Way = ();
+
+    fn meet(_: &Pd, a: &mut Qp<Self>, b: &mut Qp<Self>) -> Result {
+        connect(a, b)
+    }
+
+    fn send<B: Payload>(from: &mut Qp<Self>, (): &(), _: u32, bytes: B) -> Op<Sent<B>> {
+        from.send(bytes)
+    }
+}
+
+impl Reliable for Srd {
+    const INLINE: u32 = 32;
+
+    type Way = Ah;
+
+    fn meet(pd: &Pd, a: &mut Qp<Self>, b: &mut Qp<Self>) -> Result<Ah> {
+        for qp in [a, b] {
+            qp.activate(QKEY, &ConnectOptions::default())?;
+        }
+        Ok(pd.create_ah(&own_path(pd.context())?)?)
+    }
+
+    fn send<B: Payload>(from: &mut Qp<Self>, way: &Ah, to: u32, bytes: B) -> Op<Sent<B>> {
+        from.send_to(way.to(to, QKEY), bytes)
+    }
+}
+
+/// A test over connections, or where there are none over reliable datagrams.
+pub(crate) fn over(connections: fn() -> Result, datagrams: fn() -> Result) -> Result {
+    match device() {
+        Device::Efa => datagrams(),
+        Device::Rxe | Device::Mlx5 { .. } => connections(),
+    }
+}
+
+/// Queue pairs that talk to each other.
+pub(crate) struct Two<T: Reliable = Rc> {
+    pub(crate) a: Qp<T>,
+    pub(crate) b: Qp<T>,
+    way: T::Way,
     pub(crate) cq: Cq,
     pub(crate) pool: Pool,
     pub(crate) pd: Pd,
@@ -21,28 +76,55 @@ pub(crate) struct Two {
 /// What peers may do to regions.
 pub(crate) const ALL: Access = support::ALL;
 
+/// With connections.
 impl Two {
     pub(crate) fn new() -> Result<Self> {
-        Self::with(Caps::default())
+        Self::usual()
     }
 
     pub(crate) fn with(caps: Caps) -> Result<Self> {
+        Self::sized(caps)
+    }
+
+    /// Memory that peers may do everything with.
+    pub(crate) fn region(&self, bytes: usize) -> Result<Mr<Vec<u8>>> {
+        Ok(self.pd.register(vec![0; bytes], ALL)?)
+    }
+}
+
+impl<T: Reliable> Two<T> {
+    /// With the transport's own limits.
+    pub(crate) fn usual() -> Result<Self> {
+        Self::sized(Caps {
+            max_inline_data: T::INLINE,
+            ..Caps::default()
+        })
+    }
+
+    fn sized(caps: Caps) -> Result<Self> {
         let context = open()?;
         let pd = context.alloc_pd()?;
         let entries = 2 * (caps.max_send_wr + caps.max_recv_wr);
         let cq = Cq::new(&context, entries)?;
         let pool = Pool::on(&pd).sizes([256, 4096]).limit(8 << 20).build()?;
-        let mut a = cq.create_qp::<Rc>(&pd, caps)?;
-        let mut b = cq.create_qp::<Rc>(&pd, caps)?;
-        connect(&mut a, &mut b)?;
+        let mut a = cq.create_qp::<T>(&pd, caps)?;
+        let mut b = cq.create_qp::<T>(&pd, caps)?;
+        let way = T::meet(&pd, &mut a, &mut b)?;
         Ok(Self {
             a,
             b,
+            way,
             cq,
             pool,
             pd,
             context,
         })
+    }
+
+    /// Sends from `a` to `b`.
+    pub(crate) fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>> {
+        let to = self.b.qpn();
+        T::send(&mut self.a, &self.way, to, bytes)
     }
 
     /// Runs a future to its end on this thread, which pumps.
@@ -53,11 +135,6 @@ impl Two {
     /// A buffer that is filled with these bytes.
     pub(crate) fn buf(&self, bytes: &[u8]) -> Result<Buf> {
         filled(&self.pool, bytes)
-    }
-
-    /// Memory that peers may do everything with.
-    pub(crate) fn region(&self, bytes: usize) -> Result<Mr<Vec<u8>>> {
-        Ok(self.pd.register(vec![0; bytes], ALL)?)
     }
 
     /// Every buffer is in the pool.

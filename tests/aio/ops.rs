@@ -8,10 +8,10 @@ use libtest_mimic::Trial;
 use support::{Result, fail, open, pattern, same, says, test_without_leaks};
 use uverbs::aio::{Cq, Op, OpError, Post, Receive, Wait};
 use uverbs::buf::Pool;
-use uverbs::{Caps, PostError, Rc, WcStatus};
+use uverbs::{Caps, PostError, Rc, Srd, WcStatus};
 
 use crate::count::allocations;
-use crate::ground::{Two, connect};
+use crate::ground::{Reliable, Two, connect, over};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -28,7 +28,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("ops::ten_thousand_in_flight", ten_thousand_in_flight),
         ("ops::a_stream_of_messages", a_stream_of_messages),
         ("ops::halves_in_two_threads", halves_in_two_threads),
-        ("ops::ways_to_wait", ways_to_wait),
+        ("ops::ways_to_wait", || {
+            over(ways_to_wait::<Rc>, ways_to_wait::<Srd>)
+        }),
         ("ops::nothing_is_allocated", nothing_is_allocated),
     ];
     tests
@@ -426,8 +428,8 @@ fn halves_in_two_threads() -> Result {
 }
 
 /// Catches a way of waiting that misses a completion.
-fn ways_to_wait() -> Result {
-    let mut two = Two::new()?;
+fn ways_to_wait<T: Reliable>() -> Result {
+    let mut two = Two::<T>::usual()?;
     let spins = [
         Wait::Park,
         Wait::default(),
@@ -436,7 +438,7 @@ fn ways_to_wait() -> Result {
     for wait in spins {
         for _ in 0..20 {
             let received = two.b.recv(two.pool.try_get(256)?);
-            let sent = two.a.send(two.buf(b"x")?);
+            let sent = two.send(two.buf(b"x")?);
             two.cq.block_on_with(
                 async {
                     sent.await.0?;
@@ -448,7 +450,7 @@ fn ways_to_wait() -> Result {
     }
     // Whoever likes pumps.
     let received = two.b.recv(two.pool.try_get(256)?);
-    let mut sent = two.a.send(two.buf(b"x")?);
+    let mut sent = two.send(two.buf(b"x")?);
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     let result = support::until("the send", || {
         two.cq.pump()?;

@@ -15,23 +15,27 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use uverbs::aio::{self, Cq, OpError, Post, Wait};
 use uverbs::buf::Pool;
-use uverbs::{Caps, ConnectOptions, Rc};
+use uverbs::{Caps, ConnectOptions, Rc, Srd};
 
-use crate::ground::Two;
+use crate::ground::{Reliable, Two, over};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
     let tests: [Named; 9] = [
-        ("runtime::a_task_pumps", a_task_pumps),
+        ("runtime::a_task_pumps", || {
+            over(a_task_pumps::<Rc>, a_task_pumps::<Srd>)
+        }),
         ("runtime::a_timeout", a_timeout),
         ("runtime::a_task_that_panics", a_task_that_panics),
         (
             "runtime::tasks_share_a_queue_pair",
             tasks_share_a_queue_pair,
         ),
-        ("runtime::it_shuts_down", it_shuts_down),
+        ("runtime::it_shuts_down", || {
+            over(it_shuts_down::<Rc>, it_shuts_down::<Srd>)
+        }),
         ("runtime::one_of_two_pumps_goes", one_of_two_pumps_goes),
         ("runtime::without_one", without_one),
         ("runtime::who_waits_for_room", who_waits_for_room),
@@ -56,14 +60,14 @@ fn runtime() -> Result<Runtime> {
 }
 
 /// Catches a wake-up that is lost between arming and waiting: the pump parks for each message.
-fn a_task_pumps() -> Result {
-    let mut two = Two::new()?;
+fn a_task_pumps<T: Reliable>() -> Result {
+    let mut two = Two::<T>::usual()?;
     let runtime = runtime()?;
     for wait in [Wait::Park, Wait::default()] {
         let serving = runtime.spawn(aio::tokio::serve(two.cq.clone(), wait));
         for round in 0..100u32 {
             let received = two.b.recv(two.pool.try_get(256)?);
-            let sent = two.a.send(two.buf(&round.to_le_bytes())?);
+            let sent = two.send(two.buf(&round.to_le_bytes())?);
             runtime.block_on(async {
                 let both = async { (sent.await.0, received.await) };
                 let (sent, (received, buf)) = timeout(LIMIT, both).await?;
@@ -193,8 +197,8 @@ fn tasks_share_a_queue_pair() -> Result {
 }
 
 /// Catches a shutdown that hangs, or that gives buffers back too early or never.
-fn it_shuts_down() -> Result {
-    let mut two = Two::new()?;
+fn it_shuts_down<T: Reliable>() -> Result {
+    let mut two = Two::<T>::usual()?;
     let runtime = runtime()?;
     runtime.spawn(aio::tokio::serve(two.cq.clone(), Wait::default()));
     for _ in 0..8 {
@@ -208,7 +212,7 @@ fn it_shuts_down() -> Result {
     // Another way to wait takes over.
     let received = two.b.recv(two.pool.try_get(256)?);
     let sends: Vec<_> = (0..9)
-        .map(|_| Ok(two.a.send(two.buf(b"late")?)))
+        .map(|_| Ok(two.send(two.buf(b"late")?)))
         .collect::<Result<_>>()?;
     two.run(async {
         for send in sends {

@@ -4,7 +4,8 @@
 //! By default each run has ours on one side; with `--full` there are more runs, each with ours as the server,
 //! as the client, and as both.
 //!
-//! And requests of every kind, as libefa and as ours write them, field by field.
+//! Requests of every kind, as libefa and as ours write them, are compared field by field; and a program posts
+//! and polls by itself, on the rings that either library tells it of.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -80,10 +81,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         })
     });
     let fields = test_on_efa("efa::fields_as_libefa_has_them", |_| fields());
+    let rings = test_on_efa("efa::rings_of_a_program", |_| rings());
     perftest
         .into_iter()
         .chain(libfabric)
-        .chain([fields])
+        .chain([fields, rings])
         .collect()
 }
 
@@ -114,13 +116,13 @@ fn all(runs: &[Run], once: impl Fn(&str, [&Library; 2]) -> Result) -> Result {
 
 /// A program of the suite on a library.
 fn program(library: &Library, name: &str) -> Result<Command> {
-    on(library, &root(SUITE)?.join("usr/bin").join(name))
+    on(SUITE, library, &root(SUITE)?.join("usr/bin").join(name))
 }
 
-/// A program on a library, with what else the suite has. All names are bound when it starts: one that is not
+/// A program on a library, with what else a suite has. All names are bound when it starts: one that is not
 /// there ends it.
-fn on(library: &Library, program: &Path) -> Result<Command> {
-    let root = root(SUITE)?;
+fn on(suite: &str, library: &Library, program: &Path) -> Result<Command> {
+    let root = root(suite)?;
     let command = |first: &[PathBuf]| loader(&root, first);
     let mut command = match library {
         Library::Theirs => {
@@ -201,6 +203,28 @@ fn pingpong(efa: Efa, endpoint: &str, largest: &str, [server, client]: [&Library
     }
 }
 
+/// The suite whose libefa tells programs of its rings.
+const NEWEST: &str = "sid";
+
+/// Catches a ring, a size or a doorbell that is not what libefa tells of it, by a program that posts and
+/// polls itself. No libfabric of Debian's does so yet.
+fn rings() -> Result {
+    let told = |library: &Library| -> Result<String> {
+        let mut command = on(NEWEST, library, &c_program("efa_rings")?)?;
+        let output = command.arg("efa_0").output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        match output.status.success() && said.ends_with("ends: well\n") {
+            true => Ok(said.into_owned()),
+            false => fail(format!("{library:?}: {output:?}")),
+        }
+    };
+    same(
+        told(&Library::ours()?)?,
+        told(&Library::Theirs)?,
+        "what was told",
+    )
+}
+
 /// What is another number in each run.
 struct Names {
     lkey: u32,
@@ -246,7 +270,7 @@ fn alike(what: &str, ours: &[String], theirs: &[String]) -> Result {
 
 fn told(library: &Library) -> Result<Told> {
     let mut control = Control::open()?;
-    let mut command = on(library, &c_program("srd")?)?;
+    let mut command = on(SUITE, library, &c_program("srd")?)?;
     control.ask("tap_start", json!({}))?;
     let output = command.arg("efa_0").output()?;
     let records = control.ask("tap_take", json!({}))?;

@@ -43,11 +43,82 @@ fn main() -> ExitCode {
     .flatten()
     .collect();
     if device() == Device::Efa {
-        let reason = "an EFA has no connections, on which this stands";
-        let skipped = elsewhere
-            .iter()
-            .map(|it| test(it.name(), move || skip(reason)));
-        elsewhere = skipped.collect();
+        elsewhere = elsewhere.into_iter().map(on_efa).collect();
     }
     support::run_all([elsewhere, efa::tests(), pyverbs::tests_on_efa()])
 }
+
+/// What an EFA lacks for these tests, by how their names begin.
+const NOT_ON_EFA: &[(&str, &str)] = &[
+    (
+        "perftest::",
+        "it connects queue pairs; efa::perftest_* are on reliable datagrams",
+    ),
+    (
+        "pingpong::",
+        "it connects queue pairs, and an EFA has no connections",
+    ),
+    (
+        "libfabric::",
+        "it connects queue pairs; efa::libfabric_* are on libfabric's provider for an EFA",
+    ),
+    (
+        "crates::ibverbs_loopback",
+        "it connects queue pairs, and an EFA has no connections",
+    ),
+    (
+        "crates::sideway",
+        "it connects queue pairs, and an EFA has no connections",
+    ),
+    (
+        "engines::",
+        "it connects queue pairs, and an EFA has no connections",
+    ),
+    (
+        "newer::trixie",
+        "it connects queue pairs; efa::* are of the same suite",
+    ),
+    (
+        "newer::sid",
+        "it connects queue pairs, and an EFA has no connections",
+    ),
+    ("ucx::", "Debian's UCX has no transport over an EFA"),
+    (
+        "mpi::",
+        "Debian's Open MPI and MPICH go over UCX, or over connections",
+    ),
+    ("rdmacm::", NO_ADDRESS),
+    ("fio::", NO_ADDRESS),
+    ("qperf::", NO_ADDRESS),
+    ("migration::", NO_ADDRESS),
+    ("programs::connection", NO_ADDRESS),
+    ("programs::attributes", CHECKS),
+    ("programs::domains", CHECKS),
+    ("programs::events", CHECKS),
+    ("programs::extended", CHECKS),
+    ("programs::lifetime", CHECKS),
+    ("programs::posting", CHECKS),
+    ("programs::sanitized", CHECKS),
+    ("programs::threads", CHECKS),
+    ("programs::dm", "an EFA has no device memory"),
+    ("programs::windows", "an EFA has no memory windows"),
+    ("programs::xrc", "an EFA has no XRC"),
+    ("programs::removal", "its queue pair is a connected one"),
+    (
+        "pyverbs::",
+        "pyverbs::of_efa has those of rdma-core's tests that are for an EFA",
+    ),
+];
+
+const CHECKS: &str = "its checks are of connected queue pairs; efa::fields_as_libefa_has_them is of reliable datagrams";
+const NO_ADDRESS: &str = "it connects by an IP address, and an EFA has no network device";
+
+/// The test as it is on an EFA.
+fn on_efa(it: Trial) -> Trial {
+    let name = it.name().to_owned();
+    let lacks = NOT_ON_EFA.iter().find(|(start, _)| name.starts_with(start));
+    let reason = lacks.map_or(UNTRIED, |(_, reason)| reason);
+    test(name, move || skip(reason))
+}
+
+const UNTRIED: &str = "it lacks nothing here that is known, and has not been tried on an EFA yet";

@@ -15,6 +15,9 @@ fn root() -> PathBuf {
 /// # Errors
 /// [`support::outcome::Skip`] if the tree is not there.
 pub(crate) fn program(name: &str) -> Result<Command> {
+    if cfg!(not(target_arch = "x86_64")) {
+        skip("the programs of trixie are fetched for x86-64 alone")?;
+    }
     let root = root();
     let libraries = root.join("usr/lib/x86_64-linux-gnu");
     let loader = root.join("usr/lib64/ld-linux-x86-64.so.2");

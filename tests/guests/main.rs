@@ -11,6 +11,10 @@ use support::pingpong::Pingpong;
 use support::wait::until_so;
 use support::{Result, device, fail, program, run_all, skip, test_on_adapter};
 
+mod efa;
+#[path = "../fabric/newer.rs"]
+mod newer;
+
 /// The device of each guest.
 const DEVICE: &str = "mlx5_0";
 
@@ -43,7 +47,7 @@ fn main() -> ExitCode {
     });
     let tests = tests.chain(by_address);
     let tests = tests.chain([test_on_adapter("rping", |_| rping())]);
-    run_all([tests.collect()])
+    run_all([tests.collect(), efa::tests()])
 }
 
 /// The address of the first guest.

@@ -19,7 +19,7 @@ const TWINS: [&str; 4] = [
 ];
 
 pub(super) fn run(plan: &Plan) -> Result<()> {
-    let program = plan.program("rdma_core");
+    let program = plan.rdma_core();
     let library = plan.program("c-abi");
     for (interface, suffix) in INTERFACES {
         let arguments = [interface, plan.device.as_str()];

@@ -61,14 +61,9 @@ pub(super) const ROWS: [(&str, &str, f64); 18] = [
 
 pub(super) fn run(plan: &Plan) -> Result<()> {
     let device = plan.device.as_str();
-    // Its rings are not in memory of the program.
-    let is_efa = device.starts_with("efa");
-    let rdma_core = plan.program(if is_efa { "srd" } else { "rdma_core" });
+    let rdma_core = plan.rdma_core();
     let ours = callgrind::phases(plan.own(), &["instructions", device])?;
-    let arena = match is_efa {
-        true => Vec::new(),
-        false => callgrind::phases(plan.own(), &["instructions", device, "--arena"])?,
-    };
+    let arena = callgrind::phases(plan.own(), &["instructions", device, "--arena"])?;
     let counted = [
         (OURS, ours),
         (OURS_ARENA, arena),
@@ -88,6 +83,10 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
             .iter()
             .filter_map(|(column, phases)| Some((*column, phases.get(phase)? / operations)));
         let values: Vec<_> = values.collect();
+        // What the device has no operation for.
+        if values.is_empty() {
+            continue;
+        }
         let best = |column: &'static str| {
             let value = values.iter().find(|(name, _)| *name == column);
             value.map_or(f64::INFINITY, |(_, value)| *value)

@@ -19,6 +19,8 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::instructions as instructions_of;
+
 /// The name of a program's column.
 pub const OURS: &str = "uverbs";
 /// As [`OURS`], linked statically.
@@ -72,6 +74,8 @@ pub struct Plan {
     device: String,
     programs: PathBuf,
     own: PathBuf,
+    /// Requests are reliable datagrams: the device has no connections.
+    is_connectionless: bool,
     /// Fewer rounds.
     pub quick: bool,
     /// Of the times of waiting for events, only those count at which the process did not sleep.
@@ -84,13 +88,15 @@ impl Plan {
     /// A plan for a device, with the programs in that directory.
     ///
     /// # Errors
-    /// If the path of this program cannot be found.
+    /// If the device cannot be opened and asked, or the path of this program cannot be found.
     pub fn new(device: String, programs: PathBuf) -> Result<Self> {
         let own = std::env::current_exe().context("finding this program")?;
+        let is_connectionless = !instructions_of::has_connections(&uverbs::open(&device)?)?;
         Ok(Self {
             device,
             programs,
             own,
+            is_connectionless,
             quick: false,
             awake: false,
             wait: None,
@@ -99,6 +105,14 @@ impl Plan {
 
     fn program(&self, name: &str) -> PathBuf {
         self.programs.join(name)
+    }
+
+    /// The program through libibverbs for the transport of the device.
+    fn rdma_core(&self) -> PathBuf {
+        self.program(match self.is_connectionless {
+            true => "srd",
+            false => "rdma_core",
+        })
     }
 
     fn own(&self) -> &Path {

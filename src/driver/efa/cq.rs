@@ -13,9 +13,9 @@ use uverbs_uapi::handle::CqHandle;
 
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
-use super::format::{Entry, doorbell, entry, request, status};
+use super::format::{Entry, Words, doorbell, entry, request, status};
 use super::order;
-use super::reporters::{Directory, Name, Reporters};
+use super::reporters::{Directory, Name, Reporters, Ring};
 use super::ring::{Register, RingMemory, View};
 use crate::command::CommandFd;
 use crate::driver::contract::{self, Driver as _};
@@ -61,6 +61,7 @@ impl CqCore {
     }
 
     /// Tells the device how many entries were taken, with these bits; nothing without a doorbell.
+    #[inline(always)]
     fn tell(&self, bits: u32) {
         if let Some(Doorbell { register, turn }) = &self.doorbell {
             // By turns: else an older count could come last.
@@ -69,6 +70,14 @@ impl CqCore {
             order::after_writing();
             register.store(taken | bits);
         }
+    }
+
+    /// Goes past the entry at this index of a ring, and tells the device. Before the request is finished:
+    /// room in a queue means room for one more completion.
+    #[inline(always)]
+    fn pass(&self, ring: &Ring, index: u32) {
+        ring.pass(index.wrapping_add(1));
+        self.tell(0);
     }
 
     /// Asks for an event for the next completion.
@@ -86,8 +95,8 @@ impl CqCore {
         let rings = self.directory.rings();
         QueueMemory {
             first: self.memory.base().as_ptr(),
-            entry_bytes: rings.first().map_or(0, |ring| ring.size() as u32),
-            entries: rings.first().map_or(0, |ring| ring.count()),
+            entry_bytes: rings.first().map_or(0, |ring| ring.view.size() as u32),
+            entries: rings.first().map_or(0, |ring| ring.view.count()),
             doorbell: doorbell.map_or(std::ptr::null_mut(), |it| it.register.address()),
             max_batch: u32::MAX,
         }
@@ -102,8 +111,7 @@ impl CqCore {
 /// A completion queue's poller.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    /// The next entry of each ring, and the ring that is looked at next.
-    next: Box<[u32]>,
+    /// The ring that is looked at next.
     turn: usize,
     reporters: Reporters,
     /// What the next poll has to tell.
@@ -117,7 +125,9 @@ pub(crate) struct Cq {
     /// What a C program looks at.
     #[cfg(feature = "c-abi")]
     shown: Option<Completion>,
+    /// Entries that a ring holds, and all of them.
     capacity: u32,
+    entries: u32,
     /// Entries have the GIDs of senders for whom there is no AH.
     tells_senders: bool,
     core: Arc<CqCore>,
@@ -127,8 +137,10 @@ impl Cq {
     /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
     pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
         let rings = core.directory.rings();
+        let capacity = rings.first().map_or(0, |ring| ring.view.count());
         Self {
-            next: vec![0; rings.len()].into(),
+            entries: capacity.saturating_mul(rings.len() as u32),
+            capacity,
             turn: 0,
             reporters: Reporters::new(qpn_mask),
             wrong: None,
@@ -137,7 +149,6 @@ impl Cq {
             waits: false,
             #[cfg(feature = "c-abi")]
             shown: None,
-            capacity: rings.first().map_or(0, |ring| ring.count()),
             tells_senders,
             core: Arc::new(core),
         }
@@ -148,51 +159,88 @@ impl Cq {
         &self.core
     }
 
-    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
-    /// which is told once.
-    #[inline(never)]
-    fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
-        if self.reporters.are_stale(&self.core.directory) || self.reporters.are_leaving() {
-            self.catch_up();
-        }
-        self.left = self.all();
-        match self.wrong.take() {
-            None => Ok(self),
-            Some(error) => Err(error),
+    /// Sees to what has come up since the last poll. Fails if something is wrong, which is told once.
+    #[inline(always)]
+    fn catch_up(&mut self) -> std::result::Result<(), PollError> {
+        self.left = self.entries;
+        let directory = &self.core.directory;
+        match self.reporters.are_stale(directory) || self.reporters.are_leaving() {
+            false if self.wrong.is_none() => Ok(()),
+            _ => self.see_to_it(),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn catch_up(&mut self) {
+    fn see_to_it(&mut self) -> std::result::Result<(), PollError> {
         self.reporters.catch_up(&self.core.directory);
         self.reporters.settle(&self.core.directory);
+        match self.wrong.take() {
+            None => Ok(()),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Has the next ring looked at next.
+    #[inline(always)]
+    fn pass_turn(&mut self) {
+        let next = self.turn + 1;
+        self.turn = match next == self.core.directory.rings().len() {
+            true => 0,
+            false => next,
+        };
+    }
+
+    /// The next completion that somebody wants.
+    #[inline(always)]
+    fn next(&mut self) -> Option<Completion> {
+        match self.next_usual() {
+            Some(completion) => Some(completion),
+            None => self.next_closely().copied(),
+        }
+    }
+
+    /// The next completion, if it is in the ring whose turn it is, tells of a request in the usual way, and
+    /// all is well. None tells nothing.
+    #[inline(always)]
+    fn next_usual(&mut self) -> Option<Completion> {
+        let ring = self.core.directory.rings().get(self.turn)?;
+        let index = ring.passed();
+        if self.left == 0 || self.waits || !ring.view.has_arrived(index) {
+            return None;
+        }
+        let fields = ring.view.entry(index);
+        if !fields.is_usual() || self.reporters.are_stale(&self.core.directory) {
+            return None;
+        }
+        let reporter = self.reporters.usual(name(&fields), self.turn)?;
+        let pass = || self.core.pass(ring, index);
+        let noted = reporter.ledger.finish_after(fields.number.get(), pass)?;
+        self.left -= 1;
+        self.pass_turn();
+        noted.is_signaled.then_some(Completion {
+            fields,
+            noted,
+            status: WcStatus::SUCCESS,
+            tells_sender: self.tells_senders,
+        })
     }
 
     /// Takes the next entry of the rings, which are looked at in turn: its ring, its index and what it says.
     /// None as well if a ring has overrun.
-    fn take(&mut self) -> Option<(usize, u32, Entry)> {
-        for _ in 0..self.next.len() {
-            let ring = self.turn;
-            self.turn = if ring + 1 == self.next.len() {
-                0
-            } else {
-                ring + 1
-            };
-            let index = self.next[ring];
-            let view = self.core.directory.rings()[ring];
+    fn take(&mut self) -> Option<(usize, u32, Words)> {
+        for _ in 0..self.core.directory.rings().len() {
+            let turn = self.turn;
+            self.pass_turn();
+            let ring = &self.core.directory.rings()[turn];
+            let (view, index) = (ring.view, ring.passed());
             if view.has_arrived(index) {
                 let fields = view.entry(index);
-                self.next[ring] = index.wrapping_add(1);
-                // Before its request is finished: room in a queue means room for one more completion.
-                self.core.directory.pass(ring, self.next[ring]);
-                if self.core.doorbell.is_some() {
-                    self.core.tell(0);
-                }
-                return Some((ring, index, fields));
+                self.core.pass(ring, index);
+                return Some((turn, index, fields));
             }
             if view.has_overrun(index) {
-                self.skip_lost(ring);
+                self.skip_lost(turn);
                 return None;
             }
         }
@@ -203,20 +251,19 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn skip_lost(&mut self, ring: usize) {
-        let view = self.core.directory.rings()[ring];
-        let from = self.next[ring];
-        self.next[ring] = view.behind_lost(from).unwrap_or(from);
-        self.core.directory.pass(ring, self.next[ring]);
+        let ring = &self.core.directory.rings()[ring];
+        let from = ring.passed();
+        ring.pass(ring.view.behind_lost(from).unwrap_or(from));
         self.core.tell(0);
         self.wrong = Some(PollError::Overrun);
     }
 
-    /// The next completion that somebody wants. None as well if an entry makes no sense, which the next poll
+    /// As [`Self::next`], whatever the entry is. None as well if it makes no sense, which the next poll
     /// tells.
     ///
     /// By reference: the caller reads what it wants of it.
     #[inline(never)]
-    fn next(&mut self) -> Option<&Completion> {
+    fn next_closely(&mut self) -> Option<&Completion> {
         if mem::take(&mut self.waits) {
             return self.found.as_ref();
         }
@@ -255,11 +302,6 @@ impl Cq {
         }
         None
     }
-
-    /// As many entries as all rings hold.
-    fn all(&self) -> u32 {
-        self.capacity.saturating_mul(self.next.len() as u32)
-    }
 }
 
 /// What is noted of messages that consume no receive.
@@ -269,6 +311,7 @@ const UNSOLICITED: Noted = Noted {
     bytes: 0,
 };
 
+#[inline(always)]
 fn name(fields: &Entry) -> Name {
     Name {
         qpn: fields.qpn.get().into(),
@@ -313,21 +356,23 @@ impl contract::Cq for Cq {
 
     /// What nobody wants does not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
-        let cq = self.up_to_date()?;
-        cq.waits = cq.next().is_some();
-        let cq = cq.up_to_date()?;
-        Ok(!cq.waits)
+        self.catch_up()?;
+        self.waits = self.next_closely().is_some();
+        self.catch_up()?;
+        Ok(!self.waits)
     }
 
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        Ok(Polled(self.up_to_date()?))
+        self.catch_up()?;
+        Ok(Polled(self))
     }
 
     /// Entries have gone back when they are shown.
     #[cfg(feature = "c-abi")]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        self.shown = self.poll()?.next();
+        self.catch_up()?;
+        self.shown = self.next();
         Ok(self.shown)
     }
 
@@ -357,14 +402,14 @@ impl Iterator for Polled<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.0.next().copied()
+        self.0.next()
     }
 }
 
 /// A completion: a copy of its entry, with what was noted of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
-    fields: Entry,
+    fields: Words,
     noted: Noted,
     status: WcStatus,
     /// It has the sender's GID if there is no AH for that.

@@ -2,9 +2,11 @@
 //!
 //! Source: `efa_io_defs.h` of rdma-core 58 and of Linux 7.3.
 
+use std::ops::Deref;
+
 use uverbs_uapi::enums::WcStatus;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_ref};
 
 /// Bytes of the smaller requests, and of what limits on the send ring are told in.
 pub(super) const BLOCK: usize = 64;
@@ -115,6 +117,20 @@ pub(super) struct Entry {
     pub(super) rest: [u8; 16],
 }
 
+/// An entry as it is read: in words, of which few instructions make a copy.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C, align(8))]
+pub(super) struct Words(pub(super) [u64; Entry::LARGE / size_of::<u64>()]);
+
+impl Deref for Words {
+    type Target = Entry;
+
+    #[inline(always)]
+    fn deref(&self) -> &Entry {
+        transmute_ref!(self)
+    }
+}
+
 impl Entry {
     /// Where the flags are, whose phase is written last.
     pub(super) const FLAGS: usize = std::mem::offset_of!(Entry, flags);
@@ -122,13 +138,21 @@ impl Entry {
     pub(super) const SMALL: usize = 16;
     pub(super) const LARGE: usize = size_of::<Self>();
 
+    #[inline(always)]
     pub(super) fn is_receive(&self) -> bool {
         self.flags & entry::QUEUE == entry::RECEIVES
     }
 
     /// [`request::SEND`], [`request::READ`] or [`request::WRITE`].
+    #[inline(always)]
     pub(super) fn operation(&self) -> u8 {
         self.flags >> 4 & 7
+    }
+
+    /// It tells of a request of its queue, and that all is well.
+    #[inline(always)]
+    pub(super) fn is_usual(&self) -> bool {
+        self.status == 0 && self.flags & entry::UNSOLICITED == 0
     }
 
     /// Bytes that were received.

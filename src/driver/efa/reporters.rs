@@ -63,14 +63,37 @@ enum Change {
     },
 }
 
+/// A ring, and how far the poller is in it.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) view: View,
+    /// The first entry that the poller has not taken. Indices count on and wrap at 2^32.
+    passed: AtomicU32,
+}
+
+impl Ring {
+    /// The first entry that the poller has not taken.
+    #[inline(always)]
+    pub(super) fn passed(&self) -> u32 {
+        // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
+        // say whether they are valid.
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// Notes how far the poller is.
+    #[inline(always)]
+    pub(super) fn pass(&self, index: u32) {
+        // Relaxed: as in `passed`.
+        self.passed.store(index, Ordering::Relaxed);
+    }
+}
+
 /// The side of a completion queue that its queue pairs share with its poller.
 #[derive(Debug)]
 pub(super) struct Directory {
     /// Counts changes.
     version: AtomicU64,
-    /// Of each ring, the first entry that the poller has not taken. Indices count on and wrap at 2^32.
-    passed: Box<[AtomicU32]>,
-    rings: Box<[View]>,
+    rings: Box<[Ring]>,
     inner: Mutex<Inner>,
 }
 
@@ -83,15 +106,19 @@ struct Inner {
 
 impl Directory {
     pub(super) fn new(rings: Box<[View]>) -> Self {
+        let ring = |view| Ring {
+            view,
+            passed: AtomicU32::new(0),
+        };
         Self {
             version: AtomicU64::new(0),
-            passed: rings.iter().map(|_| AtomicU32::new(0)).collect(),
-            rings,
+            rings: rings.into_iter().map(ring).collect(),
             inner: Mutex::default(),
         }
     }
 
-    pub(super) fn rings(&self) -> &[View] {
+    #[inline(always)]
+    pub(super) fn rings(&self) -> &[Ring] {
         &self.rings
     }
 
@@ -100,27 +127,17 @@ impl Directory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how far the poller is in a ring.
-    #[inline(always)]
-    pub(super) fn pass(&self, ring: usize, index: u32) {
-        // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
-        // say whether they are valid.
-        self.passed[ring].store(index, Ordering::Relaxed);
-    }
-
     /// Entries that were taken of all rings, modulo 2^32.
     pub(super) fn taken(&self) -> u32 {
-        // Relaxed: as in `pass`.
-        let passed = self.passed.iter().map(|it| it.load(Ordering::Relaxed));
+        let passed = self.rings.iter().map(Ring::passed);
         passed.fold(0, u32::wrapping_add)
     }
 
     /// Where the present entries of a ring end, behind those too that the device has written over.
     fn end(&self, ring: usize) -> u32 {
-        let view = self.rings[ring];
-        // Relaxed: as in `pass`.
-        let passed = || self.passed[ring].load(Ordering::Relaxed);
-        let mut index = passed();
+        let ring = &self.rings[ring];
+        let view = ring.view;
+        let mut index = ring.passed();
         loop {
             loop {
                 index = match view.has_arrived(index) {
@@ -133,7 +150,7 @@ impl Directory {
                 };
             }
             // While this looked, the poller may have gone past the place and the device round the ring.
-            let passed = passed();
+            let passed = ring.passed();
             if !is_before(index, passed) {
                 return index;
             }
@@ -280,6 +297,7 @@ impl Reporters {
         }
     }
 
+    #[inline(always)]
     fn place(&self, name: Name) -> usize {
         (name.qpn & self.mask) as usize * 2 + usize::from(name.is_receive)
     }
@@ -304,6 +322,17 @@ impl Reporters {
         let its =
             |(qpn, reporter): &&(u32, Reporter)| *qpn == name.qpn && reporter.reports(ring, index);
         known.iter().find(its).map(|(_, reporter)| reporter)
+    }
+
+    /// The queue that has this number, if it reports in this ring, stays, and there is no other: as
+    /// [`find`](Self::find) of most entries.
+    #[inline(always)]
+    pub(super) fn usual(&self, name: Name, ring: usize) -> Option<&Reporter> {
+        let [(qpn, reporter)] = self.known.get(self.place(name))?.as_slice() else {
+            return None;
+        };
+        let stays = reporter.until.is_none() && !reporter.is_forgotten;
+        (*qpn == name.qpn && reporter.ring == ring && stays).then_some(reporter)
     }
 
     /// Takes over what has changed.
@@ -352,7 +381,7 @@ impl Reporters {
     /// Lets those go whose entries the poller has passed.
     pub(super) fn settle(&mut self, directory: &Directory) {
         self.are_leaving = false;
-        let passed = |ring: usize| directory.passed[ring].load(Ordering::Relaxed);
+        let passed = |ring: usize| directory.rings[ring].passed();
         for known in &mut self.known {
             known.retain(|(_, reporter)| {
                 let until = reporter.until;

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::format::{Entry, entry};
+use super::format::{Entry, Words, entry};
 use super::order::{self, Step};
 use crate::alloc::Grant;
 use crate::driver::kit::map::Map;
@@ -125,21 +125,18 @@ impl View {
 
     /// A copy of the entry at this index, which has arrived.
     #[inline(always)]
-    pub(super) fn entry(self, index: u32) -> Entry {
+    pub(super) fn entry(self, index: u32) -> Words {
         order::step(Step::Read);
-        let at = self.at(index).cast::<Entry>();
+        let at = self.at(index);
         if self.size >= Entry::LARGE {
             // SAFETY: the entry lies in the ring and is aligned to its size, of which the memory's start is a
             // multiple. The device has written it and leaves it alone until it has gone once round. Volatile:
             // should it not, what is read is some entry, and every bit pattern is one.
-            return unsafe { at.read_volatile() };
+            return Words(unsafe { at.cast().read_volatile() });
         }
         // SAFETY: as above, of the first half.
-        let half = unsafe { at.cast::<[u64; 2]>().read_volatile() };
-        let mut whole = Entry::default();
-        let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut whole);
-        bytes[..Entry::SMALL].copy_from_slice(zerocopy::IntoBytes::as_bytes(&half));
-        whole
+        let [a, b] = unsafe { at.cast::<[u64; 2]>().read_volatile() };
+        Words([a, b, 0, 0])
     }
 
     /// Writes an entry as the device does.

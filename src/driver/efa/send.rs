@@ -15,7 +15,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
-use super::format::{BLOCK, Head, RemoteAddress, Slice, Wqe, request};
+use super::format::{BLOCK, Head, RemoteAddress, Slice, WIDE, Wqe, request};
 use super::order::{self, Step};
 use super::ring::Register;
 use crate::driver::contract::{self, Position};
@@ -292,9 +292,13 @@ impl<'a> Parts<'a> {
     /// Writes all of it but the number and the phase to a request of so many blocks, and notes its keys.
     #[inline(always)]
     fn write(&self, wqe: &mut Wqe, about: About, blocks: u32) -> About {
-        let used = blocks as usize * BLOCK - size_of::<Head>();
-        let body = &mut wqe.body[..used];
-        body.fill(0);
+        // Each at a length that is known, so that it is a few stores.
+        let (first, second) = wqe.body.split_at_mut(BLOCK - size_of::<Head>());
+        first.fill(0);
+        if blocks == WIDE {
+            second.fill(0);
+        }
+        let body = &mut wqe.body[..];
         let body = match self.remote {
             None => body,
             Some(remote) => {

@@ -40,6 +40,8 @@ const EFA: &[&[&str]] = &[
     &["alloc_mw", "the driver does not have this verb"],
     &["attach_mcast", "the driver does not have this verb"],
     &["attach_mcast", "the port has no network device"],
+    // The address of the tests is a network device's, and an EFA has none.
+    &["bind_addr", "10.9.0.1"],
 ];
 
 /// The line of an error that says that the device lacks something which it may lack.

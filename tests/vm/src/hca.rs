@@ -11,7 +11,7 @@ use std::time::UNIX_EPOCH;
 use anyhow::{Context, Result};
 use connectx::PortKind;
 
-use crate::modules::{FOR_EFA, FOR_INFINIBAND, FOR_MLX5, Wanted};
+use crate::modules::{FOR_EFA, FOR_INFINIBAND, FOR_MLX5, FOR_WIRE, Wanted};
 use crate::qemu::{Accelerator, Machine};
 
 /// No guest has room for more.
@@ -150,8 +150,14 @@ impl Hca {
         match self.kind {
             Kind::ConnectX(PortKind::InfiniBand) => [&FOR_MLX5[..], &FOR_INFINIBAND].concat(),
             Kind::ConnectX(PortKind::Roce) => FOR_MLX5.to_vec(),
+            Kind::Efa if self.needs_wire() => [&FOR_EFA[..], &FOR_WIRE].concat(),
             Kind::Efa => FOR_EFA.to_vec(),
         }
+    }
+
+    /// Whether guests that share it need a wire besides, to find each other: an EFA has no netdev.
+    pub(crate) fn needs_wire(&self) -> bool {
+        self.kind == Kind::Efa && self.guests > 1
     }
 
     /// What it is.

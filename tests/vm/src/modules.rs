@@ -85,6 +85,9 @@ impl Wanted {
 /// What the guest loads besides if it has an EFA: a module that is built.
 pub(crate) const FOR_EFA: [Wanted; 1] = [required("efa")];
 
+/// What the guest loads besides if it has a wire to another one.
+pub(crate) const FOR_WIRE: [Wanted; 1] = [required("virtio_net")];
+
 /// A module, ready to be loaded.
 #[derive(Debug)]
 pub(crate) struct Module {

@@ -1,8 +1,9 @@
 //! Running a program of the host to its end, with an error that names the command and shows its last words.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
@@ -107,4 +108,14 @@ pub(crate) fn exists(program: &str) -> bool {
     std::env::split_paths(&path)
         .chain(["/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(Into::into))
         .any(|directory| directory.join(program).is_file())
+}
+
+/// A list of directories: this one, and those that the variable names.
+pub(crate) fn behind(first: &Path, variable: &str) -> OsString {
+    let mut list = first.as_os_str().to_owned();
+    if let Some(rest) = std::env::var_os(variable) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
 }

@@ -68,8 +68,42 @@ pub(crate) struct Machine {
     pub(crate) agent: Option<RawFd>,
     /// The same for the port to the adapter.
     pub(crate) hca_control: Option<RawFd>,
+    /// An Ethernet adapter whose other end another machine has.
+    pub(crate) wire: Option<Wire>,
     /// Further arguments to `-device`, one for each device.
     pub(crate) devices: Vec<String>,
+}
+
+/// One end of an Ethernet wire between two machines.
+#[derive(Clone, Debug)]
+pub(crate) struct Wire {
+    /// The sockets of the two ends, this machine's first.
+    sockets: [PathBuf; 2],
+    /// The number of this end.
+    end: u16,
+}
+
+impl Wire {
+    /// The end of the machine of this number, 0 or 1, with the sockets in this directory.
+    pub(crate) fn between_two(directory: &Path, end: u16) -> Self {
+        let sockets = [end, 1 - end].map(|end| directory.join(format!("wire-{end}")));
+        Self { sockets, end }
+    }
+
+    fn arguments(&self) -> Vec<String> {
+        let [own, other] = self.sockets.each_ref().map(|socket| escaped(socket));
+        words(&[
+            "-netdev",
+            &format!(
+                "dgram,id=wire,local.type=unix,local.path={own},remote.type=unix,remote.path={other}"
+            ),
+            "-device",
+            &format!(
+                "virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:00:00:0{}",
+                self.end + 1
+            ),
+        ])
+    }
 }
 
 /// The name of the port that the guest's agent speaks on.
@@ -133,6 +167,7 @@ impl Machine {
                 arguments.extend(serial_port(id, name, socket));
             }
         }
+        arguments.extend(self.wire.iter().flat_map(Wire::arguments));
         for device in &self.devices {
             arguments.extend(["-device".to_owned(), device.clone()]);
         }
@@ -269,6 +304,7 @@ mod tests {
             }],
             agent: Some(7),
             hca_control: None,
+            wire: None,
             devices: vec!["edu".to_owned()],
         }
     }

@@ -220,7 +220,14 @@ const CAPABILITIES: &[(&str, &[&str])] = &[
         &["share share::joined_pd_carries_traffic"],
     ),
     (
-        "asynchronous operations and channels (`aio`)",
+        "asynchronous operations (`aio`), over connections or SRD",
+        &[
+            "aio cancel::dropped_at_any_time",
+            "aio runtime::a_task_pumps",
+        ],
+    ),
+    (
+        "asynchronous channels by IP address (`aio`)",
         &["aio ops::messages", "aio channel::by_address"],
     ),
 ];

@@ -183,6 +183,13 @@ impl NumberedLedger {
     /// Takes the request of a number as finished, for the one poller; `None` if none in flight has it.
     #[inline(always)]
     pub(crate) fn finish(&self, number: u16) -> Option<Noted> {
+        self.finish_after(number, || {})
+    }
+
+    /// As [`finish`](Self::finish); what must be done before the number is free is done if there is such a
+    /// request.
+    #[inline(always)]
+    pub(crate) fn finish_after(&self, number: u16, before_that: impl FnOnce()) -> Option<Noted> {
         // Relaxed: only the poller stores it; `posted` as told in `post`.
         let mut before = self.before.load(Ordering::Relaxed);
         let in_flight = self.posted.load(Ordering::Relaxed).wrapping_sub(before);
@@ -193,6 +200,7 @@ impl NumberedLedger {
         if !is_number || behind >= in_flight || note.finished.load(Ordering::Relaxed) {
             return None;
         }
+        before_that();
         let about = About(note.about.load(Ordering::Relaxed));
         let noted = Noted {
             id: note.id.load(Ordering::Relaxed),

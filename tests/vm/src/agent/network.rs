@@ -138,7 +138,7 @@ fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
     wait_for("the adapter's devices", || devices().count() == wanted)?;
     // Those of an EFA have no netdevs.
     if devices().any(|device| device.starts_with(EFA)) {
-        return Ok(());
+        return lay_out_wire(guest);
     }
     for number in 0..functions {
         let device = format!("mlx5_{number}");
@@ -161,6 +161,25 @@ fn lay_out_adapter(functions: u16, guest: u16) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Gives the end of a wire to another guest, if there is one, the address 10.9.0.1/24 or 10.9.0.2/24.
+fn lay_out_wire(guest: u16) -> Result<()> {
+    let is_it = |netdev: &String| {
+        let driver = fs::read_link(format!("/sys/class/net/{netdev}/device/driver"));
+        driver.is_ok_and(|driver| driver.ends_with("virtio_net"))
+    };
+    let netdevs = fs::read_dir("/sys/class/net")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut netdevs = netdevs.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let Some(netdev) = netdevs.find(is_it) else {
+        return Ok(());
+    };
+    let host = guest + 1;
+    run(&format!("ip addr add 10.9.0.{host}/24 dev {netdev}"))?;
+    run(&format!("ip link set {netdev} up")).map(drop)
 }
 
 /// The netdev of an adapter's function: on InfiniBand that of ib_ipoib, which comes after the device.

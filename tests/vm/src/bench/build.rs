@@ -42,11 +42,13 @@ impl Programs {
         }
         let library = others.join("c-abi");
         fs::create_dir_all(&library).with_context(|| format!("making {}", library.display()))?;
-        fs::copy(
-            suite::c_library(workspace, "uverbs-c")?,
-            library.join("libibverbs.so.1"),
-        )
-        .context("copying the library for C programs")?;
+        for (package, name) in [
+            ("uverbs-c", "libibverbs.so.1"),
+            ("uverbs-efa", "libefa.so.1"),
+        ] {
+            fs::copy(suite::c_library(workspace, package)?, library.join(name))
+                .with_context(|| format!("copying {name}"))?;
+        }
         let sources = workspace.join("benches");
         c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {
             command.arg("-static");

@@ -45,9 +45,7 @@ impl Fetch {
         for name in fetch::kernel::asked_for(arch, &self.kernel) {
             let parts = fetch::parts(&store, arch, name, self.qemu.as_deref())?;
             println!("Linux {:<5} {}", parts.kernel.name, parts.kernel.release);
-            if arch == Arch::X86_64 {
-                parts.with_built_modules(&store)?;
-            }
+            parts.with_built_modules(&store)?;
         }
         if self.full {
             fetch::full_tools(&store)?;

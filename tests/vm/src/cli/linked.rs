@@ -87,8 +87,11 @@ pub(super) fn build(store: &Store, suites: &[Suite]) -> Result<()> {
 fn variables(tools: &Path, libibverbs: PathBuf) -> Vec<(&'static str, OsString)> {
     let libraries = tools.join("usr/lib/x86_64-linux-gnu");
     let mut variables = vec![
-        ("PATH", behind(tools.join("usr/bin"), "PATH")),
-        ("LD_LIBRARY_PATH", behind(libraries, "LD_LIBRARY_PATH")),
+        ("PATH", process::behind(&tools.join("usr/bin"), "PATH")),
+        (
+            "LD_LIBRARY_PATH",
+            process::behind(&libraries, "LD_LIBRARY_PATH"),
+        ),
         ("LIBIBVERBS_ROOT", libibverbs.into()),
         // Nobody looks at lines there, and a guest reads the programs over 9p.
         ("CARGO_PROFILE_DEV_DEBUG", "0".into()),
@@ -99,16 +102,6 @@ fn variables(tools: &Path, libibverbs: PathBuf) -> Vec<(&'static str, OsString)>
         .find(|directory| directory.join("libclang.so").exists());
     variables.extend(libclang.map(|directory| ("LIBCLANG_PATH", directory.into())));
     variables
-}
-
-/// A list of directories: this one, and those of the variable.
-fn behind(first: PathBuf, name: &str) -> OsString {
-    let mut list = first.into_os_string();
-    if let Some(rest) = std::env::var_os(name) {
-        list.push(":");
-        list.push(rest);
-    }
-    list
 }
 
 /// Copies the source of a crate, which is a workspace of its own there.

@@ -146,9 +146,10 @@ impl Test {
         }
         let (kernels, rounds, absent) = self.plan(&store, &suites, &record)?;
         if !self.list
-            && rounds
-                .iter()
-                .any(|round| round.place.ground() == Ground::Efa)
+            && rounds.iter().any(|round| {
+                let is_here = kernels[round.kernel].arch == Arch::X86_64;
+                is_here && round.place.ground() == Ground::Efa
+            })
         {
             // This machine's perftest knows less of an EFA.
             fetch::newer_programs(&store)?;
@@ -274,7 +275,7 @@ impl Test {
             .iter()
             .flat_map(|suite| &suite.arm64_always)
             .collect();
-        let places = self.places_on_arm64();
+        let places = self.places_on_arm64(all);
         let cross = fetch::cross(store)?;
         let target = Target::Arm64(&cross);
         let build = if all { Built::some } else { Built::alone };
@@ -325,10 +326,10 @@ impl Test {
             None => vec![Place::One, Place::Two],
         };
         places.extend(adapters.iter().cloned().map(Place::Adapter));
-        // Between two guests with an EFA there is no network for programs to find each other.
+        // Those of an EFA show little that functions in one guest do not: they are for who asks.
         let shared = adapters
             .into_iter()
-            .filter(|hca| hca.kind() != hca::Kind::Efa);
+            .filter(|hca| hca.kind() != hca::Kind::Efa || self.full || self.selects());
         let shared = shared.map(|hca| hca.shared_by(2));
         places.extend(shared.map(Place::Adapter));
         if self.keeps() && self.adapter.wanted().is_none() {
@@ -337,10 +338,14 @@ impl Test {
         places
     }
 
-    /// Where tests run on arm64.
-    fn places_on_arm64(&self) -> Vec<Place> {
+    /// Where tests run on arm64: all of them, or those that run always. An EFA is no place of these.
+    fn places_on_arm64(&self, all: bool) -> Vec<Place> {
         let mut places = self.places();
-        places.retain(|place| matches!(place.ground(), Ground::SoftRoce | Ground::Adapter));
+        places.retain(|place| match place.ground() {
+            Ground::SoftRoce | Ground::Adapter => true,
+            Ground::Efa => all,
+            Ground::TwoHosts | Ground::Pair | Ground::Signals => false,
+        });
         places
     }
 
@@ -392,7 +397,7 @@ impl Test {
         let workspace = store.workspace();
         if self.arch() == Arch::Arm64 {
             let suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
-            let grounds = grounds(&self.places_on_arm64());
+            let grounds = grounds(&self.places_on_arm64(true));
             return Built::some(workspace, Target::Here, &suites, &grounds);
         }
         let grounds = grounds(&self.places());

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use super::apt::{Apt, Installed, Wanted};
+use super::cross::{self, Toolchain};
 use super::kernel;
 use super::progress::Progress;
 use super::unpack;
@@ -78,30 +79,33 @@ pub(crate) fn ensure(
     {
         return Ok(directory);
     }
-    if arch != Arch::X86_64 {
-        bail!("modules that the kernel lacks are built for x86-64 only");
-    }
-    let (apt, headers) = packages_of(store, arch, kernel, progress)?;
-    let source = format!("linux-source-{}", kernel.name);
-    let offered = apt.offered(&source)?;
-    let version = offered
-        .with_context(|| format!("no suite has the source of Linux {}", kernel.name))?
-        .version;
-    let wanted = Wanted {
-        packages: [headers, vec![source.clone()]].concat(),
-        installed: Installed::AllElse,
-        prefer: None,
-    };
+    let compiler = Compiler::of(store, arch, progress)?;
+    let Packages {
+        headers,
+        tools,
+        source,
+        version,
+    } = Packages::find(store, arch, kernel, progress)?;
     let (downloads, tree) = (
         store.path(format!("{place}-packages")),
         store.path(format!("{place}-tree")),
     );
-    let files = apt.download(&wanted, &downloads, progress)?;
+    let mut files = Vec::new();
+    for (apt, packages) in [headers, tools] {
+        let wanted = Wanted {
+            packages,
+            installed: Installed::AllElse,
+            prefer: None,
+        };
+        files.extend(apt.download(&wanted, &downloads, progress)?);
+    }
     unpack::all(&files, &tree, progress)?;
     store.directory(&place)?;
     Tree {
         root: &tree,
         kernel,
+        source: &source,
+        compiler: &compiler,
     }
     .build(qemu, &directory, progress)?;
     for gone in [&downloads, &tree] {
@@ -120,38 +124,104 @@ pub(crate) fn ensure(
     Ok(directory)
 }
 
-/// Finds the packages with the headers of exactly this kernel, and with its build tools.
-fn packages_of(
-    store: &Store,
-    arch: Arch,
-    kernel: &Kernel,
-    progress: &Progress,
-) -> Result<(Apt, Vec<String>)> {
-    let headers = format!("linux-headers-{}", kernel.release);
-    let suites = kernel::suites(arch, &kernel.name)?;
-    for suite in suites {
-        let apt = Apt::open(store, arch, &[suite], progress)?;
-        let Some(offered) = apt.offered(&headers)? else {
-            continue;
-        };
-        let is_part = |name: &String| {
-            ["linux-headers-", "linux-kbuild-"]
-                .iter()
-                .any(|part| name.starts_with(part))
-        };
-        let parts = offered.depends.into_iter().filter(is_part);
-        return Ok((apt, [headers].into_iter().chain(parts).collect()));
+/// What the modules of a kernel are built from.
+struct Packages {
+    /// With the headers of exactly this kernel and with its source, from suites of its architecture.
+    headers: (Apt, Vec<String>),
+    /// With its build tools, which run on this machine.
+    tools: (Apt, Vec<String>),
+    /// The name of the package of the source.
+    source: String,
+    /// Its version.
+    version: String,
+}
+
+impl Packages {
+    fn find(store: &Store, arch: Arch, kernel: &Kernel, progress: &Progress) -> Result<Self> {
+        let headers = format!("linux-headers-{}", kernel.release);
+        let series = kernel::series(&kernel.name);
+        let source = format!("linux-source-{series}");
+        let suites = kernel::suites(arch, &kernel.name)?;
+        for suite in suites {
+            let apt = Apt::open(store, arch, &[suite], progress)?;
+            let Some(offered) = apt.offered(&headers)? else {
+                continue;
+            };
+            let version = apt
+                .offered(&source)?
+                .with_context(|| format!("{suite} has no source of Linux {series}"))?
+                .version;
+            let needed = |prefix: &str| -> Vec<String> {
+                let names = offered.depends.iter();
+                let is_it = |name: &&String| name.starts_with(prefix);
+                names.filter(is_it).cloned().collect()
+            };
+            let (parts, tools) = (needed("linux-headers-"), needed("linux-kbuild-"));
+            let of_kernel = [vec![headers, source.clone()], parts].concat();
+            return Ok(Self {
+                headers: (apt, of_kernel),
+                tools: (Apt::open(store, Arch::X86_64, &[suite], progress)?, tools),
+                source,
+                version,
+            });
+        }
+        bail!(
+            "no {headers} in {}: `cargo vm clean`, to fetch a kernel whose headers are there",
+            suites.join(", ")
+        )
     }
-    bail!(
-        "no {headers} in {}: `cargo vm clean`, to fetch a kernel whose headers are there",
-        suites.join(", ")
-    )
+}
+
+/// What compiles for the kernel's architecture.
+enum Compiler {
+    /// This machine's.
+    Here,
+    /// That of arm64.
+    Arm64(Toolchain),
+}
+
+impl Compiler {
+    /// The compiler for this architecture, fetched if it is not there.
+    fn of(store: &Store, arch: Arch, progress: &Progress) -> Result<Self> {
+        Ok(match arch {
+            Arch::X86_64 => Self::Here,
+            Arch::Arm64 => Self::Arm64(cross::toolchain(store, progress)?),
+        })
+    }
+
+    /// The name of one of its programs.
+    fn name(&self, tool: &str) -> String {
+        match self {
+            Self::Here => tool.to_owned(),
+            // The headers of arm64 call the others so as well.
+            Self::Arm64(_) => format!("aarch64-linux-gnu-{tool}"),
+        }
+    }
+
+    /// A command that finds its programs.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        // A make above this one would have its own wishes.
+        command.env_remove("MAKEFLAGS").env("LC_ALL", "C");
+        if let Self::Arm64(toolchain) = self {
+            for (variable, first) in [
+                ("PATH", &toolchain.programs),
+                ("LD_LIBRARY_PATH", &toolchain.libraries),
+            ] {
+                command.env(variable, process::behind(first, variable));
+            }
+        }
+        command
+    }
 }
 
 /// The unpacked packages.
 struct Tree<'a> {
     root: &'a Path,
     kernel: &'a Kernel,
+    /// The name of the package of the source.
+    source: &'a str,
+    compiler: &'a Compiler,
 }
 
 impl Tree<'_> {
@@ -163,7 +233,7 @@ impl Tree<'_> {
         if let Some((loader, libraries)) = &qemu.loader {
             start_tools_by(&self.root.join("usr/lib"), loader, libraries)?;
         }
-        let of_kernel = format!("linux-source-{}", self.kernel.name);
+        let of_kernel = self.source;
         progress.step(&format!("unpacking the modules' source of {of_kernel}"));
         let mut unpack = Command::new("tar");
         unpack
@@ -178,8 +248,8 @@ impl Tree<'_> {
         process::output("unpacking the kernel's source", &mut unpack)?;
         for recipe in RECIPES {
             progress.step(&format!("building the module {}", recipe.name));
-            let folder = sources.join(&of_kernel).join(recipe.folder);
-            recipe.build(&headers, &folder)?;
+            let folder = sources.join(of_kernel).join(recipe.folder);
+            recipe.build(self.compiler, &headers, &folder)?;
             let (name, half) = (
                 format!("{}.ko", recipe.name),
                 format!("{}.half", recipe.name),
@@ -202,19 +272,17 @@ impl Tree<'_> {
 }
 
 impl Recipe {
-    fn build(&self, headers: &Path, folder: &Path) -> Result<()> {
-        let mut make = Command::new("make");
+    fn build(&self, compiler: &Compiler, headers: &Path, folder: &Path) -> Result<()> {
+        let mut make = compiler.command("make");
         make.arg("--directory").arg(headers);
         make.arg(format!("M={}", folder.display()));
         make.arg(format!("{}=m", self.setting)).args(NOT_NEEDED);
         // The headers may name a compiler that this machine has in another version.
-        make.arg("CC=gcc");
+        make.arg(format!("CC={}", compiler.name("gcc")));
         let jobs = thread::available_parallelism().map_or(1, usize::from);
         make.arg(format!("--jobs={jobs}")).arg("modules");
-        // A make above this one would have its own wishes.
-        make.env_remove("MAKEFLAGS").env("LC_ALL", "C");
         process::output("building a module", &mut make)?;
-        let mut strip = Command::new("strip");
+        let mut strip = compiler.command(&compiler.name("strip"));
         strip
             .arg("--strip-debug")
             .arg(folder.join(format!("{}.ko", self.name)));

@@ -22,6 +22,9 @@ use crate::store::Store;
 /// The target, as Rust calls it.
 pub(crate) const TARGET: &str = "aarch64-unknown-linux-gnu";
 
+/// The C compiler's name.
+const GCC: &str = "aarch64-linux-gnu-gcc";
+
 /// The suites that are asked for the standard library's source. Backports keeps the versions that it has had.
 const SUITES: [&str; 2] = ["trixie-backports", "trixie"];
 
@@ -65,18 +68,38 @@ struct Source {
 /// If it cannot be fetched; [`Missing`] if no suite has it.
 pub(crate) fn ensure(store: &Store, progress: &Progress) -> Result<Cross> {
     let library = library(store, progress)?;
-    let root = compiler(store, progress)?;
+    let toolchain = toolchain(store, progress)?;
     let target = store.root().parent().unwrap_or(store.root());
     Ok(Cross {
-        linker: linker(&root),
-        libraries: root.join("usr/lib/x86_64-linux-gnu"),
+        linker: toolchain.programs.join(GCC),
+        libraries: toolchain.libraries,
         library,
         target_directory: target.join("arm64"),
     })
 }
 
+/// The C compiler and its tools, called `aarch64-linux-gnu-` and their names.
+pub(super) struct Toolchain {
+    /// The directory that they are in.
+    pub(super) programs: PathBuf,
+    /// The directory of their own shared libraries.
+    pub(super) libraries: PathBuf,
+}
+
+/// Fetches the C compiler if it is not there.
+///
+/// # Errors
+/// If it cannot be fetched; [`Missing`] if no suite has it.
+pub(super) fn toolchain(store: &Store, progress: &Progress) -> Result<Toolchain> {
+    let root = compiler(store, progress)?;
+    Ok(Toolchain {
+        programs: root.join("usr/bin"),
+        libraries: root.join("usr/lib/x86_64-linux-gnu"),
+    })
+}
+
 fn linker(root: &Path) -> PathBuf {
-    root.join("usr/bin/aarch64-linux-gnu-gcc")
+    root.join("usr/bin").join(GCC)
 }
 
 /// The tree of the C compiler, of the machine's own suite.

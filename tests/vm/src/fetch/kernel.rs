@@ -184,9 +184,13 @@ pub(crate) fn ensure(store: &Store, arch: Arch, name: &str, progress: &Progress)
 /// # Errors
 /// If this is no series.
 pub(super) fn suites(arch: Arch, name: &str) -> Result<&'static [&'static str]> {
-    // A report adds to the series what the kernel is for.
-    let series = name.split(' ').next().unwrap_or_default();
+    let series = series(name);
     Ok(find(Flavour::of(arch, series).0, series)?.suites)
+}
+
+/// The series of a kernel by its name in reports, which add what the kernel is for.
+pub(super) fn series(name: &str) -> &str {
+    name.split_once(' ').map_or(name, |(series, _)| series)
 }
 
 /// The series of the newest kernel that the first suite has which has any.

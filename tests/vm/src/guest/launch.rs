@@ -18,7 +18,7 @@ use crate::fetch::Parts;
 use crate::hca::{self, Hca};
 use crate::initramfs::{self, Boot};
 use crate::process;
-use crate::qemu::{Accelerator, Machine, Share};
+use crate::qemu::{Accelerator, Machine, Share, Wire};
 use crate::store::Store;
 use crate::tsc;
 
@@ -118,6 +118,8 @@ struct Adapter {
     model: Arc<hca::Model>,
     /// The guest's number, counted from 0.
     guest: u16,
+    /// Where the ends of a wire between the guests are: the first one's directory.
+    directory: PathBuf,
 }
 
 impl Emulator {
@@ -186,8 +188,12 @@ impl Emulator {
                 None => Adapter {
                     model: Arc::new(hca.start(&files.directory)?),
                     guest: 0,
+                    directory: files.directory.clone(),
                 },
             };
+            if hca.needs_wire() {
+                machine.wire = Some(Wire::between_two(&shared.directory, shared.guest));
+            }
             let model = &shared.model;
             machine.devices = hca::devices(model, hca, shared.guest, &machine);
             let (ours, theirs) = UnixStream::pair().context("making a socket for the adapter")?;
@@ -314,6 +320,7 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         shares,
         agent,
         hca_control: None,
+        wire: None,
         devices: Vec::new(),
     }
 }

@@ -479,7 +479,10 @@ fn to_arm64(command: &mut Command, cross: &Cross) {
         .args(["--config", "profile.dev.debug=false"])
         .arg("--target-dir")
         .arg(&cross.target_directory)
-        .env("LD_LIBRARY_PATH", library_path(&cross.libraries))
+        .env(
+            "LD_LIBRARY_PATH",
+            process::behind(&cross.libraries, "LD_LIBRARY_PATH"),
+        )
         .env_remove("RUSTFLAGS")
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
     if let Some(library) = &cross.library {
@@ -510,16 +513,6 @@ pub(super) fn sanitize(command: &mut Command, Sanitized { by, library }: &Saniti
     if let Some(library) = library {
         build_library(command, library);
     }
-}
-
-/// The environment's library path after this directory.
-fn library_path(first: &Path) -> OsString {
-    let mut path = first.as_os_str().to_owned();
-    if let Some(rest) = std::env::var_os("LD_LIBRARY_PATH") {
-        path.push(":");
-        path.push(rest);
-    }
-    path
 }
 
 /// Runs cargo, with its messages for people on standard error, and gives what it built.

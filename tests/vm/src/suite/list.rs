@@ -43,7 +43,7 @@ impl Suite {
             tests: kept(&self.tests),
             two_hosts_tests: Vec::new(),
             hca_tests: kept(&self.hca_tests),
-            efa_tests: Vec::new(),
+            efa_tests: kept(&self.efa_tests),
             pair_tests: Vec::new(),
             signal_tests: Vec::new(),
             c_programs: Vec::new(),

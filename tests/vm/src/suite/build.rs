@@ -390,7 +390,8 @@ pub(super) fn binary_without_std(workspace: &Path, cross: &Cross, name: &str) ->
     .map(str::to_owned)
     .to_vec();
     arguments.push(format!("target.{TARGET}.linker={linker:?}"));
-    let mut variables = vec![("LD_LIBRARY_PATH", library_path(&cross.libraries))];
+    let libraries = process::behind(&cross.libraries, "LD_LIBRARY_PATH");
+    let mut variables = vec![("LD_LIBRARY_PATH", libraries)];
     if let Some(library) = &cross.library {
         arguments.push("-Zbuild-std=core".into());
         variables.push(("RUSTC_BOOTSTRAP", "1".into()));

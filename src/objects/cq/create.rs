@@ -67,7 +67,7 @@ impl<'a> CqBuilder<'a> {
         self
     }
 
-    /// Makes completions carry a timestamp ([`Completion::timestamp`]).
+    /// Makes completions carry a timestamp ([`Completion::timestamp`](crate::Completion::timestamp)).
     pub fn timestamps(mut self, wanted: bool) -> Self {
         self.flags.set(CqCreateFlags::TIMESTAMP_COMPLETION, wanted);
         self

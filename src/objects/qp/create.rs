@@ -247,7 +247,8 @@ impl<'a> QpBuilder<'a> {
     ///
     /// An allocator may put its rings and its record where this process does not reach them
     /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then it has no room for requests of
-    /// this side: posting fails with [`PostError::QueueFull`] and a capacity of 0.
+    /// this side: posting fails with [`PostError::QueueFull`](crate::PostError::QueueFull) and a capacity
+    /// of 0.
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not hand
     /// queue pairs over: mlx5 does.
@@ -299,7 +300,8 @@ impl<'a> QpBuilder<'a> {
     ///
     /// The types [`RAW_PACKET`](QpType::RAW_PACKET), [`XRC_SEND`](QpType::XRC_SEND), [`DCI`](QpType::DCI) and
     /// [`DRIVER`](QpType::DRIVER), a device's own, depend on the driver; rxe has none of them. There are no
-    /// send requests for raw packets yet: posting fails with [`PostError::NotInTransport`].
+    /// send requests for raw packets yet: posting fails with
+    /// [`PostError::NotInTransport`](crate::PostError::NotInTransport).
     ///
     /// # Errors
     ///

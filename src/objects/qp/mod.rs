@@ -166,8 +166,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// The device has been removed. On soft-RoCE also as for [`Pd::create_qp`]; the queue pair is then
-    /// unchanged.
+    /// The device has been removed. On soft-RoCE also as for [`Pd::create_qp`](crate::Pd::create_qp); the
+    /// queue pair is then unchanged.
     pub fn reset(&mut self) -> Result<()> {
         self.modify(&QpAttr {
             state: Some(QpState::RESET),

@@ -22,8 +22,8 @@ use super::inline::Landed;
 use super::memory::{RECORD, Record};
 #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
 use super::place::CqPlace;
+use super::register::UarPage;
 use super::reporter::{Noted, Reporter};
-use super::uar::UarPage;
 use crate::command::CommandFd;
 use crate::driver::contract;
 use crate::error::{self, Subject, Verb};
@@ -508,9 +508,12 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
         let cq = self.up_to_date()?;
-        cq.taken = None;
-        let next = cq.next(cq.view);
-        Ok(next.map(|completion| *cq.taken.insert(completion)))
+        match cq.next(cq.view) {
+            Some(completion) => cq.taken = Some(completion),
+            // Nothing is copied where nothing is found.
+            None => cq.taken = None,
+        }
+        Ok(cq.taken)
     }
 
     #[cfg(feature = "c-abi")]

@@ -31,6 +31,7 @@ mod inline;
 pub(crate) mod place;
 mod qp;
 mod recv;
+mod register;
 mod reporter;
 pub(crate) mod send;
 mod srq;
@@ -67,9 +68,10 @@ use self::entries::Entries;
 use self::format::BLOCK;
 use self::qp::{QpCore, create_qp, create_xrc_target};
 use self::recv::{Drawn, RecvQueue, SharedRecvQueue};
+use self::register::UarPage;
 use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq, create_xsrq};
-use self::uar::{Lease, Registers, UarPage};
+use self::uar::{Lease, Registers};
 use super::answer;
 use super::contract::{
     self, ContextOptions, CqParts, DcTargetParts, QpName, QpParts, Replacement, ResetQp,
@@ -603,6 +605,7 @@ impl Device {
 #[cfg(feature = "c-abi")]
 impl Device {
     /// Creates a target of dynamic connections that takes requests with this key; its state is to be changed.
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     pub(crate) fn new_dc_target(
         &self,
         fd: &CommandFd,

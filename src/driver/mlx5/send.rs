@@ -23,7 +23,8 @@ use super::format::{
 use super::ledger::{Does, SendLedger};
 use super::qp::Rings;
 use super::recv;
-use super::uar::{Lease, Register};
+use super::register::Register;
+use super::uar::Lease;
 use super::umr;
 use crate::driver::contract::{self, Position};
 use crate::error::Errno;

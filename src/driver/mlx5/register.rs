@@ -1,0 +1,325 @@
+//! Doorbell registers, and the pages that they lie in.
+//!
+//! A context has one uncached page (UAR), for arming completion queues and for the doorbells of queue pairs
+//! without a better register. A *BlueFlame register* is better: a place in a write-combining UAR into which a
+//! whole small request is copied, so that the device need not fetch it. It has two halves that are used in
+//! turn, since the device may still read one while the next request is written. Who uses which register is
+//! [`super::uar`]'s.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use rustix::mm::ProtFlags;
+use uverbs_queue::handover::{File, Kind, Piece};
+use uverbs_uapi::mlx5::UarAllocType;
+
+use super::barrier;
+use super::command::AllocUar;
+use super::copy::copy_blocks;
+use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
+use super::map::Map;
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+use super::place::RegisterPlace;
+use super::turn::{Mine, Turn};
+use crate::command::CommandFd;
+use crate::error::{Error, Result, Subject, Verb};
+
+/// Bytes of a UAR.
+pub(super) const UAR: usize = 4096;
+
+/// A mapped UAR page. The kernel frees the UAR with the context.
+#[derive(Debug)]
+pub(super) struct UarPage {
+    map: Map,
+    length: usize,
+    /// Where it begins in the command file, in bytes.
+    offset: u64,
+    page_id: u32,
+    /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
+    /// place of one that is not flushed yet.
+    combines: bool,
+    /// Whose turn it is to arm a queue, if it combines.
+    turn: Turn,
+}
+
+impl UarPage {
+    /// Allocates and maps a UAR page.
+    pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
+        let uar = fd.execute(&AllocUar { kind })?;
+        let length = uar.length as usize;
+        if length < UAR {
+            let what = format!("a UAR of {length} bytes");
+            return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
+        }
+        Ok(Self {
+            map: Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE)?,
+            length,
+            offset: uar.offset,
+            page_id: uar.page_id,
+            combines: kind != UarAllocType::NC,
+            turn: Turn::new(),
+        })
+    }
+
+    /// A page of memory that plays the device.
+    #[cfg(test)]
+    pub(super) fn of_memory() -> Self {
+        Self::of_uars(1)
+    }
+
+    /// One of so many UARs.
+    #[cfg(test)]
+    pub(super) fn of_uars(uars: usize) -> Self {
+        Self {
+            map: Map::of_memory(uars * UAR),
+            length: uars * UAR,
+            offset: 0,
+            page_id: 5,
+            combines: true,
+            turn: Turn::new(),
+        }
+    }
+
+    /// What was stored at an offset.
+    #[cfg(test)]
+    pub(super) fn stored<const BYTES: usize>(&self, at: usize) -> [u8; BYTES] {
+        assert!(at + BYTES <= self.length);
+        // SAFETY: the bytes lie in the page.
+        unsafe {
+            self.map
+                .base()
+                .add(at)
+                .cast::<[u8; BYTES]>()
+                .read_volatile()
+        }
+    }
+
+    /// Its first byte.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(super) fn first(&self) -> NonNull<u8> {
+        self.map.base()
+    }
+
+    /// How many UARs it has.
+    pub(super) fn uars(&self) -> usize {
+        self.length / UAR
+    }
+
+    /// The number that objects name it by.
+    pub(super) fn page_id(&self) -> u32 {
+        self.page_id
+    }
+
+    /// Arms a completion queue: stores the word of its record, and its number, both in the register's format.
+    pub(super) fn arm(&self, word: u32, cqn: u32) {
+        let doorbell = u64::from(word) << 32 | u64::from(cqn);
+        let _turn = self.combines.then(|| self.turn.take());
+        barrier::record_before_register();
+        // SAFETY: the register lies in the page and is 8 bytes, aligned; a single store to it is whole.
+        unsafe {
+            self.map
+                .base()
+                .add(ARM_DOORBELL)
+                .cast::<u64>()
+                .write_volatile(doorbell.to_be());
+        }
+        barrier::flush_write_combining();
+    }
+}
+
+/// A send doorbell register.
+#[derive(Debug)]
+pub(super) struct Register {
+    /// Where the half begins that is next.
+    /// Relaxed throughout: it belongs to the thread that has the register to itself, always or by taking its
+    /// turn.
+    next: AtomicPtr<u8>,
+    /// Bytes of a half: a power of two, the bit in which the addresses of the two halves differ. 0 if the
+    /// register takes no copies.
+    half: usize,
+    /// Blocks of a half.
+    most_blocks: u32,
+    /// The CPU stores a block at once.
+    at_once: bool,
+    page: Arc<UarPage>,
+    page_id: u32,
+    /// The lock for those that share it, if the CPU may combine their stores.
+    turn: Turn,
+}
+
+impl Register {
+    /// The register of that index in the UAR of that index in the page.
+    ///
+    /// # Panics
+    ///
+    /// If it does not lie in the page.
+    pub(super) fn new(
+        page: &Arc<UarPage>,
+        (uar, index): (usize, usize),
+        size: usize,
+        at_once: bool,
+    ) -> Self {
+        let offset = uar * UAR + SEND_DOORBELL + index * size;
+        assert!(offset + size.max(size_of::<u64>()) <= page.length);
+        // SAFETY: the register lies in the page, as was just asserted.
+        let at = unsafe { page.map.base().add(offset) };
+        Self {
+            next: AtomicPtr::new(at.as_ptr()),
+            half: size / 2,
+            most_blocks: (size / 2 / BLOCK) as u32,
+            at_once,
+            page: Arc::clone(page),
+            page_id: page.page_id + uar as u32,
+            turn: Turn::new(),
+        }
+    }
+
+    /// The page that it lies in.
+    pub(super) fn page(&self) -> &Arc<UarPage> {
+        &self.page
+    }
+
+    /// The UAR that it lies in.
+    pub(super) fn page_id(&self) -> u32 {
+        self.page_id
+    }
+
+    /// The register as a piece of the command file, and where it is mapped here. It must have no halves.
+    pub(super) fn piece(&self) -> (Piece, NonNull<u8>) {
+        debug_assert!(self.half == 0);
+        let base = self.page.map.base();
+        let next = self.next.load(Ordering::Relaxed);
+        let start = next.addr() - base.addr().get();
+        let piece = Piece {
+            offset: self.page.offset + start as u64,
+            length: size_of::<u64>() as u64,
+            file: File::COMMAND,
+            kind: match self.page.combines {
+                true => Kind::COMBINING,
+                false => Kind::UNCACHED,
+            },
+        };
+        // SAFETY: the register lies in the page.
+        (piece, unsafe { base.add(start) })
+    }
+
+    /// Where it lies, for a program that rings by itself.
+    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    pub(super) fn place(&self) -> RegisterPlace {
+        let base = self.page.map.base();
+        let next = self.next.load(Ordering::Relaxed);
+        let start = (next.addr() & !self.half) - base.addr().get();
+        RegisterPlace {
+            // SAFETY: the register lies in the page, and its first half has the bit not set.
+            first: unsafe { base.add(start) },
+            half: self.half as u32,
+            page_offset: self.page.offset,
+        }
+    }
+
+    /// Where the next half begins; the record is written before what is stored there.
+    #[inline(always)]
+    fn next(&self) -> NonNull<u8> {
+        let next = self.next.load(Ordering::Relaxed);
+        barrier::record_before_register();
+        // SAFETY: neither half lies at address 0.
+        unsafe { NonNull::new_unchecked(next) }
+    }
+
+    /// Sends what was stored there, and goes on to the other half.
+    #[inline(always)]
+    fn flush(&self, half: NonNull<u8>) {
+        let other = half.as_ptr().map_addr(|half| half ^ self.half);
+        self.next.store(other, Ordering::Relaxed);
+        barrier::flush_write_combining();
+    }
+
+    /// Rings with the first 8 bytes of the last request.
+    ///
+    /// # Safety
+    ///
+    /// Nobody else uses the register meanwhile, or it is uncached: that takes single stores, in any order.
+    #[inline(always)]
+    pub(super) unsafe fn ring(&self, first: u64) {
+        let next = self.next();
+        // SAFETY: a half begins there, so the 8 bytes lie in the register; a single store to it is whole.
+        unsafe { next.cast::<u64>().write_volatile(first) };
+        self.flush(next);
+    }
+
+    /// The most blocks of a copy; 0 if the register takes no copies.
+    #[inline(always)]
+    pub(super) fn most_blocks(&self) -> u32 {
+        self.most_blocks
+    }
+
+    /// Rings by copying a whole request.
+    ///
+    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the
+    /// first 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters
+    /// take it.
+    ///
+    /// # Safety
+    /// No other thread uses the register meanwhile, or it is uncached. At `request` there are `blocks`
+    /// blocks, at least one and at most [`most_blocks`](Self::most_blocks), all readable and aligned to a
+    /// block.
+    #[inline(always)]
+    pub(super) unsafe fn copy(&self, request: NonNull<u8>, blocks: u32) {
+        let half = self.next();
+        // SAFETY: by this function's contract; a half begins there, and it has room for the blocks.
+        unsafe { copy_blocks(request, half, blocks as usize, self.at_once) };
+        self.flush(half);
+    }
+
+    /// Takes the turn at a register that queue pairs share; `None` if it needs none.
+    pub(super) fn turn(&self) -> Option<Mine<'_>> {
+        self.page.combines.then(|| self.turn.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::super::uar::Lease;
+    use super::*;
+
+    impl Register {
+        /// Where it begins, if nobody has used it.
+        pub(in super::super) fn begins_at(&self) -> usize {
+            self.next.load(Ordering::Relaxed).addr()
+        }
+    }
+
+    /// Would catch a thread that stores to a shared register while another is copying there.
+    #[test]
+    fn a_shared_register_is_rung_by_turns() {
+        let page = Arc::new(UarPage::of_memory());
+        let shared = Lease::alone(&page, 512, false);
+        let done = AtomicBool::new(false);
+        let turn = shared.register().turn.take();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let register = shared.register();
+                let _turn = register.turn();
+                // SAFETY: it is our turn.
+                unsafe { register.ring(u64::MAX) };
+                done.store(true, Ordering::Release);
+            });
+            thread::sleep(Duration::from_millis(50));
+            assert!(!done.load(Ordering::Acquire));
+            assert_eq!(page.stored::<8>(SEND_DOORBELL), [0; 8]);
+            drop(turn);
+        });
+        assert_eq!(page.stored::<8>(SEND_DOORBELL), [0xff; 8]);
+        // Where nothing is combined nobody waits.
+        let mut uncached = UarPage::of_memory();
+        uncached.combines = false;
+        let common = Lease::common(&Arc::new(uncached));
+        let _turn = common.register().turn.take();
+        assert!(common.register().turn().is_none());
+    }
+}

@@ -198,24 +198,26 @@ impl Cq {
 
     /// Takes the completion of the next entry of this view, the queue's, if it has arrived; returns what
     /// `see` makes of it before its entry goes back. Gives the entry if it is not as usual.
+    ///
+    /// It has the parts that it needs, so that `see` may use others.
     #[inline(always)]
     fn take<T>(
-        &mut self,
+        reporters: &Reporters,
+        directory: &Directory,
         view: View,
         see: impl FnOnce(Completion) -> T,
     ) -> Result<Option<T>, NonNull<Cqe>> {
-        let directory = &*self.directory;
         let index = directory.passed();
         let Some(entry) = view.arrived(index) else {
             return Ok(None);
         };
-        if self.reporters.are_stale(directory) {
+        if reporters.are_stale(directory) {
             return Err(entry);
         }
         // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
         // below; every bit pattern is a `Cqe`.
         let cqe = unsafe { entry.as_ref() };
-        let Some(noted) = self.usual(cqe) else {
+        let Some(noted) = usual(reporters, cqe) else {
             return Err(entry);
         };
         let (wr_id, does) = noted.id();
@@ -235,19 +237,11 @@ impl Cq {
     /// none.
     #[inline(always)]
     fn next(&mut self, view: View) -> Option<Completion> {
-        match self.take(view, |completion| completion) {
+        match Self::take(&self.reporters, &self.directory, view, |completion| {
+            completion
+        }) {
             Ok(completion) => completion,
             Err(entry) => self.take_closely(entry).copied(),
-        }
-    }
-
-    /// The request of an entry, if both are as usual.
-    #[inline(always)]
-    fn usual(&self, cqe: &Cqe) -> Option<Noted<'_>> {
-        let known = self.reporters.get(cqe.srqn_uidx.get() & NUMBER)?;
-        match is_plain(cqe.op_own) && !known.forgets() {
-            true => known.reporter.noted(cqe.op_own, cqe.wqe_counter.get()),
-            false => None,
         }
     }
 
@@ -490,7 +484,8 @@ impl contract::Cq for Cq {
         let view = self.view;
         let mut taken = 0;
         for place in places {
-            match self.take(view, |completion| _ = completion.write_to(place)) {
+            let see = |completion: Completion| _ = completion.write_to(place);
+            match Self::take(&self.reporters, &self.directory, view, see) {
                 Ok(Some(())) => {}
                 Ok(None) => break,
                 Err(entry) => match self.take_closely(entry) {
@@ -508,10 +503,13 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
         let cq = self.up_to_date()?;
-        match cq.next(cq.view) {
-            Some(completion) => cq.taken = Some(completion),
-            // Nothing is copied where nothing is found.
-            None => cq.taken = None,
+        // Written where it stays.
+        let show = |completion| _ = cq.taken.insert(completion);
+        match Self::take(&cq.reporters, &cq.directory, cq.view, show) {
+            Ok(Some(())) => {}
+            Ok(None) => cq.taken = None,
+            Err(entry) if cq.take_closely(entry).is_some() => {}
+            Err(_) => cq.taken = None,
         }
         Ok(cq.taken)
     }
@@ -575,6 +573,16 @@ enum Finding {
 
 impl Finding {
     const SUCCESS: Self = Self::Completed(WcStatus::SUCCESS);
+}
+
+/// The request of an entry, if both are as usual.
+#[inline(always)]
+fn usual<'r>(reporters: &'r Reporters, cqe: &Cqe) -> Option<Noted<'r>> {
+    let known = reporters.get(cqe.srqn_uidx.get() & NUMBER)?;
+    match is_plain(cqe.op_own) && !known.forgets() {
+        true => known.reporter.noted(cqe.op_own, cqe.wqe_counter.get()),
+        false => None,
+    }
 }
 
 /// Whether an entry reports a success, and has nothing in it that belongs elsewhere.

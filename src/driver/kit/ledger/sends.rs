@@ -28,13 +28,16 @@ pub(crate) enum Does {
 }
 
 impl Does {
-    const ALL: [Self; 5] = [
-        Self::AsTold,
-        Self::Invalidates,
-        Self::Binds,
-        Self::Gathers,
-        Self::Own,
-    ];
+    #[inline(always)]
+    fn of(code: u8) -> Self {
+        match code {
+            1 => Self::Invalidates,
+            2 => Self::Binds,
+            3 => Self::Gathers,
+            4 => Self::Own,
+            _ => Self::AsTold,
+        }
+    }
 }
 
 /// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
@@ -60,8 +63,7 @@ impl SendNote {
     #[inline(always)]
     pub(crate) fn id(&self) -> (u64, Does) {
         let id = self.id.load(Ordering::Relaxed);
-        let does = usize::from(self.does.load(Ordering::Relaxed));
-        (id, Does::ALL.get(does).copied().unwrap_or_default())
+        (id, Does::of(self.does.load(Ordering::Relaxed)))
     }
 
     /// Notes what the request does.

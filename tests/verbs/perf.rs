@@ -244,6 +244,11 @@ fn two_devices() -> Result {
     let [one, other, ..] = names[..] else {
         return skip("there is one device");
     };
+    // The kernel's list of queue pairs has no states of a device's own type, and tells nothing on an EFA.
+    let expected = match device() == Device::Efa {
+        true => (0, 0),
+        false => (4, 2),
+    };
     let transport = transport();
     let both = format!("--device {one},{other}");
     let words = format!("bandwidth send -t {transport} -s 256 -q 3 -T 2 -r 1 {both}");
@@ -255,10 +260,10 @@ fn two_devices() -> Result {
         // Two queue pairs on the first device, and one on the other, with their peers.
         let counts = until("queue pairs on both devices", || {
             let counts = (sending(one)?, sending(other)?);
-            Ok((counts == (4, 2) || run.is_finished()).then_some(counts))
+            Ok((counts == expected || run.is_finished()).then_some(counts))
         })?;
         let found = run.join().map_err(|_| "a panic")??;
-        same(counts, (4, 2), "queue pairs")?;
+        same(counts, expected, "queue pairs")?;
         Ok(found)
     })?;
     same(number(&found, "/runs/0/plan/threads")?, 2, "threads")?;

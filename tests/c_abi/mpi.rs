@@ -91,12 +91,12 @@ fn over_ucx() -> Result {
     let index = gid_index(name)?.map(|index| format!("UCX_IB_GID_INDEX={index}"));
     let chosen = if is_full() { 2 } else { 1 };
     for transports in &["UCX_TLS=rc_v,ud_v,self", "UCX_TLS=ud_v,self"][..chosen] {
-        let mut way = UCX.to_vec();
-        // UCX prefers DC where it can make targets by commands, and asks for payloads in completions, which
-        // the model does not have.
-        way.extend(["-x", transports, "-x", &port, "-x", "UCX_IB_MLX5_DEVX=n"]);
-        way.extend(index.iter().flat_map(|index| ["-x", index]));
-        exchange(&way, [&ours; 2])?;
+        // UCX would also look for DC where it can make targets by commands, and asks for payloads in
+        // completions, which the model does not have.
+        let without_commands = "UCX_IB_MLX5_DEVX=n".to_owned();
+        let mut variables = vec![(*transports).to_owned(), port.clone(), without_commands];
+        variables.extend(index.clone());
+        exchange(&UCX, &variables, [&ours; 2])?;
     }
     Ok(())
 }
@@ -109,10 +109,10 @@ fn both_ways(way: &[&str]) -> Result {
     let sides = [[&ours, &Library::Theirs], [&Library::Theirs, &ours]];
     let chosen = if is_full() { 2 } else { 1 };
     for sides in &sides[..chosen] {
-        let Err(error) = exchange(way, *sides) else {
+        let Err(error) = exchange(way, &[], *sides) else {
             continue;
         };
-        return match exchange(way, [&Library::Theirs; 2]) {
+        return match exchange(way, &[], [&Library::Theirs; 2]) {
             Ok(()) => fail(format!("{sides:?}: {error}")),
             Err(theirs) => skip(format!("it does not work on libibverbs either: {theirs}")),
         };
@@ -121,7 +121,7 @@ fn both_ways(way: &[&str]) -> Result {
 }
 
 /// Runs NetPIPE, which must have looked at messages of all sizes.
-fn exchange(way: &[&str], sides: [&Library; 2]) -> Result {
+fn exchange(way: &[&str], variables: &[String], sides: [&Library; 2]) -> Result {
     let mut command = Command::new(LIMIT[0]);
     command
         .args(&LIMIT[1..])
@@ -133,9 +133,12 @@ fn exchange(way: &[&str], sides: [&Library; 2]) -> Result {
             command.arg(":");
         }
         let path = library.path().unwrap_or_default();
-        command
-            .args(["-np", "1", "-x", &format!("LD_LIBRARY_PATH={path}")])
-            .args(NETPIPE);
+        command.args(["-np", "1", "-x", &format!("LD_LIBRARY_PATH={path}")]);
+        // What comes before a colon is of the processes before it alone.
+        for variable in variables {
+            command.args(["-x", variable]);
+        }
+        command.args(NETPIPE);
     }
     let output = command.output()?;
     // mpirun passes on what they say on both streams.

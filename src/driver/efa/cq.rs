@@ -191,7 +191,25 @@ impl Cq {
         };
     }
 
+    /// The queue, once it has caught up. Out of line, as [`Self::next_found`].
+    #[inline(never)]
+    fn caught_up(&mut self) -> std::result::Result<&mut Self, PollError> {
+        self.catch_up()?;
+        Ok(self)
+    }
+
+    /// As [`Self::next`]. Out of line, and by reference: a program that polls has the loops of all drivers in
+    /// one function, and one that takes many registers would have the others save them.
+    #[inline(never)]
+    fn next_found(&mut self) -> Option<&Completion> {
+        match self.next_usual() {
+            Some(completion) => Some(self.found.insert(completion)),
+            None => self.next_closely(),
+        }
+    }
+
     /// The next completion that somebody wants.
+    #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
         match self.next_usual() {
@@ -364,8 +382,7 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        self.catch_up()?;
-        Ok(Polled(self))
+        Ok(Polled(self.caught_up()?))
     }
 
     /// Entries have gone back when they are shown.
@@ -402,7 +419,7 @@ impl Iterator for Polled<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.0.next()
+        self.0.next_found().copied()
     }
 }
 

@@ -449,17 +449,15 @@ impl Consumer {
             return None;
         }
         let filled = ring.checked(filled).ok()?;
-        // Relaxed: as in `next`.
-        let consumed = ring.consumer_index();
-        let mut next = consumed.load(Ordering::Relaxed) & ring.index_mask;
+        let mut next = self.next();
         let mut taken = 0;
         while taken < places.len() && next != filled {
             copy(ring.slot(next), &mut places[taken]);
-            next = (next + 1) & ring.index_mask;
+            next = (next + 1) & self.ring.index_mask;
             taken += 1;
         }
         // Release: as in `Waiting::take`.
-        consumed.store(next, Ordering::Release);
+        self.ring.consumer_index().store(next, Ordering::Release);
         Some(taken)
     }
 

@@ -159,24 +159,25 @@ impl Cq {
         &self.core
     }
 
-    /// Sees to what has come up since the last poll. Fails if something is wrong, which is told once.
-    #[inline(always)]
-    fn catch_up(&mut self) -> std::result::Result<(), PollError> {
+    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
+    /// which is told once. Out of line, as [`Self::next`].
+    #[inline(never)]
+    fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
         self.left = self.entries;
-        let directory = &self.core.directory;
-        match self.reporters.are_stale(directory) || self.reporters.are_leaving() {
-            false if self.wrong.is_none() => Ok(()),
-            _ => self.see_to_it(),
+        let is_stale = self.reporters.are_stale(&self.core.directory);
+        match is_stale || self.reporters.are_leaving() || self.wrong.is_some() {
+            true => self.attend(),
+            false => Ok(self),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn see_to_it(&mut self) -> std::result::Result<(), PollError> {
+    fn attend(&mut self) -> std::result::Result<&mut Self, PollError> {
         self.reporters.catch_up(&self.core.directory);
         self.reporters.settle(&self.core.directory);
         match self.wrong.take() {
-            None => Ok(()),
+            None => Ok(self),
             Some(error) => Err(error),
         }
     }
@@ -191,30 +192,15 @@ impl Cq {
         };
     }
 
-    /// The queue, once it has caught up. Out of line, as [`Self::next_found`].
+    /// The next completion that somebody wants. By reference: the caller reads what it wants of it.
+    ///
+    /// Out of line: a program that polls has the loops of all drivers in one function, and one that takes
+    /// many registers would have the others save them.
     #[inline(never)]
-    fn caught_up(&mut self) -> std::result::Result<&mut Self, PollError> {
-        self.catch_up()?;
-        Ok(self)
-    }
-
-    /// As [`Self::next`]. Out of line, and by reference: a program that polls has the loops of all drivers in
-    /// one function, and one that takes many registers would have the others save them.
-    #[inline(never)]
-    fn next_found(&mut self) -> Option<&Completion> {
+    fn next(&mut self) -> Option<&Completion> {
         match self.next_usual() {
             Some(completion) => Some(self.found.insert(completion)),
             None => self.next_closely(),
-        }
-    }
-
-    /// The next completion that somebody wants.
-    #[cfg(feature = "c-abi")]
-    #[inline(always)]
-    fn next(&mut self) -> Option<Completion> {
-        match self.next_usual() {
-            Some(completion) => Some(completion),
-            None => self.next_closely().copied(),
         }
     }
 
@@ -278,8 +264,6 @@ impl Cq {
 
     /// As [`Self::next`], whatever the entry is. None as well if it makes no sense, which the next poll
     /// tells.
-    ///
-    /// By reference: the caller reads what it wants of it.
     #[inline(never)]
     fn next_closely(&mut self) -> Option<&Completion> {
         if mem::take(&mut self.waits) {
@@ -374,22 +358,21 @@ impl contract::Cq for Cq {
 
     /// What nobody wants does not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
-        self.catch_up()?;
-        self.waits = self.next_closely().is_some();
-        self.catch_up()?;
-        Ok(!self.waits)
+        let cq = self.up_to_date()?;
+        cq.waits = cq.next_closely().is_some();
+        let cq = cq.up_to_date()?;
+        Ok(!cq.waits)
     }
 
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        Ok(Polled(self.caught_up()?))
+        Ok(Polled(self.up_to_date()?))
     }
 
     /// Entries have gone back when they are shown.
     #[cfg(feature = "c-abi")]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        self.catch_up()?;
-        self.shown = self.next();
+        self.shown = self.poll()?.next();
         Ok(self.shown)
     }
 
@@ -419,7 +402,7 @@ impl Iterator for Polled<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.0.next_found().copied()
+        self.0.next().copied()
     }
 }
 

@@ -53,8 +53,7 @@ pub(super) fn status(fields: &Cqe) -> WcStatus {
 }
 
 /// What a completion calls a request: by what the request does ([`Does`]), and by the opcode of its WQE.
-const SENT: [[WcOpcode; 256]; 5] = [
-    sent(WcOpcode::LOCAL_INV),
+const SENT: [[WcOpcode; 256]; 4] = [
     sent(WcOpcode::LOCAL_INV),
     sent(WcOpcode::BIND_MW),
     sent(GATHERED),

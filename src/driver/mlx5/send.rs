@@ -70,7 +70,7 @@ pub(crate) struct SendQueue {
     shares_register: bool,
     _lease: Arc<Lease>,
     rings: Arc<Rings>,
-    /// Where a WQE is put together that wraps round the ring.
+    /// Where a WQE is put together that may wrap round the ring.
     scratch: Box<[Block]>,
 }
 
@@ -186,6 +186,16 @@ impl SendQueue {
         }
     }
 
+    /// Refuses a request when the ring is full with so many.
+    #[inline(always)]
+    fn check_room(&mut self, count: u32) -> Result<(), PostError> {
+        if count == self.room_until && !self.finds_room(count) {
+            let capacity = self.layout.capacity;
+            return Err(PostError::QueueFull { capacity });
+        }
+        Ok(())
+    }
+
     /// Looks how far the device has come; false if the ring is full with so many requests.
     #[cold]
     #[inline(never)]
@@ -248,7 +258,7 @@ impl SendQueue {
         }
     }
 
-    /// Copies a WQE of so many blocks from the scratch space to the ring's end and start.
+    /// Copies a WQE of so many blocks from the scratch space to the ring, and on to its start behind its end.
     #[cold]
     #[inline(never)]
     fn wrap_round(&self, first: u32, blocks: u32) {
@@ -279,10 +289,7 @@ impl SendQueue {
             let given = request.segments.len();
             return Err(PostError::InlineTooLong { given, max });
         }
-        if at.count == self.room_until && !self.finds_room(at.count) {
-            let capacity = self.layout.capacity;
-            return Err(PostError::QueueFull { capacity });
-        }
+        self.check_room(at.count)?;
         let position = match request.is_own {
             true => 0,
             false => at.flags as u32,
@@ -294,8 +301,9 @@ impl SendQueue {
             position | request.flags,
             request.imm,
         );
-        let mut bytes = vec![Block([0; BLOCK]); blocks as usize];
-        let start = NonNull::from(&mut *bytes).cast::<u8>();
+        let scratch = &mut self.scratch[..blocks as usize];
+        scratch.fill(Block([0; BLOCK]));
+        let start = NonNull::from(scratch).cast::<u8>();
         // SAFETY: the blocks have room for the control segment and for the segments behind it.
         unsafe {
             let behind = put(start, control);
@@ -308,12 +316,7 @@ impl SendQueue {
             }
         }
         let (index, note) = self.ledger.place(at.at as u32);
-        for (block, from) in (0..blocks).zip(&bytes) {
-            let (index, _) = self.ledger.place(index.wrapping_add(block));
-            // SAFETY: there is room for the request, so the ring has blocks, as many as the ledger has
-            // places.
-            unsafe { self.block(index).cast().write(*from) };
-        }
+        self.wrap_round(index, blocks);
         let count = at.count.wrapping_add(1);
         note.write(wr_id, count);
         let (does, flags) = match request.is_own {
@@ -396,10 +399,7 @@ impl contract::SendQueue for SendQueue {
             umr::check_bind(bind)?;
         }
         self.check(operation, request.payload)?;
-        if at.count == self.room_until && !self.finds_room(at.count) {
-            let capacity = self.layout.capacity;
-            return Err(PostError::QueueFull { capacity });
-        }
+        self.check_room(at.count)?;
         let (index, note) = self.ledger.place(at.at as u32);
         let may_wrap = index > self.last_whole;
         // SAFETY: there is room for a request, so the ring has blocks, as many as the ledger has places; the
@@ -420,7 +420,7 @@ impl contract::SendQueue for SendQueue {
             Operation::BindMw(_) | Operation::LocalInv { .. } => {
                 let does = match operation {
                     Operation::BindMw(_) => Does::Binds,
-                    _ => Does::Invalidates,
+                    _ => Does::AsTold,
                 };
                 note.does(does);
                 control::SMALL_FENCE

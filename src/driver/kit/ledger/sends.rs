@@ -9,8 +9,6 @@ pub(crate) enum Does {
     /// What the completion tells.
     #[default]
     AsTold,
-    /// It takes a memory key away.
-    Invalidates,
     /// It binds a memory window.
     Binds,
     /// It gives a memory key parts of others.
@@ -31,10 +29,9 @@ impl Does {
     #[inline(always)]
     fn of(code: u8) -> Self {
         match code {
-            1 => Self::Invalidates,
-            2 => Self::Binds,
-            3 => Self::Gathers,
-            4 => Self::Own,
+            1 => Self::Binds,
+            2 => Self::Gathers,
+            3 => Self::Own,
             _ => Self::AsTold,
         }
     }

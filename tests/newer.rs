@@ -12,9 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use libtest_mimic::{Arguments, Completion, Trial};
-use object::Endianness;
-use object::elf::{DT_NEEDED, FileHeader64, SHT_DYNSYM};
-use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 
 use self::built::{Export, build, workspace};
 
@@ -173,7 +170,7 @@ fn everything_starts(root: &Path) -> Result {
     }
     let (mut tried, mut found) = (BTreeSet::new(), Vec::new());
     for file in files(&[root.join("usr/bin"), libraries_of(root)])? {
-        let needed = needed(&file).unwrap_or_default();
+        let needed = built::needed(&file).unwrap_or_default();
         if !needed.iter().any(|name| is_ours(name)) {
             continue;
         }
@@ -236,26 +233,6 @@ fn files(directories: &[PathBuf]) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(files)
-}
-
-/// The libraries that a file is linked to; `None` if it is no program and no library.
-fn needed(file: &Path) -> Option<Vec<String>> {
-    let bytes = fs::read(file).ok()?;
-    let data = bytes.as_slice();
-    let header = FileHeader64::<Endianness>::parse(data).ok()?;
-    let endian = header.endian().ok()?;
-    let sections = header.sections(endian, data).ok()?;
-    let symbols = sections.symbols(endian, data, SHT_DYNSYM).ok()?;
-    let mut needed = Vec::new();
-    for segment in header.program_headers(endian, data).ok()? {
-        for entry in segment.dynamic(endian, data).ok()?.unwrap_or_default() {
-            if entry.d_tag(endian) == DT_NEEDED {
-                let name = entry.string(endian, symbols.strings()).ok()?;
-                needed.push(String::from_utf8_lossy(name).into_owned());
-            }
-        }
-    }
-    Some(needed)
 }
 
 /// Catches a list of names that is older than the suite. Of a version of rdma-core that is newer than the

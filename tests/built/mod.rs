@@ -7,8 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::elf::{FileHeader64, SHT_DYNSYM, SymbolType};
-use object::read::elf::{FileHeader, Sym};
+use object::elf::{DT_NEEDED, FileHeader64, SHT_DYNSYM, SymbolType};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionTable, Sym, SymbolTable};
 use object::{Endianness, SymbolIndex};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
@@ -59,12 +59,11 @@ pub(crate) struct Export {
 pub(crate) fn exports(library: &Path) -> Result<Vec<Export>> {
     let bytes = fs::read(library)?;
     let data = bytes.as_slice();
-    let header = FileHeader64::<Endianness>::parse(data)?;
+    let header = Header::parse(data)?;
     let endian = header.endian()?;
     let sections = header.sections(endian, data)?;
     let symbols = sections.symbols(endian, data, SHT_DYNSYM)?;
     let versions = sections.versions(endian, data)?.ok_or("no versions")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut all = Vec::new();
     for (number, symbol) in symbols.iter().enumerate() {
         // GNU ld has a symbol of each node's name as well, which is nowhere.
@@ -86,25 +85,85 @@ pub(crate) fn exports(library: &Path) -> Result<Vec<Export>> {
 /// The names with a version that a file needs of libraries, each with the library's name; `None` if the file
 /// is no program and no library.
 pub(crate) fn imports(file: &Path) -> Option<Vec<(String, String)>> {
-    let bytes = fs::read(file).ok()?;
-    let data = bytes.as_slice();
-    let header = FileHeader64::<Endianness>::parse(data).ok()?;
+    linked(
+        file,
+        |Linked {
+             data,
+             endian,
+             symbols,
+             sections,
+             ..
+         }| {
+            let versions = sections.versions(endian, data).ok()??;
+            let mut all = Vec::new();
+            for (number, symbol) in symbols.iter().enumerate() {
+                let index = versions.version_index(endian, SymbolIndex(number));
+                let Ok(Some(version)) = versions.version(index.into()) else {
+                    continue;
+                };
+                let Some(library) = version.file().filter(|_| symbol.is_undefined(endian)) else {
+                    continue;
+                };
+                let name = text(symbol.name(endian, symbols.strings()).ok()?);
+                all.push((text(library), format!("{name}@{}", text(version.name()))));
+            }
+            Some(all)
+        },
+    )
+}
+
+/// The libraries that a file is linked to; `None` if it is no program and no library.
+pub(crate) fn needed(file: &Path) -> Option<Vec<String>> {
+    linked(
+        file,
+        |Linked {
+             data,
+             header,
+             endian,
+             symbols,
+             ..
+         }| {
+            let mut needed = Vec::new();
+            for segment in header.program_headers(endian, data).ok()? {
+                for entry in segment.dynamic(endian, data).ok()?.unwrap_or_default() {
+                    if entry.d_tag(endian) == DT_NEEDED {
+                        needed.push(text(entry.string(endian, symbols.strings()).ok()?));
+                    }
+                }
+            }
+            Some(needed)
+        },
+    )
+}
+
+/// A file that the loader links.
+struct Linked<'f> {
+    data: &'f [u8],
+    header: &'f Header,
+    endian: Endianness,
+    sections: SectionTable<'f, Header>,
+    symbols: SymbolTable<'f, Header>,
+}
+
+type Header = FileHeader64<Endianness>;
+
+/// What there is to see in a file; `None` if it is no program and no library.
+fn linked<T>(file: &Path, see: impl FnOnce(Linked<'_>) -> Option<T>) -> Option<T> {
+    let data = fs::read(file).ok()?;
+    let data = data.as_slice();
+    let header = Header::parse(data).ok()?;
     let endian = header.endian().ok()?;
     let sections = header.sections(endian, data).ok()?;
     let symbols = sections.symbols(endian, data, SHT_DYNSYM).ok()?;
-    let versions = sections.versions(endian, data).ok()??;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut all = Vec::new();
-    for (number, symbol) in symbols.iter().enumerate() {
-        let index = versions.version_index(endian, SymbolIndex(number));
-        let Ok(Some(version)) = versions.version(index.into()) else {
-            continue;
-        };
-        let Some(library) = version.file().filter(|_| symbol.is_undefined(endian)) else {
-            continue;
-        };
-        let name = text(symbol.name(endian, symbols.strings()).ok()?);
-        all.push((text(library), format!("{name}@{}", text(version.name()))));
-    }
-    Some(all)
+    see(Linked {
+        data,
+        header,
+        endian,
+        sections,
+        symbols,
+    })
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }

@@ -21,6 +21,8 @@
 #define READ_LENGTH 64
 #define QKEY 0x11111111
 
+#include "../tests/c_abi/make_srd.h"
+
 struct to {
 	struct ibv_ah *ah;
 	uint32_t qpn;
@@ -107,17 +109,8 @@ static struct ibv_qp *create_qp(struct pair *pair, struct ibv_cq *cq)
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_RDMA_READ,
 	};
-	struct efadv_qp_init_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD };
-	struct ibv_qp_attr step = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	struct ibv_qp *qp = efadv_create_qp_ex(pair->context, &attr, &efa, sizeof(efa));
 
-	CHECK(qp);
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
-	step.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE));
-	step.qp_state = IBV_QPS_RTS;
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_SQ_PSN));
-	return qp;
+	return make_srd(pair->context, &attr);
 }
 
 static void make_pair(struct pair *pair, const char *device)

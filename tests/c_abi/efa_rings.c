@@ -47,6 +47,8 @@ struct cq_attr {
 #define LENGTH 96
 #define LIMIT_S 20
 
+#include "make_srd.h"
+
 /* A ring of requests, and how many have been posted and have completed. */
 struct ring {
 	struct wq_attr attr;
@@ -67,17 +69,8 @@ static struct ibv_qp *create_qp(struct ibv_cq *cq)
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.send_ops_flags = IBV_QP_EX_WITH_SEND,
 	};
-	struct efadv_qp_init_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD };
-	struct ibv_qp_attr step = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	struct ibv_qp *qp = efadv_create_qp_ex(context, &attr, &efa, sizeof(efa));
 
-	CHECK(qp);
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
-	step.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE));
-	step.qp_state = IBV_QPS_RTS;
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_SQ_PSN));
-	return qp;
+	return make_srd(context, &attr);
 }
 
 /* Who says no limit, and who says the whole ring, mean the same. */

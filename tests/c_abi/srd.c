@@ -31,6 +31,8 @@
 /* The efadv of this rdma-core has no name for it. */
 #define CAP_RDMA_WRITE (1 << 5)
 
+#include "make_srd.h"
+
 static struct ibv_context *context;
 static struct ibv_pd *pd;
 static struct ibv_cq_ex *send_cq, *recv_cq;
@@ -49,17 +51,8 @@ static struct ibv_qp *create_qp(struct ibv_cq_ex *cq)
 		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ |
 			(writes ? IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM : 0),
 	};
-	struct efadv_qp_init_attr efa = { .driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD };
-	struct ibv_qp_attr step = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = QKEY };
-	struct ibv_qp *qp = efadv_create_qp_ex(context, &attr, &efa, sizeof(efa));
 
-	CHECK(qp);
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY));
-	step.qp_state = IBV_QPS_RTR;
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE));
-	step.qp_state = IBV_QPS_RTS;
-	CHECK(!ibv_modify_qp(qp, &step, IBV_QP_STATE | IBV_QP_SQ_PSN));
-	return qp;
+	return make_srd(context, &attr);
 }
 
 static void set_up(const char *device)

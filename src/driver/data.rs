@@ -1,29 +1,16 @@
-//! The data path, and what objects ask of their driver's part once they are created.
+//! The data path: posting, and taking completions.
 //!
 //! Each function selects the driver and calls its function.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
-use uverbs_uapi::handle::CqHandle;
 
-#[cfg(feature = "c-abi")]
-use super::DcTargetBacking;
-#[cfg(feature = "c-abi")]
-use super::contract::DcTargetBacking as _;
 use super::contract::{self, Position, methods::*};
-use super::{
-    Ah, Cq, CqBacking, Kind, Listed, OneOf, QpBacking, RecvQueue, SendQueue, SharedRecvQueue,
-    SrqBacking,
-};
-use crate::command::{CommandFd, DriverData, DriverReply};
-use crate::error::{Errno, Result};
-use crate::work::{
-    Destination, Ece, LocalKey, LocalSlice, PollError, PostError, Progress, WorkRequest,
-};
+use super::{Ah, Cq, CqBacking, Kind, Listed, OneOf, RecvQueue, SendQueue, SharedRecvQueue};
+use crate::error::Errno;
+use crate::work::{Destination, LocalSlice, PollError, PostError, WorkRequest};
 
 /// A completion, as its driver has it.
 pub(crate) type Completion = OneOf<CompletionKinds>;
@@ -273,84 +260,5 @@ impl Completion {
         dlid_path_bits() -> u8;
         is_unsolicited() -> bool;
         sender_gid() -> Option<[u8; 16]>;
-    }
-}
-
-impl CqBacking {
-    pub(crate) fn events(&self) -> Option<&Arc<AtomicU32>> {
-        dispatch!(self, D(backing) => <D as contract::Driver>::Cq::events(backing))
-    }
-
-    /// Has the next poll say that the queue had no room for a completion.
-    pub(crate) fn overran(&self) {
-        dispatch!(self, D(backing) => <D as contract::Driver>::Cq::overran(backing));
-    }
-
-    /// Asks for an event when the next completion arrives.
-    pub(crate) fn arm(&self, fd: &CommandFd, cq: CqHandle, solicited_only: bool) -> Result<()> {
-        dispatch!(self, D(backing) => {
-            <D as contract::Driver>::Cq::arm(backing, fd, cq, solicited_only)
-        })
-    }
-}
-
-impl QpBacking {
-    forward! {
-        kernel_knows_caps() -> bool;
-        query_ece() -> Option<Ece>;
-        set_ece(options: u32) -> ();
-        modify_data() -> DriverData;
-        modified(reply: &DriverReply) -> ();
-        close() -> ();
-        sends() -> Progress;
-        receives() -> Option<Progress>;
-        sends_name(in_flight: Progress, key: LocalKey) -> bool;
-        receives_name(in_flight: Progress, key: LocalKey) -> bool;
-    }
-
-    #[cfg(feature = "c-abi")]
-    forward! {
-        forget_unread() -> ();
-    }
-}
-
-#[cfg(feature = "c-abi")]
-impl DcTargetBacking {
-    forward! {
-        modify_data() -> DriverData;
-        told_number(reply: &DriverReply) -> Option<u32>;
-    }
-}
-
-impl SrqBacking {
-    forward! {
-        progress() -> Progress;
-        names(in_flight: Progress, key: LocalKey) -> bool;
-    }
-
-    #[cfg(feature = "c-abi")]
-    forward! {
-        forget_received() -> ();
-        number() -> Option<u32>;
-    }
-}
-
-// A clone that is forgotten keeps for good what the kernel has not let go of.
-
-impl Clone for CqBacking {
-    fn clone(&self) -> Self {
-        dispatch!(self, D(backing) => D::wrap(backing.clone()))
-    }
-}
-
-impl Clone for QpBacking {
-    fn clone(&self) -> Self {
-        dispatch!(self, D(backing) => D::wrap(backing.clone()))
-    }
-}
-
-impl Clone for SrqBacking {
-    fn clone(&self) -> Self {
-        dispatch!(self, D(backing) => D::wrap(backing.clone()))
     }
 }

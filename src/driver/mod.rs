@@ -70,6 +70,7 @@ macro_rules! forward {
 
 #[allow(dead_code, reason = "no driver that is built in may lack anything")]
 mod absent;
+mod backings;
 pub(crate) mod contract;
 mod data;
 #[cfg(feature = "efa")]

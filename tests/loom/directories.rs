@@ -5,13 +5,12 @@ use std::sync::{Arc, Weak};
 use libtest_mimic::Trial;
 use loom::thread;
 
-use crate::directory::{Registration, Ring as _};
+use crate::directory::{Registration, Ring as _, poller};
 use crate::entries::Entries;
 use crate::format::cqe;
 use crate::ledger::SendLedger;
 use crate::memory::Record;
 use crate::reporter::{Receiver, Reporter};
-use crate::reporters;
 use crate::test;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -25,13 +24,13 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 type Directory = crate::directory::Directory<Entries, Reporter>;
 
-/// A poller that does with the table what the driver's does (`src/driver/mlx5/cq.rs`).
+/// A poller that does with the table what the driver's does (`src/driver/mlx5/cq/mod.rs`).
 struct Poller {
     directory: Arc<Directory>,
     entries: Entries,
     next: u32,
     overrun: bool,
-    reporters: reporters::Reporters<Reporter>,
+    reporters: poller::Reporters<Reporter>,
 }
 
 /// What became of an entry.
@@ -50,7 +49,7 @@ impl Poller {
             entries: entries.clone(),
             next: 0,
             overrun: false,
-            reporters: reporters::Reporters::new(),
+            reporters: poller::Reporters::new(),
         }
     }
 

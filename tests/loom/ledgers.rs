@@ -195,7 +195,7 @@ fn numbered() {
 }
 
 /// Would catch a place for a request that the poster sees before the completion queue's index that makes room
-/// for its completion (`release` in `src/driver/mlx5/cq.rs`): the device, told by the poster, would find the
+/// for its completion (`take` in `src/driver/mlx5/cq/mod.rs`): the device, told by the poster, would find the
 /// queue full.
 fn room() {
     let shared = Arc::new((SendLedger::new(RING), Device::default(), AtomicU32::new(0)));

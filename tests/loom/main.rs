@@ -33,7 +33,7 @@ mod callbacks;
 mod counts;
 mod device;
 mod directories;
-#[path = "../../src/driver/kit/directory.rs"]
+#[path = "../../src/driver/kit/directory/mod.rs"]
 #[allow(
     dead_code,
     unused_imports,
@@ -95,9 +95,6 @@ mod regions;
 #[path = "../../src/driver/mlx5/reporter.rs"]
 #[allow(dead_code, reason = "the models do not need all of it")]
 mod reporter;
-#[path = "../../src/driver/kit/reporters.rs"]
-#[allow(dead_code, reason = "the models do not need all of it")]
-mod reporters;
 #[path = "../../src/aio/slot.rs"]
 #[allow(
     dead_code,

@@ -5,7 +5,7 @@
 //! - [`barrier`]: memory order towards a device, of the package that agents use as well.
 //! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock, where a ring's
 //!   places name them: in order, out of order, of shared queues; or where numbers do, in any order.
-//! - [`directory`], [`reporters`]: which queue a completion belongs to, where it names it by a number.
+//! - [`directory`]: which queue a completion belongs to, where it names it by a number.
 //! - [`copy`]: copies into write-combining memory.
 //! - [`turn`]: the lock of a register that several queues share.
 //! - [`gate`]: for what a poller rarely does in the poster's place.
@@ -17,7 +17,6 @@ pub(crate) mod gate;
 pub(crate) mod ledger;
 pub(crate) mod map;
 pub(crate) mod memory;
-pub(crate) mod reporters;
 pub(crate) mod sync;
 pub(crate) mod turn;
 

@@ -3,9 +3,9 @@
 use super::entries::Entries;
 use super::reporter::Reporter;
 pub(super) use crate::driver::kit::directory::Report;
-use crate::driver::kit::{directory, reporters};
+use crate::driver::kit::directory::{self, poller};
 
 pub(super) type Directory = directory::Directory<Entries, Reporter>;
 pub(super) type Registration = directory::Registration<Entries, Reporter>;
-pub(super) type Reporters = reporters::Reporters<Reporter>;
-pub(super) type Known = reporters::Known<Reporter>;
+pub(super) type Reporters = poller::Reporters<Reporter>;
+pub(super) type Known = poller::Known<Reporter>;

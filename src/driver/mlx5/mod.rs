@@ -27,6 +27,7 @@ mod ece;
 mod entries;
 mod handover;
 mod inline;
+mod page;
 #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
 pub(crate) mod place;
 mod qp;
@@ -66,9 +67,9 @@ use self::device_command::Ways;
 use self::dm::Dm;
 use self::entries::Entries;
 use self::format::BLOCK;
+use self::page::UarPage;
 use self::qp::{QpCore, create_qp, create_xrc_target};
 use self::recv::{Drawn, RecvQueue, SharedRecvQueue};
-use self::register::UarPage;
 use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers};
@@ -637,8 +638,8 @@ impl Device {
     }
 }
 
-/// Entries for so many completions: one stays free. None for none: the kernel would take a ring of one entry
-/// for that.
+/// Entries of a ring for `cqe` completions: one stays free. `None` for 0, for which the kernel would make a
+/// ring of one entry.
 fn entries(cqe: u32) -> Option<u32> {
     match cqe {
         0 => None,
@@ -652,7 +653,7 @@ fn for_agent(buffers: Option<&Buffers>, is_for_agent: bool, bytes: u8) -> Option
     buffers.map(|buffers| buffers.unmapped(is_for_agent.then_some(bytes)))
 }
 
-/// Memory for the entries of a completion queue, of so many bytes each.
+/// Memory for `count` entries of a completion queue, of `size` bytes each.
 fn ring(count: u32, size: usize, buffers: Option<&Buffers>) -> Result<Entries> {
     let page = rustix::param::page_size();
     let bytes = Entries::bytes(count, size).next_multiple_of(page);

@@ -1,132 +1,23 @@
-//! Doorbell registers, and the pages that they lie in.
+//! Doorbell registers.
 //!
-//! A context has one uncached page (UAR), for arming completion queues and for the doorbells of queue pairs
-//! without a better register. A *BlueFlame register* is better: a place in a write-combining UAR into which a
-//! whole small request is copied, so that the device need not fetch it. It has two halves that are used in
-//! turn, since the device may still read one while the next request is written. Who uses which register is
-//! [`super::uar`]'s.
+//! Any page (UAR) has registers that take a store of 8 bytes. A *BlueFlame register* is better: a place in a
+//! write-combining page into which a whole small request is copied, so that the device need not fetch it. It
+//! has two halves that are used in turn, since the device may still read one while the next request is
+//! written. Who uses which register is [`super::uar`]'s.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use rustix::mm::ProtFlags;
 use uverbs_queue::handover::{File, Kind, Piece};
-use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
-use super::command::AllocUar;
 use super::copy::copy_blocks;
-use super::format::{ARM_DOORBELL, BLOCK, SEND_DOORBELL};
-use super::map::Map;
+use super::format::{BLOCK, SEND_DOORBELL};
+use super::page::{UAR, UarPage};
 #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
 use super::place::RegisterPlace;
 use super::turn::{Mine, Turn};
-use crate::command::CommandFd;
-use crate::error::{Error, Result, Subject, Verb};
-
-/// Bytes of a UAR.
-pub(super) const UAR: usize = 4096;
-
-/// A mapped UAR page. The kernel frees the UAR with the context.
-#[derive(Debug)]
-pub(super) struct UarPage {
-    map: Map,
-    length: usize,
-    /// Where it begins in the command file, in bytes.
-    offset: u64,
-    page_id: u32,
-    /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
-    /// place of one that is not flushed yet.
-    combines: bool,
-    /// Whose turn it is to arm a queue, if it combines.
-    turn: Turn,
-}
-
-impl UarPage {
-    /// Allocates and maps a UAR page.
-    pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
-        let uar = fd.execute(&AllocUar { kind })?;
-        let length = uar.length as usize;
-        if length < UAR {
-            let what = format!("a UAR of {length} bytes");
-            return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
-        }
-        Ok(Self {
-            map: Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE)?,
-            length,
-            offset: uar.offset,
-            page_id: uar.page_id,
-            combines: kind != UarAllocType::NC,
-            turn: Turn::new(),
-        })
-    }
-
-    /// A page of memory that plays the device.
-    #[cfg(test)]
-    pub(super) fn of_memory() -> Self {
-        Self::of_uars(1)
-    }
-
-    /// One of so many UARs.
-    #[cfg(test)]
-    pub(super) fn of_uars(uars: usize) -> Self {
-        Self {
-            map: Map::of_memory(uars * UAR),
-            length: uars * UAR,
-            offset: 0,
-            page_id: 5,
-            combines: true,
-            turn: Turn::new(),
-        }
-    }
-
-    /// What was stored at an offset.
-    #[cfg(test)]
-    pub(super) fn stored<const BYTES: usize>(&self, at: usize) -> [u8; BYTES] {
-        assert!(at + BYTES <= self.length);
-        // SAFETY: the bytes lie in the page.
-        unsafe {
-            self.map
-                .base()
-                .add(at)
-                .cast::<[u8; BYTES]>()
-                .read_volatile()
-        }
-    }
-
-    /// Its first byte.
-    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
-    pub(super) fn first(&self) -> NonNull<u8> {
-        self.map.base()
-    }
-
-    /// How many UARs it has.
-    pub(super) fn uars(&self) -> usize {
-        self.length / UAR
-    }
-
-    /// The number that objects name it by.
-    pub(super) fn page_id(&self) -> u32 {
-        self.page_id
-    }
-
-    /// Arms a completion queue: stores the word of its record, and its number, both in the register's format.
-    pub(super) fn arm(&self, word: u32, cqn: u32) {
-        let doorbell = u64::from(word) << 32 | u64::from(cqn);
-        let _turn = self.combines.then(|| self.turn.take());
-        barrier::record_before_register();
-        // SAFETY: the register lies in the page and is 8 bytes, aligned; a single store to it is whole.
-        unsafe {
-            self.map
-                .base()
-                .add(ARM_DOORBELL)
-                .cast::<u64>()
-                .write_volatile(doorbell.to_be());
-        }
-        barrier::flush_write_combining();
-    }
-}
 
 /// A send doorbell register.
 #[derive(Debug)]

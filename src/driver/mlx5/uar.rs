@@ -13,7 +13,8 @@ use uverbs_uapi::mlx5::UarAllocType;
 
 use super::copy::stores_at_once;
 use super::format::{BLOCK, SEND_DOORBELL};
-use super::register::{Register, UAR, UarPage};
+use super::page::{UAR, UarPage};
+use super::register::Register;
 use crate::command::CommandFd;
 use crate::error::Result;
 
@@ -218,7 +219,7 @@ impl Registers {
         }
     }
 
-    /// The number of registers in whole pages that has at least so many.
+    /// `registers`, rounded up to what whole pages hold.
     fn whole_pages(&self, registers: usize) -> usize {
         registers.next_multiple_of(self.uars * PER_UAR)
     }
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
     use crate::error::{Error, Subject, Verb};
 
-    /// The registers of so many queue pairs, as long as `pages` of so many UARs last.
+    /// The registers of `queue_pairs` queue pairs, as long as `pages` pages of `uars` UARs last.
     fn registers(pages: usize, uars: u32, queue_pairs: usize) -> Vec<Arc<Lease>> {
         let registers = Arc::new(Registers::new(512, uars));
         let left = Cell::new(pages);

@@ -5,9 +5,9 @@
 use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::Access;
 
-use super::destination::{Reaches, sealed::Names};
 use super::request::{ANY, ATOMIC, Request};
 use super::transport::{AtomicWrite, BindWindow, RdmaFlush, Transport};
+use super::transport::{Reaches, sealed::Names};
 use crate::mw::{Mw, MwKind, Type1, Type2, Window};
 use crate::work::{
     Bind, LocalKey, Operation, Operations, Payload, Placement, PostError, Remote, RemoteKey,

@@ -7,7 +7,6 @@ pub(crate) mod attr;
 pub(crate) mod connect;
 mod control;
 mod create;
-mod destination;
 mod device;
 mod ece;
 mod entropy;
@@ -15,7 +14,6 @@ mod extended;
 mod kernel;
 mod membership;
 mod multicast;
-mod payload;
 mod recv;
 mod request;
 mod send;
@@ -37,9 +35,8 @@ pub use create::{Caps, QpBuilder};
 pub use device::{DeviceQueue, NotHandedOver, NotReclaimed, Reclaimed};
 pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};
-pub use payload::{Inline, IntoPayload};
 pub use recv::{RecvBatch, RecvHalf};
-pub use request::Request;
+pub use request::{Inline, IntoPayload, Request};
 pub use send::{Batch, SendHalf};
 pub(crate) use shared::QpShared;
 pub(crate) use transport::{Any, Peer, Reaches, Transport};
@@ -47,7 +44,6 @@ pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
 use crate::context::Context;
-use crate::domain::ThreadDomain;
 use crate::error::{DestroyError, Error, Result, Verb};
 use crate::flight::Flight;
 
@@ -80,7 +76,7 @@ use crate::flight::Flight;
 /// ```
 ///
 /// A queue pair of a thread domain has the type `Qp<T, InDomain>`, and each post takes the domain: see
-/// [`ThreadDomain`].
+/// [`ThreadDomain`](crate::ThreadDomain).
 pub struct Qp<T: Transport, M: Membership = NoDomain> {
     // Before `shared`: the rings are unmapped while the kernel object still is.
     send: SendHalf<T, M>,
@@ -298,91 +294,6 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             ));
         }
         shared.kernel_alone().destroy()
-    }
-}
-
-impl<T: Transport> Qp<T> {
-    /// Starts a batch of send requests.
-    #[inline(always)]
-    pub fn batch(&mut self) -> Batch<'_, T> {
-        self.send.batch()
-    }
-
-    /// Starts a signaled request that is posted alone, with a doorbell of its own: fewer instructions than a
-    /// batch of one.
-    ///
-    /// ```no_run
-    /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, from: uverbs::LocalSlice<'_>, to: uverbs::RemoteSlice)
-    /// #     -> Result<(), uverbs::PostError> {
-    /// qp.one(7).write(from, to)?;
-    /// # Ok(()) }
-    /// ```
-    #[inline(always)]
-    pub fn one(&mut self, wr_id: u64) -> Request<'_, '_, T> {
-        self.send.one(wr_id)
-    }
-
-    /// Posts send requests: `fill` adds them to a batch, which is then rung. Returns their number.
-    ///
-    /// If `fill` fails, nothing is posted.
-    ///
-    /// ```no_run
-    /// # use uverbs::{Inline, Qp, Rc};
-    /// # fn post(qp: &mut Qp<Rc>) -> Result<(), uverbs::PostError> {
-    /// qp.post(|batch| {
-    ///     batch.unsignaled(1).send(Inline(b"one"))?;
-    ///     batch.signaled(2).send(Inline(b"two"))
-    /// })?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The error of `fill`, and as for [`Batch::ring`].
-    #[inline(always)]
-    pub fn post<'q>(
-        &'q mut self,
-        fill: impl FnOnce(&mut Batch<'q, T>) -> Result<(), PostError>,
-    ) -> Result<usize, PostError> {
-        self.send.post(fill)
-    }
-}
-
-impl<T: Transport> Qp<T, InDomain> {
-    /// Starts a batch of send requests. Until it is rung or dropped, nobody else can post in the domain.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError::ForeignDomain`] if the queue pair belongs to another thread domain.
-    #[inline(always)]
-    pub fn batch<'q>(
-        &'q mut self,
-        domain: &'q mut ThreadDomain,
-    ) -> Result<Batch<'q, T>, PostError> {
-        self.send.batch(domain)
-    }
-
-    /// Starts a signaled request that is posted alone. It never takes a lock, however many queue pairs the
-    /// context has.
-    ///
-    /// ```no_run
-    /// # use uverbs::{InDomain, LocalSlice, Qp, Rc, RemoteSlice, ThreadDomain};
-    /// # fn post(qp: &mut Qp<Rc, InDomain>, domain: &mut ThreadDomain, from: LocalSlice<'_>, to: RemoteSlice)
-    /// #     -> Result<(), uverbs::PostError> {
-    /// qp.one(domain, 7)?.write(from, to)?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`Qp::batch`].
-    #[inline(always)]
-    pub fn one<'q>(
-        &'q mut self,
-        domain: &'q mut ThreadDomain,
-        wr_id: u64,
-    ) -> Result<Request<'q, 'q, T>, PostError> {
-        self.send.one(domain, wr_id)
     }
 }
 

@@ -1,15 +1,16 @@
-//! A send request: its options first, then what it does.
+//! A request that is being put together: its options, what it carries, what it does.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use uverbs_uapi::flags::SendFlags;
 
+use self::sealed::Carried;
 use super::Of;
-use super::destination::{Peer, Reaches, sealed::Names};
-use super::payload::IntoPayload;
 use super::send::{Checks, Fixed};
-use super::transport::{Atomic, RdmaRead, RdmaWrite, RemoteInvalidate, Transport};
+use super::transport::{
+    Atomic, Peer, RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Transport, sealed::Names,
+};
 use crate::driver::{Position, Posting};
 use crate::work::{
     LocalSlice, Operation, Payload, PostError, Remote, RemoteKey, RemoteSlice, WorkRequest,
@@ -138,7 +139,7 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
         &self.checks.fixed
     }
 
-    /// Checks what can be checked of every request, and writes or posts it. The peer has room for so many
+    /// Checks what can be checked of every request, and writes or posts it. The peer has room for `room`
     /// bytes, as far as is known.
     #[inline(always)]
     pub(super) fn put(
@@ -354,5 +355,59 @@ impl<T: Transport, D> fmt::Debug for Request<'_, '_, T, D> {
             .field("flags", &self.flags)
             .field("is_alone", &self.batch.is_none())
             .finish()
+    }
+}
+
+pub(super) mod sealed {
+    use crate::work::Payload;
+
+    /// The form that drivers take.
+    #[derive(Debug)]
+    pub struct Carried<'a>(pub(crate) Payload<'a>);
+
+    pub trait AsPayload<'q> {
+        fn as_payload<'a>(&'a self) -> Carried<'a>
+        where
+            'q: 'a;
+    }
+}
+
+/// What a SEND or WRITE carries: slices of registered memory (one, or an array or slice of them), or bytes
+/// that are copied into the request ([`Inline`]).
+///
+/// Slices borrow their regions for `'q`, the life of the batch.
+#[diagnostic::on_unimplemented(
+    message = "a request cannot carry `{Self}`",
+    label = "this needs slices of registered memory, or `Inline(bytes)`",
+    note = "`Mr::slice` gives a slice of registered memory"
+)]
+pub trait IntoPayload<'q>: sealed::AsPayload<'q> {}
+
+impl<'q, S: AsRef<[LocalSlice<'q>]>> IntoPayload<'q> for S {}
+
+impl<'q, S: AsRef<[LocalSlice<'q>]>> sealed::AsPayload<'q> for S {
+    #[inline(always)]
+    fn as_payload<'a>(&'a self) -> Carried<'a>
+    where
+        'q: 'a,
+    {
+        Carried(Payload::Gather(self.as_ref()))
+    }
+}
+
+/// Bytes that are copied into the request: they may change as soon as it is written. A queue pair takes as
+/// many as its [`Caps::max_inline_data`](super::Caps::max_inline_data).
+#[derive(Clone, Copy, Debug)]
+pub struct Inline<'a>(pub &'a [u8]);
+
+impl IntoPayload<'_> for Inline<'_> {}
+
+impl<'q> sealed::AsPayload<'q> for Inline<'_> {
+    #[inline(always)]
+    fn as_payload<'a>(&'a self) -> Carried<'a>
+    where
+        'q: 'a,
+    {
+        Carried(Payload::Inline(self.0))
     }
 }

@@ -1,4 +1,7 @@
-//! The send half of a queue pair: what every request is checked for, and its batches.
+//! Posting sends: the send half of a queue pair, what every request is checked for, and its batches.
+
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +14,7 @@ use uverbs_uapi::flags::SendFlags;
 use super::membership::{InDomain, Membership, NoDomain};
 use super::request::Request;
 use super::transport::{Addressing, Transport};
-use super::{Of, QpShared};
+use super::{Of, Qp, QpShared};
 use crate::domain::{DomainKey, ThreadDomain};
 use crate::driver::{self, Position, Posting, SendQueue};
 use crate::work::{Bounds, Destination, Operation, Operations, PdTag, PostError, WorkRequest};
@@ -81,7 +84,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
         &self.checks.shared
     }
 
-    /// The queue pair's number; see [`Qp::qpn`](super::Qp::qpn).
+    /// The queue pair's number; see [`Qp::qpn`].
     pub fn qpn(&self) -> u32 {
         self.checks.shared.qpn()
     }
@@ -98,26 +101,109 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
     }
 }
 
+impl<T: Transport> Qp<T> {
+    /// Starts a batch of send requests.
+    #[inline(always)]
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        self.send.batch()
+    }
+
+    /// Starts a signaled request that is posted alone, with a doorbell of its own: fewer instructions than a
+    /// batch of one.
+    ///
+    /// ```no_run
+    /// # fn post(qp: &mut uverbs::Qp<uverbs::Rc>, from: uverbs::LocalSlice<'_>, to: uverbs::RemoteSlice)
+    /// #     -> Result<(), uverbs::PostError> {
+    /// qp.one(7).write(from, to)?;
+    /// # Ok(()) }
+    /// ```
+    #[inline(always)]
+    pub fn one(&mut self, wr_id: u64) -> Request<'_, '_, T> {
+        self.send.one(wr_id)
+    }
+
+    /// Posts send requests: `fill` adds them to a batch, which is then rung. Returns their number.
+    ///
+    /// If `fill` fails, nothing is posted.
+    ///
+    /// ```no_run
+    /// # use uverbs::{Inline, Qp, Rc};
+    /// # fn post(qp: &mut Qp<Rc>) -> Result<(), uverbs::PostError> {
+    /// qp.post(|batch| {
+    ///     batch.unsignaled(1).send(Inline(b"one"))?;
+    ///     batch.signaled(2).send(Inline(b"two"))
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The error of `fill`, and as for [`Batch::ring`].
+    #[inline(always)]
+    pub fn post<'q>(
+        &'q mut self,
+        fill: impl FnOnce(&mut Batch<'q, T>) -> Result<(), PostError>,
+    ) -> Result<usize, PostError> {
+        self.send.post(fill)
+    }
+}
+
+impl<T: Transport> Qp<T, InDomain> {
+    /// Starts a batch of send requests. Until it is rung or dropped, nobody else can post in the domain.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::ForeignDomain`] if the queue pair belongs to another thread domain.
+    #[inline(always)]
+    pub fn batch<'q>(
+        &'q mut self,
+        domain: &'q mut ThreadDomain,
+    ) -> Result<Batch<'q, T>, PostError> {
+        self.send.batch(domain)
+    }
+
+    /// Starts a signaled request that is posted alone. It never takes a lock, however many queue pairs the
+    /// context has.
+    ///
+    /// ```no_run
+    /// # use uverbs::{InDomain, LocalSlice, Qp, Rc, RemoteSlice, ThreadDomain};
+    /// # fn post(qp: &mut Qp<Rc, InDomain>, domain: &mut ThreadDomain, from: LocalSlice<'_>, to: RemoteSlice)
+    /// #     -> Result<(), uverbs::PostError> {
+    /// qp.one(domain, 7)?.write(from, to)?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`Qp::batch`].
+    #[inline(always)]
+    pub fn one<'q>(
+        &'q mut self,
+        domain: &'q mut ThreadDomain,
+        wr_id: u64,
+    ) -> Result<Request<'q, 'q, T>, PostError> {
+        self.send.one(domain, wr_id)
+    }
+}
+
 impl<T: Transport> SendHalf<T> {
     /// Starts a batch of send requests.
     #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, T> {
         Batch::new(self.queue.lend(T::TYPE), &mut self.checks)
     }
-}
 
-impl<T: Transport> SendHalf<T> {
-    /// Starts a signaled request that is posted alone: see [`Qp::one`](super::Qp::one).
+    /// Starts a signaled request that is posted alone: see [`Qp::one`].
     #[inline(always)]
     pub fn one(&mut self, wr_id: u64) -> Request<'_, '_, T> {
         Request::alone(self.queue.lend(T::TYPE), &mut self.checks, wr_id)
     }
 
-    /// Posts send requests: see [`Qp::post`](super::Qp::post).
+    /// Posts send requests: see [`Qp::post`].
     ///
     /// # Errors
     ///
-    /// As for [`Qp::post`](super::Qp::post).
+    /// As for [`Qp::post`].
     #[inline(always)]
     pub fn post<'q>(
         &'q mut self,
@@ -130,7 +216,7 @@ impl<T: Transport> SendHalf<T> {
 }
 
 impl<T: Transport> SendHalf<T, InDomain> {
-    /// Starts a batch of send requests: see [`Qp::batch`](super::Qp::batch).
+    /// Starts a batch of send requests: see [`Qp::batch`].
     ///
     /// # Errors
     ///
@@ -144,7 +230,7 @@ impl<T: Transport> SendHalf<T, InDomain> {
         Ok(Batch::new(self.queue.lend(T::TYPE), &mut self.checks))
     }
 
-    /// Starts a signaled request that is posted alone: see [`Qp::one`](super::Qp::one).
+    /// Starts a signaled request that is posted alone: see [`Qp::one`].
     ///
     /// # Errors
     ///
@@ -395,139 +481,6 @@ impl Fixed {
             Some(Destination::Datagram(to)) if to.pd != self.pd => Err(PostError::ForeignPd),
             Some(Destination::Target(to)) if to.pd != self.pd => Err(PostError::ForeignPd),
             _ => Ok(()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use uverbs_uapi::enums::QpState;
-
-    use super::super::payload::Inline;
-    use super::super::shared::tests::shared;
-    use super::super::transport::Any;
-    use super::*;
-    use crate::context::Context;
-    use crate::driver::samples;
-    use crate::work::{LocalKey, LocalSlice, RemoteKey, RemoteSlice};
-
-    /// A send half over a queue of each driver, in this state. One of them, the sample driver's, checks
-    /// nothing.
-    fn halves(state: QpState) -> Vec<SendHalf<Any>> {
-        let (_kernel, file) = rustix::pipe::pipe().unwrap();
-        let context = Context::over(file);
-        let half = |queue| {
-            let shared = Arc::new(shared(&context, QpType::RC));
-            shared.store(state);
-            SendHalf::new(queue, &shared, None)
-        };
-        samples::send_queues().into_iter().map(half).collect()
-    }
-
-    /// Posts some in each way.
-    fn post(half: &mut SendHalf<Any>) -> Result<(), PostError> {
-        half.one(1).send(Inline(b"one"))?;
-        half.one(2).send(Inline(b"another"))?;
-        half.batch().ring()?;
-        half.post(|batch| batch.unsignaled(3).send(Inline(b"three")))?;
-        half.post(|batch| {
-            batch.unsignaled(4).send(Inline(b"four"))?;
-            batch.signaled(5).send(Inline(b"five"))?;
-            Ok(())
-        })
-        .map(drop)
-    }
-
-    /// Would catch requests that go into the ring of a queue pair that does not send, and one that is not
-    /// asked whether it does.
-    #[test]
-    fn a_queue_pair_that_does_not_send_takes_no_request() {
-        for mut half in halves(QpState::RESET) {
-            for state in [QpState::RESET, QpState::INIT, QpState::RTR] {
-                half.checks.shared.store(state);
-                let refused = Err(PostError::WrongState { state });
-                for _ in 0..2 {
-                    assert_eq!(half.one(1).send(Inline(b"early")), refused);
-                    let mut batch = half.batch();
-                    assert_eq!(batch.signaled(1).send(Inline(b"early")), refused);
-                    assert_eq!(batch.unsignaled(2).send(Inline(b"early")), refused);
-                    assert_eq!((batch.len(), batch.ring()), (0, Ok(0)));
-                }
-                assert_eq!(half.in_flight(), 0);
-            }
-            half.checks.shared.store(QpState::RTS);
-            post(&mut half).unwrap();
-            assert_eq!(half.in_flight(), 5);
-            // After a reset the state is asked again.
-            half.queue_to_reset();
-            half.checks.shared.store(QpState::RESET);
-            let refused = PostError::WrongState {
-                state: QpState::RESET,
-            };
-            assert_eq!(half.one(1).send(Inline(b"late")), Err(refused));
-            let mut batch = half.batch();
-            assert_eq!(batch.unsignaled(0).send(Inline(b"late")), Err(refused));
-            drop(batch);
-        }
-    }
-
-    /// Would catch memory of others that is sent, or a peer's that is written beyond its slice.
-    #[test]
-    fn every_request_is_checked() {
-        for mut half in halves(QpState::RTS) {
-            let (pd, lkey) = (half.checks.fixed.pd, LocalKey(1));
-            let of = |length, pd| LocalSlice::new(0x1000, length, lkey, pd);
-            let to = |length| RemoteSlice {
-                address: 0x2000,
-                length,
-                rkey: RemoteKey(2),
-            };
-            let beyond = PostError::BeyondRemote {
-                local: 9,
-                remote: 8,
-            };
-            let long = PostError::MessageTooLong {
-                given: (1 << 31) + 1,
-                max: 1 << 31,
-            };
-            let cases = [
-                (of(8, PdTag::new(77, 77)), to(8), PostError::ForeignPd),
-                (
-                    of(8, PdTag::new(77, 77).read_only()),
-                    to(8),
-                    PostError::ForeignPd,
-                ),
-                (of(9, pd), to(8), beyond),
-                (of((1 << 31) + 1, pd), to(u64::MAX), long),
-                (
-                    of(u32::MAX, pd),
-                    to(0),
-                    PostError::MessageTooLong {
-                        given: u32::MAX.into(),
-                        max: 1 << 31,
-                    },
-                ),
-            ];
-            for _ in 0..2 {
-                for (from, to, error) in &cases {
-                    assert_eq!(half.one(1).write(from, *to), Err(*error));
-                    let mut batch = half.batch();
-                    assert_eq!(batch.unsignaled(0).write(from, *to).err(), Some(*error));
-                }
-                let read_only = of(8, pd.read_only());
-                assert_eq!(half.one(1).read(read_only, to(8)), Err(PostError::ReadOnly));
-                let many = [of(1, pd); 64];
-                let refused = half.one(1).write(many, to(64));
-                assert!(matches!(refused, Err(PostError::TooManySges { .. })));
-                let refused = half.one(1).send(Inline(&[0; 4096]));
-                assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
-                let before = half.in_flight();
-                // Nothing, and as much as there may be, are not as usual but are taken.
-                half.one(1).write(of(0, pd), to(0)).unwrap();
-                half.one(1).write(of(1 << 31, pd), to(1 << 31)).unwrap();
-                half.one(1).write(read_only, to(8)).unwrap();
-                assert_eq!(half.in_flight(), before + 3);
-            }
         }
     }
 }

@@ -23,8 +23,8 @@ use crate::probes;
 use crate::srq::SrqShared;
 use crate::work::{Operations, PdTag, PostError};
 
-/// How far the packet sequence numbers of a connection start ahead of those of the previous one. Numbers are
-/// compared modulo 2^24, so up to half of that counts as ahead; this is half of that half.
+/// How far the packet sequence numbers of a connection start ahead of the previous connection's. Numbers
+/// are compared modulo 2^24, so a distance of up to 2^23 counts as ahead; this is half of it.
 const PSN_AHEAD: u32 = 1 << 22;
 
 /// What the two halves of a queue pair share.
@@ -171,7 +171,7 @@ impl QpShared {
         self.limit_messages(mtu.bytes().unwrap_or(u32::MAX));
     }
 
-    /// As [`Self::limit_datagrams`], to so many bytes.
+    /// As [`Self::limit_datagrams`], to `bytes` bytes.
     pub(super) fn limit_messages(&self, bytes: u32) {
         self.max_datagram.store(bytes, Ordering::Relaxed);
     }

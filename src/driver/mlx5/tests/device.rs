@@ -18,9 +18,9 @@ use super::super::format::{
 };
 use super::super::ledger::SrqLedger;
 use super::super::memory::{Memory, Record, Records};
+use super::super::page::UarPage;
 use super::super::qp::{Draft, QpCore};
 use super::super::recv::{RecvQueue, SharedRecvQueue};
-use super::super::register::UarPage;
 use super::super::send::SendQueue;
 use super::super::srq::SrqRing;
 use super::super::uar::Lease;
@@ -44,7 +44,7 @@ pub(super) const QPN: u32 = 0x12_3456;
 /// Bytes of a register, of which half is written at a time.
 pub(super) const REGISTER: usize = 512;
 
-/// A completion queue for at least so many completions.
+/// A completion queue for at least `cqe` completions.
 pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
     let count = entries(cqe).unwrap();
     let bytes = Entries::bytes(count, size);
@@ -128,7 +128,7 @@ pub(super) fn completion(kind: u8, number: u32, counter: u16) -> Cqe {
     entry
 }
 
-/// A shared receive queue of so many elements, one of which always stays free.
+/// A shared receive queue of `elements` elements, one of which always stays free.
 pub(super) fn shared(elements: u32) -> SharedRecvQueue {
     let bytes = elements as usize * 32;
     let memory = Memory::new(bytes, 4096, ResourceType::MLX5_SRQ, None).unwrap();
@@ -285,7 +285,7 @@ impl Pair {
         self.post(Operation::Send, Payload::Gather(&[]), options)
     }
 
-    /// The bytes of a send request: so many from the start of a block, going round the ring.
+    /// The `bytes` bytes of a send request from the start of a block on, going round the ring.
     pub(super) fn sent(&self, block: u32, bytes: usize) -> Vec<u8> {
         let size = self.blocks as usize * 64;
         let first = (block & (self.blocks - 1)) as usize * 64;

@@ -1,12 +1,13 @@
-//! The poller's table of the queues that report to its completion queue, by their numbers.
-//!
-//! It is the poller's alone: the [`Directory`] tells it what has changed.
+//! The poller's side: how far it is in the ring, and its table of the queues that report there, by their
+//! numbers. The table is the poller's alone: the [`Directory`] tells it what has changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::directory::{Change, Directory, Report, Ring, is_before};
-use super::ledger::SrqLedger;
+use super::super::ledger::SrqLedger;
+use super::super::memory::Record;
+use super::super::sync::Ordering;
+use super::{Change, Directory, Report, Ring, is_before};
 
 /// The table.
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl<R: Report> Reporters<R> {
         self.waiting
     }
 
-    /// Takes over what has changed; tells whether the device had no room for a completion.
+    /// Takes over what has changed; returns whether the device had no room for a completion.
     pub(crate) fn catch_up(&mut self, directory: &Directory<impl Ring, R>) -> bool {
         let (changes, version) = directory.hear();
         self.version = version;
@@ -152,5 +153,49 @@ impl<R: Report> Reporters<R> {
         known
             .filter_map(|(known, number)| Some((number, Arc::clone(known.reporter.shared()?))))
             .collect()
+    }
+}
+
+impl<E: Ring, R: Report> Directory<E, R> {
+    /// How many changes there have been.
+    #[inline(always)]
+    pub(crate) fn version(&self) -> u64 {
+        // Relaxed: whoever made a change did so before the device could report anything of it, and the
+        // barrier behind the owner bit keeps this load behind the look at the completion.
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Takes the changes over, for the poller, with the version that they make.
+    pub(crate) fn hear(&self) -> (Vec<Change<R>>, u64) {
+        let mut inner = self.lock();
+        (std::mem::take(&mut inner.changes), self.version())
+    }
+
+    /// The first entry that has not been given back.
+    #[inline(always)]
+    pub(crate) fn passed(&self) -> u32 {
+        // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
+        // say whether they are valid.
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// The record, whose other word arms the queue.
+    pub(crate) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Gives the entries before this index back to the device. What is in them has been copied; what their
+    /// completions free is given out behind this.
+    #[inline(always)]
+    pub(crate) fn pass(&self, index: u32) {
+        // Relaxed: as in `passed`.
+        self.passed.store(index, Ordering::Relaxed);
+        // Release: the entries have been read before the device may write them again; its counterpart is the
+        // device's look at the record before it writes. That this look finds the index at the latest when a
+        // completion comes for which one of these entries made room is the ledgers' release, which comes
+        // behind this store, with the poster's acquire and the barrier before its doorbell.
+        let (word, bits) = E::CONSUMER;
+        let index = (index & bits).to_be();
+        self.record.word(word).store(index, Ordering::Release);
     }
 }

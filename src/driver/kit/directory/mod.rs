@@ -2,14 +2,15 @@
 //! that report to it, and what has changed among them.
 //!
 //! A completion carries a number that this side chose when it created the queue pair. It is an index into the
-//! poller's table ([`super::reporters`]), which nobody else touches. Creating, resetting or
-//! destroying a queue pair adds a *change* here and counts `version` up. The poller compares the version
-//! before it interprets a completion, and takes the changes over. So polling takes no lock while nothing
-//! changes.
+//! poller's table ([`poller`]), which nobody else touches. Creating, resetting or destroying a queue pair
+//! adds a *change* here and counts `version` up. The poller compares the version before it interprets a
+//! completion, and takes the changes over. So polling takes no lock while nothing changes.
 //!
 //! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
 //! its last queue pair reported. What a queue pair reported before a reset is skipped, and so is what one
 //! reported that is to be forgotten with it.
+
+pub(crate) mod poller;
 
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -131,48 +132,6 @@ impl<E: Ring, R: Report> Directory<E, R> {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner<E, R>> {
         // Its contents are consistent after every statement, so a panic elsewhere did no harm.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many changes there have been.
-    #[inline(always)]
-    pub(crate) fn version(&self) -> u64 {
-        // Relaxed: whoever made a change did so before the device could report anything of it, and the
-        // barrier behind the owner bit keeps this load behind the look at the completion.
-        self.version.load(Ordering::Relaxed)
-    }
-
-    /// Takes the changes over, for the poller, with the version that they make.
-    pub(crate) fn hear(&self) -> (Vec<Change<R>>, u64) {
-        let mut inner = self.lock();
-        (std::mem::take(&mut inner.changes), self.version())
-    }
-
-    /// The first entry that has not been given back.
-    #[inline(always)]
-    pub(crate) fn passed(&self) -> u32 {
-        // Relaxed: only the poller stores it. To others it says where to look for entries, and the entries
-        // say whether they are valid.
-        self.passed.load(Ordering::Relaxed)
-    }
-
-    /// The record, whose other word arms the queue.
-    pub(crate) fn record(&self) -> &Record {
-        &self.record
-    }
-
-    /// Gives the entries before this index back to the device. What is in them has been copied; what their
-    /// completions free is given out behind this.
-    #[inline(always)]
-    pub(crate) fn pass(&self, index: u32) {
-        // Relaxed: as in `passed`.
-        self.passed.store(index, Ordering::Relaxed);
-        // Release: the entries have been read before the device may write them again; its counterpart is the
-        // device's look at the record before it writes. That this look finds the index at the latest when a
-        // completion comes for which one of these entries made room is the ledgers' release, which comes
-        // behind this store, with the poster's acquire and the barrier before its doorbell.
-        let (word, bits) = E::CONSUMER;
-        let index = (index & bits).to_be();
-        self.record.word(word).store(index, Ordering::Release);
     }
 
     /// Tells the poller that the device had no room for a completion.

@@ -37,8 +37,9 @@ impl Pump {
         }
     }
 
-    /// Makes a place for a queue pair, or a shared receive queue, of so many requests: its table's number,
-    /// which no other gets. Then its table [enters](Self::enter), or it is [withdrawn](Self::withdraw).
+    /// Reserves room for a queue pair, or a shared receive queue, of `requests` requests, and returns its
+    /// table's number, which no other gets. Then its table [enters](Self::enter), or the room is
+    /// [withdrawn](Self::withdraw).
     pub(super) fn admit(&mut self, verb: Verb, requests: u32) -> Result<u32> {
         let left = self.cq.capacity().saturating_sub(self.admitted);
         let is_free = |number: &usize| {
@@ -63,7 +64,7 @@ impl Pump {
         Ok(number as u32)
     }
 
-    /// Gives back a place that was made for so many requests.
+    /// Gives back the room that was reserved for `requests` requests.
     pub(super) fn withdraw(&mut self, number: u32, requests: u32) {
         self.promised.retain(|promised| *promised != number);
         self.admitted -= requests;

@@ -70,7 +70,7 @@ impl Steps {
         self.0.is_empty()
     }
 
-    /// Whether they are so many that they are to be followed first. A completion adds at most two.
+    /// Whether it is time to follow them before more completions are taken, each of which adds at most two.
     #[inline(always)]
     pub(super) fn are_many(&self) -> bool {
         self.0.len() >= AT_ONCE

@@ -496,7 +496,7 @@ mod tests {
         let (_, offset, length) = grant.dmabuf().unwrap();
         assert_eq!((offset, length), (0x1000, 0x1000));
         // What lies in its place is this process's own.
-        // SAFETY: it has so many bytes, and nobody else uses them.
+        // SAFETY: it has 0x1000 bytes, and nobody else uses them.
         unsafe { grant.address().write_bytes(1, 0x1000) };
         let error = ask(&buffers).unwrap_err();
         assert!(error.to_string().contains("overlaps"), "{error}");

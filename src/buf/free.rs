@@ -169,7 +169,7 @@ impl FreeList {
         }
     }
 
-    /// As of the stack.
+    /// Forgets a task that waits for a block.
     pub(super) fn forget(&self, waker: &Waker) {
         self.stack.forget(waker);
     }

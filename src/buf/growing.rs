@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 /// Places of the first segment. Each further segment has twice as many as the one before it.
 const FIRST: usize = 8;
 
-/// With so many segments there is a place for every `u32`.
+/// Enough segments for a place for every `u32`.
 const SEGMENTS: usize = 30;
 
 /// A list in segments that are made when they are needed, and stay where they are.

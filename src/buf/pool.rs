@@ -234,7 +234,7 @@ impl Class {
         self.blocks.load(Ordering::Relaxed) as usize
     }
 
-    /// Adds a chunk of so many blocks, all of which are free. For who has the pool's lock.
+    /// Adds a chunk of `blocks` blocks, all of which are free. The caller has the pool's lock.
     fn add(&self, chunk: Chunk, blocks: u32) {
         let first = self.blocks.load(Ordering::Relaxed);
         let number = first / self.per_chunk;

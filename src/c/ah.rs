@@ -56,7 +56,7 @@ impl AhObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// As for [`object`].
 #[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
 pub(super) unsafe fn ah<'a>(c: *mut ibv_ah) -> Result<&'a driver::Ah> {
     // SAFETY: the caller vouches for it.

@@ -46,7 +46,7 @@ impl BufObject {
         }))
     }
 
-    /// Whether so many bytes from there on are of the buffer.
+    /// Whether the `length` bytes from `address` on lie in the buffer.
     fn has(&self, address: *mut c_void, length: usize) -> bool {
         let offset = address.addr().checked_sub(self.memory.addr().get());
         let end = offset.and_then(|offset| offset.checked_add(length));

@@ -52,7 +52,7 @@ pub(super) struct Wanted {
     pub(super) flags: u32,
     pub(super) single_threaded: bool,
     pub(super) domain: Option<PdUse>,
-    /// Bytes of an entry, where a driver's own function asks for so many.
+    /// Bytes of an entry, where a driver's own function names them.
     pub(super) entry_bytes: Option<u32>,
 }
 
@@ -101,7 +101,7 @@ impl CqObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// As for [`object`].
 pub(super) unsafe fn cq<'a>(c: *mut ibv_cq) -> Result<&'a CqObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object::<CqObject>(c) }.ok_or(Failure::INVALID)

@@ -25,7 +25,7 @@ unsafe extern "C-unwind" {
     fn read(fd: c_int, to: *mut c_void, length: usize) -> isize;
 }
 
-/// What a read of a record of so many bytes came to.
+/// The result of a read of a record of `size` bytes: it came whole, or an error.
 fn whole(read: isize, size: usize) -> Result<()> {
     match usize::try_from(read) {
         Ok(length) if length == size => Ok(()),
@@ -48,7 +48,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
     const SIZE: usize = size_of::<CompEventDesc>();
     let mut event = CompEventDesc::default();
-    // SAFETY: the caller passes a channel; there is room for so many bytes, and nothing here has to be
+    // SAFETY: the caller passes a channel; the record has room for `SIZE` bytes, and nothing here has to be
     // dropped.
     let length = unsafe { read((*channel).fd, (&raw mut event).cast(), SIZE) };
     // SAFETY: the caller passes room for the two pointers.
@@ -82,8 +82,8 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     }
     const SIZE: usize = size_of::<AsyncEventDesc>();
     let mut raw = AsyncEventDesc::default();
-    // SAFETY: the caller passes an open context; there is room for so many bytes, and nothing here has to be
-    // dropped.
+    // SAFETY: the caller passes an open context; the record has room for `SIZE` bytes, and nothing here has to
+    // be dropped.
     let length = unsafe { read((*c).async_fd, (&raw mut raw).cast(), SIZE) };
     // SAFETY: the caller passes room for an event.
     minus_one(unsafe {

@@ -199,7 +199,7 @@ impl<T> Locked<T> {
     ///
     /// # Safety
     ///
-    /// As of [`Self::release`].
+    /// As for [`Self::release`].
     #[inline(always)]
     pub(super) unsafe fn release_known<const SKIPPED: bool>(&self) {
         if !SKIPPED && !self.give() {
@@ -211,7 +211,7 @@ impl<T> Locked<T> {
     ///
     /// # Safety
     ///
-    /// As of [`Self::release`].
+    /// As for [`Self::release`].
     #[inline(always)]
     pub(super) unsafe fn release_at_once(&self) -> bool {
         self.skipped || self.give()

@@ -71,7 +71,7 @@ unsafe impl Object for MrObject {
 ///
 /// # Safety
 ///
-/// As of [`object`].
+/// As for [`object`].
 #[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
 pub(super) unsafe fn kernel_of<'a>(c: *mut ibv_mr) -> Result<(&'a Context, MrHandle)> {
     // SAFETY: the caller vouches for it.

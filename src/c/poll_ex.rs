@@ -52,11 +52,11 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     pointer(created).cast()
 }
 
-/// Creates a queue, with entries of so many bytes if that is given.
+/// Creates a queue, with entries of `entry_bytes` bytes if that is given.
 ///
 /// # Safety
 ///
-/// As of [`create_cq_ex`].
+/// As for [`create_cq_ex`].
 pub(super) unsafe fn create_extended(
     c: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,

@@ -718,7 +718,7 @@ unsafe extern "C" fn wr_set_sge_list<D: Listed>(
 /// There are `count` elements at `list`, for as long as the slice is used.
 #[inline(always)]
 unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
-    // SAFETY: by this function's contract; no queue takes so many that the number would not fit.
+    // SAFETY: by this function's contract; no queue takes more than fit into the number.
     unsafe { super::recv::list(list, count as c_int) }
 }
 
@@ -728,7 +728,7 @@ unsafe extern "C" fn wr_set_inline_data<D: Listed>(
     from: *mut c_void,
     length: usize,
 ) {
-    // SAFETY: the caller has started, and passes so many bytes, unless that cannot be.
+    // SAFETY: the caller has started, and passes `length` bytes, unless that is more than a queue takes.
     unsafe {
         let (qp, session, queue) = session::<D>(c);
         match length > session.max_inline {
@@ -761,7 +761,7 @@ type Copied = SmallVec<[u8; 128]>;
 ///
 /// # Safety
 ///
-/// As for [`session`], and there are so many pieces, each with its bytes, unless these are more than can be.
+/// As for [`session`]. There are `count` pieces, each with its bytes, unless a queue takes less.
 unsafe fn gather<D: Listed>(
     c: *mut ibv_qp_ex,
     gathered: &mut Copied,

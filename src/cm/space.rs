@@ -55,7 +55,7 @@ impl Space for Xrc {
     const KIND: QpType = QpType::XRC_SEND;
 }
 
-/// As of [`Xrc`], which asks it.
+/// The port space of [`Xrc`], whose initiator asks for it.
 impl Space for XrcTarget {
     const PORT_SPACE: PortSpace = PortSpace::IB;
     const KIND: QpType = QpType::XRC_RECV;

@@ -86,7 +86,7 @@ pub(crate) enum DriverAttr {
     /// An open file descriptor.
     Fd(RawFd),
     Input(Box<[u8]>),
-    /// Room for an answer of so many bytes, at most 65,535.
+    /// Room for an answer of this number of bytes, at most 65,535.
     Output(u16),
 }
 

@@ -453,7 +453,7 @@ impl Refusals {
 /// The parts of a completion queue besides its command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CqParts<'a> {
-    /// Bytes of an entry, if they are to be so many. Another size of the queue leaves them as they are.
+    /// Bytes of an entry, if the user names them. A resize of the queue leaves them as they are.
     pub(crate) entry_bytes: Option<u32>,
     pub(crate) buffers: Option<&'a Buffers>,
     /// It is to be handed over with a queue pair.
@@ -464,8 +464,8 @@ pub(crate) struct CqParts<'a> {
     pub(crate) follows_requests: bool,
 }
 
-/// The parts of a queue pair besides its command, of the driver's types or of those of [`super`]. Of other
-/// queues these are what they share, which needs nobody who polls or posts to stop.
+/// The parts of a queue pair besides its command, in the driver's types or in those of [`super`]. Of the queues
+/// that others poll or post to, it has what these share with it.
 pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) send_cq: &'a C,
     pub(crate) recv_cq: &'a C,

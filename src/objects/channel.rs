@@ -57,7 +57,7 @@ impl Context {
 ///         // `None`: it is empty and armed, so the next completion causes an event.
 ///         if let Some(mut completions) = cq.poll_or_arm(Notify::Next)? {
 ///             idle = false;
-///             // At most so many in a round, so that a busy queue does not starve the others.
+///             // At most 64 in a round, so that a busy queue does not starve the others.
 ///             for completion in completions.iter().take(64) {
 ///                 println!("{completion:?}");
 ///             }

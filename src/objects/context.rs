@@ -303,7 +303,7 @@ impl Context {
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`CommandFd::close`].
     #[cfg(feature = "c-abi")]
     pub(crate) unsafe fn close(&self) {
         // SAFETY: by this function's contract.

@@ -244,7 +244,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Qp::endpoint`](crate::Qp::endpoint).
     pub fn endpoint(&mut self) -> Result<Endpoint> {
         self.endpoint_with(&ConnectOptions::default())
     }
@@ -254,7 +254,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Qp::endpoint_with`](crate::Qp::endpoint_with).
     pub fn endpoint_with(&mut self, options: &ConnectOptions) -> Result<Endpoint> {
         Ok(self.end(options)?.endpoint())
     }
@@ -274,7 +274,7 @@ impl XrcTarget {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Qp::connect`](crate::Qp::connect).
     pub fn connect(&mut self, initiator: &Endpoint) -> Result<()> {
         self.connect_with(initiator, &ConnectOptions::default())
     }

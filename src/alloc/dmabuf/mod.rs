@@ -79,7 +79,7 @@ impl Dmabuf {
         })))
     }
 
-    /// One of so many bytes, which is none for the kernel.
+    /// A stand-in of `length` bytes, which the kernel would not take for a dma-buf.
     #[cfg(test)]
     pub(crate) fn of_length(length: u64) -> Self {
         let file = std::fs::File::open("/dev/null").unwrap();

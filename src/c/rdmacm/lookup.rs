@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rdma_resolve_addrinfo(
 }
 
 /// # Safety
-/// As of [`rdma_resolve_addrinfo`].
+/// As for [`rdma_resolve_addrinfo`].
 unsafe fn begin(
     id: &IdObject,
     node: *const c_char,
@@ -96,7 +96,7 @@ unsafe fn begin(
 /// Resolves names here, and has the kernel tell of it in its turn.
 ///
 /// # Safety
-/// As of [`rdma_resolve_addrinfo`].
+/// As for [`rdma_resolve_addrinfo`].
 unsafe fn resolve(
     id: &IdObject,
     node: *const c_char,

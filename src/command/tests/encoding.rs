@@ -66,7 +66,7 @@ fn a_request_that_has_been_moved_is_aimed_anew() {
     assert!((to as u64..to as u64 + size_of::<Request>() as u64).contains(&after));
 }
 
-/// The header of a frame with so many attributes.
+/// The header of a frame with `num_attrs` attributes.
 pub(super) fn header(object_id: u16, method_id: u16, num_attrs: u16) -> IoctlHdr {
     IoctlHdr {
         length: 24 + 16 * num_attrs,

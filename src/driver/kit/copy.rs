@@ -207,7 +207,7 @@ mod tests {
         let from = Blocks(std::array::from_fn(|at| at as u8));
         for blocks in 1..=3 {
             let mut to = Blocks([0xee; 4 * BLOCK]);
-            // SAFETY: both have so many blocks.
+            // SAFETY: both have that number of blocks.
             unsafe {
                 copy_blocks(
                     NonNull::from(&from).cast(),

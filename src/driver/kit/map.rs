@@ -24,8 +24,7 @@ unsafe impl Send for Map {}
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps whole pages for so many bytes at an offset of the command file. `what` is what of a queue they
-    /// are, for errors.
+    /// Maps whole pages for `length` bytes at an offset of the command file. `what` names them in errors.
     pub(crate) fn new(
         fd: &CommandFd,
         what: &'static str,

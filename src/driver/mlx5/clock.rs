@@ -25,7 +25,7 @@ pub(super) struct Clock {
     offset: usize,
 }
 
-/// Maps the first page of a kind, so many bytes of it, for reading.
+/// Maps the first `bytes` of the first page of a kind, for reading.
 pub(super) fn map(fd: &CommandFd, verb: Verb, kind: MmapCmd, bytes: usize) -> Result<Map> {
     let subject = || Subject::the("device's clock");
     let place = u64::from(kind.0) << INDEX_BITS;

@@ -19,7 +19,7 @@ use crate::work::{CopyError, OutOfBounds};
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u32>();
-/// The kernel makes pieces of whole units of so many bytes.
+/// Bytes of the units that the kernel makes pieces of.
 const UNIT: u64 = 64;
 /// Bits of the low part of an index in a file offset that is counted in pages; behind it comes what is
 /// indexed, in as many bits, and then the rest of the index.
@@ -88,7 +88,7 @@ impl Dm {
         unsafe { self.map.base().add(self.start) }
     }
 
-    /// The first of the words that so many bytes are, from the offset on.
+    /// The first word of the `length` bytes from the offset on.
     fn words(&self, offset: u64, length: usize) -> Result<NonNull<u32>, CopyError> {
         let end = offset.saturating_add(length as u64);
         if end > self.length as u64 {

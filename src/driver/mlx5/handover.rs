@@ -35,7 +35,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// That of a buffer in a dma-buf, of so many bytes; `None` if it lies in none.
+    /// The part of a dma-buf that a buffer of `length` bytes takes; `None` if it lies in none.
     pub(super) fn of(place: Option<(&Dmabuf, u64)>, length: usize) -> Option<Self> {
         let (dmabuf, offset) = place?;
         Some(Self {

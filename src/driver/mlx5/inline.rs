@@ -218,7 +218,7 @@ impl Landing {
         let ring = self.srq.as_ref()?;
         let slices = ring.max_sge() as usize;
         Some(Slices {
-            // SAFETY: an element has room for so many slices behind its link.
+            // SAFETY: an element has room for its slices behind its link.
             ring: unsafe { ring.element(counter.into()).add(size_of::<SrqNext>()) },
             bytes: slices * UNIT,
             first: 0,

@@ -484,7 +484,7 @@ impl contract::QpBacking for Arc<QpCore> {
     /// The ring is looked at as a whole: what is finished there may be taken for what is in flight.
     fn sends_name(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
         let bytes = self.send.blocks as usize * BLOCK;
-        // SAFETY: the send ring begins behind the receive ring, in the same memory, and has so many bytes;
+        // SAFETY: the send ring begins behind the receive ring, in the same memory, and has `bytes` bytes;
         // both are aligned to more than 4.
         unsafe { has_word(self.rings.base().add(self.recv.bytes()), bytes, key.to_be()) }
     }

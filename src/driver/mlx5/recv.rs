@@ -147,7 +147,7 @@ impl RecvQueue {
         self.ledger = ledger;
     }
 
-    /// Looks how far the device has come; false if the ring is full with so many requests.
+    /// Looks how far the device has come; false if a ring with `count` requests posted has no room left.
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {

@@ -186,7 +186,7 @@ impl SendQueue {
         }
     }
 
-    /// Refuses a request when the ring is full with so many.
+    /// Refuses a request if the ring, with `count` requests written, has no room left.
     #[inline(always)]
     fn check_room(&mut self, count: u32) -> Result<(), PostError> {
         if count == self.room_until && !self.finds_room(count) {
@@ -196,7 +196,7 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Looks how far the device has come; false if the ring is full with so many requests.
+    /// Looks how far the device has come; false if the ring, with `count` requests written, has no room left.
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
@@ -214,7 +214,7 @@ impl SendQueue {
     ///
     /// # Safety
     ///
-    /// The ring has so many blocks.
+    /// `index` is below the ring's number of blocks.
     #[inline(always)]
     unsafe fn block(&self, index: u32) -> NonNull<u8> {
         // SAFETY: by this function's contract the block lies in the ring.
@@ -258,7 +258,8 @@ impl SendQueue {
         }
     }
 
-    /// Copies a WQE of so many blocks from the scratch space to the ring, and on to its start behind its end.
+    /// Copies a WQE of `blocks` blocks from the scratch space to the ring. What does not fit before its end goes
+    /// to its start.
     #[cold]
     #[inline(never)]
     fn wrap_round(&self, first: u32, blocks: u32) {

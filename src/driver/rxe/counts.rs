@@ -49,8 +49,8 @@ impl Counts {
         self.completed.store(taken, Ordering::Release);
     }
 
-    /// Requests that the kernel has taken out, by how many of so many posted ones the ring has waiting. The
-    /// ring's index is to be loaded with acquire.
+    /// The count of requests that the kernel has taken out. `waiting` tells how many of the posted ones the
+    /// ring still holds; it loads the ring's index with acquire.
     pub(super) fn taken(&self, waiting: impl Fn(u32) -> u32) -> u32 {
         let mut posted = self.posted.load(Ordering::Acquire);
         loop {

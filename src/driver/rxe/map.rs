@@ -200,7 +200,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// For a ring of so many slots of these bytes.
+    /// For a ring of `slots` slots of `slot_size` bytes.
     pub(super) fn new(
         slots: u64,
         slot_size: usize,

@@ -284,8 +284,8 @@ fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Resu
     Ok((handle, Cq::new(ring, capacity, Some(map))))
 }
 
-/// Asks for a ring for so many completions, with twice the room if that is needed and there. Tells whether it
-/// has that.
+/// Asks for a ring for `asked` completions, with twice the room if that is needed and possible. Returns
+/// whether it has that room.
 fn with_room<T>(
     asked: u32,
     parts: &CqParts<'_>,
@@ -299,7 +299,7 @@ fn with_room<T>(
     Ok((ask(asked)?, false))
 }
 
-/// Maps the ring of an answer, and tells how many completions it is to hold.
+/// Maps the ring of an answer, and returns how many completions it holds.
 #[inline]
 fn map_cq(
     verb: Verb,
@@ -331,7 +331,7 @@ fn resize_cq(
 ) -> Result<()> {
     let (asked, waiting) = (command.cqe, cq.count()?);
     if asked > 0 && rounded(asked) < u64::from(waiting) {
-        // As the kernel would, had it been asked for so many.
+        // As the kernel refuses a size that is too small.
         let refusal = Error::os(Verb::ResizeCq, command.subject(), Errno::INVAL);
         let detail =
             format!("{waiting} completions wait, which do not fit into a queue for {asked}");

@@ -203,7 +203,7 @@ impl Indices {
             ..
         } = self.0;
         in_flight.places().any(|at| {
-            // SAFETY: the slot of a masked index is aligned to 8 and has so many bytes.
+            // SAFETY: the slot of a masked index is aligned to 8 and has `1 << log2_slot` bytes.
             unsafe { has_word(self.0.slot(at & index_mask), 1 << log2_slot, word) }
         })
     }

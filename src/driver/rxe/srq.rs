@@ -46,7 +46,7 @@ impl Look {
         Self { view, first }
     }
 
-    /// How many of so many requests the kernel has not taken out.
+    /// How many of the `posted` requests the kernel has not taken out.
     fn waiting(&self, posted: u32) -> u32 {
         self.view
             .progress()
@@ -212,14 +212,14 @@ impl Receivers {
         self.counted
     }
 
-    /// Goes on counting at this index of the completion ring, or of another one, and tells where it would
+    /// Goes on counting at this index of the completion ring, or of another one, and returns where it would
     /// have.
     #[inline(always)]
     pub(super) fn count_from(&mut self, counted: u32) -> u32 {
         mem::replace(&mut self.counted, counted)
     }
 
-    /// Counts so many messages for a queue pair, if it receives from a shared queue.
+    /// Counts `messages` for a queue pair, if it receives from a shared queue.
     #[inline(always)]
     pub(super) fn complete(&mut self, qpn: u32, messages: u32) {
         match self.queues.get(self.last) {

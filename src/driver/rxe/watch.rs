@@ -58,7 +58,7 @@ struct Ring {
     has_receivers: bool,
 }
 
-/// Completions that no longer count: those of a queue pair among the next so many of the ring.
+/// Completions that no longer count: those of a queue pair among the next ones of the ring.
 #[derive(Debug)]
 struct Forgotten {
     qpn: u32,
@@ -95,7 +95,7 @@ impl Ring {
         });
     }
 
-    /// Counts the messages that have come into shared queues since the last time, and tells up to where in
+    /// Counts the messages that have come into shared queues since the last time, and returns up to where in
     /// the ring.
     #[inline(always)]
     fn count_received(&mut self) -> u32 {

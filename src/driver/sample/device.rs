@@ -84,7 +84,7 @@ impl Device {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the device read and write so many bytes from an address on; gives their key.
+    /// Lets the device read and write `length` bytes from an address on; returns their key.
     pub(super) fn register(&self, address: u64, length: u64) -> u32 {
         let mut state = self.state();
         let key = state.new_number();

@@ -192,7 +192,7 @@ pub(crate) struct RecvQueue {
     qpn: u32,
     capacity: u32,
     ledger: Ledger,
-    /// As of a send queue.
+    /// Requests that were rung, counted from the start, modulo 2^32, and those that were written behind.
     rung: u32,
     written: Vec<(u64, Vec<Sge>)>,
 }
@@ -456,7 +456,7 @@ impl Drop for Kept {
     }
 }
 
-/// A queue pair with rooms for so many requests.
+/// A queue pair with room for `rooms[0]` sends and `rooms[1]` receives.
 pub(super) fn create_qp(
     device: &Device,
     cqs: [&CqBacking; 2],

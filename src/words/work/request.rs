@@ -186,7 +186,7 @@ impl Bounds {
         }
     }
 
-    /// Why a payload of so many bytes is too long.
+    /// Why a payload of `local` bytes is too long.
     #[cold]
     fn too_long(self, local: u64) -> PostError {
         match local > MAX_MESSAGE {

@@ -11,7 +11,7 @@ use super::receives::RecvLedger;
 /// the others then, until they have gone once round.
 #[derive(Debug)]
 pub(crate) struct LooseLedger {
-    /// What the poster knows. Its count is what it may rely on: of so many requests the places are free.
+    /// What the poster knows. Its count is what it may rely on: the places of that many requests are free.
     notes: Arc<RecvLedger>,
     /// The elements whose requests are finished, behind the first that is not.
     finished: Box<[AtomicBool]>,

@@ -97,7 +97,7 @@ impl NumberedLedger {
     /// The most requests of a queue: numbers have 16 bits.
     pub(crate) const MOST: u32 = 1 << 15;
 
-    /// A ledger for so many requests at a time, at most [`Self::MOST`].
+    /// A ledger for up to `capacity` requests at a time, at most [`Self::MOST`].
     pub(crate) fn new(capacity: u32) -> Self {
         assert!(capacity <= Self::MOST);
         let numbers = (2 * capacity.max(1)).next_power_of_two();
@@ -142,8 +142,8 @@ impl NumberedLedger {
         self.posted.load(Ordering::Acquire)
     }
 
-    /// Requests that are finished, so many of them as the poster may rely on: as many may be posted as the
-    /// queue's capacity beyond it.
+    /// The count of finished requests that the poster may rely on: it may post up to the queue's capacity
+    /// beyond it.
     #[inline(always)]
     pub(crate) fn done(&self) -> u32 {
         // Acquire: pairs with the release in `finish`.

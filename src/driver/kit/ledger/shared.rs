@@ -58,7 +58,7 @@ impl Posting {
         self.head.store(head, Ordering::Relaxed);
     }
 
-    /// The device is told of so many requests, and this element is behind them.
+    /// Notes that the device was told of `count` requests, and that the element `head` is behind them.
     #[inline(always)]
     pub(crate) fn tell(&self, count: u32, head: u32) {
         self.told.store(count, Ordering::Relaxed);
@@ -203,7 +203,7 @@ impl SrqLedger {
     /// Requests that are finished.
     #[inline(always)]
     pub(crate) fn done(&self) -> u32 {
-        // Acquire: pairs with the release in `finish`, so that whoever counts finds so many free.
+        // Acquire: pairs with the release in `finish`, so that who counts finds their elements free.
         self.done.load(Ordering::Acquire)
     }
 

@@ -74,7 +74,7 @@ struct World {
     walk: Walk,
 }
 
-/// A queue of so many elements, one of which always stays free.
+/// A queue of `elements` elements, one of which always stays free.
 fn world(elements: u32) -> World {
     let (cq, producer) = cq(255, 64);
     let srq = shared(elements);

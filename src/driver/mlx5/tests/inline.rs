@@ -56,7 +56,7 @@ enum Format {
     Bytes64,
 }
 
-/// Writes a completion with data, which claims so many bytes.
+/// Writes a completion with data, which claims to have `claimed` bytes.
 fn write(producer: &mut Producer, mut entry: Cqe, data: &[u8], claimed: u32, format: Format) {
     entry.byte_cnt = Be32::new(claimed);
     match format {

@@ -75,7 +75,7 @@ fn posters_do_not_disturb_the_poller() {
 /// Requests that go through a queue of a few.
 const LOAD: u64 = if cfg!(miri) { 300 } else { 4_000_000 };
 
-/// Completes requests as they are rung for. False if a completion had no room beside so many that wait.
+/// Completes requests as they are rung for. False if the ring was full and a completion had no room.
 fn complete(
     producer: &mut Producer,
     number: u32,

@@ -9,11 +9,11 @@ use super::ring::{consumer, fill, producer, waiting};
 
 #[derive(Clone, Copy, Debug)]
 enum Produce {
-    /// Fill so many slots, or as many as there are.
+    /// Fill this number of slots, or as many as there are.
     Fill(u32),
     Publish,
     Abandon,
-    /// The kernel consumes at most so many.
+    /// The kernel consumes at most this number.
     Consume(u32),
 }
 

@@ -116,7 +116,7 @@ impl Srq {
         }
     }
 
-    /// Posts so many elements in one batch, as far as there is room.
+    /// Posts `count` elements in one batch, as far as there is room.
     fn post(&mut self, count: u32) {
         let mut batch = receiving(&mut self.queue);
         for _ in 0..count {

@@ -159,7 +159,7 @@ impl Mapped {
         Self { base, length }
     }
 
-    /// The address of an offset, from which on so many `T` lie in the memory.
+    /// The address of an offset, at which `count` values of `T` lie in the memory.
     ///
     /// # Panics
     ///

@@ -345,8 +345,8 @@ pub struct Cqe {
 /// Where [`Cqe::op_own`] lies.
 pub const OP_OWN: usize = 63;
 
-/// The owner bit of entries that the device has written, in the lap of a ring of so many entries, a power of
-/// two, that an index is of.
+/// The owner bit that the device gives to the entry at `index`: it changes with each lap round a ring of
+/// `count` entries, a power of two.
 #[inline(always)]
 pub fn lap(index: u32, count: u32) -> u8 {
     u8::from(index & count != 0)

@@ -32,7 +32,6 @@ mod connection;
 mod control;
 mod cq;
 mod error;
-mod free;
 mod listener;
 mod op;
 mod pump;

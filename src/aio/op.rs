@@ -34,9 +34,6 @@ pub trait Kind: Sized {
     type Output;
 
     #[doc(hidden)]
-    const IS_RECEIVE: bool = false;
-
-    #[doc(hidden)]
     fn end(ended: Ended<'_>) -> Self::Output;
 }
 
@@ -162,8 +159,6 @@ impl Kind for Fetched {
 
 impl Kind for Receive {
     type Output = (Result<Received, OpError>, Buf);
-
-    const IS_RECEIVE: bool = true;
 
     #[inline(always)]
     fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
@@ -335,7 +330,7 @@ impl<K: Kind> Future for Op<K> {
             Glance::UnderWay => return this.wait(cx, (table, slot), key),
             Glance::Other => return this.poll_closer(cx),
         }
-        let ended = EndedIn::<K>(table, slot, PhantomData);
+        let ended = EndedIn(table, slot);
         // SAFETY: the share in the table goes with `ended`, and what had it is overwritten, not dropped. (To
         // replace it by the usual means moves all that an operation can be.)
         unsafe { ptr::write(&mut *this.at, At::Over) };
@@ -346,13 +341,14 @@ impl<K: Kind> Future for Op<K> {
 }
 
 /// Gives the slot back after the buffer was moved to its destination, so that the buffer is moved only once.
-struct EndedIn<K: Kind>(NonNull<Table>, NonNull<Slot>, PhantomData<fn() -> K>);
+struct EndedIn(NonNull<Table>, NonNull<Slot>);
 
-impl<K: Kind> Drop for EndedIn<K> {
+impl Drop for EndedIn {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: it has a share in the slot's table, and gives it up.
-        unsafe { Table::give_and_leave::<K>(self.0, self.1) };
+        // SAFETY: it has a share in the slot's table, and gives it up here.
+        let (table, slot) = unsafe { (Arc::from_raw(self.0.as_ptr()), self.1.as_ref()) };
+        table.give(slot, slot.key());
     }
 }
 

@@ -146,8 +146,7 @@ impl<T: Transport> Qp<T> {
 
     /// Waits until another operation can be posted.
     pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: it has the send half, and is borrowed exclusively.
-        unsafe { self.anchor.table.poll_room(cx) }
+        self.anchor.table.poll_room(cx)
     }
 
     pub(super) fn raw_mut(&mut self) -> &mut qp::Qp<T> {

@@ -75,14 +75,13 @@ pub(super) unsafe fn post(
             None => return Op::refused(PostError::ForeignPd, buf),
         }
     }
-    // SAFETY: by this function's contract the batch exclusively borrows the half that takes slots.
-    let Some(slot) = (unsafe { table.take_receive() }) else {
+    let Some(slot) = table.take_receive() else {
         let capacity = table.counts().1;
         return Op::refused(PostError::QueueFull { capacity }, buf);
     };
     let id = slot.key();
     if let Err(error) = batch.post(id, slices) {
-        table.give_receive(slot);
+        table.give(slot, id);
         return Op::refused(error, buf);
     }
     // SAFETY: the slot was taken out of the free list just now.

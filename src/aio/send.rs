@@ -14,6 +14,7 @@ use super::steps::Step;
 use super::table::{Slot, Table, index};
 use crate::ah::UdPeer;
 use crate::buf::Buf;
+use crate::buf::free::NONE;
 use crate::qp::transport::{Atomic, RdmaRead, RdmaWrite, Transport};
 use crate::qp::{self, Inline, Peer, Reaches, Request, SendHalf};
 use crate::work::{LocalSlice, PostError, RemoteSlice};
@@ -40,8 +41,7 @@ impl<T: Transport> Sender<T> {
     /// It also ends, without room, when the device has been removed or its completion queue has failed: the
     /// next operation is then refused, or ends with [`OpError::Broken`].
     pub async fn room(&mut self) {
-        // SAFETY: this is the send half, borrowed exclusively.
-        poll_fn(|cx| unsafe { self.anchor.table.poll_room(cx) }).await;
+        poll_fn(|cx| self.anchor.table.poll_room(cx)).await;
     }
 }
 
@@ -261,8 +261,7 @@ impl<'q, T: Transport> Batch<'q, T> {
         let table = self.table;
         // By hand, as in `Start::post`.
         let buf = ManuallyDrop::new(buf);
-        // SAFETY: the batch has the send half.
-        let (Some(raw), Some(slot)) = (&mut self.raw, unsafe { table.take_send() }) else {
+        let (Some(raw), Some(slot)) = (&mut self.raw, table.take_send()) else {
             return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
@@ -280,9 +279,9 @@ impl<'q, T: Transport> Batch<'q, T> {
             return not_posted(table, (slot, id), error);
         }
         let before = self.last.replace(slot);
-        let before = before.map_or(std::ptr::null(), std::ptr::from_ref);
+        let before = before.map_or(NONE, |slot| index(slot.key()));
         // Relaxed: only this batch has the slot until it is rung.
-        slot.link.store(before.cast_mut(), Ordering::Relaxed);
+        slot.link.store(before, Ordering::Relaxed);
         Op::posted(table, slot, id)
     }
 
@@ -503,8 +502,7 @@ impl<'q, T: Transport> Batch<'q, T> {
     fn take_back(&mut self, error: OpError) {
         let mut last = self.last.take();
         while let Some(slot) = last {
-            // SAFETY: `add` has put a slot of this table there, or nothing.
-            last = unsafe { slot.link.load(Ordering::Relaxed).as_ref() };
+            last = self.table.slot(slot.link.load(Ordering::Relaxed));
             // SAFETY: the batch was not rung, so the device never gets the request.
             unsafe { unposted(self.table, slot, error) };
         }
@@ -565,8 +563,7 @@ impl<'q, T: Transport> Start<'q, T> {
             let buf = ManuallyDrop::into_inner(buf);
             return Self { half, table }.post_empty(buf, move |request| post(request, &[]));
         }
-        // SAFETY: this has the send half.
-        let Some(slot) = (unsafe { table.take_send() }) else {
+        let Some(slot) = table.take_send() else {
             return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
@@ -591,8 +588,7 @@ impl<'q, T: Transport> Start<'q, T> {
         post: impl FnOnce(Request<'_, 'q, T>) -> Result<(), PostError>,
     ) -> Op<K> {
         let Self { half, table } = self;
-        // SAFETY: this has the send half.
-        let Some(slot) = (unsafe { table.take_send() }) else {
+        let Some(slot) = table.take_send() else {
             return full(table, buf);
         };
         let id = slot.key();

@@ -17,8 +17,7 @@
 
 use std::task::{Context, Waker};
 
-use super::free::Linked;
-use super::sync::{AtomicPtr, AtomicU64, Ordering, Place, yield_now};
+use super::sync::{AtomicU32, AtomicU64, Ordering, Place, yield_now};
 
 /// What a slot is in. The state is this, and above it the slot's key.
 type Phase = u64;
@@ -71,15 +70,9 @@ pub(super) struct Slot<B, E: Copy> {
     /// Present in the phase `TOLD`. Before, it belongs to the party that completes; then to the one that
     /// takes.
     ending: Place<E>,
-    /// While the slot is free: the next free slot. Until its batch is rung: the slot before it in the batch.
-    pub(super) link: AtomicPtr<Self>,
-}
-
-impl<B, E: Copy> Linked for Slot<B, E> {
-    #[inline(always)]
-    fn next(&self) -> &AtomicPtr<Self> {
-        &self.link
-    }
+    /// The index of another slot, or none. While the slot is free: the next free slot. Until its batch is rung:
+    /// the slot before it in the batch.
+    pub(super) link: AtomicU32,
 }
 
 /// What [`Slot::succeed`] leads to.
@@ -138,7 +131,7 @@ impl<B, E: Copy> Slot<B, E> {
             cargo: Place::empty(),
             waker: Place::empty(),
             ending: Place::empty(),
-            link: AtomicPtr::new(std::ptr::null_mut()),
+            link: AtomicU32::default(),
         }
     }
 

@@ -3,8 +3,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 
-pub(super) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
-pub(super) use std::sync::{Mutex, MutexGuard};
+pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) use std::thread::yield_now;
 
 /// A place for a value. The state of its slot says whether there is one, and which party may touch it.
@@ -28,20 +27,6 @@ impl<T> Place<T> {
     pub(super) unsafe fn put(&self, value: T) {
         // SAFETY: by this function's contract.
         unsafe { (*self.0.get()).write(value) };
-    }
-
-    /// The value, which stays.
-    ///
-    /// # Safety
-    ///
-    /// The place is the caller's, and has a value.
-    #[inline(always)]
-    pub(super) unsafe fn copy(&self) -> T
-    where
-        T: Copy,
-    {
-        // SAFETY: by this function's contract.
-        unsafe { (*self.0.get()).assume_init_read() }
     }
 
     /// Lends the value.

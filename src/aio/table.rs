@@ -2,15 +2,13 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::task::{Context, Poll, Waker};
 
 use super::error::{Completed, OpError, Origin};
-use super::free::Free;
-use super::op::Kind;
 use super::slot::{self, After, Look, NAME_BITS, NEXT, PHASE_BITS, Success};
 use crate::buf::Buf;
-use crate::callbacks::each;
+use crate::buf::free::{Places, Stack};
 use crate::qp::Control;
 use crate::wc::Completion;
 use crate::work::PdTag;
@@ -61,12 +59,19 @@ pub(super) fn number(id: u64) -> usize {
     ((id >> NUMBER_SHIFT) as u32 & NUMBER_MASK) as usize
 }
 
+impl Places for [Slot] {
+    #[inline(always)]
+    fn next(&self, number: u32) -> Option<&AtomicU32> {
+        Some(&self.get(number as usize)?.link)
+    }
+}
+
 /// The slots of a queue pair: those of sends, then those of receives.
 pub(super) struct Table {
     slots: Box<[Slot]>,
-    /// The slots that are free.
-    sends: Free<Slot>,
-    receives: Free<Slot>,
+    /// The indices of slots that are free.
+    sends: Stack,
+    receives: Stack,
     /// Slots of sends: not more than there are.
     send_count: u32,
     /// The queue pair's number, or [`ANY_QP`].
@@ -103,8 +108,8 @@ impl Table {
             slots: (0..sends + receives)
                 .map(|index| Slot::new(key(index)))
                 .collect(),
-            sends: Free::new(),
-            receives: Free::new(),
+            sends: Stack::empty(),
+            receives: Stack::empty(),
             send_count: sends,
             qpn: qpn.unwrap_or(ANY_QP),
             pd,
@@ -128,74 +133,31 @@ impl Table {
     }
 
     /// Takes a free slot of a send.
-    ///
-    /// # Safety
-    ///
-    /// The caller has the table's send half, exclusively.
     #[inline(always)]
-    pub(super) unsafe fn take_send(&self) -> Option<&Slot> {
-        // SAFETY: by this function's contract; slots stay where they are as long as the table.
-        unsafe { self.sends.take() }
+    pub(super) fn take_send(&self) -> Option<&Slot> {
+        self.slot(self.sends.take(&*self.slots)?)
     }
 
     /// Takes a free slot of a receive.
-    ///
-    /// # Safety
-    ///
-    /// The caller has the table's receive half, or its shared queue, exclusively.
     #[inline(always)]
-    pub(super) unsafe fn take_receive(&self) -> Option<&Slot> {
-        // SAFETY: as in `take_send`.
-        unsafe { self.receives.take() }
+    pub(super) fn take_receive(&self) -> Option<&Slot> {
+        self.slot(self.receives.take(&*self.slots)?)
+    }
+
+    /// The slot of this index, if there is one.
+    #[inline(always)]
+    pub(super) fn slot(&self, index: u32) -> Option<&Slot> {
+        self.slots.get(index as usize)
     }
 
     /// Takes back a free slot that had this key.
     #[inline(always)]
     pub(super) fn give(&self, slot: &Slot, key: u64) {
-        match self.is_send(index(key)) {
-            true => self.sends.give(slot),
-            false => self.receives.give(slot),
+        let index = index(key);
+        match self.is_send(index) {
+            true => self.sends.give(index, &slot.link),
+            false => self.receives.give(index, &slot.link),
         }
-    }
-
-    /// Takes back a receive's free slot.
-    #[inline(always)]
-    pub(super) fn give_receive(&self, slot: &Slot) {
-        self.receives.give(slot);
-    }
-
-    /// Takes back a free slot and gives up a share in the table. `K` says whether the slot is a send's or a
-    /// receive's.
-    ///
-    /// # Safety
-    /// The share is the caller's, the slot is one of the table's, and the caller uses neither afterwards.
-    #[inline(always)]
-    pub(super) unsafe fn give_and_leave<K: Kind>(table: NonNull<Self>, slot: NonNull<Slot>) {
-        // SAFETY: by this function's contract.
-        let (this, slot) = unsafe { (table.as_ref(), slot.as_ref()) };
-        let free = match K::IS_RECEIVE {
-            false => &this.sends,
-            true => &this.receives,
-        };
-        if free.give_silently(slot) {
-            // SAFETY: by this function's contract.
-            return unsafe { Self::wake_and_leave(table) };
-        }
-        // SAFETY: by this function's contract.
-        unsafe { Arc::decrement_strong_count(table.as_ptr()) };
-    }
-
-    /// Wakes those who wait for a slot, and gives a share in the table up.
-    ///
-    /// # Safety
-    ///
-    /// The share is the caller's, who does not use it any more.
-    #[cold]
-    #[inline(never)]
-    unsafe fn wake_and_leave(table: NonNull<Self>) {
-        // SAFETY: by this function's contract.
-        let table = unsafe { Arc::from_raw(table.as_ptr()) };
-        each([&table.sends, &table.receives], Free::wake);
     }
 
     #[inline(always)]
@@ -373,13 +335,8 @@ impl Table {
     }
 
     /// Waits until another send can be posted, or nothing will end any more.
-    ///
-    /// # Safety
-    ///
-    /// As for [`take_send`](Self::take_send).
-    pub(super) unsafe fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        // SAFETY: by this function's contract.
-        match unsafe { self.sends.poll_any(cx) } {
+    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.sends.poll_any(cx) {
             // `break_off` takes the wakers after its store, under the lock under which this one was left.
             Poll::Pending if !self.is_broken() => Poll::Pending,
             _ => Poll::Ready(()),
@@ -493,8 +450,7 @@ mod tests {
         let last = MOST_TABLES as u32 - 1;
         let table = Table::new(last, (Some(1), PdTag::new(1, 1)), (1, 0), None);
         for generation in 1..4 {
-            // SAFETY: this thread alone posts.
-            let slot = unsafe { table.take_send() }.unwrap();
+            let slot = table.take_send().unwrap();
             let id = slot.key();
             assert_eq!((index(id), number(id)), (0, MOST_TABLES - 1));
             assert_eq!(
@@ -534,8 +490,7 @@ mod tests {
 
         let table = Table::new(0, (Some(1), PdTag::new(1, 1)), (1, 0), None);
         for is_send in [false, true] {
-            // SAFETY: this thread alone posts.
-            let slot = unsafe { table.take_send() }.unwrap();
+            let slot = table.take_send().unwrap();
             let id = slot.key();
             // SAFETY: it was taken from the free ones just now.
             unsafe { slot.fill(id, Buf::default()) };
@@ -564,14 +519,11 @@ mod tests {
         let table = Table::new(0, (Some(1), PdTag::new(1, 1)), (2, 1), None);
         let taken = |slot: Option<&Slot>| slot.map(|slot| index(slot.key()));
         assert_eq!(table.counts(), (2, 1));
-        // SAFETY: this thread alone posts.
-        unsafe {
-            assert_eq!(taken(table.take_receive()), Some(2));
-            assert_eq!(taken(table.take_receive()), None);
-            assert_eq!(taken(table.take_send()), Some(0));
-            table.give(&table.slots[2], table.slots[2].key());
-            assert_eq!(taken(table.take_receive()), Some(2));
-        }
+        assert_eq!(taken(table.take_receive()), Some(2));
+        assert_eq!(taken(table.take_receive()), None);
+        assert_eq!(taken(table.take_send()), Some(0));
+        table.give(&table.slots[2], table.slots[2].key());
+        assert_eq!(taken(table.take_receive()), Some(2));
         let receive = table.slots[2].key();
         assert!(table.send_of(receive, 1).is_none(), "it is no send");
     }

@@ -1,4 +1,5 @@
-//! The free numbers of a stock: taken and given back without a lock, and waited for when there are none.
+//! The free numbers of a stock: taken and given back without a lock, and waited for when there are none. Blocks
+//! of pools have such numbers, and slots of `aio`.
 
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
@@ -8,7 +9,7 @@ use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::callbacks::each;
 
 /// No number.
-const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// A task waits. Set only while nothing is free.
 const WAITED_FOR: u64 = 1 << 32;
@@ -16,14 +17,27 @@ const WAITED_FOR: u64 = 1 << 32;
 /// One change. The count of changes has the bits above [`WAITED_FOR`].
 const CHANGE: u64 = 1 << 33;
 
-/// The free numbers, the latest first. Each method is given `places`, which has the number that follows each
-/// free number; it must be the same list every time, and have places for all numbers that are given.
+/// Where a stock has, for each free number, the one that follows it.
+pub(crate) trait Places {
+    /// The place of a number, if the stock has it.
+    fn next(&self, number: u32) -> Option<&AtomicU32>;
+}
+
+impl Places for Growing<AtomicU32> {
+    #[inline(always)]
+    fn next(&self, number: u32) -> Option<&AtomicU32> {
+        self.get(number)
+    }
+}
+
+/// The free numbers, the latest first. The methods must be given the same `places` every time; they have a place
+/// for each number that is given.
 /// It is a Treiber stack: `head` is the number on top, and each number leads to the next. The count of
 /// changes in `head` prevents the ABA problem: a thread that was interrupted in [`take`](Self::take) cannot
 /// install a `next` that is no longer true. The count has 31 bits: the thread would have to be away for
 /// exactly a multiple of 2^31 changes.
 #[derive(Debug)]
-struct Stack {
+pub(crate) struct Stack {
     head: AtomicU64,
     /// The tasks that wait. Touched only where nothing is free.
     waiting: Mutex<Vec<Waker>>,
@@ -31,7 +45,7 @@ struct Stack {
 
 impl Stack {
     /// Without numbers.
-    fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             head: AtomicU64::new(u64::from(NONE)),
             waiting: Mutex::default(),
@@ -40,13 +54,13 @@ impl Stack {
 
     /// Takes a number, which is the caller's until it gives it back.
     #[inline]
-    fn take(&self, places: &Growing<AtomicU32>) -> Option<u32> {
+    pub(crate) fn take(&self, places: &(impl Places + ?Sized)) -> Option<u32> {
         // Acquire: pairs with the release in `give`. All changes in between are read-modify-writes, so this
         // synchronizes with each of them.
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let number = head as u32;
-            let place = places.get(number)?;
+            let place = places.next(number)?;
             // Relaxed: if another thread has taken the number meanwhile, the count of changes differs and the
             // exchange fails.
             let behind = u64::from(place.load(Ordering::Relaxed));
@@ -61,9 +75,9 @@ impl Stack {
         }
     }
 
-    /// Gives back a number that was not free.
+    /// Gives back a number that was not free, with its place.
     #[inline]
-    fn give(&self, number: u32, place: &AtomicU32) {
+    pub(crate) fn give(&self, number: u32, place: &AtomicU32) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             place.store(head as u32, Ordering::Relaxed);
@@ -83,7 +97,7 @@ impl Stack {
     }
 
     /// Takes a number, or has the task woken when one is given back.
-    fn poll_take(&self, places: &Growing<AtomicU32>, cx: &mut Context<'_>) -> Poll<u32> {
+    fn poll_take(&self, places: &impl Places, cx: &mut Context<'_>) -> Poll<u32> {
         loop {
             if let Some(number) = self.take(places) {
                 return Poll::Ready(number);
@@ -97,6 +111,14 @@ impl Stack {
     /// Whether a number is free at this moment.
     fn has_any(&self) -> bool {
         self.head.load(Ordering::Relaxed) as u32 != NONE
+    }
+
+    /// Waits until a number is free, without taking it.
+    pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.has_any() || !self.wait(cx) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
     }
 
     /// Has the task woken when a number is given back; false if one was meanwhile.
@@ -122,8 +144,12 @@ impl Stack {
     #[cold]
     fn wake(&self) {
         // Without the lock: a waker does as it likes.
-        let waiting = std::mem::take(&mut *self.waiting());
-        each(waiting, Waker::wake);
+        each(self.take_waiting(), Waker::wake);
+    }
+
+    /// Takes the wakers of all that wait: who asks from here on waits anew.
+    pub(crate) fn take_waiting(&self) -> Vec<Waker> {
+        std::mem::take(&mut *self.waiting())
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {

@@ -29,7 +29,7 @@
 mod chunk;
 mod error;
 mod filled;
-mod free;
+pub(crate) mod free;
 mod frozen;
 mod growing;
 mod home;

@@ -51,15 +51,6 @@ mod error;
 )]
 mod flight;
 mod flights;
-#[path = "../../src/aio/free.rs"]
-#[allow(
-    dead_code,
-    unused_imports,
-    unreachable_pub,
-    reason = "the models do not need all of it, nor its unit tests"
-)]
-mod free;
-mod frees;
 #[path = "../../src/driver/kit/gate.rs"]
 mod gate;
 mod gates;
@@ -124,7 +115,6 @@ fn main() {
     tests.extend(gates::tests());
     tests.extend(turns::tests());
     tests.extend(slots::tests());
-    tests.extend(frees::tests());
     tests.extend(blocks::tests());
     libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }

@@ -1,7 +1,7 @@
 //! What `src/words/sync.rs` is in the library, and `src/driver/kit/sync.rs` for drivers.
 
 pub(crate) use loom::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use loom::thread::yield_now;
@@ -38,17 +38,6 @@ impl<T> Place<T> {
     pub(crate) unsafe fn put(&self, value: T) {
         // SAFETY: by this function's contract; loom ends the test where another thread is in the place.
         self.0.with_mut(|place| unsafe { (*place).write(value) });
-    }
-
-    /// # Safety
-    ///
-    /// As for the one that it stands for.
-    pub(crate) unsafe fn copy(&self) -> T
-    where
-        T: Copy,
-    {
-        // SAFETY: as in `put`.
-        self.0.with(|place| unsafe { (*place).assume_init_read() })
     }
 
     /// # Safety

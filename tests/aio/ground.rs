@@ -2,45 +2,127 @@
 
 use std::future::Future;
 
-use support::{Device, QKEY, Result, device, open, own_path, same};
-use uverbs::aio::{Cq, Op, Payload, Post, Qp, Sent};
+use support::{Device, QKEY, Result, device, kernel, open, own_path, same, skip};
+use uverbs::aio::{Cq, Op, Payload, Post, Qp, Read, Sent};
 use uverbs::buf::{Buf, Pool};
 use uverbs::transport::StaticTransport;
-use uverbs::{Access, Ah, Caps, ConnectOptions, Context, Mr, Pd, Rc, Srd};
+use uverbs::{Access, Ah, Caps, ConnectOptions, Context, Mr, Pd, Rc, RemoteSlice, Srd};
 
 /// A transport over which messages come whole, and once.
 pub(crate) trait Reliable: StaticTransport + Sized {
     /// The most inline bytes that every device has for it.
     const INLINE: u32;
 
+    /// Messages come in the order in which they were sent.
+    const IS_ORDERED: bool;
+
+    /// What peers may do to regions.
+    const OPEN: Access;
+
     /// What a request is told of the way to its peer.
-    type Way;
+    type Way: Send + Sync + 'static;
+
+    /// A test that WRITEs is skipped where the kernel's driver has none.
+    fn needs_writes() -> Result;
 
     /// Makes two queue pairs ready to talk to each other.
     fn meet(pd: &Pd, a: &mut Qp<Self>, b: &mut Qp<Self>) -> Result<Self::Way>;
 
-    /// Sends to the queue pair of this number, which `from` has met.
-    fn send<B: Payload>(from: &mut Qp<Self>, way: &Self::Way, to: u32, bytes: B) -> Op<Sent<B>>;
+    /// Sends to the queue pair of this number, which `from` has met; with immediate data if there are any.
+    fn send<B: Payload>(
+        from: &mut Qp<Self>,
+        way: &Self::Way,
+        to: u32,
+        bytes: B,
+        imm: Option<u32>,
+    ) -> Op<Sent<B>>;
+
+    /// Writes to memory behind the queue pair of this number; with immediate data if there are any.
+    fn write<B: Payload>(
+        from: &mut Qp<Self>,
+        way: &Self::Way,
+        to: u32,
+        bytes: B,
+        there: RemoteSlice,
+        imm: Option<u32>,
+    ) -> Op<Sent<B>>;
+
+    /// Reads memory behind the queue pair of this number.
+    fn read(
+        from: &mut Qp<Self>,
+        way: &Self::Way,
+        of: u32,
+        into: Buf,
+        there: RemoteSlice,
+    ) -> Op<Read>;
 }
 
 impl Reliable for Rc {
     const INLINE: u32 = 64;
 
+    const IS_ORDERED: bool = true;
+
+    const OPEN: Access = ALL;
+
     type Way = ();
+
+    fn needs_writes() -> Result {
+        Ok(())
+    }
 
     fn meet(_: &Pd, a: &mut Qp<Self>, b: &mut Qp<Self>) -> Result {
         connect(a, b)
     }
 
-    fn send<B: Payload>(from: &mut Qp<Self>, (): &(), _: u32, bytes: B) -> Op<Sent<B>> {
-        from.send(bytes)
+    fn send<B: Payload>(
+        from: &mut Qp<Self>,
+        (): &(),
+        _: u32,
+        bytes: B,
+        imm: Option<u32>,
+    ) -> Op<Sent<B>> {
+        match imm {
+            None => from.send(bytes),
+            Some(imm) => from.send_imm(bytes, imm),
+        }
+    }
+
+    fn write<B: Payload>(
+        from: &mut Qp<Self>,
+        (): &(),
+        _: u32,
+        bytes: B,
+        there: RemoteSlice,
+        imm: Option<u32>,
+    ) -> Op<Sent<B>> {
+        match imm {
+            None => from.write(bytes, there),
+            Some(imm) => from.write_imm(bytes, there, imm),
+        }
+    }
+
+    fn read(from: &mut Qp<Self>, (): &(), _: u32, into: Buf, there: RemoteSlice) -> Op<Read> {
+        from.read(into, there)
     }
 }
 
 impl Reliable for Srd {
     const INLINE: u32 = 32;
 
+    const IS_ORDERED: bool = false;
+
+    const OPEN: Access = Access::LOCAL_WRITE
+        .union(Access::REMOTE_READ)
+        .union(Access::REMOTE_WRITE);
+
     type Way = Ah;
+
+    fn needs_writes() -> Result {
+        match kernel() < (6, 12) {
+            true => skip("the driver of Linux 6.1 has no WRITE"),
+            false => Ok(()),
+        }
+    }
 
     fn meet(pd: &Pd, a: &mut Qp<Self>, b: &mut Qp<Self>) -> Result<Ah> {
         for qp in [a, b] {
@@ -49,8 +131,37 @@ impl Reliable for Srd {
         Ok(pd.create_ah(&own_path(pd.context())?)?)
     }
 
-    fn send<B: Payload>(from: &mut Qp<Self>, way: &Ah, to: u32, bytes: B) -> Op<Sent<B>> {
-        from.send_to(way.to(to, QKEY), bytes)
+    fn send<B: Payload>(
+        from: &mut Qp<Self>,
+        way: &Ah,
+        to: u32,
+        bytes: B,
+        imm: Option<u32>,
+    ) -> Op<Sent<B>> {
+        let to = way.to(to, QKEY);
+        match imm {
+            None => from.send_to(to, bytes),
+            Some(imm) => from.send_imm_to(to, bytes, imm),
+        }
+    }
+
+    fn write<B: Payload>(
+        from: &mut Qp<Self>,
+        way: &Ah,
+        to: u32,
+        bytes: B,
+        there: RemoteSlice,
+        imm: Option<u32>,
+    ) -> Op<Sent<B>> {
+        let to = way.to(to, QKEY);
+        match imm {
+            None => from.write_to(to, bytes, there),
+            Some(imm) => from.write_imm_to(to, bytes, there, imm),
+        }
+    }
+
+    fn read(from: &mut Qp<Self>, way: &Ah, of: u32, into: Buf, there: RemoteSlice) -> Op<Read> {
+        from.read_of(way.to(of, QKEY), into, there)
     }
 }
 
@@ -66,7 +177,7 @@ pub(crate) fn over(connections: fn() -> Result, datagrams: fn() -> Result) -> Re
 pub(crate) struct Two<T: Reliable = Rc> {
     pub(crate) a: Qp<T>,
     pub(crate) b: Qp<T>,
-    way: T::Way,
+    pub(crate) way: T::Way,
     pub(crate) cq: Cq,
     pub(crate) pool: Pool,
     pub(crate) pd: Pd,
@@ -85,11 +196,6 @@ impl Two {
     pub(crate) fn with(caps: Caps) -> Result<Self> {
         Self::sized(caps)
     }
-
-    /// Memory that peers may do everything with.
-    pub(crate) fn region(&self, bytes: usize) -> Result<Mr<Vec<u8>>> {
-        Ok(self.pd.register(vec![0; bytes], ALL)?)
-    }
 }
 
 impl<T: Reliable> Two<T> {
@@ -101,7 +207,7 @@ impl<T: Reliable> Two<T> {
         })
     }
 
-    fn sized(caps: Caps) -> Result<Self> {
+    pub(crate) fn sized(caps: Caps) -> Result<Self> {
         let context = open()?;
         let pd = context.alloc_pd()?;
         let entries = 2 * (caps.max_send_wr + caps.max_recv_wr);
@@ -121,10 +227,27 @@ impl<T: Reliable> Two<T> {
         })
     }
 
+    /// Memory that peers may do everything with.
+    pub(crate) fn region(&self, bytes: usize) -> Result<Mr<Vec<u8>>> {
+        Ok(self.pd.register(vec![0; bytes], T::OPEN)?)
+    }
+
     /// Sends from `a` to `b`.
     pub(crate) fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>> {
         let to = self.b.qpn();
-        T::send(&mut self.a, &self.way, to, bytes)
+        T::send(&mut self.a, &self.way, to, bytes, None)
+    }
+
+    /// Writes from `a` to memory behind `b`.
+    pub(crate) fn write<B: Payload>(&mut self, bytes: B, there: RemoteSlice) -> Op<Sent<B>> {
+        let to = self.b.qpn();
+        T::write(&mut self.a, &self.way, to, bytes, there, None)
+    }
+
+    /// Reads memory behind `b` to `a`.
+    pub(crate) fn read(&mut self, into: Buf, there: RemoteSlice) -> Op<Read> {
+        let of = self.b.qpn();
+        T::read(&mut self.a, &self.way, of, into, there)
     }
 
     /// Runs a future to its end on this thread, which pumps.

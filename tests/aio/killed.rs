@@ -182,10 +182,17 @@ fn answers() -> Result {
     talk(&side, channel)
 }
 
+/// Fails as the peer's listener would, which only says so on its standard error.
+fn can_listen() -> Result {
+    drop(cm::listen::<Rc>(own_address(0))?.start()?);
+    Ok(())
+}
+
 /// A channel to a process in a role, which has sent its messages and stays.
 fn channel_to(role: &str, side: &Side) -> Result<(Peer, Channel)> {
     let (mut peer, channel) = match role {
         "answers" => {
+            can_listen()?;
             let mut peer = Peer::start(role, &[])?;
             let port = peer.hear()?.parse()?;
             let channel = side.connect(own_address(port))?;
@@ -361,6 +368,7 @@ fn before_each_call(role: &str) -> Result {
 fn before(side: &Side, role: &str, step: Step) -> Result<bool> {
     let (mut peer, channel) = match role {
         "answers" => {
+            can_listen()?;
             let mut peer = Peer::start_killed_at(role, &[], step)?;
             let channel = match peer.hear() {
                 Ok(port) => to_one_that_answers(side, port.parse()?)?,

@@ -17,21 +17,28 @@ use crate::ground::{Reliable, Two, connect, over};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 12] = [
+    let tests: [Named; 13] = [
         ("ops::messages", messages),
-        ("ops::one_sided", one_sided),
+        ("ops::one_sided", || over(one_sided::<Rc>, one_sided::<Srd>)),
         ("ops::atomics", atomics),
-        ("ops::immediate_data", immediate_data),
+        ("ops::immediate_data", || {
+            over(immediate_data::<Rc>, immediate_data::<Srd>)
+        }),
         ("ops::batches", batches),
         ("ops::failures_give_back", failures_give_back),
-        ("ops::many_at_a_time", many_at_a_time),
+        ("ops::many_at_a_time", || {
+            over(many_at_a_time::<Rc>, many_at_a_time::<Srd>)
+        }),
         ("ops::ten_thousand_in_flight", ten_thousand_in_flight),
         ("ops::a_stream_of_messages", a_stream_of_messages),
         ("ops::halves_in_two_threads", halves_in_two_threads),
         ("ops::ways_to_wait", || {
             over(ways_to_wait::<Rc>, ways_to_wait::<Srd>)
         }),
-        ("ops::nothing_is_allocated", nothing_is_allocated),
+        ("ops::nothing_is_allocated", || {
+            over(nothing_is_allocated::<Rc>, nothing_is_allocated::<Srd>)
+        }),
+        ("ops::connected_once", connected_once),
     ];
     tests
         .map(|(name, run)| test_without_leaks(name, run))
@@ -80,26 +87,26 @@ fn messages() -> Result {
 }
 
 /// Catches bytes at the wrong place, and a READ whose length is not what it read.
-fn one_sided() -> Result {
-    let mut two = Two::new()?;
+fn one_sided<T: Reliable>() -> Result {
+    T::needs_writes()?;
+    let mut two = Two::<T>::usual()?;
     let region = two.region(4096)?;
     let bytes = pattern(3, 1000);
-    let written = two
-        .a
-        .write(two.buf(&bytes)?, region.remote().slice(100..1100)?);
+    let buf = two.buf(&bytes)?;
+    let written = two.write(buf, region.remote().slice(100..1100)?);
     two.run(written)?.0?;
     let mut there = vec![0; 1000];
     region.read_at(100, &mut there)?;
     same(there, bytes.clone(), "what was written")?;
-    let read = two
-        .a
-        .read(two.pool.try_get(4096)?, region.remote().slice(600..1100)?);
+    let buf = two.pool.try_get(4096)?;
+    let read = two.read(buf, region.remote().slice(600..1100)?);
     let (result, buf) = two.run(read)?;
     result?;
     same(&*buf, &bytes[500..], "what was read")?;
     drop(buf);
     // A READ that its buffer does not hold is refused here.
-    let read = two.a.read(two.pool.try_get(256)?, region.remote());
+    let buf = two.pool.try_get(256)?;
+    let read = two.read(buf, region.remote());
     let (result, buf) = two.run(read)?;
     says(
         &result.err().ok_or("it was posted")?,
@@ -131,34 +138,34 @@ fn atomics() -> Result {
 }
 
 /// Catches numbers that get lost, and a WRITE that is told as a message.
-fn immediate_data() -> Result {
-    let mut two = Two::new()?;
+fn immediate_data<T: Reliable>() -> Result {
+    T::needs_writes()?;
+    let mut two = Two::<T>::usual()?;
     let region = two.region(64)?;
     let receives = [
         two.b.recv(two.pool.try_get(256)?),
         two.b.recv(two.pool.try_get(256)?),
     ];
-    let sent = two.a.send_imm(two.buf(b"seven")?, 7);
-    let written = two.a.write_imm(two.buf(b"eight")?, region.remote(), 8);
-    two.run(async {
+    let (seven, eight) = (two.buf(b"seven")?, two.buf(b"eight")?);
+    let (to, there) = (two.b.qpn(), region.remote());
+    let sent = T::send(&mut two.a, &two.way, to, seven, Some(7));
+    let written = T::write(&mut two.a, &two.way, to, eight, there, Some(8));
+    let mut told = two.run(async {
         sent.await.0?;
         written.await.0?;
-        let [first, second] = receives;
-        let (result, buf) = first.await;
-        let result = result?;
-        same(
-            (result.imm, result.is_message, buf.len()),
-            (Some(7), true, 5),
-            "the message",
-        )?;
-        let (result, buf) = second.await;
-        let result = result?;
-        same(
-            (result.imm, result.is_message, buf.len()),
-            (Some(8), false, 0),
-            "the WRITE",
-        )
+        let mut told = Vec::new();
+        for receive in receives {
+            let (result, buf) = receive.await;
+            let result = result?;
+            told.push((result.imm, result.is_message, buf.len()));
+        }
+        Result::Ok(told)
     })??;
+    if !T::IS_ORDERED {
+        told.sort();
+    }
+    let expected = [(Some(7), true, 5), (Some(8), false, 0)];
+    same(&told[..], &expected[..], "the message and the WRITE")?;
     let mut there = [0; 5];
     region.read_at(0, &mut there)?;
     same(&there, b"eight", "what was written")?;
@@ -249,21 +256,24 @@ fn failures_give_back() -> Result {
 
 /// Catches a table that is too small or too large for its queue, and results that come to the wrong
 /// operation.
-fn many_at_a_time() -> Result {
+fn many_at_a_time<T: Reliable>() -> Result {
     let caps = Caps {
         max_send_wr: 100,
         max_recv_wr: 100,
+        max_inline_data: T::INLINE,
         ..Caps::default()
     };
-    let mut two = Two::with(caps)?;
+    let mut two = Two::<T>::sized(caps)?;
     for round in 0..3u8 {
         let mut receives = Vec::new();
         let mut sends = Vec::new();
         for index in 0..100u8 {
             receives.push(two.b.recv(two.pool.try_get(256)?));
-            sends.push(two.a.send(two.buf(&[round, index])?));
+            let buf = two.buf(&[round, index])?;
+            sends.push(two.send(buf));
         }
-        let full = two.a.send(two.buf(b"one more")?);
+        let buf = two.buf(b"one more")?;
+        let full = two.send(buf);
         same(full.is_refused(), true, "one more")?;
         two.run(async {
             let (refused, buf) = full.await;
@@ -276,12 +286,17 @@ fn many_at_a_time() -> Result {
                 result?;
                 same(&*buf, &[round, index as u8][..], "what was sent")?;
             }
-            for (index, receive) in receives.into_iter().enumerate() {
+            let mut received = Vec::new();
+            for receive in receives {
                 let (result, buf) = receive.await;
                 result?;
-                same(&*buf, &[round, index as u8][..], "what was received")?;
+                received.push(buf.to_vec());
             }
-            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+            if !T::IS_ORDERED {
+                received.sort();
+            }
+            let all: Vec<_> = (0..100).map(|index| vec![round, index]).collect();
+            same(received, all, "what was received")
         })??;
     }
     two.nothing_is_missing()
@@ -465,11 +480,20 @@ fn ways_to_wait<T: Reliable>() -> Result {
 }
 
 /// Catches an allocation for each operation: posting, completing and awaiting allocate nothing.
-fn nothing_is_allocated() -> Result {
-    let mut two = Two::new()?;
+fn nothing_is_allocated<T: Reliable>() -> Result {
+    T::needs_writes()?;
+    let mut two = Two::<T>::usual()?;
     let region = two.region(64)?;
     let remote = region.remote();
-    let Two { a, b, cq, pool, .. } = &mut two;
+    let Two {
+        a,
+        b,
+        way,
+        cq,
+        pool,
+        ..
+    } = &mut two;
+    let to = b.qpn();
     let (counted, _) = cq.block_on(async {
         let mut counted = 0;
         for round in 0..200 {
@@ -477,11 +501,12 @@ fn nothing_is_allocated() -> Result {
             let received = b.recv(pool.try_get(256)?);
             let mut buf = pool.try_get(5)?;
             buf.extend_from_slice(b"bytes")?;
-            let (sent, buf) = a.send(buf).await;
+            let (sent, buf) = T::send(a, way, to, buf, None).await;
             sent?;
-            let (written, buf) = a.write(buf, remote.slice(..5)?).await;
+            let there = remote.slice(..5)?;
+            let (written, buf) = T::write(a, way, to, buf, there, None).await;
             written?;
-            let (read, _) = a.read(buf, remote).await;
+            let (read, _) = T::read(a, way, to, buf, remote).await;
             read?;
             received.await.0?;
             // Lists grow to their sizes in the beginning.
@@ -491,12 +516,12 @@ fn nothing_is_allocated() -> Result {
         }
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>((counted, ()))
     })??;
-    same(counted, 0, "allocations")?;
-    connect_again(&mut two)
+    same(counted, 0, "allocations")
 }
 
 /// A queue pair that is connected is not connected twice.
-fn connect_again(two: &mut Two) -> Result {
+fn connected_once() -> Result {
+    let mut two = Two::new()?;
     let again = connect(&mut two.a, &mut two.b);
     same(again.is_err(), true, "a connected queue pair")
 }

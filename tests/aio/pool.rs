@@ -11,9 +11,10 @@ use uverbs::alloc::{
     AllocError, Allocation, Allocator, BufferRequest, Counting, ResourceType, SharedMemfd,
 };
 use uverbs::buf::{GetError, Pool};
+use uverbs::{Rc, Srd};
 
 use crate::count::allocations;
-use crate::ground::Two;
+use crate::ground::{Reliable, Two, over};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -32,7 +33,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("pool::memory_of_an_allocator", memory_of_an_allocator),
         ("pool::a_key_for_each_domain", a_key_for_each_domain),
         ("pool::nothing_is_allocated", nothing_is_allocated),
-        ("pool::outlived_by_its_buffers", outlived_by_its_buffers),
+        ("pool::outlived_by_its_buffers", || {
+            over(
+                outlived_by_its_buffers::<Rc>,
+                outlived_by_its_buffers::<Srd>,
+            )
+        }),
     ];
     tests
         .map(|(name, run)| test_without_leaks(name, run))
@@ -353,8 +359,8 @@ fn nothing_is_allocated() -> Result {
 }
 
 /// Catches memory that goes with the pool's last handle while a buffer is in use.
-fn outlived_by_its_buffers() -> Result {
-    let two = Two::new()?;
+fn outlived_by_its_buffers<T: Reliable>() -> Result {
+    let two = Two::<T>::usual()?;
     let mut buf = two.buf(b"still here")?;
     drop(two);
     buf[0] = b'S';

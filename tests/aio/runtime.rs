@@ -29,17 +29,23 @@ pub(crate) fn tests() -> Vec<Trial> {
         }),
         ("runtime::a_timeout", a_timeout),
         ("runtime::a_task_that_panics", a_task_that_panics),
-        (
-            "runtime::tasks_share_a_queue_pair",
-            tasks_share_a_queue_pair,
-        ),
+        ("runtime::tasks_share_a_queue_pair", || {
+            over(
+                tasks_share_a_queue_pair::<Rc>,
+                tasks_share_a_queue_pair::<Srd>,
+            )
+        }),
         ("runtime::it_shuts_down", || {
             over(it_shuts_down::<Rc>, it_shuts_down::<Srd>)
         }),
         ("runtime::one_of_two_pumps_goes", one_of_two_pumps_goes),
-        ("runtime::without_one", without_one),
+        ("runtime::without_one", || {
+            over(without_one::<Rc>, without_one::<Srd>)
+        }),
         ("runtime::who_waits_for_room", who_waits_for_room),
-        ("runtime::cancelled_at_random", cancelled_at_random),
+        ("runtime::cancelled_at_random", || {
+            over(cancelled_at_random::<Rc>, cancelled_at_random::<Srd>)
+        }),
     ];
     let mut tests: Vec<_> = tests
         .map(|(name, run)| test_without_leaks(name, run))
@@ -157,13 +163,17 @@ fn a_task_that_panics() -> Result {
 }
 
 /// Catches tasks that get each other's results: all write to places of their own with one queue pair.
-fn tasks_share_a_queue_pair() -> Result {
-    let two = Two::new()?;
+fn tasks_share_a_queue_pair<T: Reliable>() -> Result {
+    T::needs_writes()?;
+    let two = Two::<T>::usual()?;
     let region = two.region(64 * 8)?;
     let runtime = runtime()?;
     runtime.spawn(aio::tokio::serve(two.cq.clone(), Wait::default()));
-    let Two { a, b, pool, .. } = two;
-    let a = std::sync::Arc::new(Mutex::new(a));
+    let Two {
+        a, b, way, pool, ..
+    } = two;
+    let to = b.qpn();
+    let a = std::sync::Arc::new(Mutex::new((a, way)));
     let remote = region.remote();
     runtime.block_on(async {
         let tasks: Vec<_> = (0..32u64)
@@ -175,10 +185,16 @@ fn tasks_share_a_queue_pair() -> Result {
                         let mut buf = pool.get(8).await?;
                         buf.extend_from_slice(&(task << 32 | round).to_le_bytes())?;
                         // Awaited outside of the lock.
-                        let written = a.lock().await.write(buf, at);
+                        let written = {
+                            let (a, way) = &mut *a.lock().await;
+                            T::write(a, way, to, buf, at, None)
+                        };
                         let (result, buf) = written.await;
                         result?;
-                        let read = a.lock().await.read(buf, at);
+                        let read = {
+                            let (a, way) = &mut *a.lock().await;
+                            T::read(a, way, to, buf, at)
+                        };
                         let (result, buf) = read.await;
                         result?;
                         same(&*buf, &(task << 32 | round).to_le_bytes()[..], "its own")?;
@@ -263,8 +279,8 @@ fn one_of_two_pumps_goes() -> Result {
 }
 
 /// Catches a panic where there is no runtime.
-fn without_one() -> Result {
-    let two = Two::new()?;
+fn without_one<T: Reliable>() -> Result {
+    let two = Two::<T>::usual()?;
     let failed = two.run(aio::tokio::serve(two.cq.clone(), Wait::Park))?;
     support::says(&failed, &["completion channel"])?;
     // Nobody pumps any more, and who waits is told.
@@ -276,7 +292,11 @@ fn without_one() -> Result {
         other => return fail(format!("{other:?}")),
     }
     same(two.pool.stats().in_use(), 1, "it stays with the queue pair")?;
-    let refused = two.cq.create_qp::<Rc>(&two.pd, Caps::default());
+    let caps = Caps {
+        max_inline_data: T::INLINE,
+        ..Caps::default()
+    };
+    let refused = two.cq.create_qp::<T>(&two.pd, caps);
     let refused = refused.err().ok_or("one more queue pair")?;
     support::says(&refused, &["nobody takes completions any more"])?;
     let Two { a, b, pool, .. } = two;
@@ -392,14 +412,22 @@ fn the_device_goes_from_under(wait: Wait) -> Result {
 }
 
 /// Drops, forgets and awaits operations in random order, from many tasks: every buffer is accounted for.
-fn cancelled_at_random() -> Result {
-    let two = Two::new()?;
+fn cancelled_at_random<T: Reliable>() -> Result {
+    T::needs_writes()?;
+    let two = Two::<T>::usual()?;
     let region = two.region(4096)?;
     let runtime = runtime()?;
     runtime.spawn(aio::tokio::serve(two.cq.clone(), Wait::default()));
-    let Two { a, b, cq, pool, .. } = two;
-    let control = a.control();
-    let a = std::sync::Arc::new(Mutex::new(a));
+    let Two {
+        a,
+        b,
+        way,
+        cq,
+        pool,
+        ..
+    } = two;
+    let (control, to) = (a.control(), b.qpn());
+    let a = std::sync::Arc::new(Mutex::new((a, way)));
     let remote = region.remote();
     let (seed, steps) = seed_and_steps(100)?;
     runtime.block_on(async {
@@ -412,7 +440,10 @@ fn cancelled_at_random() -> Result {
                         let mut buf = pool.get(1000).await?;
                         let whole = buf.capacity();
                         buf.set_len(whole)?;
-                        let op = a.lock().await.write(buf, remote);
+                        let op = {
+                            let (a, way) = &mut *a.lock().await;
+                            T::write(a, way, to, buf, remote, None)
+                        };
                         match random.below(3) {
                             0 => drop(op),
                             1 => {

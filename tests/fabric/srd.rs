@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use support::{
 use uverbs::alloc::{BufferCounts, Counting, SharedMemfd, Udmabuf};
 use uverbs::{
     Access, Ah, Batch, Caps, ConnectOptions, Context, Cq, Inline, Mr, Notify, Pd, PostError, Qp,
-    QpState, RemoteSlice, Ud, UdPeer, WcOpcode, WcStatus, cq::PollError, qp::QpType,
+    QpState, RemoteSlice, Ud, UdPeer, WcOpcode, WcStatus, cq::PollError, mw::Type1, qp::QpType,
     transport::Srd,
 };
 
@@ -736,19 +737,20 @@ fn numbers_are_used_again(context: &Context) -> Result {
 /// Catches completions that are lost and nobody hears of it, requests that count as finished then, and a
 /// queue that gives none any more.
 fn overruns_are_told(context: &Context) -> Result {
-    const ROOM: u64 = 16;
+    const CAPACITY: u32 = 16;
     const LOST: u64 = 5;
+    let room = u64::from(CAPACITY) + device().spare_completions(CAPACITY);
     // The one of the program: no driver could keep the room.
     let expected = json!({"text": "has no room"});
     Control::open()?.ask("expect", expected)?;
     let pd = context.alloc_pd()?;
-    let small = context.create_cq(ROOM as u32)?;
-    same(u64::from(small.capacity()), ROOM, "the room of a ring")?;
-    let mut a = Node::new(&pd, small, caps(32), 8 * BYTES)?;
+    let small = context.create_cq(CAPACITY)?;
+    same(small.capacity(), CAPACITY, "the room of a ring")?;
+    let mut a = Node::new(&pd, small, caps(64), 8 * BYTES)?;
     let mut b = Node::new(&pd, context.create_cq(256)?, caps(32), 8 * BYTES)?;
     a.meet(&pd, &b)?;
     b.meet(&pd, &a)?;
-    a.post(0..ROOM + LOST, |id, batch, to, mr, remote| {
+    a.post(0..room + LOST, |id, batch, to, mr, remote| {
         let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
         Ok(batch.signaled(id).to(to).read(into, from)?)
     })?;
@@ -762,7 +764,7 @@ fn overruns_are_told(context: &Context) -> Result {
             Err(PollError::Overrun) => told += 1,
             Err(other) => return Err(other.into()),
         }
-        Ok((told > 0 && left.len() as u64 == ROOM).then_some(()))
+        Ok((told > 0 && left.len() as u64 == room).then_some(()))
     })?;
     nothing(&mut a.cq)?;
     same((told, in_flight(&mut a)), (1, LOST as u32), "told and lost")?;
@@ -933,6 +935,30 @@ fn refused_by_name(context: &Context) -> Result {
     }
     let srq = pd.srq(8).create().err().ok_or_else(|| lacks("an SRQ"))?;
     refused(srq, &["shared receive queues"])?;
+    let xrc = context.open_xrcd().err();
+    refused(xrc.ok_or_else(|| lacks("an XRC domain"))?, &["XRC"])?;
+    let dm = context.alloc_dm(4096, 3).err();
+    let words = &["device memory"];
+    refused(dm.ok_or_else(|| lacks("device memory"))?, words)?;
+    let null = pd.null_mr().err();
+    refused(null.ok_or_else(|| lacks("a null MR"))?, &["a null MR"])?;
+    let mw = pd.alloc_mw::<Type1>().err();
+    let words = &["alloc_mw", "the driver does not have this verb"];
+    refused(mw.ok_or_else(|| lacks("a window"))?, words)?;
+    let timed = context.cq(8).timestamps(true).create().err();
+    let words = &["flags of completion queues"];
+    refused(timed.ok_or_else(|| lacks("a clock's queue"))?, words)?;
+    let clock = context.raw_clock().err();
+    refused(clock.ok_or_else(|| lacks("a time"))?, &["a clock"])?;
+    let resized = context.create_cq(8)?.resize(64).err();
+    let words = &["completion queues that change their size"];
+    refused(resized.ok_or_else(|| lacks("another size"))?, words)?;
+    let imported = Context::import(context.as_fd().try_clone_to_owned()?).err();
+    let words = &["contexts of others"];
+    refused(imported.ok_or_else(|| lacks("an import"))?, words)?;
+    let atomic = pd.register(vec![0u8; 64], Access::LOCAL_WRITE | Access::REMOTE_ATOMIC);
+    let words = &["reg_mr", "the driver does not have this verb"];
+    refused(atomic.err().ok_or_else(|| lacks("a region"))?.error, words)?;
     let (mut a, _b, _pd) = pair(context, caps(8), 8 * BYTES)?;
     a.post(1..2, |id, batch, to, mr, _| {
         let fenced = batch.signaled(id).fence().to(to).send(mr.slice(..)?);

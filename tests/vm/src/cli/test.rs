@@ -90,8 +90,9 @@ pub(crate) struct Test {
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     test_timeout: u64,
     /// Write what worked where to this file, as Markdown, and which test ran where beside it, as FILE.txt: of
-    /// all tests with --full, otherwise of the named ones, or of those that the record did not know yet
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["hca", "no_hca"])]
+    /// all tests with --full, otherwise of the named ones, or of those that the record did not know yet. With
+    /// --hca or --no-hca that is of tests that the record knows, and of these devices
+    #[arg(long, value_name = "FILE")]
     support: Option<PathBuf>,
     /// Only tests whose names contain one of these
     #[arg(value_name = "NAME")]
@@ -662,10 +663,11 @@ impl Test {
                 of_run.note(&case.name, round.cell(), ran);
             }
         }
-        if !self.full {
+        let some_devices = self.no_hca || self.adapter.wanted().is_some();
+        if !self.full || some_devices {
             if of_run.kernels() != record.kernels() {
                 bail!(
-                    "the record is of Linux {}, and this run was on {}: add --full",
+                    "the record is of Linux {}, and this run was on {}: run all with --full",
                     record.kernels().join(", "),
                     of_run.kernels().join(", ")
                 );
@@ -674,7 +676,10 @@ impl Test {
                 record.keep(|test| of_run.has(test));
                 of_run.keep(|test| !record.knows(test));
             }
-            record.take(of_run);
+            match some_devices {
+                true => record.take_in(&rounds.iter().map(Round::cell).collect(), of_run),
+                false => record.take(of_run),
+            }
             of_run = record;
         }
         for (path, text) in [

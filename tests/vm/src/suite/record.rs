@@ -56,6 +56,17 @@ impl Record {
         self.ran.extend(other.ran);
     }
 
+    /// As [`take`](Self::take), of a run that tried these cells alone: what is known of the others stays.
+    /// Tests that are in no line yet stay out, for they have to be tried on every device.
+    pub(crate) fn take_in(&mut self, tried: &BTreeSet<Cell>, other: Self) {
+        for (test, ran) in other.ran {
+            if let Some(known) = self.ran.get_mut(&test) {
+                known.retain(|cell| !tried.contains(cell));
+                known.extend(ran);
+            }
+        }
+    }
+
     /// Keeps the tests whose names are wanted.
     pub(crate) fn keep(&mut self, is_wanted: impl Fn(&str) -> bool) {
         self.ran.retain(|test, _| is_wanted(test));
@@ -242,6 +253,20 @@ mod tests {
         assert!(record.knows("verbs [mr] a name with spaces"));
         record.keep(|test| test.starts_with("verbs mr::"));
         assert!(!record.has("verbs [mr] a name with spaces"));
+    }
+
+    #[test]
+    fn a_run_on_one_device_leaves_the_others_as_they_were() {
+        let mut record = record();
+        let mut later = Record::new(series(["6.1", "7.3"]));
+        later.note("verbs mr::prefetch", R73, true);
+        later.note("verbs [mr] a name with spaces", R73, false);
+        later.note("verbs mr::new", R73, true);
+        record.take_in(&BTreeSet::from([R73]), later);
+        assert!(record.ran_in("verbs mr::prefetch", &[S73]));
+        assert!(record.ran_in("verbs mr::prefetch", &[R73]));
+        assert!(!record.knows("verbs [mr] a name with spaces"));
+        assert!(!record.has("verbs mr::new"));
     }
 
     #[test]

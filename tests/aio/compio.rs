@@ -165,14 +165,15 @@ fn answers() -> Result {
 /// Catches a task that waits for a message of a peer that has been killed, and a message that goes with it.
 fn a_peer_is_killed() -> Result {
     for runtime in runtimes()? {
+        let side = Side::new()?;
+        // Before the peer, which could not say that its device has none.
+        let mut qp = side.qp()?;
         let mut peer = Peer::start("answers_on_compio", &[])?;
         let mut address = own_address();
         address.set_port(peer.hear()?.parse()?);
-        let side = Side::new()?;
         let way = cm::resolve::<Rc>(address)?.start()?.within(LIMIT)?;
         runtime.block_on(async {
             let _pump = spawn(aio::compio::serve(side.cq.clone(), Wait::default()));
-            let mut qp = side.qp()?;
             qp.init_for(&way)?;
             let message = qp.recv(side.pool.get(256).await?);
             let next = qp.recv(side.pool.get(256).await?);

@@ -6,27 +6,37 @@ use std::time::{Duration, Instant};
 use compio_driver::{DriverType, ProactorBuilder};
 use compio_runtime::{Runtime, RuntimeBuilder, spawn, time};
 use libtest_mimic::Trial;
-use support::{LIMIT, Result, fail, same, test_without_leaks};
-use uverbs::aio::{self, Post, Wait};
-use uverbs::cm::{self, Params};
+use support::role::{self, Peer, Role};
+use support::{
+    LIMIT, OwnDevice, Result, fail, kernel, only_on_rxe, same, test, test_without_leaks,
+};
+use uverbs::aio::{self, Cq, OpError, Post, Wait};
+use uverbs::buf::Pool;
+use uverbs::cm::{self, First, Params, Pending};
 use uverbs::qp::QpState;
-use uverbs::{Cause, Rc};
+use uverbs::{Caps, Cause, ConnectOptions, Rc};
 
-use crate::ground::{Side, Two};
+use crate::ground::{Side, Two, served};
+
+pub(crate) const ROLES: [Role; 1] = [("answers_on_compio", answers)];
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 4] = [
+    let tests: [Named; 6] = [
         ("compio::a_task_pumps", a_task_pumps),
+        ("compio::what_is_lent_again", what_is_lent_again),
+        ("compio::a_peer_is_killed", a_peer_is_killed),
         ("compio::by_address", by_address),
         ("compio::a_deadline", a_deadline),
         ("compio::without_one", without_one),
     ];
-    tests
+    let mut tests: Vec<_> = tests
         .map(|(name, run)| test_without_leaks(name, run))
-        .into()
+        .into();
+    tests.push(test("compio::the_device_goes", the_device_goes));
+    tests
 }
 
 /// A runtime on each of the drivers that Linux has.
@@ -66,6 +76,128 @@ fn a_task_pumps() -> Result {
         }
     }
     two.nothing_is_missing()
+}
+
+/// Catches what was lent once, came back, and does not wake for another file of the same number.
+fn what_is_lent_again() -> Result {
+    for runtime in runtimes()? {
+        let mut watch = aio::compio::Watch::new();
+        for _ in 0..3 {
+            let mut two = Two::new()?;
+            let received = two.b.recv(two.pool.try_get(256)?);
+            runtime.block_on(async {
+                let cq = two.cq.clone();
+                let work = async {
+                    // Whoever takes completions sleeps by then.
+                    time::sleep(Duration::from_millis(20)).await;
+                    let sent = two.a.send(two.buf(b"here")?);
+                    let both = async { (sent.await.0, received.await.0) };
+                    let (sent, received) = time::timeout(LIMIT, both).await?;
+                    sent?;
+                    received?;
+                    Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+                };
+                served(&cq, &mut watch, work).await?
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Catches a task that takes completions, and is not told that its device has gone.
+fn the_device_goes() -> Result {
+    only_on_rxe("here soft-RoCE's device goes")?;
+    if kernel() < (7, 3) {
+        // It waits until its last user has gone.
+        return Ok(());
+    }
+    for runtime in runtimes()? {
+        for wait in [Wait::Park, Wait::Spin(Duration::MAX)] {
+            let device = OwnDevice::new()?;
+            let context = device.open()?;
+            let pd = context.alloc_pd()?;
+            let pool = Pool::on(&pd).build()?;
+            let cq = Cq::new(&context, 256)?;
+            let mut qp = cq.create_qp::<Rc>(&pd, Caps::default())?;
+            qp.init(&ConnectOptions::default())?;
+            let mut received = qp.recv(pool.try_get(256)?);
+            runtime.block_on(async {
+                let serving = spawn(aio::compio::serve(cq.clone(), wait));
+                let short = Duration::from_millis(2);
+                let early = time::timeout(short, &mut received).await.is_ok();
+                same(early, false, "nothing was sent")?;
+                device.remove()?;
+                let (result, _) = time::timeout(LIMIT, received).await?;
+                same(result.err(), Some(OpError::Broken), "the receive")?;
+                match time::timeout(LIMIT, serving).await? {
+                    Ok(error) => println!("{error}"),
+                    Err(_) => return fail("the pump panicked, or was cancelled"),
+                }
+                Ok(())
+            })?;
+            drop(qp);
+            same(pool.stats().in_use(), 0, "buffers in use")?;
+        }
+    }
+    Ok(())
+}
+
+/// Says its port, answers, sends a message, and stays.
+fn answers() -> Result {
+    let [runtime, _] = runtimes()?;
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let side = Side::new()?;
+    println!("{}", listener.local_addr().port());
+    let _connection = runtime.block_on(async {
+        let _pump = spawn(aio::compio::serve(side.cq.clone(), Wait::Park));
+        let mut listener = aio::compio::Listener::new(listener);
+        let request = listener.accept().await?;
+        let accepting = side.qp()?.accept(request, &Params::default(), b"")?;
+        let mut connection = aio::compio::within(LIMIT, accepting).await?;
+        let mut buf = side.pool.get(8).await?;
+        buf.extend_from_slice(b"hello")?;
+        connection.qp().send(buf).await.0?;
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(connection)
+    })?;
+    role::stay("connected")
+}
+
+/// Catches a task that waits for a message of a peer that has been killed, and a message that goes with it.
+fn a_peer_is_killed() -> Result {
+    for runtime in runtimes()? {
+        let side = Side::new()?;
+        // Before the peer, which could not say that its device has none.
+        let mut qp = side.qp()?;
+        let mut peer = Peer::start("answers_on_compio", &[])?;
+        let mut address = own_address();
+        address.set_port(peer.hear()?.parse()?);
+        let way = cm::resolve::<Rc>(address)?.start()?.within(LIMIT)?;
+        runtime.block_on(async {
+            let _pump = spawn(aio::compio::serve(side.cq.clone(), Wait::default()));
+            qp.init_for(&way)?;
+            let message = qp.recv(side.pool.get(256).await?);
+            let next = qp.recv(side.pool.get(256).await?);
+            let connecting = qp.connect_to(way, &Params::default(), b"")?;
+            let mut connection = aio::compio::within(LIMIT, connecting).await?;
+            same(peer.hear()?, "connected".to_owned(), "the step")?;
+            peer.kill()?;
+            let (received, buf) = time::timeout(LIMIT, message).await?;
+            received?;
+            same(&*buf, &b"hello"[..], "what it sent before")?;
+            let mut watch = aio::compio::Watch::new();
+            let first = connection.link().or_event_by(next, &mut watch);
+            match time::timeout(LIMIT, first).await?? {
+                First::Event(event) if event.ends() => {}
+                First::Event(event) => return fail(format!("{event:?}")),
+                First::Output((received, _)) => return fail(format!("{received:?}")),
+            }
+            connection.disconnect().await?;
+            drop(connection);
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        })?;
+        same(side.pool.stats().in_use(), 0, "buffers in use")?;
+    }
+    Ok(())
 }
 
 /// An address of the device under test, with a port that the kernel chooses.

@@ -1,9 +1,11 @@
 //! What the tests stand on: two queue pairs that reach each other on one completion queue, and a pool.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 
 use support::{Device, QKEY, Result, device, kernel, open, own_path, same, skip};
-use uverbs::aio::{Cq, Op, Payload, Post, Qp, Read, Sent};
+use uverbs::aio::{Cq, Op, Payload, Post, Qp, Read, Readable, Sent, Wait};
 use uverbs::buf::{Buf, Pool};
 use uverbs::transport::StaticTransport;
 use uverbs::{Access, Ah, Caps, ConnectOptions, Context, Mr, Pd, Rc, RemoteSlice, Srd};
@@ -288,6 +290,18 @@ impl Side {
     pub(crate) fn qp<T: StaticTransport>(&self) -> Result<Qp<T>> {
         Ok(self.cq.create_qp(&self.pd, Caps::default())?)
     }
+}
+
+/// Runs a future while completions are taken by what is lent for it, and drops both when it has its result.
+pub(crate) async fn served<F: Future>(cq: &Cq, by: impl Readable, work: F) -> Result<F::Output> {
+    let (mut work, mut serving) = (pin!(work), pin!(cq.serve(by, Wait::Park)));
+    poll_fn(|cx| {
+        if let Poll::Ready(output) = work.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        serving.as_mut().poll(cx).map(|error| Err(error.into()))
+    })
+    .await
 }
 
 /// A buffer of a pool that is filled with these bytes.

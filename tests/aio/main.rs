@@ -26,7 +26,8 @@ use std::process::ExitCode;
 static COUNTED: count::Counted = count::Counted;
 
 fn main() -> ExitCode {
-    if let Some(status) = support::role::play(&killed::ROLES) {
+    let roles = [&killed::ROLES[..], &compio::ROLES].concat();
+    if let Some(status) = support::role::play(&roles) {
         return status;
     }
     support::run_all([

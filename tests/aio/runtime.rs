@@ -17,13 +17,13 @@ use uverbs::aio::{self, Cq, OpError, Post, Wait};
 use uverbs::buf::Pool;
 use uverbs::{Caps, ConnectOptions, Rc, Srd};
 
-use crate::ground::{Reliable, Two, over};
+use crate::ground::{Reliable, Two, over, served};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 9] = [
+    let tests: [Named; 10] = [
         ("runtime::a_task_pumps", || {
             over(a_task_pumps::<Rc>, a_task_pumps::<Srd>)
         }),
@@ -42,6 +42,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("runtime::without_one", || {
             over(without_one::<Rc>, without_one::<Srd>)
         }),
+        ("runtime::what_is_lent_again", what_is_lent_again),
         ("runtime::who_waits_for_room", who_waits_for_room),
         ("runtime::cancelled_at_random", || {
             over(cancelled_at_random::<Rc>, cancelled_at_random::<Srd>)
@@ -276,6 +277,31 @@ fn one_of_two_pumps_goes() -> Result {
     }
     drop(runtime);
     two.nothing_is_missing()
+}
+
+/// Catches what was lent once, came back, and does not wake for another file of the same number.
+fn what_is_lent_again() -> Result {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let mut watch = aio::tokio::Watch::new();
+    for _ in 0..3 {
+        let mut two = Two::new()?;
+        let received = two.b.recv(two.pool.try_get(256)?);
+        runtime.block_on(async {
+            let cq = two.cq.clone();
+            let work = async {
+                // Whoever takes completions sleeps by then.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                let sent = two.a.send(two.buf(b"here")?);
+                let both = async { (sent.await.0, received.await.0) };
+                let (sent, received) = timeout(LIMIT, both).await?;
+                sent?;
+                received?;
+                Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+            };
+            served(&cq, &mut watch, work).await?
+        })?;
+    }
+    Ok(())
 }
 
 /// Catches a panic where there is no runtime.

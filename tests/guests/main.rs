@@ -3,13 +3,14 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use support::peers::{listens, listens_by_address};
 use support::pingpong::Pingpong;
 use support::wait::until_so;
 use support::{Result, device, fail, program, run_all, skip, test_on_adapter};
+use uverbs::qp::QpState;
 
 mod efa;
 #[path = "../fabric/newer.rs"]
@@ -20,6 +21,9 @@ const DEVICE: &str = "mlx5_0";
 
 /// How long anything may take. Two emulated guests share the machine; only a hang takes this long.
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// How long programs exchange messages before one is killed.
+const IN_THE_MIDDLE: Duration = Duration::from_secs(1);
 
 /// The TCP port of the programs, and the one on which the guests meet.
 const PORT: u16 = 18515;
@@ -47,6 +51,9 @@ fn main() -> ExitCode {
     });
     let tests = tests.chain(by_address);
     let tests = tests.chain([test_on_adapter("rping", |_| rping())]);
+    let killed = [("killed::the_first", true), ("killed::the_second", false)];
+    let tests = tests
+        .chain(killed.map(|(name, first)| test_on_adapter(name, move |_| one_is_killed(first))));
     run_all([tests.collect(), efa::tests()])
 }
 
@@ -126,6 +133,45 @@ fn by_address(transport: &str, by: &str) -> Result {
     play(command, listens_by_address)
 }
 
+/// Catches a program that waits on, or fails as if by its own fault, when the one on the other host is killed
+/// while they exchange messages.
+fn one_is_killed(first: bool) -> Result {
+    let serves = serves()?;
+    let mut command = Command::new(program::uverbs()?);
+    command.args(["pingpong", "rc", "-n", "1000000000", "--cm=ip"]);
+    command.stdin(Stdio::null());
+    let mut child = if serves {
+        let server = command.spawn()?;
+        until_so(LIMIT, "the first guest's program", listens_by_address)?;
+        meet("ready")?;
+        server
+    } else {
+        meet("")?;
+        command.arg(FIRST).spawn()?
+    };
+    until_so(LIMIT, "the connection", || {
+        let qps = uverbs::device::find(DEVICE)?.resources()?.qps()?;
+        let mut own = qps.iter().filter(|qp| qp.owner.pid() == Some(child.id()));
+        Ok(own.any(|qp| qp.state == QpState::RTS))
+    })?;
+    meet("connected")?;
+    if serves == first {
+        std::thread::sleep(IN_THE_MIDDLE);
+        let ended_early = child.try_wait()?;
+        child.kill()?;
+        child.wait()?;
+        return match ended_early {
+            None => Ok(()),
+            Some(status) => fail(format!("it ended by itself with {status}")),
+        };
+    }
+    match end(&mut child)?.code() {
+        // It says that it was the peer.
+        Some(5) => Ok(()),
+        other => fail(format!("the other's death is told as {other:?}")),
+    }
+}
+
 /// Whether this is the first guest.
 fn serves() -> Result<bool> {
     Ok(std::env::var("VM_GUEST")? == "1")
@@ -164,6 +210,14 @@ fn meet(says: &str) -> Result<String> {
 }
 
 fn finish(child: &mut Child) -> Result {
+    match end(child)? {
+        status if status.success() => Ok(()),
+        other => fail(format!("ended with {other}")),
+    }
+}
+
+/// How a program ends, which has to.
+fn end(child: &mut Child) -> Result<ExitStatus> {
     let mut status = None;
     let ended = until_so(LIMIT, "the program's end", || {
         status = child.try_wait()?;
@@ -173,8 +227,5 @@ fn finish(child: &mut Child) -> Result {
         child.kill()?;
     }
     ended?;
-    match status {
-        Some(status) if status.success() => Ok(()),
-        other => fail(format!("ended with {other:?}")),
-    }
+    Ok(status.ok_or("it has not ended")?)
 }

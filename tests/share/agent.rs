@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use libtest_mimic::Trial;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::io::retry_on_intr;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::{Value, json};
@@ -510,7 +511,8 @@ fn outlives() -> Result {
     pidfd_send_signal(&agent, Signal::KILL)?;
     // Its end, which is not this process's to wait for, is that of the mapping.
     let mut ended = [PollFd::new(&agent, PollFlags::IN)];
-    same(poll(&mut ended, None)?, 1, "processes that have ended")
+    let polled = retry_on_intr(|| poll(&mut ended, None))?;
+    same(polled, 1, "processes that have ended")
 }
 
 /// An owner that is going to be killed: it tells where its queue pair is, hears of its peer, and starts an

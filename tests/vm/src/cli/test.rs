@@ -334,7 +334,8 @@ impl Test {
         let shared = shared.map(|hca| hca.shared_by(2));
         places.extend(shared.map(Place::Adapter));
         if self.keeps() && self.adapter.wanted().is_none() {
-            places.push(Place::Signals(None));
+            let roce = Hca::for_tests(hca::Kind::ConnectX(connectx::PortKind::Roce));
+            places.extend([None, Some(roce)].map(Place::Signals));
         }
         places
     }

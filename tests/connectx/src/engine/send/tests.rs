@@ -203,8 +203,8 @@ fn transfer(qpn: u32, index: u16, opcode: Opcode, flags: u8, key: u32) -> Vec<u8
     bytes
 }
 
-/// What a WRITE sends behind a READ or an atomic operation into the same memory, with this fence, that is done
-/// after the data were read ahead: old bytes, or new ones.
+/// What a WRITE sends behind another request, with this fence, if that one changes its memory after the data
+/// were read ahead: old bytes, or new ones.
 fn behind(opcode: Opcode, fence: u8, seed: Option<u64>) -> Result<u8, Status> {
     let (mut functions, _, qpn) = function()?;
     let function = &mut functions[0];

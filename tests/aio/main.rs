@@ -8,6 +8,7 @@ mod compio;
 mod connections;
 mod count;
 mod datagrams;
+mod dynamic;
 mod ground;
 mod hostile;
 mod killed;
@@ -44,5 +45,6 @@ fn main() -> ExitCode {
         subscriber::tests(),
         trouble::tests(),
         datagrams::tests(),
+        dynamic::tests(),
     ])
 }

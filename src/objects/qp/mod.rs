@@ -34,6 +34,8 @@ pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, LocalEnd};
 pub use control::Control;
 pub use create::{Caps, QpBuilder};
+#[cfg(feature = "aio")]
+pub(crate) use destination::sealed::Names;
 pub use device::{DeviceQueue, NotHandedOver, NotReclaimed, Reclaimed};
 pub use membership::{InDomain, Membership, NoDomain};
 pub use multicast::{IpGroup, MULTICAST_QPN};

@@ -14,7 +14,7 @@ use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::pd::Pd;
-use crate::qp::transport::{Connected, Datagram, StaticTransport, Transport};
+use crate::qp::transport::{Connected, Datagram, Dc, StaticTransport, Transport};
 use crate::qp::{self, Caps, ConnectOptions, Endpoint};
 use crate::work::PdTag;
 
@@ -294,6 +294,19 @@ impl<T: Transport> Qp<T> {
             Ok(raw) => Ok(Self { raw, anchor }),
             Err((send, recv)) => Err((Sender::new(send, anchor), Receiver::new(recv, other))),
         }
+    }
+}
+
+impl Qp<Dc> {
+    /// Makes an initiator of dynamic connections ready: see
+    /// [`uverbs::Qp::activate_initiator`](qp::Qp::activate_initiator). It receives nothing; a target's
+    /// receives are those of a [`Srq`](super::Srq).
+    ///
+    /// # Errors
+    ///
+    /// As for [`uverbs::Qp::activate_initiator`](qp::Qp::activate_initiator).
+    pub fn activate_initiator(&mut self, options: &ConnectOptions) -> Result<()> {
+        self.raw.activate_initiator(options)
     }
 }
 

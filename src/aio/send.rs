@@ -12,11 +12,10 @@ use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
 use super::steps::Step;
 use super::table::{Slot, Table, index};
-use crate::ah::UdPeer;
 use crate::buf::Buf;
 use crate::buf::free::NONE;
 use crate::qp::transport::{Atomic, RdmaRead, RdmaWrite, Transport};
-use crate::qp::{self, Inline, Peer, Reaches, Request, SendHalf};
+use crate::qp::{self, Inline, Names, Peer, Reaches, Request, SendHalf};
 use crate::work::{LocalSlice, PostError, RemoteSlice};
 
 /// The send half of a queue pair.
@@ -101,29 +100,30 @@ pub trait Post<T: Transport> {
             .post_empty(Buf::default(), |request| request.send(Inline(bytes)))
     }
 
-    /// Sends a datagram: the filled bytes. The peer's address handle is used only during this call.
+    /// Sends the filled bytes to a destination that is named: as a datagram, or to a target of dynamic
+    /// connections. The address handle is used only during this call.
     #[inline]
-    fn send_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B) -> Op<Sent<B>>
+    fn send_to<D: Names, B: Payload>(&mut self, to: D, bytes: B) -> Op<Sent<B>>
     where
-        T: Reaches<UdPeer<'p>>,
+        T: Reaches<D>,
     {
         self.batch().only(|batch| batch.send_to(to, bytes))
     }
 
-    /// Sends a datagram with immediate data.
+    /// As [`send_to`](Self::send_to), with immediate data.
     #[inline]
-    fn send_imm_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B, imm: u32) -> Op<Sent<B>>
+    fn send_imm_to<D: Names, B: Payload>(&mut self, to: D, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Reaches<UdPeer<'p>>,
+        T: Reaches<D>,
     {
         self.batch().only(|batch| batch.send_imm_to(to, bytes, imm))
     }
 
-    /// Sends a datagram of a few bytes, which are copied into the request.
+    /// As [`send_to`](Self::send_to), of a few bytes, which are copied into the request.
     #[inline]
-    fn send_inline_to<'p>(&mut self, to: UdPeer<'p>, bytes: &[u8]) -> Op<SentInline>
+    fn send_inline_to<D: Names>(&mut self, to: D, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Reaches<UdPeer<'p>>,
+        T: Reaches<D>,
     {
         self.batch().only(|batch| batch.send_inline_to(to, bytes))
     }
@@ -147,17 +147,12 @@ pub trait Post<T: Transport> {
         self.batch().only(|batch| batch.write_imm(bytes, to, imm))
     }
 
-    /// Writes the filled bytes to memory of a peer that is named: on reliable datagrams, which have no order.
-    /// The address handle is used only during this call.
+    /// Writes the filled bytes to memory of a peer that is named: on reliable datagrams, which have no order,
+    /// and dynamic connections. The address handle is used only during this call.
     #[inline]
-    fn write_to<'p, B: Payload>(
-        &mut self,
-        to: UdPeer<'p>,
-        bytes: B,
-        there: RemoteSlice,
-    ) -> Op<Sent<B>>
+    fn write_to<D: Names, B: Payload>(&mut self, to: D, bytes: B, there: RemoteSlice) -> Op<Sent<B>>
     where
-        T: RdmaWrite + Reaches<UdPeer<'p>>,
+        T: RdmaWrite + Reaches<D>,
     {
         self.batch().only(|batch| batch.write_to(to, bytes, there))
     }
@@ -166,15 +161,15 @@ pub trait Post<T: Transport> {
     /// unless its queue pair was made for
     /// [unsolicited writes](crate::qp::QpBuilder::unsolicited_writes).
     #[inline]
-    fn write_imm_to<'p, B: Payload>(
+    fn write_imm_to<D: Names, B: Payload>(
         &mut self,
-        to: UdPeer<'p>,
+        to: D,
         bytes: B,
         there: RemoteSlice,
         imm: u32,
     ) -> Op<Sent<B>>
     where
-        T: RdmaWrite + Reaches<UdPeer<'p>>,
+        T: RdmaWrite + Reaches<D>,
     {
         self.batch()
             .only(|batch| batch.write_imm_to(to, bytes, there, imm))
@@ -182,9 +177,9 @@ pub trait Post<T: Transport> {
 
     /// Reads all of a slice of memory of a peer that is named, as [`read`](Self::read) does.
     #[inline]
-    fn read_of<'p>(&mut self, peer: UdPeer<'p>, into: Buf, from: RemoteSlice) -> Op<Read>
+    fn read_of<D: Names>(&mut self, peer: D, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: RdmaRead + Reaches<UdPeer<'p>>,
+        T: RdmaRead + Reaches<D>,
     {
         self.batch().only(|batch| batch.read_of(peer, into, from))
     }
@@ -221,6 +216,39 @@ pub trait Post<T: Transport> {
     {
         self.batch()
             .only(|batch| batch.compare_swap(into, at, compare, swap))
+    }
+
+    /// As [`fetch_add`](Self::fetch_add), of memory of a peer that is named.
+    #[inline]
+    fn fetch_add_of<D: Names>(
+        &mut self,
+        peer: D,
+        into: Buf,
+        at: RemoteSlice,
+        add: u64,
+    ) -> Op<Fetched>
+    where
+        T: Atomic + Reaches<D>,
+    {
+        self.batch()
+            .only(|batch| batch.fetch_add_of(peer, into, at, add))
+    }
+
+    /// As [`compare_swap`](Self::compare_swap), of memory of a peer that is named.
+    #[inline]
+    fn compare_swap_of<D: Names>(
+        &mut self,
+        peer: D,
+        into: Buf,
+        at: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> Op<Fetched>
+    where
+        T: Atomic + Reaches<D>,
+    {
+        self.batch()
+            .only(|batch| batch.compare_swap_of(peer, into, at, compare, swap))
     }
 }
 
@@ -336,31 +364,31 @@ impl<'q, T: Transport> Batch<'q, T> {
         self.add(Buf::default(), |request, _| request.send(Inline(bytes)))
     }
 
-    /// Adds a datagram.
+    /// Adds a message to a destination that is named.
     #[inline]
-    pub fn send_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B) -> Op<Sent<B>>
+    pub fn send_to<D: Names, B: Payload>(&mut self, to: D, bytes: B) -> Op<Sent<B>>
     where
-        T: Reaches<UdPeer<'p>>,
+        T: Reaches<D>,
     {
         self.add_payload(bytes, |request, slices| request.to(to).send(slices))
     }
 
-    /// Adds a datagram with immediate data.
+    /// Adds a message with immediate data to a destination that is named.
     #[inline]
-    pub fn send_imm_to<'p, B: Payload>(&mut self, to: UdPeer<'p>, bytes: B, imm: u32) -> Op<Sent<B>>
+    pub fn send_imm_to<D: Names, B: Payload>(&mut self, to: D, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Reaches<UdPeer<'p>>,
+        T: Reaches<D>,
     {
         self.add_payload(bytes, |request, slices| {
             request.to(to).send_imm(slices, imm)
         })
     }
 
-    /// Adds a datagram of bytes that are copied into the request.
+    /// Adds a message of bytes that are copied into the request, to a destination that is named.
     #[inline]
-    pub fn send_inline_to<'p>(&mut self, to: UdPeer<'p>, bytes: &[u8]) -> Op<SentInline>
+    pub fn send_inline_to<D: Names>(&mut self, to: D, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Reaches<UdPeer<'p>>,
+        T: Reaches<D>,
     {
         self.add(Buf::default(), |request, _| {
             request.to(to).send(Inline(bytes))
@@ -387,29 +415,29 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// Adds a WRITE to a peer that is named.
     #[inline]
-    pub fn write_to<'p, B: Payload>(
+    pub fn write_to<D: Names, B: Payload>(
         &mut self,
-        to: UdPeer<'p>,
+        to: D,
         bytes: B,
         there: RemoteSlice,
     ) -> Op<Sent<B>>
     where
-        T: RdmaWrite + Reaches<UdPeer<'p>>,
+        T: RdmaWrite + Reaches<D>,
     {
         self.add_payload(bytes, |request, slices| request.to(to).write(slices, there))
     }
 
     /// Adds a WRITE with immediate data to a peer that is named.
     #[inline]
-    pub fn write_imm_to<'p, B: Payload>(
+    pub fn write_imm_to<D: Names, B: Payload>(
         &mut self,
-        to: UdPeer<'p>,
+        to: D,
         bytes: B,
         there: RemoteSlice,
         imm: u32,
     ) -> Op<Sent<B>>
     where
-        T: RdmaWrite + Reaches<UdPeer<'p>>,
+        T: RdmaWrite + Reaches<D>,
     {
         self.add_payload(bytes, |request, slices| {
             request.to(to).write_imm(slices, there, imm)
@@ -418,9 +446,9 @@ impl<'q, T: Transport> Batch<'q, T> {
 
     /// Adds a READ of memory of a peer that is named.
     #[inline]
-    pub fn read_of<'p>(&mut self, peer: UdPeer<'p>, into: Buf, from: RemoteSlice) -> Op<Read>
+    pub fn read_of<D: Names>(&mut self, peer: D, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: RdmaRead + Reaches<UdPeer<'p>>,
+        T: RdmaRead + Reaches<D>,
     {
         self.add_filling(into, from.length, |request, slices| {
             request.to(peer).read(slices, from)
@@ -463,6 +491,41 @@ impl<'q, T: Transport> Batch<'q, T> {
     {
         self.add_filling(into, WORD, |request, slices| {
             request.compare_swap(slices[0], at, compare, swap)
+        })
+    }
+
+    /// Adds an atomic addition to memory of a peer that is named.
+    #[inline]
+    pub fn fetch_add_of<D: Names>(
+        &mut self,
+        peer: D,
+        into: Buf,
+        at: RemoteSlice,
+        add: u64,
+    ) -> Op<Fetched>
+    where
+        T: Atomic + Reaches<D>,
+    {
+        self.add_filling(into, WORD, |request, slices| {
+            request.to(peer).fetch_add(slices[0], at, add)
+        })
+    }
+
+    /// Adds an atomic compare-and-swap of memory of a peer that is named.
+    #[inline]
+    pub fn compare_swap_of<D: Names>(
+        &mut self,
+        peer: D,
+        into: Buf,
+        at: RemoteSlice,
+        compare: u64,
+        swap: u64,
+    ) -> Op<Fetched>
+    where
+        T: Atomic + Reaches<D>,
+    {
+        self.add_filling(into, WORD, |request, slices| {
+            request.to(peer).compare_swap(slices[0], at, compare, swap)
         })
     }
 

@@ -8,6 +8,7 @@ use super::op::{Op, Receive};
 use super::qp::{Anchor, Qp};
 use super::table::{MOST_SLOTS, Table};
 use crate::buf::Buf;
+use crate::dc::DcTargetBuilder;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::Pd;
 use crate::qp::Caps;
@@ -87,6 +88,12 @@ impl Srq {
         self.anchor
             .cq
             .create_with(pd, caps, counts, Some(&self.raw))
+    }
+
+    /// Starts the description of a target of dynamic connections that receives from it: see
+    /// [`Pd::dc_target`]. [`Received::qpn`](super::Received::qpn) has its number then.
+    pub fn dc_target<'a>(&'a self, pd: &'a Pd, key: u64) -> DcTargetBuilder<'a> {
+        pd.dc_target_on(self.anchor.cq.shared(), &self.raw, key)
     }
 
     /// Receives the next message of any queue pair into the whole buffer.

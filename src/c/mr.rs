@@ -350,6 +350,23 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the caller passes a PD.
+    unsafe { reg_dmabuf_mr(c, (offset, length), iova, fd, access, DriverData::default()) }
+}
+
+/// As [`ibv_reg_dmabuf_mr`], with what the driver adds to the command.
+///
+/// # Safety
+///
+/// As there.
+pub(super) unsafe fn reg_dmabuf_mr(
+    c: *mut ibv_pd,
+    (offset, length): (u64, usize),
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+    driver: DriverData,
+) -> *mut ibv_mr {
+    // SAFETY: by this function's contract.
     pointer(unsafe { pd(c) }.and_then(|pd| {
         let command = RegDmabufMr {
             pd: pd.pd().handle(),
@@ -358,6 +375,7 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
             length: length as u64,
             iova,
             access: access as u32,
+            driver,
         };
         let context = pd.pd().context();
         let reply = context.driver().reg_dmabuf_mr(context.fd(), &command)?;

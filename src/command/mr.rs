@@ -102,7 +102,7 @@ impl Command for RegMr {
 }
 
 /// Registers a part of a dma-buf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RegDmabufMr {
     pub(crate) pd: PdHandle,
     pub(crate) fd: RawFd,
@@ -114,6 +114,7 @@ pub(crate) struct RegDmabufMr {
     pub(crate) iova: u64,
     /// Bits of `Access`.
     pub(crate) access: u32,
+    pub(crate) driver: DriverData,
 }
 
 impl Command for RegDmabufMr {
@@ -145,7 +146,8 @@ impl Command for RegDmabufMr {
             .u32(id::FD, self.fd as u32)
             .u32(id::ACCESS_FLAGS, self.access)
             .output(id::RESP_LKEY, size_of::<u32>())
-            .output(id::RESP_RKEY, size_of::<u32>());
+            .output(id::RESP_RKEY, size_of::<u32>())
+            .driver(&self.driver);
         Some(|_, answer| RegMrReply::by_method(answer, [id::HANDLE, id::RESP_LKEY, id::RESP_RKEY]))
     }
 }

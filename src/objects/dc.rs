@@ -92,7 +92,7 @@ impl<'a> DcPeer<'a> {
 #[derive(Clone, Debug)]
 pub struct DcTargetBuilder<'a> {
     pd: &'a Pd,
-    cq: &'a Cq,
+    cq: &'a Arc<CqShared>,
     srq: &'a Srq,
     key: u64,
     options: ConnectOptions,
@@ -103,6 +103,16 @@ impl Pd {
     /// Starts the description of a target of dynamic connections. Its receives are those of `srq`, and
     /// complete on `cq`. Requests that name another access key than `key` are refused.
     pub fn dc_target<'a>(&'a self, cq: &'a Cq, srq: &'a Srq, key: u64) -> DcTargetBuilder<'a> {
+        self.dc_target_on(cq.shared(), srq, key)
+    }
+
+    /// As [`Pd::dc_target`], for who has not the queue itself.
+    pub(crate) fn dc_target_on<'a>(
+        &'a self,
+        cq: &'a Arc<CqShared>,
+        srq: &'a Srq,
+        key: u64,
+    ) -> DcTargetBuilder<'a> {
         DcTargetBuilder {
             pd: self,
             cq,
@@ -186,7 +196,7 @@ impl DcTargetBuilder<'_> {
             key,
             id,
             _srq: Arc::clone(srq.shared()),
-            _cq: Arc::clone(cq.shared()),
+            _cq: Arc::clone(cq),
             _pd: pd.user(User::Qp),
         })
     }

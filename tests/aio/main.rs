@@ -8,6 +8,7 @@ mod compio;
 mod connections;
 mod count;
 mod datagrams;
+mod dynamic;
 mod ground;
 mod hostile;
 mod killed;
@@ -45,5 +46,6 @@ fn main() -> ExitCode {
         subscriber::tests(),
         trouble::tests(),
         datagrams::tests(),
+        dynamic::tests(),
     ])
 }

@@ -5,6 +5,7 @@
 
 #include "check.h"
 
+#include <fcntl.h>
 #include <stddef.h>
 
 #include <infiniband/mlx5dv.h>
@@ -393,6 +394,87 @@ static void commands(void)
 	}
 }
 
+/* A memory key that a command creates, asks for and takes away, and what is refused of other commands about it. */
+static void objects(void)
+{
+	uint32_t create[0x110 / 4] = { htonl(0x0200 << 16) }, created[4] = {};
+	uint32_t query[4] = { htonl(0x0201 << 16) }, told[0x110 / 4] = {};
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct mlx5dv_pd number = {};
+	struct mlx5dv_obj obj = { .pd = { .in = pd, .out = &number } };
+	struct mlx5dv_devx_obj *key;
+
+	NEED(pd);
+	NEED(!mlx5dv_init_obj(&obj, MLX5DV_OBJ_PD));
+	/* Free, to be changed by requests, over parts, readable here; of any queue pair; with room for four parts. */
+	create[4] = htonl(1 << 30 | 1 << 15 | 1 << 10 | 2 << 8);
+	create[5] = htonl(0xffffff00);
+	create[7] = htonl(number.pdn);
+	create[4 + 0x1a0 / 32] = htonl(4);
+	key = say_object("key", mlx5dv_devx_obj_create(context, create, sizeof(create), created, sizeof(created)));
+	NEED(key);
+	query[2] = created[2];
+	say_status("query", mlx5dv_devx_obj_query(key, query, sizeof(query), told, sizeof(told)));
+	say("told", "%d %u", told[4 + 1] == create[5], ntohl(told[4 + 0x1a0 / 32]));
+	/* The kernel lets no command about others through, nor one that changes nothing. */
+	query[2] ^= htonl(1);
+	say_status("query of another", mlx5dv_devx_obj_query(key, query, sizeof(query), told, sizeof(told)));
+	say_status("no change", mlx5dv_devx_obj_modify(key, query, sizeof(query), told, sizeof(told)));
+	say_status("destroy", mlx5dv_devx_obj_destroy(key));
+}
+
+/* Commands about a queue pair of the kernel's: its context, and a change that changes nothing. */
+static void about_queue_pairs(void)
+{
+	struct side side = make_side(IBV_QPT_RC);
+	uint32_t query[4] = { htonl(0x050b << 16) }, told[0x110 / 4] = {};
+	uint32_t change[0x110 / 4] = { htonl(0x0505 << 16) }, changed[4] = {};
+	uint8_t port, active;
+
+	query[2] = htonl(side.qp->qp_num);
+	say_status("query", mlx5dv_devx_qp_query(side.qp, query, sizeof(query), told, sizeof(told)));
+	say("state", "%u", ntohl(told[6]) >> 28);
+	change[2] = query[2];
+	say_status("from another state", mlx5dv_devx_qp_modify(side.qp, change, sizeof(change), changed, sizeof(changed)));
+	say("its status", "%u", ntohl(changed[0]) >> 24);
+	say_status("UDP port of a new one", mlx5dv_modify_qp_udp_sport(side.qp, 0xc123));
+	say_status("port of a new one", mlx5dv_modify_qp_lag_port(side.qp, 1));
+	say_status("its port", mlx5dv_query_qp_lag_port(side.qp, &port, &active));
+	connect_qp(side.qp, side.qp);
+	say_status("change", mlx5dv_devx_qp_modify(side.qp, change, sizeof(change), changed, sizeof(changed)));
+	say_status("port", mlx5dv_modify_qp_lag_port(side.qp, 1));
+	say_status("the port", mlx5dv_query_qp_lag_port(side.qp, &port, &active));
+}
+
+/* What needs no device of a kind that there is none of: it is refused, and programs fall back. */
+static void what_lacks(void)
+{
+	struct side side = make_side(IBV_QPT_RC);
+	struct mlx5dv_devx_umem_in in = {
+		.addr = side.memory, .size = 4096, .access = IBV_ACCESS_LOCAL_WRITE, .pgsz_bitmap = 4096,
+	};
+	struct mlx5dv_crypto_login_attr login = {};
+	struct mlx5dv_dek_init_attr dek = {};
+	struct mlx5dv_devx_async_event_hdr event;
+	struct mlx5dv_devx_event_channel *channel;
+	struct mlx5dv_devx_umem *umem = say_object("memory", mlx5dv_devx_umem_reg_ex(context, &in));
+
+	if (umem)
+		say_status("release", mlx5dv_devx_umem_dereg(umem));
+	in.comp_mask = 1 << 9;
+	say_object("unknown memory", mlx5dv_devx_umem_reg_ex(context, &in));
+	say_status("login", mlx5dv_crypto_login(context, &login));
+	say_object("key for data", mlx5dv_dek_create(context, &dek));
+	channel = say_object("channel", mlx5dv_devx_create_event_channel(context, 0));
+	if (channel) {
+		int flags = fcntl(channel->fd, F_GETFL);
+
+		NEED(!fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK));
+		say_or_errno("no event", mlx5dv_devx_get_event(channel, &event, sizeof(event)));
+		mlx5dv_devx_destroy_event_channel(channel);
+	}
+}
+
 static void refused(void)
 {
 	struct mlx5dv_obj obj = {};
@@ -646,5 +728,6 @@ static void raw_requests(void)
 
 MAIN({ "own_posting", own_posting }, { "again", again }, { "entry_sizes", entry_sizes }, { "polled_by_both", polled_by_both },
      { "shared_queue", shared_queue }, { "addresses", addresses }, { "device_memory", device_memory }, { "devices", devices },
-     { "commands", commands }, { "refused", refused }, { "key_over_a_list", key_over_a_list }, { "key_over_rows", key_over_rows },
+     { "commands", commands }, { "objects", objects }, { "about_queue_pairs", about_queue_pairs }, { "what_lacks", what_lacks },
+     { "refused", refused }, { "key_over_a_list", key_over_a_list }, { "key_over_rows", key_over_rows },
      { "refused_keys", refused_keys }, { "raw_requests", raw_requests })

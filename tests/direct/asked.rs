@@ -1,5 +1,7 @@
 //! What the device says of itself and of objects, and why it refuses.
 
+use std::fs::File;
+
 use libtest_mimic::Trial;
 use support::{Hca, Result, fail, open, same, says, test_on_adapter};
 use uverbs::direct::mlx5::layout::{
@@ -7,7 +9,7 @@ use uverbs::direct::mlx5::layout::{
     Structure,
 };
 use uverbs::direct::mlx5::{CommandError, Direct, Status};
-use uverbs::{Error, Rc};
+use uverbs::{Access, Error, Rc};
 use zerocopy::IntoBytes;
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -16,6 +18,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_on_adapter("asked::addresses", addresses),
         test_on_adapter("asked::queue_pairs_of_the_kernel", |_| queue_pairs()),
         test_on_adapter("asked::refusals_say_why", |_| refusals()),
+        test_on_adapter("asked::data_direct", |_| data_direct()),
     ]
 }
 
@@ -162,5 +165,23 @@ fn refusals() -> Result {
     match unsafe { direct.command(&unknown[..8], &mut output) } {
         Err(CommandError::Verb(error)) => says(&error, &["8 bytes", "16 to 65535"]),
         other => fail(format!("{other:?}")),
+    }
+}
+
+/// Catches a way past the processor that is there by name alone: the modelled device has none.
+fn data_direct() -> Result {
+    let context = open()?;
+    let direct = Direct::of(&context)?;
+    let pd = context.alloc_pd()?;
+    let told = direct.data_direct_path();
+    same(
+        told.as_ref().is_err_and(Error::is_unsupported),
+        true,
+        &format!("{told:?}"),
+    )?;
+    let file = File::open("/dev/null")?.into();
+    match direct.register_data_direct(&pd, file, 0..4096, 0, Access::LOCAL_WRITE) {
+        Err(refused) => same(refused.error.is_unsupported(), true, &refused.to_string()),
+        Ok(region) => fail(format!("{region:?}")),
     }
 }

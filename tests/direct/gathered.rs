@@ -1,19 +1,23 @@
 //! Keys that cover parts of several regions.
 
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::Trial;
-use support::{Pair, Result, completion, fail, open, pattern, same, says, test_on_adapter};
+use serde_json::json;
+use support::{
+    Control, Pair, Result, Setup, completion, fail, open, pattern, same, says, test_on_adapter,
+};
 use uverbs::direct::mlx5::layout::{Input, Mkc, QueryMkeyIn, QueryMkeyOut, Structure};
 use uverbs::direct::mlx5::{Direct, GatherError, GatheredKey};
 use uverbs::mr::RemoteSlice;
-use uverbs::{Access, Mr, Pd, Rc, WcStatus};
+use uverbs::{Access, Caps, Mr, Pd, PostError, Rc, WcOpcode, WcStatus};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 4] = [
+    let tests: [Named; 10] = [
         ("gathered::peers_write_and_read", peers_write_and_read),
         (
             "gathered::what_a_key_does_not_give",
@@ -21,6 +25,15 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         ("gathered::regions_stay", regions_stay),
         ("gathered::what_is_refused", what_is_refused),
+        ("gathered::by_requests", by_requests),
+        ("gathered::rows", rows),
+        (
+            "gathered::a_key_waits_for_requests",
+            a_key_waits_for_requests,
+        ),
+        ("gathered::requests_refused", requests_refused),
+        ("gathered::raw", raw),
+        ("gathered::data_read_ahead", data_read_ahead),
     ];
     tests
         .map(|(name, run)| test_on_adapter(name, move |_| run()))
@@ -215,4 +228,282 @@ fn what_is_refused() -> Result {
         }
     }
     Ok(())
+}
+
+/// A pair whose requests have room for eight parts.
+fn roomy() -> Result<Pair<Rc>> {
+    Pair::with(&Setup::with_caps(Caps {
+        max_send_wr: 8,
+        max_inline_data: 240,
+        ..Caps::default()
+    }))
+}
+
+/// Two regions with patterns in them, and a key with room for parts of them.
+fn allocated(pd: &Pd, parts: u16) -> Result<([Region; 2], GatheredKey)> {
+    let filled = |seed| pd.register(pattern(seed, REGION), Access::LOCAL_WRITE);
+    let regions = [Arc::new(filled(0)?), Arc::new(filled(1)?)];
+    let key = Direct::of(pd.context())?.alloc_key(pd, parts)?;
+    same((key.len(), key.is_empty()), (0, true), "a new key")?;
+    Ok((regions, key))
+}
+
+/// How often the regions are kept, apart from by the test.
+fn kept(regions: &[Region; 2]) -> usize {
+    regions.iter().map(|it| Arc::strong_count(it) - 1).sum()
+}
+
+/// Catches parts that come late, in another order or not at all; requests behind the change that do not wait
+/// for it; and former regions that go too early, or stay.
+fn by_requests() -> Result {
+    let mut pair = roomy()?;
+    let (pd, direct) = (&pair.pd, Direct::of(pair.pd.context())?);
+    let (regions, mut key) = allocated(pd, 5)?;
+    let texts = [pattern(0, REGION), pattern(1, REGION)];
+    let mut before = 0;
+    // More often than the ring has places for the largest request.
+    for turn in 0..40 {
+        let mut parts = direct.gather(pd, Access::LOCAL_WRITE | Access::REMOTE_READ);
+        let count = 1 + turn % 5;
+        let mut expected = Vec::new();
+        for at in 0..count {
+            let range = 1000 * at + turn..1000 * at + turn + 90 + at;
+            parts = parts.part(&regions[at % 2], range.clone())?;
+            expected.extend_from_slice(&texts[at % 2][range]);
+        }
+        let mut batch = pair.a.qp.batch();
+        batch.signaled(1).gather(&mut key, parts)?;
+        same(key.len() as usize, expected.len(), "the bytes of all parts")?;
+        same(kept(&regions), before + count, "who keeps the regions")?;
+        batch
+            .signaled(2)
+            .write(key.slice(..)?, pair.b.mr.remote())?;
+        batch.ring()?;
+        completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)?;
+        completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+        same(
+            pair.b.bytes(0, expected.len())?,
+            expected,
+            "what the peer has",
+        )?;
+        // SAFETY: the change and all that names the key have completed.
+        unsafe { key.forget_former() };
+        same(kept(&regions), count, "who keeps the regions then")?;
+        before = count;
+    }
+    // A READ of this side into the parts, and one of the peer from them.
+    let text = pattern(99, 200);
+    pair.b.mr.write_at(0, &text)?;
+    let from = pair.b.mr.remote().slice(..200)?;
+    pair.a.qp.one(3).read(key.slice(30..230)?, from)?;
+    completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_READ)?;
+    let of_key = key.remote().slice(30..230)?;
+    pair.b
+        .qp
+        .one(4)
+        .read(pair.b.mr.slice(1000..1200)?, of_key)?;
+    completion(&mut pair.b.cq)?.is(WcOpcode::RDMA_READ)?;
+    same(pair.b.bytes(1000, 200)?, text, "what went there and back")?;
+    key.destroy()?;
+    same(kept(&regions), 0, "who keeps the regions at the end")
+}
+
+/// Catches requests that nothing holds back behind the change of a key, or behind a READ where that is asked
+/// for, on a device that reads the data of the next request ahead as the seed decides.
+fn data_read_ahead() -> Result {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let seed = u64::from(now.subsec_nanos());
+    let mut control = Control::open()?;
+    control.ask("read_ahead", json!({"function": 0, "seed": seed}))?;
+    let outcome = by_requests().and_then(|()| fenced());
+    control.ask("read_ahead", json!({"function": 0, "seed": null}))?;
+    outcome.map_err(|error| format!("with the seed {seed}: {error}").into())
+}
+
+/// What a READ brings goes back by a WRITE that waits for it.
+fn fenced() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    for turn in 0..40 {
+        let text = pattern(turn, 64);
+        pair.b.mr.write_at(0, &text)?;
+        let (there, back) = (
+            pair.b.mr.remote().slice(..64)?,
+            pair.b.mr.remote().slice(100..164)?,
+        );
+        let mut batch = pair.a.qp.batch();
+        batch.unsignaled(1).read(pair.a.mr.slice(..64)?, there)?;
+        batch
+            .signaled(2)
+            .fence()
+            .write(pair.a.mr.slice(..64)?, back)?;
+        batch.ring()?;
+        completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+        same(pair.b.bytes(100, 64)?, text, "what came back")?;
+    }
+    Ok(())
+}
+
+/// Catches columns of a table that are taken for others: 3 bytes of each row of 16 bytes, 2 from the eighth
+/// on, and one that is the same in each row.
+fn rows() -> Result {
+    let mut pair = roomy()?;
+    let (pd, direct) = (&pair.pd, Direct::of(pair.pd.context())?);
+    let (_, mut key) = allocated(pd, 4)?;
+    let filled = |bytes| pd.register(bytes, Access::LOCAL_WRITE).map(Arc::new);
+    let (table, other) = (filled((b'A'..b'A' + 64).collect())?, filled(vec![b'-'])?);
+    let columns = direct
+        .gather(pd, Access::LOCAL_WRITE | Access::REMOTE_READ)
+        .rows(4)
+        .strided(&table, 0..3, 16)?
+        .strided(&table, 7..9, 16)?
+        .part(&other, 0..1)?;
+    pair.a.qp.one(1).gather(&mut key, columns)?;
+    completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)?;
+    same(key.len(), 24, "the bytes of all rows")?;
+    pair.a.qp.one(2).write(key.slice(..)?, pair.b.mr.remote())?;
+    completion(&mut pair.a.cq)?.ok()?;
+    let all = b"ABCHI-QRSXY-abchi-qrsxy-".to_vec();
+    same(pair.b.bytes(0, 24)?, all.clone(), "the columns")?;
+    pair.b
+        .qp
+        .one(3)
+        .read(pair.b.mr.slice(100..109)?, key.remote().slice(4..13)?)?;
+    completion(&mut pair.b.cq)?.ok()?;
+    same(
+        pair.b.bytes(100, 9)?,
+        all[4..13].to_vec(),
+        "from row to row",
+    )
+}
+
+/// Catches a key, and with it regions, that go under requests in flight: that give it parts, or that name it.
+fn a_key_waits_for_requests() -> Result {
+    let mut control = Control::open()?;
+    let mut pair = roomy()?;
+    let direct = Direct::of(pair.pd.context())?;
+    let mut stall = |on: bool| control.ask("stall", json!({"function": 0, "on": on}));
+    for names in [false, true] {
+        let (regions, mut key) = allocated(&pair.pd, 4)?;
+        let describe = || {
+            let parts = direct.gather(&pair.pd, Access::LOCAL_WRITE);
+            parts.part(&regions[0], 0..64)?.part(&regions[1], 0..64)
+        };
+        pair.a.mr.write_at(0, &[7; 128])?;
+        if names {
+            pair.a.qp.one(1).gather(&mut key, describe()?)?;
+            completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)?;
+        }
+        stall(true)?;
+        match names {
+            true => {
+                let from = pair.a.mr.remote().slice(..128)?;
+                pair.a.qp.one(2).read(key.slice(..)?, from)?;
+            }
+            false => pair.a.qp.one(2).gather(&mut key, describe()?)?,
+        }
+        let refused = match key.destroy() {
+            Err(refused) => refused,
+            Ok(()) => return fail("it was destroyed under a request"),
+        };
+        says(&refused.error, &["requests in flight", "1 send"])?;
+        drop(refused);
+        same(kept(&regions), 2, "who keeps the regions under a request")?;
+        same(pair.pd.reclaim(), 1, "what waits")?;
+        stall(false)?;
+        completion(&mut pair.a.cq)?.ok()?;
+        same((pair.pd.reclaim(), kept(&regions)), (0, 0), "what is left")?;
+        if names {
+            same(bytes(&regions[1], 0..64)?, vec![7; 64], "what was read")?;
+        }
+    }
+    Ok(())
+}
+
+/// Catches requests that break the queue pair, or give more than there is, instead of being refused.
+fn requests_refused() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let (pd, direct) = (&pair.pd, Direct::of(pair.pd.context())?);
+    let other = pair.context.alloc_pd()?;
+    let (regions, mut key) = allocated(pd, 8)?;
+    let read_only = region(pd, Access::empty())?;
+    let describe = |pd, region: &Region, count: usize| -> Result<_> {
+        let parts = direct.gather(pd, Access::LOCAL_WRITE);
+        Ok((0..count).try_fold(parts, |parts, at| parts.part(region, at..at + 1))?)
+    };
+    let mut fixed = describe(pd, &regions[0], 1)?.create()?;
+    let foreign = region(&other, Access::LOCAL_WRITE)?;
+    let rows = |count, stride| -> Result<_> {
+        let parts = direct.gather(pd, Access::LOCAL_WRITE).rows(count);
+        Ok(parts.strided(&regions[0], 0..100, stride)?)
+    };
+    let too_far = (REGION as u32 - 100) / 8 + 2;
+    let cases = [
+        (describe(pd, &regions[0], 0)?, "1 to 8 parts"),
+        (describe(pd, &regions[0], 9)?, "1 to 8 parts"),
+        (describe(pd, &regions[0], 8)?, "inline"),
+        (describe(pd, &read_only, 1)?, "without"),
+        (describe(pd, &foreign, 1)?, "another protection domain"),
+        (describe(&other, &foreign, 1)?, "another protection domain"),
+        (rows(0, 0)?, "there are none"),
+        (rows(too_far, 8)?, "8196"),
+    ];
+    for (parts, words) in cases {
+        let refused = pair.a.qp.one(1).gather(&mut key, parts);
+        says(&refused.err().ok_or(words)?, &[words])?;
+    }
+    let to_fixed = pair
+        .a
+        .qp
+        .one(1)
+        .gather(&mut fixed, describe(pd, &regions[0], 1)?);
+    same(to_fixed, Err(GatherError::Count(0)), "parts by a command")?;
+    match rows(2, 8)?.create() {
+        Err(GatherError::Rows(_)) => {}
+        other => return fail(format!("{other:?}")),
+    }
+    same((key.len(), kept(&regions)), (0, 1), "what the key covers")?;
+    same(pair.a.qp.halves().0.in_flight(), 0, "what was posted")?;
+    // As far as it may go.
+    pair.a.qp.one(1).gather(&mut key, rows(too_far - 1, 8)?)?;
+    completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)
+}
+
+/// Catches a request that is not posted as it was given, and one with another length than it says.
+fn raw() -> Result {
+    const WRITE: u8 = 8;
+    const COMPLETES: u8 = 8;
+    let mut pair = Pair::<Rc>::new()?;
+    for turn in 0..200_u64 {
+        let text = pattern(turn, 16);
+        pair.a.mr.write_at(0, &text)?;
+        let mut request = [0; 48];
+        (request[3], request[7], request[11]) = (WRITE, 3, COMPLETES);
+        let to = pair.b.mr.remote();
+        request[16..24].copy_from_slice(&(to.address + turn).to_be_bytes());
+        request[24..28].copy_from_slice(&to.rkey.0.to_be_bytes());
+        request[32..36].copy_from_slice(&16_u32.to_be_bytes());
+        request[36..40].copy_from_slice(&pair.a.mr.lkey().0.to_be_bytes());
+        request[40..48].copy_from_slice(&pair.a.mr.iova().to_be_bytes());
+        // SAFETY: it is a WRITE of the first region's memory, which outlives the queue pair.
+        unsafe { pair.a.qp.one(turn).raw(&request)? };
+        let done = completion(&mut pair.a.cq)?;
+        done.is(WcOpcode::DRIVER2)?;
+        same(done.wr_id, turn, "the id")?;
+        same(pair.b.bytes(turn as usize, 16)?, text, "what was written")?;
+        for short in [
+            &request[..0],
+            &request[..15],
+            &request[..32],
+            &[request, request].concat(),
+        ] {
+            // SAFETY: as above.
+            let refused = unsafe { pair.a.qp.one(1).raw(short) };
+            let expected = matches!(refused, Err(PostError::Direct(_)));
+            same(expected, true, "a request of another length")?;
+        }
+    }
+    // The opcode of one behind it is its own.
+    let to = pair.b.mr.remote().slice(..8)?;
+    pair.a.qp.one(1).write(pair.a.mr.slice(..8)?, to)?;
+    completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_WRITE)
 }

@@ -195,9 +195,10 @@ fn change(reader: &mut Reader<'_>, key: u32) -> Result {
     reader.number("mkey.reserved4", 3)?;
     reader.number("mkey.log_page_size", 1)?;
     reader.number("mkey.reserved5", 4)?;
-    if !reader.rest.is_empty() {
-        reader.slice("klm[0]")?;
-        reader.raw("klm.padding", reader.rest.len())?;
+    let mut index = 0;
+    while !reader.rest.is_empty() {
+        reader.slice(&format!("klm[{index}]"))?;
+        index += 1;
     }
     Ok(())
 }

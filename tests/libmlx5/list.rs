@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     Ud,
     /// RC with a shared receive queue.
     Shared,
+    /// RC, whose requests give keys parts of others.
+    Keys,
 }
 
 impl Kind {
@@ -43,6 +45,7 @@ impl Kind {
             Self::Rc | Self::Shared => "rc",
             Self::Uc => "uc",
             Self::Ud => "ud",
+            Self::Keys => "keys",
         }
     }
 }
@@ -169,6 +172,16 @@ pub(crate) enum Step {
         access: Access,
         window: Slice,
     },
+    /// Gives the key parts of the memory, each with how many bytes further on it lies in each of so many
+    /// rows, and waits for it.
+    Gather {
+        flags: SendFlags,
+        access: Access,
+        rows: u32,
+        parts: Vec<(Slice, u16)>,
+    },
+    /// Posts a request that is given as a whole and does nothing.
+    Raw,
     /// Posts requests with one doorbell, and waits for what completes.
     Post {
         qp: usize,
@@ -205,6 +218,19 @@ impl fmt::Display for Step {
                 flags.bits(),
                 access.bits()
             ),
+            Self::Gather {
+                flags,
+                access,
+                rows,
+                parts,
+            } => {
+                let (flags, access) = (flags.bits(), access.bits());
+                write!(f, "gather {flags} {access} {rows} {}", parts.len())?;
+                parts.iter().try_for_each(|((offset, length), stride)| {
+                    write!(f, " {offset} {length} {stride}")
+                })
+            }
+            Self::Raw => f.write_str("raw"),
             Self::Post {
                 qp,
                 requests,
@@ -268,6 +294,7 @@ pub(crate) fn steps(kind: Kind, roce: bool) -> Vec<Step> {
             list.flags(SendFlags::empty());
         }
         Kind::Shared => list.receives(),
+        Kind::Keys => list.keys(),
     }
     list.steps
 }
@@ -446,6 +473,38 @@ impl List {
                 access,
                 window,
             });
+        }
+    }
+
+    /// Keys over lists of one to two blocks and over rows, with each access, and the fence that the next
+    /// request has; so many that they go round the ring.
+    fn keys(&mut self) {
+        let signaled = SendFlags::SIGNALED;
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        let part = |index: u32| (SOURCE + u64::from(index) * 1000, 100 + index);
+        for (turn, count) in (1..=8).enumerate() {
+            let access = match turn % 3 {
+                0 => Access::LOCAL_WRITE | remote,
+                1 => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+                _ => Access::REMOTE_READ,
+            };
+            let parts: Vec<_> = (0..count).map(part).collect();
+            for (rows, stride) in [(1, 0), (3, 200 + count as u16)] {
+                self.steps.push(Step::Gather {
+                    flags: [
+                        signaled,
+                        signaled | SendFlags::FENCE,
+                        signaled | SendFlags::SOLICITED,
+                    ][turn % 3],
+                    access,
+                    rows,
+                    parts: parts.iter().map(|slice| (*slice, stride)).collect(),
+                });
+                if turn % 2 == 0 {
+                    self.one(self.request(WrOpcode::RDMA_WRITE).slices(1));
+                }
+            }
+            self.steps.push(Step::Raw);
         }
     }
 

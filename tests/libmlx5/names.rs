@@ -13,6 +13,8 @@ pub(crate) struct Names {
     pub(crate) keys: [u32; 2],
     /// The first keys of the windows of type 1 and 2.
     pub(crate) windows: [u32; 2],
+    /// The key that is given parts.
+    pub(crate) gathered: u32,
 }
 
 impl Names {
@@ -30,6 +32,8 @@ impl Names {
         let [first, second] = self.windows;
         if self.keys.contains(&key) {
             "the memory's".to_owned()
+        } else if key == self.gathered && key != 0 {
+            "that of parts".to_owned()
         } else if key == second {
             "window 2's, as allocated".to_owned()
         } else if key >> 8 == second >> 8 {

@@ -1,8 +1,10 @@
 //! Our side: posts the requests of a list through the library.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use support::{QKEY, Result, completions, nothing};
+use uverbs::direct::mlx5::{Direct, GatheredKey};
 use uverbs::uapi::enums::WrOpcode;
 use uverbs::uapi::flags::{Access, SendFlags};
 use uverbs::{
@@ -26,7 +28,8 @@ struct Side {
     addresses: Vec<Ah>,
     window1: Mw<Type1>,
     window2: Mw<Type2>,
-    memory: Mr<Vec<u8>>,
+    memory: Arc<Mr<Vec<u8>>>,
+    key: Option<GatheredKey>,
     path: AddressVector,
     pd: Pd,
 }
@@ -40,6 +43,7 @@ pub(crate) fn run(kind: Kind, gid: (u8, Gid), roce: bool, steps: &[Step]) -> Res
         memory: side.memory.iova(),
         keys: [side.memory.lkey().0, side.memory.rkey().0],
         windows: [side.window1.rkey().0, side.window2.rkey().0],
+        gathered: side.key.as_ref().map_or(0, |key| key.rkey().0),
     };
     for step in steps {
         side.step(step)
@@ -60,13 +64,17 @@ impl Side {
         let memory: Mr<Vec<u8>> = pd
             .register(bytes, access)
             .map_err(|refused| refused.error)?;
+        let key = match kind {
+            Kind::Keys => Some(Direct::of(context)?.alloc_key(&pd, 12)?),
+            _ => None,
+        };
         let (window1, window2) = (pd.alloc_mw::<Type1>()?, pd.alloc_mw::<Type2>()?);
         let srq = match kind {
             Kind::Shared => Some(pd.srq(list::RECV_WR).max_sge(list::RECV_SGE).create()?),
             _ => None,
         };
         let transport = match kind {
-            Kind::Rc | Kind::Shared => QpType::RC,
+            Kind::Rc | Kind::Shared | Kind::Keys => QpType::RC,
             Kind::Uc => QpType::UC,
             Kind::Ud => QpType::UD,
         };
@@ -113,7 +121,8 @@ impl Side {
             addresses: Vec::new(),
             window1,
             window2,
-            memory,
+            memory: Arc::new(memory),
+            key,
             path,
             pd,
         })
@@ -129,6 +138,13 @@ impl Side {
                 access,
                 window,
             } => self.bind(*qp, *flags, *access, *window),
+            Step::Gather {
+                flags,
+                access,
+                rows,
+                parts,
+            } => self.gather(*flags, *access, *rows, parts),
+            Step::Raw => self.raw(),
             Step::Post {
                 qp,
                 requests,
@@ -174,6 +190,35 @@ impl Side {
         }
         batch.ring()?;
         wait(&mut self.cqs[qp][0], 1)
+    }
+
+    fn gather(
+        &mut self,
+        flags: SendFlags,
+        access: Access,
+        rows: u32,
+        parts: &[(Slice, u16)],
+    ) -> Result {
+        let direct = Direct::of(self.pd.context())?;
+        let mut description = direct.gather(&self.pd, access).rows(rows);
+        for (slice, stride) in parts {
+            description = description.strided(&self.memory, range(*slice), *stride)?;
+        }
+        let key = self.key.as_mut().ok_or("no key")?;
+        let mut batch = self.qps[0].batch();
+        start(&mut batch, flags).gather(key, description)?;
+        batch.ring()?;
+        wait(&mut self.cqs[0][0], 1)
+    }
+
+    fn raw(&mut self) -> Result {
+        const NOP: u8 = 0;
+        const COMPLETES: u8 = 8;
+        let mut nothing = [0; 16];
+        (nothing[3], nothing[7], nothing[11]) = (NOP, 1, COMPLETES);
+        // SAFETY: it names no memory.
+        unsafe { self.qps[0].one(0).raw(&nothing)? };
+        wait(&mut self.cqs[0][0], 1)
     }
 
     fn post(&mut self, qp: usize, requests: &[Request], receives: u32) -> Result {

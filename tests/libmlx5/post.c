@@ -1,7 +1,7 @@
 /*
  * libmlx5's side of the tests beside it: posts the requests that are given on standard input, through libibverbs.
  *
- *   post DEVICE rc|uc|ud SHARED GID_INDEX SEND_WR RECV_WR SEND_SGE RECV_SGE INLINE
+ *   post DEVICE rc|uc|ud|keys SHARED GID_INDEX SEND_WR RECV_WR SEND_SGE RECV_SGE INLINE
  *
  * It makes two queue pairs of a device, 0 and 1, which are each other's peers, and 64 KiB of registered memory, and prints
  * what they are called, so that the test can tell a key from another. With SHARED both receive from one shared queue.
@@ -13,6 +13,9 @@
  *   post QP COUNT SENDS RECEIVES                                  a list of COUNT requests, which has so many completions
  *     OPCODE FLAGS IMMEDIATE OFFSET FIRST SECOND ADDRESS SLICES (OFFSET LENGTH)...
  *
+ *   gather FLAGS ACCESS ROWS PARTS (OFFSET LENGTH STRIDE)...      of the key, by queue pair 0, with keys
+ *   raw                                                           a request as a whole that does nothing, likewise
+ *
  * Opcodes and flags are those of ibv_send_wr. OFFSET is the peer's memory. FIRST and SECOND are the operands of an atomic
  * (what is compared with or added, what is swapped in) or, for a window of type 2, its access and the low byte of its key.
  */
@@ -20,11 +23,13 @@
 #define _GNU_SOURCE
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
 
 #define MEMORY 65536
@@ -32,6 +37,7 @@
 #define MOST_SLICES 64
 #define MOST_REQUESTS 16
 #define LIMIT_S 20
+#define MOST_PARTS 8
 
 static void fail(const char *what)
 {
@@ -51,6 +57,7 @@ static struct ibv_mr *mr;
 static struct ibv_mw *windows[2];
 static struct ibv_srq *srq;
 static struct ibv_qp *qp[2];
+static struct mlx5dv_mkey *key;
 static struct ibv_ah *ah[8];
 static int ahs;
 
@@ -254,16 +261,73 @@ static void post(void)
 	await(qp[!of]->recv_cq, receives);
 }
 
+/* A queue pair whose requests give keys parts of others. */
+static struct ibv_qp *keyed_qp(const struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.qp_type = IBV_QPT_RC, .send_cq = attr->send_cq, .recv_cq = attr->recv_cq, .cap = attr->cap, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	struct mlx5dv_qp_init_attr own = {
+		.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS,
+		.send_ops_flags = MLX5DV_QP_EX_WITH_MR_LIST | MLX5DV_QP_EX_WITH_MR_INTERLEAVED | MLX5DV_QP_EX_WITH_RAW_WQE,
+	};
+
+	return mlx5dv_create_qp(context, &init, &own);
+}
+
+static void gather(void)
+{
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[0]);
+	struct mlx5dv_qp_ex *own = mlx5dv_qp_ex_from_ibv_qp_ex(ex);
+	struct mlx5dv_mr_interleaved rows[MOST_PARTS];
+	struct ibv_sge list[MOST_PARTS];
+	int flags = number(), access = number(), repeat = number(), count = number();
+
+	CHECK(count <= MOST_PARTS);
+	for (int i = 0; i < count; i++) {
+		list[i].addr = (uintptr_t)memory + number();
+		list[i].length = number();
+		list[i].lkey = mr->lkey;
+		rows[i].addr = list[i].addr;
+		rows[i].bytes_count = list[i].length;
+		rows[i].bytes_skip = number() - list[i].length;
+		rows[i].lkey = mr->lkey;
+	}
+	ibv_wr_start(ex);
+	ex->wr_flags = flags | IBV_SEND_INLINE;
+	if (repeat == 1)
+		mlx5dv_wr_mr_list(own, key, access, count, list);
+	else
+		mlx5dv_wr_mr_interleaved(own, key, access, repeat, count, rows);
+	CHECK(!(errno = ibv_wr_complete(ex)));
+	await(qp[0]->send_cq, 1);
+}
+
+static void raw(void)
+{
+	struct ibv_qp_ex *ex = ibv_qp_to_qp_ex(qp[0]);
+	struct mlx5_wqe_ctrl_seg nothing = {};
+
+	mlx5dv_set_ctrl_seg(&nothing, 0, MLX5_OPCODE_NOP, 0, qp[0]->qp_num, MLX5_WQE_CTRL_CQ_UPDATE, 1, 0, 0);
+	ibv_wr_start(ex);
+	mlx5dv_wr_raw_wqe(mlx5dv_qp_ex_from_ibv_qp_ex(ex), &nothing);
+	CHECK(!(errno = ibv_wr_complete(ex)));
+	await(qp[0]->send_cq, 1);
+}
+
 int main(int argc, char **argv)
 {
-	static const char *const transports[] = { "rc", "uc", "ud" };
-	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD };
+	static const char *const transports[] = { "rc", "uc", "ud", "keys" };
+	static const enum ibv_qp_type types[] = { IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_RC };
+	int keys = argc > 2 && !strcmp(argv[2], "keys");
 	struct ibv_qp_init_attr attr = { .qp_type = IBV_QPT_DRIVER };
 	char word[16];
 
 	CHECK(argc == 10);
 	open_device(argv[1]);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 4; i++)
 		if (!strcmp(argv[2], transports[i]))
 			attr.qp_type = types[i];
 	gid_index = atoi(argv[4]);
@@ -289,12 +353,17 @@ int main(int argc, char **argv)
 	for (int i = 0; i < 2; i++) {
 		CHECK(attr.send_cq = ibv_create_cq(context, 64, NULL, NULL, 0));
 		CHECK(attr.recv_cq = ibv_create_cq(context, 64, NULL, NULL, 0));
-		CHECK(qp[i] = ibv_create_qp(pd, &attr));
+		CHECK(qp[i] = keys ? keyed_qp(&attr) : ibv_create_qp(pd, &attr));
+	}
+	if (keys) {
+		struct mlx5dv_mkey_init_attr init = { pd, MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT, 12 };
+
+		CHECK(key = mlx5dv_create_mkey(&init));
 	}
 	connect_qp(qp[0], qp[1]);
 	connect_qp(qp[1], qp[0]);
-	printf("%u %u %llu %u %u %u %u\n", qp[0]->qp_num, qp[1]->qp_num, (unsigned long long)(uintptr_t)memory,
-		mr->lkey, mr->rkey, windows[0]->rkey, windows[1]->rkey);
+	printf("%u %u %llu %u %u %u %u %u\n", qp[0]->qp_num, qp[1]->qp_num, (unsigned long long)(uintptr_t)memory,
+		mr->lkey, mr->rkey, windows[0]->rkey, windows[1]->rkey, key ? key->lkey : 0);
 	fflush(stdout);
 	while (scanf("%15s", word) == 1) {
 		if (!strcmp(word, "address"))
@@ -303,6 +372,10 @@ int main(int argc, char **argv)
 			receive();
 		else if (!strcmp(word, "bind"))
 			bind_window();
+		else if (!strcmp(word, "gather"))
+			gather();
+		else if (!strcmp(word, "raw"))
+			raw();
 		else if (!strcmp(word, "post"))
 			post();
 		else

@@ -187,7 +187,7 @@ fn end(request: &[u8]) -> Option<u64> {
 /// The requests of a list in words, in their order.
 fn sends(steps: &[Step]) -> Vec<String> {
     let of_step = |step: &Step| match step {
-        Step::Bind { .. } => vec![words(step)],
+        Step::Bind { .. } | Step::Gather { .. } | Step::Raw => vec![words(step)],
         Step::Post { qp, requests, .. } => requests
             .iter()
             .map(|request| in_words(*qp, request))
@@ -219,7 +219,12 @@ fn received(steps: &[Step], queue: usize) -> Vec<String> {
 
 /// The doorbells of a list in words, in their order.
 fn posts(steps: &[Step]) -> Vec<String> {
-    let is_post = |step: &&Step| matches!(step, Step::Bind { .. } | Step::Post { .. });
+    let is_post = |step: &&Step| {
+        matches!(
+            step,
+            Step::Bind { .. } | Step::Gather { .. } | Step::Raw | Step::Post { .. }
+        )
+    };
     steps.iter().filter(is_post).map(words).collect()
 }
 

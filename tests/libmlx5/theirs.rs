@@ -46,7 +46,17 @@ pub(crate) fn run(program: &Path, kind: Kind, gid_index: u8, steps: &[Step]) -> 
     let text = String::from_utf8(output.stdout)?;
     let numbers = text.split_whitespace().map(str::parse);
     let numbers: Vec<u64> = numbers.collect::<std::result::Result<_, _>>()?;
-    let [first, second, memory, lkey, rkey, window1, window2] = numbers[..] else {
+    let [
+        first,
+        second,
+        memory,
+        lkey,
+        rkey,
+        window1,
+        window2,
+        gathered,
+    ] = numbers[..]
+    else {
         return Err(format!("libmlx5's program said {text}").into());
     };
     Ok(Names {
@@ -54,5 +64,6 @@ pub(crate) fn run(program: &Path, kind: Kind, gid_index: u8, steps: &[Step]) -> 
         memory,
         keys: [lkey as u32, rkey as u32],
         windows: [window1 as u32, window2 as u32],
+        gathered: gathered as u32,
     })
 }

@@ -1,10 +1,12 @@
-//! Keys that cover parts of several regions, one behind the other.
+//! Keys that cover parts of several regions, one behind the other or in rows, and the requests that give them
+//! these parts.
 
 use std::any::Any;
 use std::fmt;
-use std::mem::ManuallyDrop;
-use std::ops::Range;
+use std::mem::{self, ManuallyDrop};
+use std::ops::{Range, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use uverbs_uapi::flags::Access;
 use zerocopy::IntoBytes;
@@ -13,61 +15,88 @@ use super::Direct;
 use super::layout::{CreateMkeyIn, CreateMkeyOut, Input, Klm, Mkc, Structure};
 use super::object::DevxObject;
 use super::refusal::CommandError;
-use crate::error::{DestroyError, Result};
-use crate::memory::Memory;
-use crate::mr::{Mr, OutOfBounds, RemoteKey, RemoteSlice};
+use crate::driver::mlx5::Device;
+use crate::driver::mlx5::umr::{Layout, Part};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
+use crate::flight::{Parked, Stands};
+use crate::mr::{Nameable, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::pd::{Pd, PdUse, User};
-use crate::work::PdTag;
+use crate::qp::{PostError, Request, Transport};
+use crate::transport::BindWindow;
+use crate::work::{LocalKey, LocalSlice, PdTag};
 
-/// Why a list of parts is none.
+/// Why a description of parts is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GatherError {
     /// A part does not lie within its region, or has no bytes, or 4 GiB or more.
     OutOfBounds(OutOfBounds),
-    /// A region is of another protection domain.
+    /// A region is of another protection domain, or the key.
     ForeignPd,
-    /// A region does not give this side the access that the key is to give peers.
+    /// A region does not give this side the access that the key is to give.
     Access(Access),
-    /// There are no parts, or more than this many fit into a command.
+    /// There are no parts, or more than this many fit into the command, or into the key.
     Count(usize),
+    /// Rows cannot be like this; the text says why.
+    Rows(&'static str),
     /// The command failed.
     Command(CommandError),
+    /// The request cannot be posted.
+    Post(PostError),
 }
 
 impl fmt::Display for GatherError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfBounds(error) => fmt::Display::fmt(error, f),
-            Self::ForeignPd => f.write_str("a region belongs to another protection domain"),
+            Self::ForeignPd => {
+                f.write_str("a region or the key belongs to another protection domain")
+            }
             Self::Access(access) => {
                 write!(
                     f,
                     "a region was registered without {access:?}, which the key is to give"
                 )
             }
-            Self::Count(most) => write!(f, "a key covers 1 to {most} parts"),
+            Self::Count(most) => write!(f, "the key covers 1 to {most} parts"),
+            Self::Rows(why) => write!(f, "rows cannot be like this: {why}"),
             Self::Command(error) => fmt::Display::fmt(error, f),
+            Self::Post(error) => fmt::Display::fmt(error, f),
         }
     }
 }
 
 impl std::error::Error for GatherError {}
 
-/// A part of a region that a key is to cover.
-struct Part {
-    address: u64,
-    length: u32,
-    lkey: u32,
-    access: Access,
-    pd: PdTag,
-    region: Arc<dyn Any + Send + Sync>,
+impl From<PostError> for GatherError {
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
 }
 
-/// The description of a key that covers parts of several regions.
+/// What stays registered as long as a key may name it.
+type Kept = Arc<dyn Any + Send + Sync>;
+
+/// A part of a region that a key is to cover.
+struct Piece {
+    part: Part,
+    /// How many bytes further on it lies in each row.
+    stride: u16,
+    /// Where it begins in its region, and how many bytes that has.
+    place: (u64, u64),
+    access: Access,
+    pd: PdTag,
+    region: Kept,
+}
+
+/// The description of what a key covers: parts of several regions.
 ///
 /// To peers it looks like one region: its addresses count from 0, and the parts follow each other in the
-/// order in which they were added.
+/// order in which they were added. With [`rows`](Self::rows) all of them do so again and again, and those
+/// that have a stride lie further on each time: so a key covers a column of a matrix, or interleaves several.
+///
+/// It becomes a key by [`create`](Self::create), or what a key covers from then on by a request,
+/// [`Request::gather`].
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -83,40 +112,98 @@ struct Part {
 /// println!("{}", key.remote());        // 4196 bytes at address 0
 /// # Ok(()) }
 /// ```
-#[must_use = "nothing is created before `create`"]
+#[must_use = "it is a description"]
 pub struct Gathers<'a> {
     direct: &'a Direct,
     pd: &'a Pd,
     access: Access,
-    parts: Vec<Part>,
+    rows: u32,
+    pieces: Vec<Piece>,
 }
 
 impl fmt::Debug for Gathers<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gathers")
             .field("access", &self.access)
-            .field("parts", &self.parts.len())
+            .field("rows", &self.rows)
+            .field("parts", &self.pieces.len())
             .finish()
     }
 }
 
 impl Direct {
     /// Starts the description of a key that covers parts of several regions of a protection domain, with the
-    /// access that peers get by it: of remote read, write and atomic operations.
+    /// access that it gives: to peers that of remote read, write and atomic operations, and to requests of
+    /// this side [`LOCAL_WRITE`](Access::LOCAL_WRITE).
     #[doc(alias = "mlx5dv_create_mkey")]
     pub fn gather<'a>(&'a self, pd: &'a Pd, access: Access) -> Gathers<'a> {
         Gathers {
             direct: self,
             pd,
             access,
-            parts: Vec::new(),
+            rows: 1,
+            pieces: Vec::new(),
         }
+    }
+
+    /// Allocates a key with room for so many parts, which requests give it ([`Request::gather`]). It covers
+    /// nothing before. Rows take the room of one part more than they have.
+    ///
+    /// # Errors
+    ///
+    /// [`GatherError::Command`]: the domain is of another context, or the device refuses. Manual page:
+    /// `mlx5dv_create_mkey(3)`.
+    #[doc(alias = "mlx5dv_create_mkey")]
+    pub fn alloc_key(&self, pd: &Pd, parts: u16) -> Result<GatheredKey, GatherError> {
+        let created = self.empty_key(pd, parts, false);
+        let EmptyKey { object, key, units } = created.map_err(GatherError::Command)?;
+        let mut allocated = GatheredKey::new(object, pd, key);
+        allocated.room = units.into();
+        Ok(allocated)
+    }
+
+    /// As [`alloc_key`](Self::alloc_key); peers may invalidate it if told so.
+    pub(crate) fn empty_key(
+        &self,
+        pd: &Pd,
+        units: u16,
+        is_invalidated: bool,
+    ) -> Result<EmptyKey, CommandError> {
+        let Some(units) = units.checked_next_multiple_of(LIST_BLOCK) else {
+            let why = format!("a key for {units} parts: there are at most 65532");
+            return Err(Error::invalid(Verb::DevxObjCreate, Subject::the("key"), why).into());
+        };
+        let command = empty(self.pdn(pd)?, units, is_invalidated);
+        let mut output = CreateMkeyOut::default();
+        let object = self.create_object(command.as_bytes(), output.as_mut_bytes())?;
+        Ok(EmptyKey {
+            object,
+            key: key(&output),
+            units,
+        })
     }
 }
 
-/// What a region must give this side for what its key gives peers.
+/// A new key for parts that requests give it.
+pub(crate) struct EmptyKey {
+    pub(crate) object: DevxObject,
+    pub(crate) key: u32,
+    /// Units of its translation: a part is one.
+    pub(crate) units: u16,
+}
+
+/// Units of a translation come in blocks of so many.
+const LIST_BLOCK: u16 = 4;
+
+/// The new key; its low byte is 0.
+fn key(created: &CreateMkeyOut) -> u32 {
+    (created.get(CreateMkeyOut::MKEY_INDEX) as u32) << 8
+}
+
+/// What a region must give this side for what its key gives.
 fn needed(access: Access) -> Access {
-    match access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC) {
+    let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    match access.intersects(writes) {
         true => Access::LOCAL_WRITE,
         false => Access::empty(),
     }
@@ -128,95 +215,163 @@ impl Gathers<'_> {
     /// # Errors
     ///
     /// The part does not lie within the region, has no bytes, or has 4 GiB or more.
-    pub fn part<M: Memory + Sync>(
-        mut self,
-        region: &Arc<Mr<M>>,
+    pub fn part<R: Nameable + Send + Sync + 'static>(
+        self,
+        region: &Arc<R>,
         range: Range<usize>,
     ) -> Result<Self, GatherError> {
-        let slice = region
-            .slice(range.clone())
-            .map_err(GatherError::OutOfBounds)?;
+        self.strided(region, range, 0)
+    }
+
+    /// As [`part`](Self::part), but in each row it lies so many bytes further on.
+    ///
+    /// # Errors
+    ///
+    /// As there, for the first row.
+    pub fn strided<R: Nameable + Send + Sync + 'static>(
+        mut self,
+        region: &Arc<R>,
+        range: Range<usize>,
+        stride: u16,
+    ) -> Result<Self, GatherError> {
+        let start = range.start as u64;
+        let (slice, length, access) = region.part(range).map_err(GatherError::OutOfBounds)?;
+        let length = length as u64;
         if slice.is_empty() {
             return Err(GatherError::OutOfBounds(OutOfBounds {
-                start: range.start as u64,
-                end: range.end as u64,
-                length: region.len() as u64,
+                start,
+                end: start,
+                length,
             }));
         }
-        let (address, length, lkey) = (slice.address(), slice.len() as u32, slice.lkey().0);
-        self.parts.push(Part {
-            address,
-            length,
-            lkey,
-            access: region.access(),
-            pd: region.pd_tag(),
-            region: Arc::clone(region) as Arc<dyn Any + Send + Sync>,
+        self.pieces.push(Piece {
+            part: Part {
+                address: slice.address(),
+                length: slice.len() as u32,
+                lkey: slice.lkey().0,
+            },
+            stride,
+            place: (start, length),
+            access,
+            pd: region.pd().0,
+            region: Arc::clone(region) as Kept,
         });
         Ok(self)
     }
 
-    /// Creates the key.
+    /// Makes the parts follow each other so many times, and not once. Only a request can give a key rows,
+    /// whose parts have at most 65,535 bytes each.
+    #[doc(alias = "mlx5dv_wr_mr_interleaved")]
+    pub fn rows(mut self, count: u32) -> Self {
+        self.rows = count;
+        self
+    }
+
+    /// Refuses what no key gives, or more than `most` units.
+    fn check(&self, most: usize) -> Result<(), GatherError> {
+        let head = usize::from(self.rows != 1);
+        if self.pieces.is_empty() || self.pieces.len() + head > most {
+            return Err(GatherError::Count(most.saturating_sub(head)));
+        }
+        if self.pieces.iter().any(|piece| piece.pd != self.pd.tag()) {
+            return Err(GatherError::ForeignPd);
+        }
+        let needed = needed(self.access);
+        if self
+            .pieces
+            .iter()
+            .any(|piece| !piece.access.contains(needed))
+        {
+            return Err(GatherError::Access(needed));
+        }
+        if self.rows == 1 {
+            return Ok(());
+        }
+        let Some(behind_first) = self.rows.checked_sub(1) else {
+            return Err(GatherError::Rows("there are none"));
+        };
+        for piece in &self.pieces {
+            let bytes = u64::from(piece.part.length);
+            if bytes > u16::MAX.into() {
+                return Err(GatherError::Rows("a part has more than 65,535 bytes"));
+            }
+            let (start, length) = piece.place;
+            let end = start + u64::from(behind_first) * u64::from(piece.stride) + bytes;
+            if end > length {
+                let error = OutOfBounds { start, end, length };
+                return Err(GatherError::OutOfBounds(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the key covers, which has been checked.
+    fn layout(&self) -> Layout {
+        let pieces = self.pieces.iter();
+        match self.rows {
+            1 => Layout::List(pieces.map(|piece| piece.part).collect()),
+            rows => Layout::Rows(
+                rows,
+                pieces.map(|piece| (piece.part, piece.stride)).collect(),
+            ),
+        }
+    }
+
+    fn into_regions(self) -> impl Iterator<Item = Kept> {
+        self.pieces.into_iter().map(|piece| piece.region)
+    }
+
+    /// Creates a key that covers the parts, by a command.
     ///
     /// # Errors
     ///
     /// A region is of another domain, or has less access; there are no parts, or more than fit into a
-    /// command; the device refuses. Manual page: `mlx5dv_create_mkey(3)`.
+    /// command; there are [`rows`](Self::rows); the device refuses. Manual page: `mlx5dv_create_mkey(3)`.
     pub fn create(self) -> Result<GatheredKey, GatherError> {
+        self.check(CreateMkeyIn::MOST_UNITS)?;
+        let layout = self.layout();
+        let Layout::List(parts) = &layout else {
+            return Err(GatherError::Rows("only a request gives them"));
+        };
+        let length = layout.length();
         let Self {
-            direct,
-            pd,
-            access,
-            parts,
+            direct, pd, access, ..
         } = self;
-        if parts.is_empty() || parts.len() > CreateMkeyIn::MOST_UNITS {
-            return Err(GatherError::Count(CreateMkeyIn::MOST_UNITS));
-        }
-        if parts.iter().any(|part| part.pd != pd.tag()) {
-            return Err(GatherError::ForeignPd);
-        }
-        let needed = needed(access);
-        if parts.iter().any(|part| !part.access.contains(needed)) {
-            return Err(GatherError::Access(needed));
-        }
         let pdn = direct
             .pdn(pd)
             .map_err(|error| GatherError::Command(error.into()))?;
-        let length: u64 = parts.iter().map(|part| u64::from(part.length)).sum();
-        let command = command(pdn, access, length, &parts);
+        let command = command(pdn, access, length, parts);
         let mut output = CreateMkeyOut::default();
         let object = direct.create_object(&command, output.as_mut_bytes());
         let object = object.map_err(GatherError::Command)?;
-        let regions = parts.into_iter().map(|part| part.region).collect();
-        Ok(GatheredKey {
-            object,
-            // The low byte is 0.
-            rkey: RemoteKey((output.get(CreateMkeyOut::MKEY_INDEX) as u32) << 8),
-            length,
-            regions: ManuallyDrop::new(regions),
-            _pd: pd.user(User::Mr),
-        })
+        let mut created = GatheredKey::new(object, pd, key(&output));
+        (created.length, created.access) = (length, access);
+        created.held.regions.extend(self.into_regions());
+        Ok(created)
     }
 }
 
-/// The command that creates the key.
-fn command(pdn: u32, access: Access, length: u64, parts: &[Part]) -> Vec<u8> {
-    /// Parts of other keys.
+/// The context of a key of this mode: parts of other keys, for any queue pair.
+fn set_parts(context: &mut Mkc, pdn: u32) -> &mut Mkc {
     const PARTS: u64 = 2;
-    /// Any queue pair.
     const ANY: u64 = 0xff_ffff;
-    let mut command = CreateMkeyIn::new();
-    let context = command.inner_mut(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
-    let gives = |right: Access| u64::from(access.contains(right));
-    let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     context
         .set(Mkc::ACCESS_MODE_1_0, PARTS)
         .set(Mkc::LR, 1)
+        .set(Mkc::QPN, ANY)
+        .set(Mkc::PD, pdn.into())
+}
+
+/// The command that creates a key with its parts.
+fn command(pdn: u32, access: Access, length: u64, parts: &[Part]) -> Vec<u8> {
+    let mut command = CreateMkeyIn::new();
+    let gives = |right: Access| u64::from(access.contains(right));
+    let writes = needed(access).contains(Access::LOCAL_WRITE);
+    set_parts(command.inner_mut(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), pdn)
         .set(Mkc::LW, writes.into())
         .set(Mkc::RR, gives(Access::REMOTE_READ))
         .set(Mkc::RW, gives(Access::REMOTE_WRITE))
         .set(Mkc::A, gives(Access::REMOTE_ATOMIC))
-        .set(Mkc::QPN, ANY)
-        .set(Mkc::PD, pdn.into())
         .set(Mkc::LEN, length);
     let list: Vec<Klm> = parts
         .iter()
@@ -231,20 +386,138 @@ fn command(pdn: u32, access: Access, length: u64, parts: &[Part]) -> Vec<u8> {
     command.with_list(&list)
 }
 
-/// A key that covers parts of several regions, which it keeps registered. Dropping it destroys it; should the
-/// device refuse, the regions are leaked rather than freed under it.
+/// The command that creates a key for parts that requests give it.
+fn empty(pdn: u32, units: u16, is_invalidated: bool) -> CreateMkeyIn {
+    let mut command = CreateMkeyIn::new();
+    set_parts(command.inner_mut(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), pdn)
+        .set(Mkc::FREE, 1)
+        .set(Mkc::UMR_EN, 1)
+        .set(Mkc::EN_RINVAL, is_invalidated.into())
+        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, units.into());
+    command
+}
+
+impl<T: Transport> Request<'_, '_, T> {
+    /// Gives a key that [`Direct::alloc_key`] has made other parts, in place of those that it has. Requests
+    /// behind this one may use it, and so may peers when it has completed
+    /// ([`WcOpcode::DRIVER1`](crate::WcOpcode::DRIVER1)). RC queue pairs have it.
+    ///
+    /// The parts travel in the request: `n` of them, rounded up to fours, need the room of 112 + 16 · `n`
+    /// bytes of [`max_inline_data`](crate::Caps::max_inline_data). Four always fit, and 52 are the most.
+    ///
+    /// The key keeps the regions of before as well, until [`forget_former`](GatheredKey::forget_former). If
+    /// the request fails, or its batch is dropped, the key stands for what it did, and its
+    /// [length](GatheredKey::len) here is not true.
+    ///
+    /// # Errors
+    ///
+    /// [`GatherError::Post`] with [`PostError::NotInTransport`] on other queue pairs than those of RC, and
+    /// with [`PostError::InlineTooLong`]. The description as for [`Gathers::create`]; the key or the queue
+    /// pair is of another domain; the key has not the room. Manual page: `mlx5dv_wr_mkey_configure(3)`.
+    #[doc(alias = "mlx5dv_wr_mkey_configure")]
+    #[doc(alias = "mlx5dv_wr_mr_list")]
+    pub fn gather(self, key: &mut GatheredKey, parts: Gathers<'_>) -> Result<(), GatherError>
+    where
+        T: BindWindow,
+    {
+        parts.check(key.room)?;
+        let pd = parts.pd.tag();
+        if key.pd.tag() != pd || self.pd() != pd {
+            return Err(GatherError::ForeignPd);
+        }
+        let layout = parts.layout();
+        let (length, access) = (layout.length(), parts.access);
+        let given = access | needed(access);
+        let (rkey, regions) = (key.rkey.0, &mut key.held.regions);
+        let former = regions.len();
+        // First: once the request is in the ring the device may know of them.
+        regions.extend(parts.into_regions());
+        let posted = self.put_own::<Device>(|queue, at, request| {
+            queue.write_gathering(at, request, rkey, Some(given), Some(&layout))
+        });
+        if let Err(error) = posted {
+            // The request is in the ring if its doorbell has failed.
+            if !matches!(error, PostError::Doorbell(_)) {
+                regions.truncate(former);
+            }
+            return Err(error.into());
+        }
+        (key.former, key.length, key.access) = (former, length, access);
+        *key.is_named.get_mut() = true;
+        Ok(())
+    }
+
+    /// A request that is given as the device has it, without a control segment of this library's: its first
+    /// 16 bytes are the control segment, of which the index and the queue pair's number are filled in. The
+    /// options of the request do not count; its id does.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError::Direct`] if the control segment has another number of units than there are bytes;
+    /// [`PostError::InlineTooLong`] if it is longer than the longest request of the queue;
+    /// [`PostError::NotInTransport`] on other queue pairs than those of RC on this device. Manual page:
+    /// `mlx5dv_wr_raw_wqe(3)`.
+    ///
+    /// # Safety
+    ///
+    /// It is a request that the device takes. Until it has completed, the keys in it name what they do, and
+    /// nobody has a reference to memory that it writes to, nor writes by one to what it reads. If it changes
+    /// a key, that holds for all that the key stands for, as long as it does.
+    #[doc(alias = "mlx5dv_wr_raw_wqe")]
+    pub unsafe fn raw(self, request: &[u8]) -> Result<(), PostError>
+    where
+        T: BindWindow,
+    {
+        self.put_own::<Device>(|queue, at, (wr_id, _)| queue.write_raw(at, wr_id, request))
+    }
+}
+
+/// A key that covers parts of several regions, which it keeps registered.
+///
+/// Dropping it destroys it, and lets go of the regions: at once, or when the requests in flight have
+/// completed that name it or give it parts. Should the device refuse, the regions are leaked rather than
+/// freed under it.
 ///
 /// Requests of peers that name it when it is destroyed fail.
 pub struct GatheredKey {
-    object: DevxObject,
+    held: ManuallyDrop<Held>,
     rkey: RemoteKey,
     length: u64,
+    access: Access,
+    /// Units that a request may give it: none of a key that has its parts by a command.
+    room: usize,
+    /// How many of the regions it covered before the last request.
+    former: usize,
+    /// Whether requests of this side may name it.
+    is_named: AtomicBool,
+    pd: PdUse,
+}
+
+/// The key with the regions that it may name.
+struct Held {
+    object: DevxObject,
     /// They go behind the key.
-    regions: ManuallyDrop<Vec<Arc<dyn Any + Send + Sync>>>,
-    _pd: PdUse,
+    regions: Vec<Kept>,
 }
 
 impl GatheredKey {
+    /// One that covers nothing.
+    fn new(object: DevxObject, pd: &Pd, key: u32) -> Self {
+        Self {
+            held: ManuallyDrop::new(Held {
+                object,
+                regions: Vec::new(),
+            }),
+            rkey: RemoteKey(key),
+            length: 0,
+            access: Access::empty(),
+            room: 0,
+            former: 0,
+            is_named: AtomicBool::new(false),
+            pd: pd.user(User::Mr),
+        }
+    }
+
     /// The key for a peer.
     pub fn rkey(&self) -> RemoteKey {
         self.rkey
@@ -255,7 +528,7 @@ impl GatheredKey {
         self.length
     }
 
-    /// Never true: a part has at least one byte.
+    /// Whether it has no parts yet.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
@@ -269,28 +542,94 @@ impl GatheredKey {
         }
     }
 
+    /// A part of what it covers for a work request of this side, in bytes from the start of the first part.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within it, or is 4 GiB or more.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
+        // Relaxed: every slice has been given back before `drop` loads it.
+        self.is_named.store(true, Ordering::Relaxed);
+        let tag = match needed(self.access).contains(Access::LOCAL_WRITE) {
+            true => self.pd.tag(),
+            false => self.pd.tag().read_only(),
+        };
+        LocalSlice::within(range, 0, self.length, LocalKey(self.rkey.0), tag)
+    }
+
     /// The object, for commands that ask for its state.
     pub fn object(&self) -> &DevxObject {
-        &self.object
+        &self.held.object
+    }
+
+    /// Lets go of the regions that it covered before its parts were given by the last request.
+    ///
+    /// # Safety
+    ///
+    /// That request has completed with success. So have all requests of this side's that name the key and
+    /// were posted before it completed.
+    pub unsafe fn forget_former(&mut self) {
+        self.held.regions.drain(..self.former);
+        self.former = 0;
+    }
+
+    /// Where the queues stand that may have requests that name it.
+    fn stands(&self) -> Stands {
+        self.pd.reap();
+        // Relaxed: see `slice`.
+        match self.is_named.load(Ordering::Relaxed) {
+            true => self.pd.flights().stands(LocalKey(self.rkey.0)),
+            false => Stands::default(),
+        }
     }
 
     /// Destroys the key, and lets go of the regions.
     ///
     /// # Errors
     ///
-    /// The kernel or the device refuses; the error returns it.
+    /// [`Cause::Busy`](crate::Cause::Busy) if requests in flight may name it; the kernel or the device
+    /// refuses. The error returns it.
     #[doc(alias = "mlx5dv_destroy_mkey")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Self>> {
-        let result = self.object.destroy_in_place();
+        let stands = self.stands();
+        let result = match stands.is_empty() {
+            true => self.held.object.destroy_in_place(),
+            false => {
+                let by = format!("requests in flight may name it: {stands}");
+                Err(self.held.object.busy(by))
+            }
+        };
         DestroyError::of(self, result)
     }
 }
 
 impl Drop for GatheredKey {
     fn drop(&mut self) {
+        // First: other memory may go by this, and its destructor may panic. Then the key stays.
+        let stands = self.stands();
+        // SAFETY: it is moved out once, here.
+        let held = unsafe { ManuallyDrop::take(&mut self.held) };
+        if !stands.is_empty() {
+            self.pd.flights().wait(stands, Box::new(held));
+        }
+    }
+}
+
+// The regions keep the domain. So it does not end while a key waits that has any, and if the kernel keeps a
+// queue for good, all of them stay.
+impl Parked for Held {
+    fn leak(mut self: Box<Self>) {
+        self.object.leave();
+        mem::forget(mem::take(&mut self.regions));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Should it be refused, or a subscriber of traces panic, the regions stay.
+        let regions = ManuallyDrop::new(mem::take(&mut self.regions));
         if self.object.end() {
-            // SAFETY: it is dropped once, here.
-            unsafe { ManuallyDrop::drop(&mut self.regions) };
+            drop(ManuallyDrop::into_inner(regions));
         }
     }
 }
@@ -300,7 +639,7 @@ impl fmt::Debug for GatheredKey {
         f.debug_struct("GatheredKey")
             .field("rkey", &self.rkey)
             .field("len", &self.length)
-            .field("parts", &self.regions.len())
+            .field("regions", &self.held.regions.len())
             .finish()
     }
 }
@@ -315,9 +654,6 @@ mod tests {
             address,
             length,
             lkey,
-            access: Access::LOCAL_WRITE,
-            pd: PdTag::new(3, 4),
-            region: Arc::new(()),
         };
         let parts = [
             part(0x1100, 0x7f00_0000_0010, 0x20),
@@ -345,9 +681,29 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_created_without_memory() {
+        let command = empty(0x12_3456, 8, true);
+        let context = command.inner(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
+        for (field, value) in [
+            (Mkc::FREE, 1),
+            (Mkc::UMR_EN, 1),
+            (Mkc::LR, 1),
+            (Mkc::LW, 0),
+            (Mkc::EN_RINVAL, 1),
+            (Mkc::ACCESS_MODE_1_0, 2),
+            (Mkc::QPN, 0xff_ffff),
+            (Mkc::PD, 0x12_3456),
+            (Mkc::TRANSLATIONS_OCTWORD_SIZE, 8),
+        ] {
+            assert_eq!(context.get(field), value);
+        }
+    }
+
+    #[test]
     fn writes_of_peers_need_regions_that_may_be_written() {
         assert_eq!(needed(Access::REMOTE_READ), Access::empty());
         assert_eq!(needed(Access::REMOTE_WRITE), Access::LOCAL_WRITE);
         assert_eq!(needed(Access::REMOTE_ATOMIC), Access::LOCAL_WRITE);
+        assert_eq!(needed(Access::LOCAL_WRITE), Access::LOCAL_WRITE);
     }
 }

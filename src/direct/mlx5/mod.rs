@@ -8,7 +8,9 @@
 //!
 //! What is typed here is safe: capabilities ([`Direct::capabilities`]), RoCE addresses, event queues, numbers
 //! of protection domains, memory, registers ([`Uar`]), and keys that cover parts of several regions
-//! ([`Direct::gather`]). A command as bytes may name memory by numbers, which a type cannot follow: those are
+//! ([`Direct::gather`]), also by requests ([`Request::gather`](crate::Request::gather)), and memory that
+//! the device reaches past the processor ([`Direct::register_data_direct`]). A command as bytes, or a request
+//! ([`Request::raw`](crate::Request::raw)), may name memory by numbers, which a type cannot follow: those are
 //! `unsafe`, and their contract is what the caller promises instead.
 //!
 //! Every context of an adapter takes commands where kernel and firmware can ([`Direct::of`]). No privilege is
@@ -27,8 +29,9 @@
 //! ```
 
 pub(crate) mod command;
+pub(crate) mod data_direct;
 mod event;
-mod gather;
+pub(crate) mod gather;
 pub mod layout;
 pub(crate) mod object;
 mod refusal;

@@ -276,6 +276,16 @@ impl DevxObject {
     pub(super) fn end(&mut self) -> bool {
         self.object.end(|_| ())
     }
+
+    /// Leaves it to the end of the context.
+    pub(super) fn leave(&mut self) {
+        self.object.leave();
+    }
+
+    /// The error for destroying it while this process still needs it.
+    pub(super) fn busy(&self, by: String) -> Error {
+        self.object.busy(by)
+    }
 }
 
 impl fmt::Debug for DevxObject {

@@ -12,10 +12,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+#[cfg(feature = "mlx5-direct")]
+use uverbs_uapi::flags::Access;
 use uverbs_uapi::flags::SendFlags;
 
 use super::ah::Ah;
 use super::barrier;
+#[cfg(feature = "mlx5-direct")]
+use super::format::MOST_UNITS;
 use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, RECORD_SEND,
     RemoteAddress, UNIT, XrcQueue, control, opcode,
@@ -60,7 +64,7 @@ pub(crate) struct SendQueue {
     /// The flags that every WQE has.
     always: u8,
     /// Requests of a program's own are in the ring.
-    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+    #[cfg(feature = "mlx5-direct")]
     has_own: bool,
     /// The queue pair's number where [`Control::qpn_ds`] has it.
     qpn: u32,
@@ -80,18 +84,17 @@ unsafe impl Send for SendQueue {}
 unsafe impl Sync for SendQueue {}
 
 /// A request that is given as a whole: what its control segment says, and the segments behind that.
-#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[cfg(feature = "mlx5-direct")]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whole<'a> {
-    pub(crate) opcode: u8,
+struct Whole<'a> {
+    opcode: u8,
     /// The opcode's variant, if it is another than the usual one.
-    pub(crate) variant: Option<u8>,
+    variant: Option<u8>,
     /// Those of the control segment.
-    pub(crate) flags: u32,
-    pub(crate) imm: u32,
-    pub(crate) segments: &'a [u8],
-    /// All of it is the program's, its fence too; otherwise it changes a memory key.
-    pub(crate) is_own: bool,
+    flags: u32,
+    imm: u32,
+    segments: &'a [u8],
+    does: Does,
 }
 
 /// A basic block.
@@ -118,7 +121,7 @@ impl SendQueue {
             rung: start(always),
             room_until: 0,
             always,
-            #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+            #[cfg(feature = "mlx5-direct")]
             has_own: false,
             qpn: qpn << 8,
             ledger,
@@ -202,7 +205,7 @@ impl SendQueue {
     fn finds_room(&mut self, count: u32) -> bool {
         let done = self.ledger.done();
         // Whoever writes to the place of a finished request has been here since.
-        #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+        #[cfg(feature = "mlx5-direct")]
         if self.has_own {
             self.has_own = self.ledger.forget_own(done);
         }
@@ -270,14 +273,76 @@ impl SendQueue {
         }
     }
 
-    /// Writes a request whose segments a program gives, with its control segment as here but for the place in
-    /// the ring. The request before may have to be waited for, and one behind that changes a key.
+    /// Writes a request that gives a key access and parts of others, if these are given. The next one waits
+    /// for it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write_whole`](Self::write_whole).
+    #[cfg(feature = "mlx5-direct")]
+    pub(crate) fn write_gathering(
+        &mut self,
+        at: Position,
+        (wr_id, flags): (u64, SendFlags),
+        key: u32,
+        access: Option<Access>,
+        layout: Option<&umr::Layout>,
+    ) -> Result<Position, PostError> {
+        let whole = Whole {
+            opcode: opcode::UMR,
+            variant: None,
+            flags: control_flags(at.flags as u8, flags),
+            imm: key,
+            segments: &umr::gathering(key, access, layout),
+            does: Does::Gathers,
+        };
+        let end = self.write_whole(at, wr_id, whole)?;
+        let flags = u64::from(self.always | control::SMALL_FENCE);
+        Ok(Position { flags, ..end })
+    }
+
+    /// Writes a request of which all is the program's, its fence too, but its place in the ring. It has as
+    /// many units as its control segment says.
+    ///
+    /// # Errors
+    ///
+    /// It has not so many; otherwise as for [`write_whole`](Self::write_whole).
+    #[cfg(feature = "mlx5-direct")]
+    pub(crate) fn write_raw(
+        &mut self,
+        at: Position,
+        wr_id: u64,
+        request: &[u8],
+    ) -> Result<Position, PostError> {
+        let malformed = PostError::Direct("its control segment has another number of units");
+        let (head, segments) = request.split_first_chunk().ok_or(malformed)?;
+        if raw_bytes(head) != request.len() {
+            return Err(malformed);
+        }
+        let [[variant, _, _, opcode], _, flags, imm] = words(head);
+        let whole = Whole {
+            opcode,
+            variant: Some(variant),
+            flags: u32::from_be_bytes(flags),
+            imm: u32::from_be_bytes(imm),
+            segments,
+            does: Does::Own,
+        };
+        let end = self.write_whole(at, wr_id, whole)?;
+        self.has_own = true;
+        Ok(Position {
+            flags: at.flags,
+            ..end
+        })
+    }
+
+    /// Writes a request whose segments are given, with its control segment as here.
     ///
     /// # Errors
     ///
     /// [`PostError::QueueFull`], or it is longer than the longest request.
-    #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
-    pub(crate) fn write_whole(
+    #[cfg(feature = "mlx5-direct")]
+    fn write_whole(
         &mut self,
         at: Position,
         wr_id: u64,
@@ -285,21 +350,17 @@ impl SendQueue {
     ) -> Result<Position, PostError> {
         let units = request.segments.len().div_ceil(UNIT) + 1;
         let blocks = (units * UNIT).div_ceil(BLOCK) as u32;
-        if blocks > self.layout.request_blocks {
+        if blocks > self.layout.request_blocks || units > MOST_UNITS {
             let max = self.layout.max_inline;
             let given = request.segments.len();
             return Err(PostError::InlineTooLong { given, max });
         }
         self.check_room(at.count)?;
-        let position = match request.is_own {
-            true => 0,
-            false => at.flags as u32,
-        };
         let control = Control::new(
             at.at as u16,
             request.opcode,
             self.qpn | units as u32,
-            position | request.flags,
+            request.flags,
             request.imm,
         );
         let scratch = &mut self.scratch[..blocks as usize];
@@ -320,17 +381,12 @@ impl SendQueue {
         self.wrap_round(index, blocks);
         let count = at.count.wrapping_add(1);
         note.write(wr_id, count);
-        let (does, flags) = match request.is_own {
-            true => (Does::Own, at.flags),
-            false => (Does::Gathers, u64::from(self.always | control::SMALL_FENCE)),
-        };
-        note.does(does);
-        self.has_own |= request.is_own;
+        note.does(request.does);
         Ok(Position {
             count,
             at: at.at.wrapping_add(blocks.into()),
             last: index.into(),
-            flags,
+            flags: at.flags,
         })
     }
 
@@ -460,6 +516,22 @@ impl contract::SendQueue for SendQueue {
         }
         Ok(requests as usize)
     }
+}
+
+/// The words of a control segment.
+#[cfg(feature = "mlx5-direct")]
+fn words(control: &[u8; CONTROL]) -> [[u8; 4]; 4] {
+    zerocopy::transmute!(*control)
+}
+
+/// Bytes of the control segment.
+#[cfg(feature = "mlx5-direct")]
+pub(crate) const CONTROL: usize = size_of::<Control>();
+
+/// Bytes of a request by its control segment, with this one.
+#[cfg(feature = "mlx5-direct")]
+pub(crate) fn raw_bytes(control: &[u8; CONTROL]) -> usize {
+    (u32::from_be_bytes(words(control)[1]) & 0x3f) as usize * UNIT
 }
 
 /// The position in an empty ring.

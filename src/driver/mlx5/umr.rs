@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use uverbs_uapi::flags::Access;
-#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[cfg(feature = "mlx5-direct")]
 use zerocopy::IntoBytes as _;
 
 use super::format::{BLOCK, Be16, Be32, Be64, Data, LONGEST_SLICE, MkeyContext, UNIT, UmrControl};
@@ -75,7 +75,7 @@ pub(super) unsafe fn put_invalidate(at: NonNull<u8>, rkey: RemoteKey) -> NonNull
 }
 
 /// A part of a region that a key gets: its address, bytes, and the region's key.
-#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[cfg(feature = "mlx5-direct")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) address: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Part {
 }
 
 /// What a key covers from then on. Its addresses count from 0.
-#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[cfg(feature = "mlx5-direct")]
 #[derive(Clone, Debug)]
 pub(crate) enum Layout {
     /// Parts, one behind the other.
@@ -94,7 +94,7 @@ pub(crate) enum Layout {
     Rows(u32, Vec<(Part, u16)>),
 }
 
-#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[cfg(feature = "mlx5-direct")]
 impl Layout {
     /// Units of the translation.
     pub(crate) fn units(&self) -> usize {
@@ -105,7 +105,7 @@ impl Layout {
     }
 
     /// Bytes that the key covers.
-    fn length(&self) -> u64 {
+    pub(crate) fn length(&self) -> u64 {
         let bytes = |part: &Part| u64::from(part.length);
         match self {
             Self::List(parts) => parts.iter().map(bytes).sum(),
@@ -147,8 +147,8 @@ impl Layout {
 
 /// The segments of a change of a key behind the control segment: it gets access and parts of others, if these
 /// are given, and stands for them from then on.
-#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
-pub(crate) fn gathering(key: u32, access: Option<Access>, layout: Option<&Layout>) -> Vec<u8> {
+#[cfg(feature = "mlx5-direct")]
+pub(super) fn gathering(key: u32, access: Option<Access>, layout: Option<&Layout>) -> Vec<u8> {
     let mut fields = mask::FREE | mask::KEY;
     let mut context = MkeyContext {
         qpn_mkey: Be32::new(ANY_QP | key & 0xff),

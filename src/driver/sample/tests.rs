@@ -206,6 +206,7 @@ fn options_that_it_does_not_name_are_refused_before_it_is_asked() {
         length: 1,
         iova: 0,
         access: 0,
+        driver: DriverData::default(),
     };
     let registered = device.reg_dmabuf_mr(&fd, &dmabuf);
     refused(registered, Verb::RegDmabufMr, "DMA-BUF");

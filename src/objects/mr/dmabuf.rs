@@ -11,7 +11,7 @@ use uverbs_uapi::handle::MrHandle;
 
 use super::region::{Held, Region};
 use super::{RegisterError, check_access, without_unknown_options};
-use crate::command::RegDmabufMr;
+use crate::command::{DriverData, RegDmabufMr};
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::memory::Still;
 use crate::pd::Pd;
@@ -43,7 +43,19 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<DmabufMr, RegisterError<OwnedFd>> {
-        match self.register_dmabuf_range(&dmabuf, range, iova, access) {
+        self.register_dmabuf_by(dmabuf, range, iova, access, DriverData::default())
+    }
+
+    /// As [`Pd::register_dmabuf`], with what the driver adds to the command.
+    pub(crate) fn register_dmabuf_by(
+        &self,
+        dmabuf: OwnedFd,
+        range: Range<u64>,
+        iova: u64,
+        access: Access,
+        driver: DriverData,
+    ) -> Result<DmabufMr, RegisterError<OwnedFd>> {
+        match self.register_dmabuf_range(&dmabuf, range, iova, access, driver) {
             Ok(region) => Ok(DmabufMr {
                 held: Held::new(Still::new(dmabuf), region),
             }),
@@ -60,6 +72,7 @@ impl Pd {
         range: Range<u64>,
         iova: u64,
         access: Access,
+        driver: DriverData,
     ) -> Result<Region> {
         let refuse = |why| Error::invalid(Verb::RegDmabufMr, Subject::the("MR"), why);
         let length = usize::try_from(range.end.saturating_sub(range.start))
@@ -73,6 +86,7 @@ impl Pd {
             length: length as u64,
             iova,
             access: access.bits(),
+            driver,
         };
         let reply = self
             .context()

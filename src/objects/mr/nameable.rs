@@ -1,14 +1,21 @@
-//! Regions that the requests of an agent may name.
+//! Regions that the requests of an agent may name, and other keys.
+
+use std::ops::Range;
 
 use uverbs_queue::handover;
+use uverbs_uapi::flags::Access;
 
 use super::{DmMr, DmabufMr, Mr};
 use crate::memory::Memory;
+use crate::work::{LocalSlice, OutOfBounds};
 
 mod sealed {
-    use uverbs_queue::handover;
+    use std::ops::Range;
 
-    use crate::work::PdTag;
+    use uverbs_queue::handover;
+    use uverbs_uapi::flags::Access;
+
+    use crate::work::{LocalSlice, OutOfBounds, PdTag};
 
     /// A protection domain.
     #[derive(Debug)]
@@ -20,12 +27,17 @@ mod sealed {
 
         /// What the agent is told of it. Its requests may name it from then on.
         fn named(&self) -> handover::Region;
+
+        /// A part of it, how many bytes it has, and its access.
+        fn part(&self, range: Range<usize>)
+        -> Result<(LocalSlice<'_>, usize, Access), OutOfBounds>;
     }
 }
 
 use self::sealed::{Named, Of};
 
-/// A region that an agent may name in its requests: see [`Qp::into_device`](crate::Qp::into_device).
+/// A region that an agent may name in its requests: see [`Qp::into_device`](crate::Qp::into_device). Keys of
+/// direct verbs may name it too.
 pub trait Nameable: Named {}
 
 macro_rules! nameable {
@@ -38,6 +50,14 @@ macro_rules! nameable {
 
                 fn named(&self) -> handover::Region {
                     self.held.region.named()
+                }
+
+                fn part(
+                    &self,
+                    range: Range<usize>,
+                ) -> Result<(LocalSlice<'_>, usize, Access), OutOfBounds> {
+                    let region = &self.held.region;
+                    Ok((region.slice(range)?, region.length, region.access))
                 }
             }
 

@@ -39,6 +39,8 @@ pub use recv::{RecvBatch, RecvHalf};
 pub use request::{Inline, IntoPayload, Request};
 pub use send::{Batch, SendHalf};
 pub(crate) use shared::QpShared;
+#[cfg(feature = "aio")]
+pub(crate) use transport::sealed::Names;
 pub(crate) use transport::{Any, Peer, Reaches, Transport};
 pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
 
 use self::sealed::Carried;
@@ -11,9 +12,9 @@ use super::send::{Checks, Fixed};
 use super::transport::{
     Atomic, Peer, RdmaRead, RdmaWrite, Reaches, RemoteInvalidate, Transport, sealed::Names,
 };
-use crate::driver::{Position, Posting};
+use crate::driver::{Listed, Position, Posting};
 use crate::work::{
-    LocalSlice, Operation, Payload, PostError, Remote, RemoteKey, RemoteSlice, WorkRequest,
+    LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey, RemoteSlice, WorkRequest,
 };
 
 /// Bytes that an atomic operation works on.
@@ -139,6 +140,12 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
         &self.checks.fixed
     }
 
+    /// The protection domain of its queue pair.
+    #[allow(dead_code, reason = "as of `put_own`")]
+    pub(crate) fn pd(&self) -> PdTag {
+        self.checks.fixed.pd
+    }
+
     /// Checks what can be checked of every request, and writes or posts it. The peer has room for `room`
     /// bytes, as far as is known.
     #[inline(always)]
@@ -162,6 +169,30 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
         match self.batch {
             Some(at) => *at = self.queue.write(*at, request)?,
             None => self.queue.post(request)?,
+        }
+        Ok(())
+    }
+
+    /// Writes or posts a request of a driver's own: `write` gets the queue, where the request goes, its id
+    /// and its flags. It names no destination, and is one of RC, as those of drivers are that there are.
+    #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
+    pub(crate) fn put_own<L: Listed>(
+        mut self,
+        write: impl FnOnce(&mut L::SendQueue, Position, (u64, SendFlags)) -> Result<Position, PostError>,
+    ) -> Result<(), PostError> {
+        let transport = self.fixed().transport;
+        let start = self.batch.as_deref().copied();
+        let start = start.unwrap_or_else(|| self.queue.position());
+        let queue = L::get_mut(&mut self.queue).filter(|_| transport == QpType::RC);
+        let queue = queue.ok_or(PostError::NotInTransport { transport })?;
+        self.checks.check_sends()?;
+        let end = write(queue, start, (self.wr_id, self.flags))?;
+        match self.batch {
+            Some(at) => *at = end,
+            None => {
+                let rung = self.queue.ring(start, end);
+                rung.map_err(PostError::Doorbell)?;
+            }
         }
         Ok(())
     }

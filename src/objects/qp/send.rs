@@ -429,6 +429,12 @@ impl Checks {
         }
     }
 
+    /// Refuses any request if the queue pair does not send.
+    #[allow(dead_code, reason = "as of `Request::put_own`")]
+    pub(super) fn check_sends(&mut self) -> Result<(), PostError> {
+        self.check_ready(Operations::empty())
+    }
+
     /// Refuses a datagram that no packet holds.
     #[inline(always)]
     fn check_datagram(&self, given: u64) -> Result<(), PostError> {

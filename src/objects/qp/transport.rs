@@ -10,7 +10,7 @@ use crate::ah::UdPeer;
 pub use crate::dc::DcPeer;
 use crate::work::Destination;
 
-pub(super) mod sealed {
+pub(crate) mod sealed {
     use crate::driver;
     use crate::work::Destination;
 

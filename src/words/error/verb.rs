@@ -174,6 +174,8 @@ verbs! {
     QueryQpLagPort = "query_qp_lag_port",
     /// Sets the physical port of a queue pair on a device with bonded ports.
     ModifyQpLagPort = "modify_qp_lag_port",
+    /// Asks by which function mlx5's device reaches memory past the processor.
+    GetDataDirectSysfsPath = "get_data_direct_sysfs_path",
     /// Gives mlx5's device a command that is about no object of the kernel's.
     DevxGeneralCmd = "devx_general_cmd",
     /// Asks mlx5's device for the context of a queue pair.

@@ -64,6 +64,8 @@ pub enum PostError {
     NoAtomics,
     /// A memory window cannot be bound like this, which would have broken the queue pair; the text says why.
     Window(&'static str),
+    /// A request of direct verbs is none that the queue takes; the text says why.
+    Direct(&'static str),
     /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
     ForeignPd,
     /// A receive, or the target of a READ or an atomic operation, lies in a region that was registered
@@ -130,6 +132,7 @@ impl fmt::Display for PostError {
             ),
             Self::NoAtomics => f.write_str("the device has no atomic operations"),
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
+            Self::Direct(why) => write!(f, "the request of direct verbs cannot be posted: {why}"),
             Self::ForeignPd => f.write_str(
                 "the memory, memory window or address handle belongs to another protection domain than the QP",
             ),

@@ -31,6 +31,8 @@ enum Request {
     Collapse { function: usize, qpn: u32 },
     /// Let send doorbells come late, by this seed, or at once again.
     LateDoorbells { function: usize, seed: Option<u64> },
+    /// Let data be read ahead, by this seed, or no more.
+    ReadAhead { function: usize, seed: Option<u64> },
     /// Let a command fail so many times, for want of resources.
     FailCommand {
         function: usize,
@@ -90,7 +92,12 @@ fn execute(request: Request, device: &Weak<Device>) -> Result<Value, String> {
             change(function, &|function| fault::collapse(function, qpn))?;
         }
         Request::LateDoorbells { function, seed } => change(function, &|function| {
-            function.faults.late.set(seed);
+            // Those on their way come when they come.
+            function.faults.late.random.set(seed);
+            Ok(())
+        })?,
+        Request::ReadAhead { function, seed } => change(function, &|function| {
+            function.faults.ahead.set(seed);
             Ok(())
         })?,
         Request::FailCommand {

@@ -25,15 +25,39 @@ pub(crate) struct Faults {
     pub(crate) internal_error: bool,
     /// Send doorbells come late.
     pub(crate) late: Late,
+    /// Whether data are read ahead.
+    pub(crate) ahead: Seeded,
     /// Commands that fail.
     failing: Failing<u16>,
+}
+
+/// Numbers that follow from a seed; none without one.
+#[derive(Debug, Default)]
+pub(crate) struct Seeded(Option<u64>);
+
+impl Seeded {
+    /// Draws from this seed from now on, or no more.
+    pub(crate) fn set(&mut self, seed: Option<u64>) {
+        // The generator must not stand at 0.
+        self.0 = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    }
+
+    /// The next number, below `bound`.
+    pub(crate) fn below(&mut self, bound: u32) -> Option<u32> {
+        let state = self.0.as_mut()?;
+        // Xorshift.
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        Some((*state >> 32) as u32 % bound)
+    }
 }
 
 /// Send doorbells that are on their way, as if a bridge held them back.
 #[derive(Debug, Default)]
 pub(crate) struct Late {
-    /// Of what the delays are drawn; none if doorbells come at once.
-    random: Option<u64>,
+    /// Of what the delays are drawn; without a seed doorbells come at once.
+    pub(crate) random: Seeded,
     /// Queue pairs whose doorbells are on their way, and for how many ticks more.
     held: Vec<(u32, u32)>,
 }
@@ -42,22 +66,9 @@ impl Late {
     /// The most ticks that a doorbell is late.
     const MOST: u32 = 3;
 
-    /// Makes doorbells late from now on, by this seed, or no more. Those on their way come when they come.
-    pub(crate) fn set(&mut self, seed: Option<u64>) {
-        // The generator must not stand at 0.
-        self.random = seed.map(|seed| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    }
-
     /// Whether a queue pair's doorbell is held back; it will be among those that are [due](Self::due).
     pub(crate) fn holds(&mut self, qpn: u32) -> bool {
-        let Some(state) = &mut self.random else {
-            return false;
-        };
-        // Xorshift.
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        let ticks = (*state >> 32) as u32 % (Self::MOST + 1);
+        let ticks = self.random.below(Self::MOST + 1).unwrap_or(0);
         if ticks > 0 {
             self.held.push((qpn, ticks));
         }
@@ -153,9 +164,9 @@ mod tests {
         let run = |seed| {
             let mut late = Late::default();
             assert!(!late.holds(1));
-            late.set(Some(seed));
+            late.random.set(Some(seed));
             let held: Vec<u32> = (0..100).filter(|&qpn| late.holds(qpn)).collect();
-            late.set(None);
+            late.random.set(None);
             assert!(!late.holds(1));
             let mut came: Vec<u32> = (0..Late::MOST).flat_map(|_| late.due()).collect();
             assert!(late.due().is_empty());

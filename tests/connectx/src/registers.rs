@@ -94,8 +94,10 @@ pub(crate) struct Registers {
     queue_low: u32,
     /// The first half of a doorbell that comes in two pieces, and where it came.
     half: Option<((u32, u64), u32)>,
-    /// The last doorbell of each send register, which more bytes may follow.
+    /// The last doorbell of each half of a send register, which more bytes may follow.
     last_send: BTreeMap<(u32, u64), SendDoorbell>,
+    /// To which half of each send register the last two doorbells went, and whether copies followed them.
+    halves: BTreeMap<(u32, u64), [(u64, bool); 2]>,
 }
 
 impl Registers {
@@ -224,9 +226,22 @@ impl Registers {
             function.report.violation(text);
             return Action::None;
         };
+        let at = within - register;
+        // The first bytes behind a doorbell. A half may still be on its way with those of the copy before.
+        if at == size_of_val(&doorbell.bytes) as u64
+            && let Some([before, now]) = self.halves.get_mut(&(page, both_halves(register)))
+        {
+            now.1 = true;
+            if before == now {
+                let text = format!(
+                    "two BlueFlame copies, one behind the other, go to the half at {register:#x} of UAR {page}"
+                );
+                function.report.violation(text);
+            }
+        }
         Action::BlueFlame {
             doorbell: *doorbell,
-            at: (within - register) as usize,
+            at: at as usize,
             bytes: data.to_vec(),
         }
     }
@@ -268,6 +283,9 @@ impl Registers {
                     bytes,
                 };
                 self.last_send.insert((page, doorbell.within), doorbell);
+                let halves = self.halves.entry((page, both_halves(doorbell.within)));
+                let halves = halves.or_default();
+                *halves = [halves[1], (doorbell.within, false)];
                 return Action::Send(doorbell);
             }
             _ => function
@@ -276,6 +294,11 @@ impl Registers {
         }
         Action::None
     }
+}
+
+/// Where the send register begins that a half belongs to.
+fn both_halves(half: u64) -> u64 {
+    half & !(2 * uar::HALF - 1)
 }
 
 /// Whether a doorbell begins there: at the start of a half of a send register.
@@ -325,6 +348,41 @@ mod tests {
                 if log > 0 { 2 } else { 1 },
                 "{complaints:?}"
             );
+        }
+    }
+
+    /// Writes a doorbell, and with it what follows in a copy.
+    fn ring(registers: &mut Registers, function: &mut Function, at: u64, is_copied: bool) {
+        registers.write(function, at, &[7; 8]);
+        if is_copied {
+            registers.write(function, at + 8, &[7; 8]);
+            registers.write(function, at + 16, &[7; 8]);
+        }
+    }
+
+    #[test]
+    fn copies_go_to_the_halves_by_turns() {
+        let [first, other, another] = [0, uar::HALF, 2 * uar::HALF];
+        for (others, complaints) in [
+            (vec![(other, true)], 0),
+            (vec![(first, true)], 1),
+            (vec![(other, true), (first, true)], 0),
+            (vec![(other, false), (first, true)], 0),
+            // Doorbells alone may go where they like.
+            (vec![(first, false), (first, true)], 0),
+            (vec![(another, true), (first, true)], 1),
+        ] {
+            let mut function = fixture::function();
+            choose_pages(&mut function, 0);
+            let uar = function.objects.uars.insert(()).expect("one");
+            let mut registers = Registers::default();
+            let at = (u64::from(uar) << 12) + uar::SEND;
+            ring(&mut registers, &mut function, at, true);
+            for (half, is_copied) in &others {
+                ring(&mut registers, &mut function, at + half, *is_copied);
+            }
+            let told = function.report.take().len();
+            assert_eq!(told, complaints, "{others:?}");
         }
     }
 

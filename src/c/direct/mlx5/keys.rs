@@ -1,7 +1,6 @@
 //! Memory keys that stand for parts of other keys (`mlx5dv_create_mkey(3)`), the requests that give them
 //! these parts (`mlx5dv_wr_mkey_configure(3)`, `mlx5dv_wr_mr_list(3)`, `mlx5dv_wr_mr_interleaved(3)`), and
-//! requests
-//! that the program has written itself (`mlx5dv_wr_raw_wqe(3)`).
+//! requests that the program has written itself (`mlx5dv_wr_raw_wqe(3)`).
 //!
 //! Which key a request changes and what the key then stands for is the program's to know, as with libmlx5.
 
@@ -16,11 +15,11 @@ use crate::c::abi::work::ibv_sge;
 use crate::c::failure::{Failure, Result, pointer, status};
 use crate::c::pd::pd;
 use crate::c::wr::{Own, begin_own, go_on_own};
-use crate::direct::mlx5::layout::{CreateMkeyIn, CreateMkeyOut, Input as _, Mkc, Structure as _};
+use crate::direct::mlx5::gather::EmptyKey;
 use crate::direct::mlx5::{DevxObject, Direct};
 use crate::driver::mlx5::Device;
-use crate::driver::mlx5::send::Whole;
-use crate::driver::mlx5::umr::{Layout, Part, gathering};
+use crate::driver::mlx5::send::{CONTROL, raw_bytes};
+use crate::driver::mlx5::umr::{Layout, Part};
 use crate::driver::{Position, contract};
 use crate::error::Errno;
 use crate::work::PostError;
@@ -55,30 +54,6 @@ pub struct mlx5dv_mkey {
     object: DevxObject,
 }
 
-/// The parts come in blocks of so many.
-const BLOCK: u16 = 4;
-
-/// The command that creates a key for parts that work requests give it.
-fn command(pdn: u32, entries: u16, flags: u32) -> CreateMkeyIn {
-    const PARTS: u64 = 2;
-    const ANY: u64 = 0xff_ffff;
-    let mut command = CreateMkeyIn::new();
-    command
-        .inner_mut(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY)
-        .set(Mkc::ACCESS_MODE_1_0, PARTS)
-        .set(Mkc::FREE, 1)
-        .set(Mkc::UMR_EN, 1)
-        .set(Mkc::LR, 1)
-        .set(
-            Mkc::EN_RINVAL,
-            u64::from(flags & flag::REMOTE_INVALIDATE != 0),
-        )
-        .set(Mkc::QPN, ANY)
-        .set(Mkc::PD, pdn.into())
-        .set(Mkc::TRANSLATIONS_OCTWORD_SIZE, entries.into());
-    command
-}
-
 /// `mlx5dv_create_mkey(3)`.
 pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey {
     // SAFETY: the caller passes attributes with a PD.
@@ -89,20 +64,16 @@ pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_attr) ->
             if attr.create_flags == 0 || attr.create_flags & !flag::KNOWN != 0 {
                 return Err(Failure::UNSUPPORTED);
             }
-            let entries = attr.max_entries.checked_next_multiple_of(BLOCK);
-            let entries = entries.ok_or(Failure::INVALID)?;
-            let direct = Direct::of(pd.context())?;
-            let command = command(direct.pdn(pd)?, entries, attr.create_flags);
+            let is_invalidated = attr.create_flags & flag::REMOTE_INVALIDATE != 0;
             // It stands for nothing yet; what it is given the program vouches for.
-            let (object, answer) = direct
-                .create_by(&command)
+            let EmptyKey { object, key, units } = Direct::of(pd.context())?
+                .empty_key(pd, attr.max_entries, is_invalidated)
                 .map_err(crate::error::Error::from)?;
-            attr.max_entries = entries;
-            let key = (answer.get(CreateMkeyOut::MKEY_INDEX) as u32) << 8;
+            attr.max_entries = units;
             Ok(Box::into_raw(Box::new(mlx5dv_mkey {
                 lkey: key,
                 rkey: key,
-                entries,
+                entries: units,
                 object,
             })))
         })
@@ -207,26 +178,12 @@ impl Change {
 
     /// Writes it, if all of it has come.
     fn written(self, queue: &mut SendQueue, at: Position) -> Result<Own<Self>> {
-        const UMR: u8 = 0x25;
-        const CQ_UPDATE: u32 = 0x08;
-        const SOLICITED: u32 = 0x02;
-        const FENCE: u32 = 0x80;
         if self.left > 0 {
             return Ok(Own::Announced(self));
         }
-        let bit = |flag, bit| if self.flags.contains(flag) { bit } else { 0 };
-        let segments = gathering(self.key, self.access, self.layout.as_ref());
-        let whole = Whole {
-            opcode: UMR,
-            variant: None,
-            flags: bit(SendFlags::SIGNALED, CQ_UPDATE)
-                | bit(SendFlags::SOLICITED, SOLICITED)
-                | bit(SendFlags::FENCE, FENCE),
-            imm: self.key,
-            segments: &segments,
-            is_own: false,
-        };
-        let end = queue.write_whole(at, self.wr_id, whole).map_err(full)?;
+        let request = (self.wr_id, self.flags);
+        let end = queue.write_gathering(at, request, self.key, self.access, self.layout.as_ref());
+        let end = end.map_err(full)?;
         Ok(Own::Written(end))
     }
 }
@@ -385,9 +342,6 @@ pub(super) unsafe extern "C" fn wr_mr_interleaved(
     }
 }
 
-/// Bytes of a unit, in which requests are counted.
-const UNIT: usize = 16;
-
 /// `mlx5dv_wr_raw_wqe(3)`: all of it is the program's but its place in the ring.
 pub(super) unsafe extern "C" fn wr_raw_wqe(c: *mut mlx5dv_qp_ex, request: *const c_void) {
     // SAFETY: the caller has started, and passes a request with as many units as it says.
@@ -396,22 +350,9 @@ pub(super) unsafe extern "C" fn wr_raw_wqe(c: *mut mlx5dv_qp_ex, request: *const
             if request.is_null() {
                 return Err(Failure::INVALID);
             }
-            let head = request.cast::<[[u8; 4]; 4]>().read_unaligned();
-            let [first, size, flags, imm] = head.map(u32::from_be_bytes);
-            let units = (size & 0x3f) as usize;
-            if units == 0 {
-                return Err(Failure::INVALID);
-            }
-            let all = slice::from_raw_parts(request.cast::<u8>(), units * UNIT);
-            let whole = Whole {
-                opcode: first as u8,
-                variant: Some((first >> 24) as u8),
-                flags,
-                imm,
-                segments: &all[UNIT..],
-                is_own: true,
-            };
-            let end = queue.write_whole(at, wr_id, whole).map_err(full)?;
+            let bytes = raw_bytes(&request.cast::<[u8; CONTROL]>().read_unaligned());
+            let all = slice::from_raw_parts(request.cast::<u8>(), bytes);
+            let end = queue.write_raw(at, wr_id, all).map_err(full)?;
             Ok(Own::Written(end))
         })
     }
@@ -432,26 +373,6 @@ mod tests {
         assert_eq!(offset_of!(mlx5dv_mr_interleaved, bytes_skip), 12);
         assert_eq!(offset_of!(mlx5dv_mr_interleaved, lkey), 16);
         assert_eq!(size_of::<mlx5dv_mr_interleaved>(), 24);
-    }
-
-    #[test]
-    fn a_key_is_created_without_memory() {
-        let flags = flag::INDIRECT | flag::REMOTE_INVALIDATE;
-        let command = command(0x12_3456, 8, flags);
-        let context = command.inner(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY);
-        for (field, value) in [
-            (Mkc::FREE, 1),
-            (Mkc::UMR_EN, 1),
-            (Mkc::LR, 1),
-            (Mkc::LW, 0),
-            (Mkc::EN_RINVAL, 1),
-            (Mkc::ACCESS_MODE_1_0, 2),
-            (Mkc::QPN, 0xff_ffff),
-            (Mkc::PD, 0x12_3456),
-            (Mkc::TRANSLATIONS_OCTWORD_SIZE, 8),
-        ] {
-            assert_eq!(context.get(field), value);
-        }
     }
 
     fn change(setters: u8, most: usize) -> Change {

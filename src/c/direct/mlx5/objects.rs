@@ -6,6 +6,8 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 
+use uverbs_uapi::mlx5::RegDmabufFlags;
+
 use crate::c::abi::attr::ibv_cq_init_attr_ex;
 use crate::c::abi::context::ibv_context;
 use crate::c::abi::device::ibv_device;
@@ -18,16 +20,17 @@ use crate::c::cq::cq;
 use crate::c::device::driver_of;
 use crate::c::dm::{alloc_dm, device_memory};
 use crate::c::failure::{Failure, Result, pointer, status};
-use crate::c::mr::ibv_reg_dmabuf_mr;
+use crate::c::mr::reg_dmabuf_mr;
 use crate::c::pd::pd;
 use crate::c::poll_ex::create_extended;
 use crate::c::qp::qp;
 use crate::c::srq::srq;
 use crate::device::DriverId;
-use crate::direct::mlx5::{DevxObject, Direct};
+use crate::direct::mlx5::{DevxObject, Direct, data_direct};
 use crate::driver::Listed as _;
 use crate::driver::mlx5::Device;
 use crate::driver::mlx5::place::{CqPlace, QpPlace, RingPlace, SrqPlace};
+use crate::error::Errno;
 
 /// Rings, as the structs below have them: where, how many elements, bytes of one.
 #[derive(Clone, Copy, Debug)]
@@ -491,8 +494,8 @@ pub unsafe extern "C" fn mlx5dv_alloc_dm(
     }
 }
 
-/// `mlx5dv_reg_dmabuf_mr(3)`: without flags, a region as `ibv_reg_dmabuf_mr(3)` makes it. The way past the
-/// processor (data direct) is none that this library knows.
+/// `mlx5dv_reg_dmabuf_mr(3)`: as `ibv_reg_dmabuf_mr(3)`, or by the function that reaches memory past the
+/// processor.
 pub unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
     c: *mut ibv_pd,
     offset: u64,
@@ -503,28 +506,43 @@ pub unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
     mlx5_access: c_int,
 ) -> *mut ibv_mr {
     // SAFETY: the caller passes a PD.
-    let refused = match unsafe { pd(c) } {
-        Err(failure) => Some(failure),
-        Ok(pd) => match super::dc::device(pd.pd().context()) {
-            Err(failure) => Some(failure),
-            Ok(_) => (mlx5_access != 0).then_some(Failure::UNSUPPORTED),
-        },
-    };
-    match refused {
-        Some(failure) => pointer(Err(failure)),
+    let found = unsafe { pd(c) }.and_then(|pd| super::dc::device(pd.pd().context()).map(drop));
+    let known = RegDmabufFlags::from_bits(mlx5_access as u32).ok_or(Failure::UNSUPPORTED);
+    match found.and(known) {
+        Err(failure) => pointer(Err(failure)),
         // SAFETY: as above.
-        None => unsafe { ibv_reg_dmabuf_mr(c, offset, length, iova, fd, access) },
+        Ok(how) => unsafe {
+            reg_dmabuf_mr(
+                c,
+                (offset, length),
+                iova,
+                fd,
+                access,
+                data_direct::told(how),
+            )
+        },
     }
 }
 
-/// `mlx5dv_get_data_direct_sysfs_path(3)`: there is no such way here.
+/// `mlx5dv_get_data_direct_sysfs_path(3)`: the path is without "/sys".
 pub unsafe extern "C" fn mlx5dv_get_data_direct_sysfs_path(
     c: *mut ibv_context,
-    _path: *mut c_char,
-    _length: usize,
+    path: *mut c_char,
+    length: usize,
 ) -> c_int {
-    // SAFETY: the caller passes an open context.
-    status(unsafe { of_mlx5(c) }.and(Err(Failure(crate::error::Errno::NODEV))))
+    // SAFETY: the caller passes an open context, and room for so many bytes.
+    status(unsafe {
+        of_mlx5(c).and_then(|()| {
+            let found = context(c)?.context().fd().execute(&data_direct::Path)?;
+            if path.is_null() || length <= found.len() {
+                return Err(Failure(Errno::NOSPC));
+            }
+            path.cast::<u8>()
+                .copy_from_nonoverlapping(found.as_ptr(), found.len());
+            path.cast::<u8>().add(found.len()).write(0);
+            Ok(())
+        })
+    })
 }
 
 #[cfg(test)]

@@ -239,6 +239,7 @@ fn administrate(functions: &mut [Function], from: usize, message: &Message) {
         }),
         q_key: Some(WELL_KNOWN_Q_KEY),
         access_key: None,
+        travels: None,
     };
     if let Some(qpn) = addressed(function, message.source.qpn)
         && takes_datagram(function, qpn, &answer)

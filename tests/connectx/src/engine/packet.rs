@@ -67,6 +67,28 @@ pub(crate) struct Message {
     pub(crate) q_key: Option<u32>,
     /// The target's access key, from DC initiators.
     pub(crate) access_key: Option<u64>,
+    /// How it travels, on a reliable connection.
+    pub(crate) travels: Option<Travels>,
+}
+
+/// What the two ends of a reliable connection must agree on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Travels {
+    /// The number of its first packet.
+    pub(crate) psn: u32,
+    /// How many packets it has, or its answer.
+    pub(crate) packets: u32,
+    /// Most bytes of a packet.
+    pub(crate) mtu: u64,
+    /// How many READs and atomic operations its sender has in flight, if it is one.
+    pub(crate) reads: u32,
+}
+
+impl Travels {
+    /// The number of the packet behind its last.
+    pub(crate) fn end(self) -> u32 {
+        self.psn.wrapping_add(self.packets) & 0xff_ffff
+    }
 }
 
 /// What the peer says to a message.

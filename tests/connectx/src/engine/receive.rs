@@ -36,6 +36,32 @@ pub(super) fn deliver(function: &mut Function, qpn: u32, message: &Message) -> A
         return Answer::Silence;
     }
     let context = Context::of(queue_pair, qpn);
+    let Some(travels) = message.travels else {
+        return take_up(function, context, message);
+    };
+    // Packets that are not the next are taken for such that came before, or are missed.
+    if travels.psn != queue_pair.psn[1] {
+        return Answer::Silence;
+    }
+    let has_other_packets = travels.mtu != mtu(queue_pair) && travels.packets > 1;
+    let most_reads = 1 << queue_pair.field(qpc::LOG_RRA_MAX);
+    if has_other_packets || travels.reads > most_reads {
+        return refuse(function, context, Syndrome::RemoteInvalidRequest);
+    }
+    let answer = take_up(function, context, message);
+    if let (Answer::Done(_), Ok(queue_pair)) = (&answer, function.objects.qps.get_mut(qpn)) {
+        queue_pair.psn[1] = travels.end();
+    }
+    answer
+}
+
+/// The most bytes of a packet of a queue pair.
+pub(super) fn mtu(queue_pair: &QueuePair) -> u64 {
+    128 << queue_pair.field(qpc::MTU)
+}
+
+/// Hands a message to a queue pair, that its peer may send.
+fn take_up(function: &mut Function, context: Context, message: &Message) -> Answer {
     let context = match context.transport {
         Transport::Xrc => match named(function, context, message) {
             Some(context) => context,

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::engine::cqe::{Completion, Kind, NetworkHeader, Source};
 use crate::engine::inline::{self, Entry, Room, Side};
-use crate::engine::packet::{Answer, Message, Operation, Tail};
+use crate::engine::packet::{Answer, Message, Operation, Tail, Travels};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::{self, Control, Expected, Malformed, Opcode, Request, Segment, UNIT};
 use crate::engine::{fabric, header, receive, umr};
@@ -14,7 +14,7 @@ use crate::function::Function;
 use crate::layout::qpc::{self, path};
 use crate::object::cq;
 use crate::object::mkey::Access;
-use crate::object::qp::{BLOCK, QueuePair, Rung, State, Transport, Waiting};
+use crate::object::qp::{Ahead, BLOCK, QueuePair, Rung, State, Transport, Waiting};
 use crate::registers::SendDoorbell;
 use crate::tap;
 use crate::translate::{self, Place, User};
@@ -84,6 +84,9 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
             return true;
         }
     };
+    if queue_pair_waits_not(&functions[index], qpn) {
+        read_ahead(&mut functions[index], qpn, control, request.opcode);
+    }
     let outcome = execute(functions, index, qpn, &request);
     conclude(functions, index, qpn, control, outcome)
 }
@@ -252,6 +255,65 @@ struct Fetched {
     expected: Expected,
 }
 
+/// Reads the data of the request behind this one before this one is done, as hardware may that is not held
+/// back by a fence. Whether it does, the seed of a test decides; without one it never does.
+fn read_ahead(function: &mut Function, qpn: u32, before: Control, opcode: Opcode) {
+    let changes = matches!(opcode, Opcode::Read | Opcode::ChangeKey) || opcode.is_atomic();
+    if !changes || function.faults.ahead.below(2) != Some(1) {
+        return;
+    }
+    let Some(request) = request_behind(function, qpn, before) else {
+        return;
+    };
+    let fetches = matches!(request.opcode, Opcode::Read | Opcode::ChangeKey);
+    if fetches || request.opcode.is_atomic() || request.control.waits_for(opcode) {
+        return;
+    }
+    let Ok(queue_pair) = function.objects.qps.get(qpn) else {
+        return;
+    };
+    let by = User {
+        qpn,
+        pd: queue_pair.pd(),
+    };
+    let ahead = Ahead {
+        index: request.control.index,
+        data: gather(function, by, &request.segments),
+    };
+    if let Ok(queue_pair) = function.objects.qps.get_mut(qpn) {
+        queue_pair.ahead = Some(ahead);
+    }
+}
+
+/// The request behind this one, if one is posted that is well-formed.
+fn request_behind(function: &Function, qpn: u32, before: Control) -> Option<Request> {
+    let queue_pair = function.objects.qps.get(qpn).ok()?;
+    let record = queue_pair.doorbell_record() + 4;
+    let counter = function.memory.read_be32(record).ok()? as u16;
+    let index = before.index.wrapping_add(before.blocks());
+    let posted = counter.wrapping_sub(index);
+    if posted == 0 || u64::from(posted) > queue_pair.send_blocks() {
+        return None;
+    }
+    let fetched = read_request(function, queue_pair, qpn, (index, posted))?;
+    wqe::decode(&fetched.bytes, fetched.expected).ok()
+}
+
+/// How many READs and atomic operations are in flight with one, which is the first: those behind it that are
+/// posted and not held back, as far as the queue pair has so many at a time.
+fn reads_in_flight(function: &Function, qpn: u32, queue_pair: &QueuePair, first: Control) -> u32 {
+    let most = 1 << queue_pair.field(qpc::LOG_SRA_MAX);
+    let (mut count, mut last) = (1, first);
+    while count < most
+        && let Some(request) = request_behind(function, qpn, last)
+        && !request.control.waits_for(Opcode::Read)
+    {
+        count += u32::from(request.opcode == Opcode::Read || request.opcode.is_atomic());
+        last = request.control;
+    }
+    count
+}
+
 /// Reads the next request; none if nothing is posted.
 fn fetch(function: &mut Function, qpn: u32) -> Option<Fetched> {
     let queue_pair = function.objects.qps.get(qpn).ok()?;
@@ -277,7 +339,17 @@ fn fetch(function: &mut Function, qpn: u32) -> Option<Fetched> {
         receive::set_error(function, qpn);
         return None;
     }
-    let ring = usize::try_from(blocks * BLOCK).unwrap_or(LONGEST);
+    read_request(function, queue_pair, qpn, (index, posted))
+}
+
+/// Reads the request of that index, from which on so many blocks are posted.
+fn read_request(
+    function: &Function,
+    queue_pair: &QueuePair,
+    qpn: u32,
+    (index, posted): (u16, u16),
+) -> Option<Fetched> {
+    let ring = usize::try_from(queue_pair.send_blocks() * BLOCK).unwrap_or(LONGEST);
     let mut bytes = vec![0; LONGEST.min(ring)];
     read_ring(&function.memory, queue_pair, index, &mut bytes)?;
     let control = Control::read(bytes.first_chunk()?);
@@ -312,9 +384,8 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
         return Outcome::Failed(Syndrome::LocalQpOperation);
     };
     let length: u64 = request.segments.iter().map(Segment::length).sum();
-    let mtu = 128_u64 << queue_pair.field(qpc::MTU);
     let longest = if queue_pair.transport().is_datagram() {
-        mtu
+        receive::mtu(queue_pair)
     } else {
         LONGEST_MESSAGE
     };
@@ -339,9 +410,14 @@ fn execute(functions: &mut [Function], index: usize, qpn: u32, request: &Request
     }
     match answer {
         Answer::Done(data) => {
-            let Some(function) = functions.get(index) else {
+            let Some(function) = functions.get_mut(index) else {
                 return Outcome::Failed(Syndrome::LocalQpOperation);
             };
+            if let Some(travels) = message.travels
+                && let Ok(queue_pair) = function.objects.qps.get_mut(qpn)
+            {
+                queue_pair.psn[0] = travels.end();
+            }
             // Without a completion there is nothing that could take them.
             if request.control.is_signaled()
                 && let Some(room) = inline::room(function, qpn, Side::Requester, &data)
@@ -392,7 +468,10 @@ fn message(
         pd: queue_pair.pd(),
     };
     let outgoing = !matches!(request.opcode, Opcode::Read) && !request.opcode.is_atomic();
-    let data = if outgoing {
+    let index = request.control.index;
+    let data = if let Some(ahead) = queue_pair.ahead.as_ref().filter(|it| it.index == index) {
+        ahead.data.clone()?
+    } else if outgoing {
         gather(function, by, &request.segments)?
     } else {
         check_room(function, by, &request.segments)?;
@@ -438,6 +517,17 @@ fn message(
         },
     };
     let length: u64 = request.segments.iter().map(Segment::length).sum();
+    let is_connected = matches!(queue_pair.transport(), Transport::Rc | Transport::Xrc);
+    let mtu = receive::mtu(queue_pair);
+    let travels = is_connected.then(|| Travels {
+        psn: queue_pair.psn[0],
+        packets: length.div_ceil(mtu).max(1) as u32,
+        mtu,
+        reads: match outgoing {
+            true => 0,
+            false => reads_in_flight(function, qpn, queue_pair, request.control),
+        },
+    });
     let is_dc = queue_pair.transport() == Transport::Dc;
     let datagram = request.vector.filter(|_| !is_dc);
     let header = datagram.map(|vector| header::of(function, &vector, length as usize));
@@ -461,6 +551,7 @@ fn message(
             .vector
             .filter(|_| is_dc)
             .map(|vector| vector.access_key),
+        travels,
     })
 }
 
@@ -548,6 +639,7 @@ fn finish_with(
     // A request of impossible size would never end; what follows it is flushed from the next block on.
     queue_pair.send_consumer = counter.wrapping_add(control.blocks().max(1));
     queue_pair.waiting = None;
+    queue_pair.ahead.take_if(|ahead| ahead.index == counter);
     if result.is_ok() && !control.is_signaled() {
         return;
     }

@@ -32,6 +32,18 @@ mod flag {
     pub(super) const RESERVED: u8 = 0x15;
 }
 
+/// The mode of a request's fence, in the upper three bits of the flags (`MLX5_FENCE_MODE_*`).
+mod fence {
+    /// For changes of keys.
+    pub(super) const SMALL: u8 = 1;
+    /// For READs and atomic operations.
+    pub(super) const READS: u8 = 2;
+    /// For all.
+    pub(super) const STRONG: u8 = 3;
+    /// For both of the first.
+    pub(super) const BOTH: u8 = 4;
+}
+
 /// What a request does.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Opcode {
@@ -182,6 +194,21 @@ impl Control {
     /// Whether its completion is wanted.
     pub(crate) fn is_signaled(&self) -> bool {
         wants_completion(self.flags)
+    }
+
+    /// How it is held back.
+    fn fence(&self) -> u8 {
+        self.flags >> 5
+    }
+
+    /// Whether it is held back until one before it with that opcode is done.
+    pub(crate) fn waits_for(&self, before: Opcode) -> bool {
+        match self.fence() {
+            fence::STRONG | fence::BOTH => true,
+            fence::SMALL => before == Opcode::ChangeKey,
+            fence::READS => before == Opcode::Read || before.is_atomic(),
+            _ => false,
+        }
     }
 
     /// Whether the peer is to be told by an event.
@@ -363,6 +390,9 @@ pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opc
     }
     if control.flags & flag::RESERVED != 0 {
         return malformed(bad, "reserved flags are set");
+    }
+    if control.fence() > fence::BOTH {
+        return malformed(bad, "there is no such fence");
     }
     if !opcode.is_of(expected.transport) {
         return malformed(

@@ -45,6 +45,10 @@ pub(crate) struct CompletionQueue {
     /// Up to where the consumer was told.
     notified: u32,
     armed: Armed,
+    /// The sequence number by which it was armed last.
+    sequence: u32,
+    /// That of the last event: another arming by it is the same as before, and says nothing.
+    told: Option<u32>,
     failed: bool,
 }
 
@@ -77,6 +81,8 @@ impl CompletionQueue {
             solicited: 0,
             notified: 0,
             armed: Armed::No,
+            sequence: 0,
+            told: None,
             failed: false,
             context: context.to_vec(),
         };
@@ -173,6 +179,20 @@ impl CompletionQueue {
         Ok(())
     }
 
+    /// Arms it by the word of a doorbell, unless that is from before the last event.
+    fn arm(&mut self, word: u32) -> bool {
+        let sequence = word >> 28 & 3;
+        if self.told == Some(sequence) {
+            return false;
+        }
+        self.sequence = sequence;
+        self.armed = match word & (1 << 24) != 0 {
+            true => Armed::Solicited,
+            false => Armed::Any,
+        };
+        true
+    }
+
     /// Whether an event is due; if so, it counts as told.
     fn event_due(&mut self) -> bool {
         let newest = match self.armed {
@@ -183,6 +203,7 @@ impl CompletionQueue {
         let new = newest.wrapping_sub(self.notified).cast_signed() > 0;
         if new {
             self.armed = Armed::No;
+            self.told = Some(self.sequence);
             self.notified = self.producer;
         }
         new
@@ -366,11 +387,9 @@ pub(crate) fn doorbell(function: &mut Function, uar: u32, word: u32, cqn: u32) {
         );
         function.report.violation(text);
     }
-    queue.armed = if word & (1 << 24) != 0 {
-        Armed::Solicited
-    } else {
-        Armed::Any
-    };
+    if !queue.arm(word) {
+        return;
+    }
     let behind = queue.producer.wrapping_sub(word) & 0xff_ffff;
     let consumed = queue.producer.wrapping_sub(behind);
     if consumed.wrapping_sub(queue.notified).cast_signed() > 0 {

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::command::Status;
 use crate::engine::inline::{self, Room, Side};
+use crate::engine::syndrome::Syndrome;
 use crate::function::Function;
 use crate::layout::qpc::path;
 use crate::layout::{Field, cmd, qpc};
@@ -126,6 +127,18 @@ pub(crate) struct QueuePair {
     pub(crate) left_shared: bool,
     /// The request that the last doorbell told of.
     pub(crate) rung: Option<Rung>,
+    /// Data of the next request that were read ahead.
+    pub(crate) ahead: Option<Ahead>,
+    /// The numbers of the next packet of a connection that it sends, and that it takes.
+    pub(crate) psn: [u32; 2],
+}
+
+/// Data that were read before the requests in front of theirs were done, or why they could not be.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    /// The index of their request.
+    pub(crate) index: u16,
+    pub(crate) data: Result<Vec<u8>, Syndrome>,
 }
 
 /// A request as it lay in the ring when its doorbell was rung.
@@ -163,6 +176,8 @@ impl QueuePair {
             waiting: None,
             left_shared: false,
             rung: None,
+            ahead: None,
+            psn: [0; 2],
             context: context.to_vec(),
         };
         let end = queue_pair.send_start() + (queue_pair.send_blocks() * BLOCK);
@@ -203,6 +218,12 @@ impl QueuePair {
     /// A field of the context that has up to 32 bits.
     pub(crate) fn field32(&self, field: Field) -> u32 {
         field.get32(&self.context)
+    }
+
+    /// Sets a field of the context.
+    #[cfg(test)]
+    pub(crate) fn set_field(&mut self, field: Field, value: u64) {
+        field.set(&mut self.context, value);
     }
 
     /// The UAR of its doorbells.
@@ -295,6 +316,7 @@ impl QueuePair {
             self.left_out = None;
             self.left_shared = false;
             self.rung = None;
+            self.ahead = None;
             self.ece = 0;
         }
         self.waiting = None;
@@ -514,6 +536,7 @@ pub(crate) fn modify(
     if !matches!(to, Error | Reset) {
         let context = context_of(input)?;
         let mask = cmd::OPT_PARAM_MASK.get(input);
+        check_parameters(queue_pair, to, context, mask)?;
         let asked = cmd::ECE_ASKED.get32(input);
         if asked != 0 {
             let granted = ece::granted(queue_pair.transport, asked);
@@ -532,6 +555,83 @@ pub(crate) fn modify(
     queue_pair.set_state(to);
     function.kicked.push(qpn);
     Ok(())
+}
+
+/// The optional parameters of a change, as bits of its mask (`MLX5_QP_OPTPAR_*`).
+mod optional {
+    pub(super) const ALTERNATE_PATH: u64 = 1 << 0;
+    /// Rights of the peer: to read, to do atomics, to write.
+    pub(super) const RRE: u64 = 1 << 1;
+    pub(super) const RAE: u64 = 1 << 2;
+    pub(super) const RWE: u64 = 1 << 3;
+    pub(super) const PKEY_INDEX: u64 = 1 << 4;
+    pub(super) const Q_KEY: u64 = 1 << 5;
+    pub(super) const RNR_TIMEOUT: u64 = 1 << 6;
+    pub(super) const PM_STATE: u64 = 1 << 10;
+    pub(super) const LAG_TX_AFFINITY: u64 = 1 << 15;
+    pub(super) const PRIMARY_PORT: u64 = 1 << 16;
+    pub(super) const SRQN: u64 = 1 << 18;
+    pub(super) const CQN_RCV: u64 = 1 << 19;
+    pub(super) const COUNTER_SET: u64 = 1 << 25;
+}
+
+/// The optional parameters that a change may have: what the driver has in its table of them (`opt_mask` in
+/// `qp.c`), and the set of counters, which it sends besides.
+fn may_have(transport: Transport, from: State, to: State) -> u64 {
+    use State::{Init, ReadyToReceive, ReadyToSend, SendQueueError};
+    use optional::*;
+    let rights = match transport {
+        Transport::Rc | Transport::Xrc => RRE | RAE | RWE,
+        Transport::Uc => RWE,
+        _ => 0,
+    };
+    let is_connected = rights != 0;
+    let pauses = if rights & RRE != 0 { RNR_TIMEOUT } else { 0 };
+    let mask = match (from, to) {
+        (Init, Init) if is_connected => rights | PKEY_INDEX | PRIMARY_PORT | LAG_TX_AFFINITY,
+        (Init, Init) => PKEY_INDEX | Q_KEY | PRIMARY_PORT,
+        (Init, ReadyToReceive) if is_connected => {
+            ALTERNATE_PATH | rights | PKEY_INDEX | LAG_TX_AFFINITY
+        }
+        (Init, ReadyToReceive) => PKEY_INDEX | Q_KEY,
+        (ReadyToReceive, ReadyToSend) if is_connected => {
+            ALTERNATE_PATH | rights | PM_STATE | pauses
+        }
+        (ReadyToReceive, ReadyToSend) => Q_KEY,
+        (ReadyToSend, ReadyToSend) if is_connected => {
+            ALTERNATE_PATH | rights | PM_STATE | pauses | LAG_TX_AFFINITY
+        }
+        (ReadyToSend, ReadyToSend) => Q_KEY | SRQN | CQN_RCV | LAG_TX_AFFINITY,
+        (SendQueueError, ReadyToSend) => rights | pauses | if is_connected { 0 } else { Q_KEY },
+        _ => 0,
+    };
+    mask | COUNTER_SET
+}
+
+/// Refuses a change without what it must have, or with what it may not have.
+fn check_parameters(
+    queue_pair: &QueuePair,
+    to: State,
+    context: &[u8],
+    mask: u64,
+) -> Result<(), Status> {
+    /// There is one port.
+    const PORT: u64 = 1;
+    const MTUS: std::ops::RangeInclusive<u64> = 1..=5;
+    const LOG_LONGEST: u64 = 30;
+    let (from, transport) = (queue_pair.state, queue_pair.transport);
+    let is_right = match (from, to) {
+        (State::Reset, State::Init) => path::VHCA_PORT_NUM.get(context) == PORT,
+        (State::Init, State::ReadyToReceive) => {
+            MTUS.contains(&qpc::MTU.get(context)) && qpc::LOG_MSG_MAX.get(context) <= LOG_LONGEST
+        }
+        _ => true,
+    };
+    let of_driver = transport == Transport::RegUmr;
+    match of_driver || is_right && mask & !may_have(transport, from, to) == 0 {
+        true => Ok(()),
+        false => Err(Status::BadParameter),
+    }
 }
 
 /// Takes over what belongs to a change to that state.
@@ -566,18 +666,22 @@ fn take_parameters(queue_pair: &mut QueuePair, to: State, context: &[u8], mask: 
                     qpc::DP_ORDERING_FORCE,
                 ],
             );
+            queue_pair.psn[1] = queue_pair.field32(qpc::NEXT_RCV_PSN);
         }
-        (State::ReadyToReceive, State::ReadyToSend) => queue_pair.take(
-            context,
-            &[
-                qpc::NEXT_SEND_PSN,
-                qpc::LOG_SRA_MAX,
-                qpc::RETRY_COUNT,
-                qpc::RNR_RETRY,
-                qpc::LOG_ACK_REQ_FREQ,
-                path::ACK_TIMEOUT,
-            ],
-        ),
+        (State::ReadyToReceive, State::ReadyToSend) => {
+            queue_pair.take(
+                context,
+                &[
+                    qpc::NEXT_SEND_PSN,
+                    qpc::LOG_SRA_MAX,
+                    qpc::RETRY_COUNT,
+                    qpc::RNR_RETRY,
+                    qpc::LOG_ACK_REQ_FREQ,
+                    path::ACK_TIMEOUT,
+                ],
+            );
+            queue_pair.psn[0] = queue_pair.field32(qpc::NEXT_SEND_PSN);
+        }
         _ => {}
     }
     queue_pair.take_optional(context, mask);
@@ -607,3 +711,6 @@ fn context_of(input: &[u8]) -> Result<&[u8], Status> {
         .get(cmd::QP_CONTEXT..cmd::QP_CONTEXT + qpc::SIZE)
         .ok_or(Status::BadInputLength)
 }
+
+#[cfg(test)]
+mod tests;

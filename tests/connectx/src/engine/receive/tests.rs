@@ -3,6 +3,7 @@
 use super::*;
 use crate::command::Status;
 use crate::engine::cqe::{NetworkHeader, Source};
+use crate::engine::packet::Travels;
 use crate::fixture::{self, create};
 use crate::layout::srqc::{rmp, xrc};
 use crate::layout::{Field, cmd, cqc, dctc, eqc, mkc};
@@ -181,6 +182,7 @@ fn message(operation: Operation) -> Message {
         header: None,
         q_key: None,
         access_key: None,
+        travels: None,
     }
 }
 
@@ -719,4 +721,63 @@ fn inline_scatter_that_cannot_be_is_refused() {
     }
     let datagrams = world_of(0, &[(qpc::CS_RES, 1), (qpc::ST, 2)]);
     assert!(matches!(datagrams, Err(Status::BadParameter)));
+}
+
+#[test]
+fn the_ends_of_a_connection_agree() -> Result<(), Status> {
+    let right = Travels {
+        psn: 0xff_ffff,
+        packets: 2,
+        mtu: 1024,
+        reads: 2,
+    };
+    let refused = Some(Syndrome::RemoteInvalidRequest);
+    // What comes is that, and whether it is done; what refuses it, or that it is silence.
+    for (travels, is_done, syndrome) in [
+        (right, true, None),
+        (Travels { psn: 0, ..right }, false, None),
+        (
+            Travels {
+                psn: 0xff_fffe,
+                ..right
+            },
+            false,
+            None,
+        ),
+        (Travels { mtu: 512, ..right }, false, refused),
+        (Travels { mtu: 2048, ..right }, false, refused),
+        (
+            Travels {
+                mtu: 512,
+                packets: 1,
+                ..right
+            },
+            true,
+            None,
+        ),
+        (Travels { reads: 3, ..right }, false, refused),
+    ] {
+        let fields = [(qpc::RRE, 1), (qpc::MTU, 3), (qpc::LOG_RRA_MAX, 1)];
+        let mut world = world_of(0, &fields)?;
+        world.function.objects.qps.get_mut(world.qpn)?.psn[1] = right.psn;
+        let message = Message {
+            travels: Some(travels),
+            ..message(Operation::Read {
+                address: START,
+                key: world.key,
+                length: 2000,
+            })
+        };
+        let answer = deliver(&mut world.function, world.qpn, &message);
+        let told = match answer {
+            Answer::Done(_) => (true, None),
+            Answer::Refused(syndrome) => (false, Some(syndrome)),
+            Answer::Silence | Answer::NotReady => (false, None),
+        };
+        assert_eq!(told, (is_done, syndrome), "{travels:?}");
+        let expected = if is_done { travels.end() } else { right.psn };
+        let queue_pair = world.function.objects.qps.get(world.qpn)?;
+        assert_eq!(queue_pair.psn[1], expected, "{travels:?}");
+    }
+    Ok(())
 }

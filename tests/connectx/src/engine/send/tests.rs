@@ -4,8 +4,8 @@ use super::*;
 use crate::command::Status;
 use crate::engine;
 use crate::fixture::{self, create};
-use crate::layout::{cmd, cqc, eqc};
-use crate::object::{eq, qp};
+use crate::layout::{cmd, cqc, eqc, mkc};
+use crate::object::{eq, mkey, qp};
 
 /// Where things lie in the memory.
 const EVENTS: u64 = 0x1000;
@@ -13,6 +13,7 @@ const COMPLETIONS: u64 = 0x2000;
 const RING: u64 = 0x3000;
 const CQ_RECORD: u64 = 0x4000;
 const QP_RECORD: u64 = 0x4040;
+const DATA: u64 = 0x5000;
 
 /// The send register on its UAR.
 const REGISTER: u64 = 0x800;
@@ -187,5 +188,140 @@ fn a_signal_in_the_copy_of_a_nop_counts() -> Result<(), Status> {
     engine::blue_flame(&mut functions[0], doorbell, 8, &[0, 0, 0, 8, 0, 0, 0, 0]);
     assert!(entries(&functions), "signaled in the copy");
     assert!(functions[0].report.take().is_empty());
+    Ok(())
+}
+
+/// A signaled request with these flags besides, and 8 bytes of the region of that key.
+fn transfer(qpn: u32, index: u16, opcode: Opcode, flags: u8, key: u32) -> Vec<u8> {
+    let mut bytes = nop(qpn, index, 3);
+    bytes[3] = opcode as u8;
+    bytes[11] |= flags;
+    bytes[16..].fill(0);
+    bytes[35] = 8;
+    bytes[36..40].copy_from_slice(&key.to_be_bytes());
+    bytes.resize(BLOCK as usize, 0);
+    bytes
+}
+
+/// What a WRITE sends behind another request, with this fence, if that one changes its memory after the data
+/// were read ahead: old bytes, or new ones.
+fn behind(opcode: Opcode, fence: u8, seed: Option<u64>) -> Result<u8, Status> {
+    let (mut functions, _, qpn) = function()?;
+    let function = &mut functions[0];
+    let pd = function.objects.qps.get(qpn)?.pd();
+    let fields = [
+        (mkc::PD, u64::from(pd)),
+        (mkc::LEN, 0x1000),
+        (mkc::LOG_PAGE_SIZE, 12),
+        (mkc::ACCESS_MODE_1_0, 1),
+        (mkc::QPN, 0xff_ffff),
+        (mkc::LR, 1),
+        (mkc::LW, 1),
+    ];
+    let output = create(function, mkey::create, cmd::CONTEXT, &fields, &[DATA])?;
+    let key = cmd::OBJECT.get32(&output) << 8;
+    let first = transfer(qpn, 0, opcode, 0, key);
+    let second = transfer(qpn, 1, Opcode::Write, fence << 5, key);
+    let memory = &function.memory;
+    let written = [
+        memory.write(RING, &[first.clone(), second.clone()].concat()),
+        memory.write(QP_RECORD + 4, &2_u32.to_be_bytes()),
+        memory.write(DATA, b"oooooooo"),
+    ];
+    assert_eq!(written, [Ok(()); 3]);
+    function.faults.ahead.set(seed);
+    let control = |bytes: &[u8]| Control::read(bytes.first_chunk().expect("a segment"));
+    read_ahead(function, qpn, control(&first), opcode);
+    assert_eq!(function.memory.write(DATA, b"nnnnnnnn"), Ok(()));
+    let expected = Expected {
+        transport: Transport::Rc,
+        qpn,
+        index: 1,
+        posted: 1,
+    };
+    let request = wqe::decode(&second, expected).expect("well formed");
+    let queue_pair = function.objects.qps.get(qpn)?;
+    let message = message(function, qpn, queue_pair, &request).expect("the key is there");
+    let Operation::Write { data, .. } = message.operation else {
+        panic!("{message:?}");
+    };
+    finish(function, qpn, control(&first), Ok(0));
+    assert_eq!(
+        function.objects.qps.get(qpn)?.ahead.is_some(),
+        data[0] == b'o'
+    );
+    finish(function, qpn, control(&second), Ok(0));
+    assert!(function.objects.qps.get(qpn)?.ahead.is_none());
+    Ok(data[0])
+}
+
+#[test]
+fn a_fence_that_is_missing_shows() -> Result<(), Status> {
+    let reads = Opcode::Read;
+    let changes = Opcode::ChangeKey;
+    for (opcode, fence, is_held) in [
+        (reads, 0, false),
+        (reads, 1, false),
+        (reads, 2, true),
+        (reads, 3, true),
+        (reads, 4, true),
+        (Opcode::FetchAdd, 1, false),
+        (Opcode::FetchAdd, 2, true),
+        (changes, 0, false),
+        (changes, 1, true),
+        (changes, 2, false),
+        (changes, 3, true),
+        (changes, 4, true),
+        // Nothing comes back.
+        (Opcode::Write, 0, true),
+    ] {
+        let mut early = 0;
+        for seed in 0..20 {
+            early += u32::from(behind(opcode, fence, Some(seed))? == b'o');
+        }
+        match is_held {
+            true => assert_eq!(early, 0, "{opcode:?} and fence {fence}"),
+            false => assert!((1..20).contains(&early), "{opcode:?}, {fence}: {early}"),
+        }
+    }
+    assert_eq!(behind(reads, 0, None)?, b'n', "without a seed");
+    Ok(())
+}
+
+#[test]
+fn reads_in_flight_are_those_that_nothing_holds_back() -> Result<(), Status> {
+    let read = |index, flags| (index, Opcode::Read, flags);
+    for (most, requests, expected) in [
+        (2, vec![read(0, 0)], 1),
+        (
+            2,
+            vec![read(0, 0), read(1, 0), (2, Opcode::Write, 0), read(3, 0)],
+            3,
+        ),
+        (1, vec![read(0, 0), read(1, 0), read(2, 0)], 2),
+        (2, vec![read(0, 0), read(1, 2), read(2, 0)], 1),
+    ] {
+        let (mut functions, _, qpn) = function()?;
+        let function = &mut functions[0];
+        let ring: Vec<u8> = requests
+            .iter()
+            .flat_map(|(index, opcode, fence)| transfer(qpn, *index, *opcode, fence << 5, 0x100))
+            .collect();
+        let posted = requests.len() as u32;
+        let written = [
+            function.memory.write(RING, &ring),
+            function.memory.write(QP_RECORD + 4, &posted.to_be_bytes()),
+        ];
+        assert_eq!(written, [Ok(()); 2]);
+        function
+            .objects
+            .qps
+            .get_mut(qpn)?
+            .set_field(qpc::LOG_SRA_MAX, most);
+        let first = Control::read(ring.first_chunk().expect("a segment"));
+        let queue_pair = function.objects.qps.get(qpn)?;
+        let found = reads_in_flight(function, qpn, queue_pair, first);
+        assert_eq!(found, expected, "{requests:?}");
+    }
     Ok(())
 }

@@ -255,7 +255,7 @@ fn what_is_broken_is_refused() {
     let mut no_offset = page_list(4);
     no_offset[0] = 0;
     let load = |head: &[u8], list: &[u8]| request(ChangeKey, &[head, &[0; 64], list]);
-    let table: [(&str, Transport, Vec<u8>, Syndrome); 24] = [
+    let table: [(&str, Transport, Vec<u8>, Syndrome); 25] = [
         ("opcode", Rc, changed(3, 0x77), LocalQpOperation),
         ("variant", Rc, changed(0, 1), LocalQpOperation),
         ("index", Rc, changed(2, 8), LocalQpOperation),
@@ -266,6 +266,7 @@ fn what_is_broken_is_refused() {
         ("signature", Rc, changed(8, 1), LocalQpOperation),
         ("reserved bytes", Rc, changed(10, 1), LocalQpOperation),
         ("flags", Rc, changed(11, 0x10), LocalQpOperation),
+        ("fence", Rc, changed(11, 0xa8), LocalQpOperation),
         ("zero length", Rc, changed(19, 0), LocalLength),
         (
             "read on UC",

@@ -150,6 +150,26 @@ fn each_arming_is_good_for_one_event() -> Result<(), Status> {
 }
 
 #[test]
+fn who_has_not_read_an_event_gets_no_other() -> Result<(), Status> {
+    let (mut queue, memory) = queue(4, 0)?;
+    let word = |sequence: u32| sequence << 28;
+    for sequence in [0, 1, 2, 3, 0, 1] {
+        // As often as one likes before.
+        assert!(queue.arm(word(sequence)) && queue.arm(word(sequence)));
+        assert_eq!(queue.push(&memory, entry(0), false), Ok(true));
+        assert!(queue.event_due());
+        assert!(
+            !queue.arm(word(sequence)),
+            "armed by the number of the event"
+        );
+        assert_eq!(queue.push(&memory, entry(0), false), Ok(true));
+        assert!(!queue.event_due(), "{sequence}");
+        assert_eq!(consume(&memory, queue.producer), Ok(()));
+    }
+    Ok(())
+}
+
+#[test]
 fn a_resize_says_so_in_the_old_buffer_and_goes_on_in_the_new() -> Result<(), Status> {
     let (mut queue, memory) = queue(2, 0)?;
     for count in 0..2 {

@@ -51,6 +51,9 @@ pub(crate) const NEWER_SUITES: [&str; 2] = ["trixie", "sid"];
 /// Those programs.
 const NEWER_PACKAGES: [&str; 4] = ["ibverbs-utils", "libfabric-bin", "perftest", "rdmacm-utils"];
 
+/// The newest of the suites, and rdma-core's own tests in it.
+const NEWEST: (&str, &str) = ("sid", "python3-pyverbs");
+
 /// What builds crates that are linked to libibverbs, on this machine.
 const BUILD_PACKAGES: [&str; 2] = ["cmake", "libclang-dev"];
 
@@ -177,7 +180,11 @@ pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
 pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> Result<()> {
     let name = format!("tools-{suite}");
     let wanted = Wanted {
-        packages: NEWER_PACKAGES.map(str::to_owned).to_vec(),
+        packages: NEWER_PACKAGES
+            .into_iter()
+            .chain((suite == NEWEST.0).then_some(NEWEST.1))
+            .map(str::to_owned)
+            .collect(),
         installed: Installed::Nothing,
         prefer: None,
     };

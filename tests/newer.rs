@@ -3,6 +3,7 @@
 //! `cargo vm fetch` fetches them.
 
 mod built;
+mod users;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -55,87 +56,44 @@ fn main() -> ExitCode {
             move || where_it_is(suite.0, |root| exports_are_listed(root, suite.1)),
         )
     });
-    let users = SUITES.map(|suite| {
-        let tree = workspace()
-            .join("target/vm")
-            .join(format!("users-{}", suite.0));
+    let find = SUITES.map(|suite| {
         let name = format!("what_needs_the_libraries_in_{}_finds_its_names", suite.0);
-        Trial::ignorable_test(name, move || match tree.with_extension("json").is_file() {
-            true => Ok(users_find_their_names(&tree).map(|()| Completion::Completed)?),
-            false => Ok(Completion::ignored_with(
-                "the packages are not there: `cargo vm clients --full` fetches them",
-            )),
+        Trial::ignorable_test(name, move || {
+            where_users_are(suite.0, |root| users::find_their_names(root).map(|()| None))
         })
     });
-    let tests = starts.into_iter().chain(exports).chain(users).collect();
+    let start = SUITES.map(|suite| {
+        let name = format!("what_needs_the_libraries_in_{}_starts", suite.0);
+        Trial::ignorable_test(name, move || where_users_are(suite.0, users::start))
+    });
+    let tests = starts
+        .into_iter()
+        .chain(exports)
+        .chain(find)
+        .chain(start)
+        .collect();
     libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
 }
 
-/// What must be among the programs and libraries that need those of this project in each suite.
-const USERS: [&str; 7] = [
-    "fio",
-    "ib_write_bw",
-    "libfabric.so.1",
-    "librdmacm.so.1",
-    "qperf",
-    "rping",
-    "tgtd",
-];
-
-/// Catches a name or a version that something in a suite is linked to and that is not here: of all packages
-/// that need one of the libraries. They are not started, since each would bring a hundred others with it, but
-/// a name that is not there is what keeps programs from starting.
-fn users_find_their_names(root: &Path) -> Result {
-    let mut here = BTreeSet::new();
-    for (package, built) in LIBRARIES {
-        let exports = exports(&build(package, built)?)?;
-        here.extend(exports.iter().map(|name| format!("{built}.1 {name}")));
-    }
-    let (mut tried, mut found) = (BTreeSet::new(), Vec::new());
-    for file in files_below(root)? {
-        let Some(imports) = built::imports(&file) else {
-            continue;
-        };
-        let imports: Vec<_> = imports
-            .into_iter()
-            .filter(|(library, _)| is_ours(library))
-            .map(|(library, name)| format!("{library} {name}"))
-            .collect();
-        if imports.is_empty() {
-            continue;
+/// Runs a test with the tree of all packages of a suite that need the libraries, if there is one. The test
+/// says why it cannot run.
+fn where_users_are(
+    suite: &str,
+    test: impl FnOnce(&Path) -> Result<Option<String>>,
+) -> std::result::Result<Completion, libtest_mimic::Failed> {
+    let tree = workspace()
+        .join("target/vm")
+        .join(format!("dependents-{suite}"));
+    let skipped = match tree.with_extension("json").is_file() {
+        true => test(&tree)?,
+        false => {
+            Some("the packages are not there: `cargo vm clients --full` fetches them".to_owned())
         }
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let lacking = imports.iter().filter(|name| !here.contains(*name));
-        found.extend(lacking.map(|import| format!("{name}: {import}")));
-        tried.insert(name.into_owned());
-    }
-    println!("{} looked at: {tried:?}", tried.len());
-    let untried: Vec<&str> = USERS
-        .into_iter()
-        .filter(|name| !tried.contains(*name))
-        .collect();
-    match found.is_empty() && untried.is_empty() {
-        true => Ok(()),
-        false => Err(format!("not there: {untried:?}; missing:\n{}", found.join("\n")).into()),
-    }
-}
-
-/// The regular files below a directory.
-fn files_below(directory: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let kind = entry.file_type()?;
-        if kind.is_dir() {
-            files.extend(files_below(&entry.path())?);
-        } else if kind.is_file() {
-            files.push(entry.path());
-        } else if kind.is_symlink() && entry.path().is_file() {
-            // The name by which others are linked to it.
-            files.push(entry.path());
-        }
-    }
-    Ok(files)
+    };
+    Ok(match skipped {
+        None => Completion::Completed,
+        Some(why) => Completion::ignored_with(why),
+    })
 }
 
 /// Runs a test with the tree of a suite, if there is one.

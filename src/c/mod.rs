@@ -55,6 +55,7 @@ pub mod rdmacm;
 mod recv;
 mod send;
 mod srq;
+mod station;
 mod wr;
 mod xrcd;
 
@@ -95,3 +96,4 @@ pub use query::{
 };
 pub use rate::{ibv_rate_to_mbps, ibv_rate_to_mult, mbps_to_ibv_rate, mult_to_ibv_rate};
 pub use srq::{ibv_create_srq, ibv_destroy_srq, ibv_modify_srq, ibv_query_srq};
+pub use station::ibv_resolve_eth_l2_from_gid;

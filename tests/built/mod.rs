@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use object::elf::{DT_NEEDED, FileHeader64, SHT_DYNSYM, SymbolType};
+use object::elf::{DT_NEEDED, FileHeader64, PT_INTERP, SHT_DYNSYM, SymbolType};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionTable, Sym, SymbolTable};
 use object::{Endianness, SymbolIndex};
 
@@ -112,8 +112,21 @@ pub(crate) fn imports(file: &Path) -> Option<Vec<(String, String)>> {
     )
 }
 
+/// What a file needs to be linked.
+pub(crate) struct Needs {
+    /// The libraries that it is linked to.
+    pub(crate) needed: Vec<String>,
+    /// Whether it is started by itself: it names its loader.
+    pub(crate) is_program: bool,
+}
+
 /// The libraries that a file is linked to; `None` if it is no program and no library.
 pub(crate) fn needed(file: &Path) -> Option<Vec<String>> {
+    Some(needs(file)?.needed)
+}
+
+/// What a file needs; `None` if it is no program and no library.
+pub(crate) fn needs(file: &Path) -> Option<Needs> {
     linked(
         file,
         |Linked {
@@ -123,15 +136,16 @@ pub(crate) fn needed(file: &Path) -> Option<Vec<String>> {
              symbols,
              ..
          }| {
-            let mut needed = Vec::new();
+            let (mut needed, mut is_program) = (Vec::new(), false);
             for segment in header.program_headers(endian, data).ok()? {
+                is_program |= segment.p_type(endian) == PT_INTERP;
                 for entry in segment.dynamic(endian, data).ok()?.unwrap_or_default() {
                     if entry.d_tag(endian) == DT_NEEDED {
                         needed.push(text(entry.string(endian, symbols.strings()).ok()?));
                     }
                 }
             }
-            Some(needed)
+            Some(Needs { needed, is_program })
         },
     )
 }

@@ -4,6 +4,8 @@
 
 #include "check.h"
 
+#include <net/if.h>
+
 static void queries(void)
 {
 	struct ibv_device_attr device = {};
@@ -593,6 +595,48 @@ static void domain_goes_first(void)
 		say_status("domain", ibv_dealloc_pd(pd));
 }
 
+/* Which station takes packets for a peer. */
+static void resolve(const char *what, struct ibv_ah_attr attr, const char *peer)
+{
+	uint8_t mac[6] = {};
+	uint16_t vlan = 0;
+	int status;
+
+	if (peer)
+		NEED(inet_pton(AF_INET6, peer, attr.grh.dgid.raw) == 1);
+	status = ibv_resolve_eth_l2_from_gid(context, &attr, mac, &vlan);
+	say_status(what, status);
+	if (!status)
+		say(what, "%02x:%02x:%02x:%02x:%02x:%02x %x, without a VLAN %d", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5],
+			vlan, ibv_resolve_eth_l2_from_gid(context, &attr, mac, NULL));
+}
+
+static void stations(void)
+{
+	struct ibv_ah_attr attr = to_self();
+	struct ibv_gid_entry entry;
+	char command[128], interface[IF_NAMESIZE];
+
+	if (gid_index < 0) {
+		NEED(!ibv_query_gid(context, 1, 0, &attr.grh.dgid));
+		resolve("on InfiniBand", attr, NULL);
+		return;
+	}
+	NEED(!ibv_query_gid_ex(context, 1, gid_index, &entry, 0));
+	NEED(if_indextoname(entry.ndev_ifindex, interface));
+	snprintf(command, sizeof(command), "ip neigh replace 10.9.0.77 lladdr 02:00:00:00:00:77 dev %s nud permanent", interface);
+	NEED(!system(command));
+	resolve("this host", attr, NULL);
+	resolve("a neighbour", attr, "::ffff:10.9.0.77");
+	resolve("one that has to be asked", attr, "::ffff:10.9.0.88");
+	resolve("a group", attr, "::ffff:239.129.2.3");
+	resolve("a group of IPv6", attr, "ff0e::1:2");
+	resolve("nowhere", attr, "::ffff:192.0.2.1");
+	resolve("by its name", attr, "fe80::5054:ff:fe12:3456");
+	attr.grh.sgid_index = 200;
+	resolve("from nowhere", attr, NULL);
+}
+
 MAIN(
 	{ "queries", queries }, { "gid_entries", gid_entries }, { "completion_queues", completion_queues },
 	{ "queue_pairs", queue_pairs }, { "transitions", transitions }, { "shared_queues", shared_queues },
@@ -601,5 +645,5 @@ MAIN(
 	{ "imported", imported }, { "ece", ece }, { "rarities", rarities }, { "null_region", null_region },
 	{ "the_clock", the_clock }, { "moderation", moderation }, { "advice", advice },
 	{ "domain_goes_first", domain_goes_first }, { "parent_goes_first", parent_goes_first },
-	{ "asked_without_state", asked_without_state },
+	{ "asked_without_state", asked_without_state }, { "stations", stations },
 )

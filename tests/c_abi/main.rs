@@ -79,6 +79,10 @@ const NOT_ON_EFA: &[(&str, &str)] = &[
         "it connects queue pairs; efa::* are of the same suite",
     ),
     (
+        "newer::pyverbs_",
+        "newer::pyverbs_of_efa has those of rdma-core's tests that are for an EFA",
+    ),
+    (
         "newer::sid",
         "it connects queue pairs, and an EFA has no connections",
     ),

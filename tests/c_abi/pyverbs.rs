@@ -4,7 +4,8 @@
 //! Each test prints a table of how the tests of its modules ended on both libraries.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use serde_json::json;
@@ -13,6 +14,7 @@ use support::{
 };
 
 use crate::library::{Library, gid_index};
+use crate::newer;
 
 /// The tests: a name, the modules that always run, and those of a run of everything. Modules for mlx5 alone
 /// are not among them: they need that provider's own interface.
@@ -69,11 +71,91 @@ const OF_MLX5: [&str; 11] = [
 /// The modules for an EFA alone: its direct verbs, and reliable datagrams.
 const OF_EFA: [&str; 2] = ["efadv", "efa_srd"];
 
-/// The system's own, for which the distribution builds pyverbs.
-const PYTHON: &str = "/usr/bin/python3";
+/// The modules of the newest suite: all but those of direct verbs, and of GPUs.
+const NEWEST: [(&str, &[&str]); 4] = [
+    (
+        "newer::pyverbs_objects",
+        &[
+            "addr",
+            "cq",
+            "device",
+            "dmah",
+            "flow",
+            "pd",
+            "phc_timestamp",
+            "qp",
+            "rss_traffic",
+            "srq",
+        ],
+    ),
+    (
+        "newer::pyverbs_traffic",
+        &[
+            "atomic",
+            "cqex",
+            "cq_events",
+            "fork",
+            "qpex",
+            "relaxed_ordering",
+        ],
+    ),
+    (
+        "newer::pyverbs_memory",
+        &[
+            "buf",
+            "mr",
+            "odp",
+            "parent_domain",
+            "shared_pd",
+            "tag_matching",
+        ],
+    ),
+    ("newer::pyverbs_rdmacm", &["rdmacm"]),
+];
 
-/// A file of pyverbs.
-const PYVERBS: &str = "/usr/lib/python3/dist-packages/pyverbs/__init__.py";
+/// The suite that they are of.
+const SUITE: &str = "sid";
+
+/// Where a distribution has pyverbs, below its root.
+const PYVERBS: &str = "usr/lib/python3/dist-packages/pyverbs/__init__.py";
+
+/// Where it has the tests.
+const SOURCE: &str = "usr/share/doc/rdma-core/tests";
+
+/// Whose python, pyverbs and tests.
+enum Of {
+    /// This machine's.
+    System,
+    /// Those of a suite, in its tree.
+    Suite(PathBuf),
+}
+
+impl Of {
+    fn root(&self) -> &Path {
+        match self {
+            Self::System => Path::new("/"),
+            Self::Suite(root) => root,
+        }
+    }
+
+    /// The interpreter for which pyverbs is built, over this library.
+    fn python(&self, library: &Library) -> Command {
+        let Self::Suite(root) = self else {
+            return library.command("/usr/bin/python3");
+        };
+        // The suite's providers lie in a directory of their own.
+        let first = match library.path() {
+            Some(path) => path.split(':').map(PathBuf::from).collect(),
+            None => vec![newer::libraries_of(root).join("libibverbs")],
+        };
+        let mut command = newer::loader(root, &first);
+        command
+            .arg(root.join("usr/bin/python3"))
+            .env("PYTHONHOME", root.join("usr"))
+            .env("PYTHONPATH", root.join("usr/lib/python3/dist-packages"));
+        command
+    }
+}
 
 /// What is known to fail on ours alone.
 const LACKS: &str = include_str!("pyverbs.txt");
@@ -84,19 +166,20 @@ pub(crate) fn tests() -> Vec<Trial> {
             only_on_rxe("what is known to fail is known of soft-RoCE alone")?;
             let ours = Library::ours()?;
             match is_full() {
-                true => compare(&ours, &[always, in_full].concat()),
-                false => compare(&ours, always),
+                true => compare(&Of::System, &ours, &[always, in_full].concat()),
+                false => compare(&Of::System, &ours, always),
             }
         })
     });
     let mut tests = Vec::from(groups);
+    tests.extend(NEWEST.map(|(name, modules)| test(name, || newest(modules))));
     tests.push(test("pyverbs::device_memory", || {
         if device().is_rxe() {
             return skip("soft-RoCE has no device memory");
         }
         // Each word that the processor stores there leaves the guest.
         match is_full() {
-            true => compare(&Library::ours()?, &DEVICE_MEMORY),
+            true => compare(&Of::System, &Library::ours()?, &DEVICE_MEMORY),
             false => skip("it takes a minute, and runs with everything"),
         }
     }));
@@ -107,7 +190,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             );
         }
         match is_full() {
-            true => compare(&Library::ours_with_rdmacm()?, &["rdmacm"]),
+            true => compare(&Of::System, &Library::ours_with_rdmacm()?, &["rdmacm"]),
             false => skip("it takes a minute, and runs with everything"),
         }
     }));
@@ -116,16 +199,22 @@ pub(crate) fn tests() -> Vec<Trial> {
             return skip("they are of the adapter's own verbs");
         }
         match is_full() {
-            true => compare(&Library::ours()?, &OF_MLX5),
+            true => compare(&Of::System, &Library::ours()?, &OF_MLX5),
             false => skip("it takes minutes, and runs with everything"),
         }
+    }));
+    tests.push(test("newer::pyverbs_of_mlx5", || {
+        if !device().is_mlx5() {
+            return skip("they are of the adapter's own verbs");
+        }
+        newest(&OF_MLX5)
     }));
     tests.push(test("pyverbs::of_xrc", || {
         if device().is_rxe() {
             return skip("soft-RoCE has no XRC");
         }
         match is_full() {
-            true => compare(&Library::ours()?, &OF_XRC),
+            true => compare(&Of::System, &Library::ours()?, &OF_XRC),
             false => skip("it takes a minute, and runs with everything"),
         }
     }));
@@ -134,26 +223,41 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Those of an EFA.
 pub(crate) fn tests_on_efa() -> Vec<Trial> {
-    vec![test_on_efa("pyverbs::of_efa", |_| {
-        compare(&Library::ours()?, &OF_EFA)
-    })]
+    vec![
+        test_on_efa("pyverbs::of_efa", |_| {
+            compare(&Of::System, &Library::ours()?, &OF_EFA)
+        }),
+        test_on_efa("newer::pyverbs_of_efa", |_| newest(&OF_EFA)),
+    ]
+}
+
+/// Compares modules of the newest suite, on all of our libraries.
+fn newest(modules: &[&str]) -> Result {
+    match is_full() {
+        true => compare(
+            &Of::Suite(newer::root(SUITE)?),
+            &Library::ours_with_rdmacm()?,
+            modules,
+        ),
+        false => skip("it takes minutes, and runs with everything"),
+    }
 }
 
 /// How a test ended, and why.
 type Outcomes = BTreeMap<String, (String, String)>;
 
 /// Catches a test that ends well on libibverbs and otherwise on ours.
-fn compare(ours: &Library, modules: &[&str]) -> Result {
-    if !Path::new(PYVERBS).is_file() || !Path::new(PYTHON).is_file() {
+fn compare(of: &Of, ours: &Library, modules: &[&str]) -> Result {
+    if !of.root().join(PYVERBS).is_file() {
         return skip("there is no pyverbs here");
     }
-    let ours = outcomes(ours, modules)?;
+    let ours = outcomes(of, ours, modules)?;
     if device() == Device::Efa {
         // libefa rings for a receive that it then refuses.
         let expected = json!({"text": "it is rung in state RESET"});
         Control::open()?.ask("expect", expected)?;
     }
-    let theirs = outcomes(&Library::Theirs, modules)?;
+    let theirs = outcomes(of, &Library::Theirs, modules)?;
     let nothing = (String::new(), "did not run".to_owned());
     let mut worse = Vec::new();
     for (name, (theirs, why_theirs)) in &theirs {
@@ -193,13 +297,14 @@ fn is_known(name: &str) -> bool {
     names.into_iter().any(|begin| name.starts_with(begin))
 }
 
-fn outcomes(library: &Library, modules: &[&str]) -> Result<Outcomes> {
+fn outcomes(of: &Of, library: &Library, modules: &[&str]) -> Result<Outcomes> {
     let device = device().name();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_abi/run_pyverbs.py");
     let gid_index = gid_index(device)?.map_or(-1, i16::from).to_string();
-    let output = library
-        .command(PYTHON)
+    let output = of
+        .python(library)
         .arg(script)
+        .arg(of.root().join(SOURCE))
         .args([device, &gid_index])
         .args(modules.iter().map(|module| format!("test_{module}")))
         .output()?;

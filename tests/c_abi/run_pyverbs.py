@@ -2,9 +2,10 @@
 
     TEST<tab>passed|skipped|failed|died<tab>why
 
-    run_pyverbs.py DEVICE GID_INDEX MODULE[.CLASS]...
+    run_pyverbs.py SOURCE DEVICE GID_INDEX MODULE[.CLASS]...
 
-GID_INDEX is -1 where peers are named by LIDs. The tests are those that the distribution ships with pyverbs.
+SOURCE is where the distribution has the tests that it ships with pyverbs. GID_INDEX is -1 where peers are named by
+LIDs.
 """
 
 import gzip
@@ -17,14 +18,13 @@ import tempfile
 import types
 import unittest
 
-SOURCE = '/usr/share/doc/rdma-core/tests'
 LIMIT_S = 120
 
 
-def unpack(directory):
+def unpack(source, directory):
     """The distribution compresses the larger files."""
-    for name in os.listdir(SOURCE):
-        path = os.path.join(SOURCE, name)
+    for name in os.listdir(source):
+        path = os.path.join(source, name)
         if name.endswith('.gz'):
             with gzip.open(path) as packed, open(os.path.join(directory, name[:-3]), 'wb') as file:
                 shutil.copyfileobj(packed, file)
@@ -90,12 +90,12 @@ def run(test):
 
 
 def main():
-    device, gid_index, *modules = sys.argv[1:]
+    source, device, gid_index, *modules = sys.argv[1:]
     sys.argv = [sys.argv[0], '--dev', device]
     if gid_index != '-1':
         sys.argv += ['--gid', gid_index]
     with tempfile.TemporaryDirectory() as directory:
-        unpack(directory)
+        unpack(source, directory)
         sys.path.insert(0, directory)
         # The tests look at the arguments when they are made.
         importlib.import_module('args_parser').parser.parse_args()

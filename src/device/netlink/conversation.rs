@@ -14,7 +14,7 @@ use netlink_packet_core::{
 use rustix::buffer::spare_capacity;
 use rustix::io::retry_on_intr;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::message::{Message, Messages, Request};
 use crate::device::failure::{Failure, Malformed};
@@ -39,17 +39,28 @@ pub(in crate::device) trait Channel {
     fn receive(&mut self, buffer: &mut Vec<u8>) -> Result<usize, Errno>;
 }
 
-/// A socket of the kernel's RDMA netlink.
+/// A socket of netlink: the kernel's RDMA netlink, or its routing netlink.
 pub(in crate::device) struct Socket(OwnedFd);
 
 impl Socket {
     /// Opens the socket.
     pub(in crate::device) fn open() -> Result<Self, Errno> {
+        Self::of(Some(net::netlink::RDMA))
+    }
+
+    /// Opens one of the routing netlink.
+    #[cfg(feature = "c-abi")]
+    pub(in crate::device) fn of_routes() -> Result<Self, Errno> {
+        // Its number is 0.
+        Self::of(None)
+    }
+
+    fn of(protocol: Option<Protocol>) -> Result<Self, Errno> {
         net::socket_with(
             AddressFamily::NETLINK,
             SocketType::RAW,
             SocketFlags::CLOEXEC,
-            Some(net::netlink::RDMA),
+            protocol,
         )
         .map(Self)
     }
@@ -115,14 +126,14 @@ impl<C: Channel> Conversation<C> {
         for _ in 0..ATTEMPTS {
             self.sequence = self.sequence.wrapping_add(1);
             self.channel.send(request.numbered(self.sequence))?;
-            if let Some(answers) = self.hear(request.kind(), &parse, &enough)? {
+            if let Some(answers) = self.hear(request.answer(), &parse, &enough)? {
                 return Ok(answers);
             }
         }
         Err(Malformed::from("the answer changed or was cut off every time it was asked for").into())
     }
 
-    /// Receives until the question is answered; `None` if it has to be asked again.
+    /// Receives until the question is answered, by messages of this type; `None` if it has to be asked again.
     fn hear<T>(
         &mut self,
         kind: u16,
@@ -190,14 +201,14 @@ enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Says what a message is, as an answer to a question of type `kind`.
+    /// Says what a message is, as the answer to a question whose answers are of type `kind`.
     fn of(message: Message<'a>, kind: u16) -> Result<Self, Failure> {
         match message.kind {
             NLMSG_NOOP => Ok(Self::Nothing),
             NLMSG_OVERRUN => Ok(Self::Loss),
             NLMSG_ERROR | NLMSG_DONE => status(message.payload).map(|()| Self::End),
             other if other == kind => Ok(Self::Answer(message.payload)),
-            _ => Err(Malformed::from("the answer is of another type than the question").into()),
+            _ => Err(Malformed::from("the answer is of another type than was asked for").into()),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::device::failure::Malformed;
 /// A request to the kernel.
 pub(in crate::device) struct Request {
     bytes: Vec<u8>,
-    kind: u16,
+    answer: u16,
 }
 
 impl Request {
@@ -24,7 +24,29 @@ impl Request {
         let mut header = NetlinkBuffer::new(&mut bytes[..]);
         header.set_message_type(kind);
         header.set_flags(NLM_F_REQUEST | flags);
-        Self { bytes, kind }
+        Self {
+            bytes,
+            answer: kind,
+        }
+    }
+
+    /// A request of type `kind` for one thing, which is answered by messages of another type. The struct of
+    /// the protocol comes before the attributes.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn answered(kind: u16, answer: u16, body: &[u8]) -> Self {
+        let mut request = Self::new(kind, 0);
+        request.bytes.extend_from_slice(body);
+        request.answer = answer;
+        request
+    }
+
+    /// Adds an IP address.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn with_address(self, kind: u16, address: std::net::IpAddr) -> Self {
+        match address {
+            std::net::IpAddr::V4(address) => self.with(kind, &address.octets()),
+            std::net::IpAddr::V6(address) => self.with(kind, &address.octets()),
+        }
     }
 
     /// Adds a 32-bit attribute.
@@ -50,9 +72,9 @@ impl Request {
         self
     }
 
-    /// The message type, which the answers bear as well.
-    pub(super) fn kind(&self) -> u16 {
-        self.kind
+    /// The message type that the answers bear.
+    pub(super) fn answer(&self) -> u16 {
+        self.answer
     }
 
     /// The bytes to send under this sequence number.

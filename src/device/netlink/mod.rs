@@ -8,6 +8,8 @@ mod conversation;
 pub(crate) mod fuzz;
 mod message;
 mod resources;
+#[cfg(feature = "c-abi")]
+pub(crate) mod station;
 
 use std::ffi::CStr;
 

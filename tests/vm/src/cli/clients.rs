@@ -49,9 +49,9 @@ const WITHOUT: &str = "libibverbs";
 /// crates that are linked to libibverbs and know nothing of this library (tests/clients/linked): their own
 /// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
 /// libibverbs side by side. So does Mooncake's transfer engine (tests/clients/mooncake), which comes as a
-/// wheel for Python. Of all packages of Debian's newer suites that need libibverbs or librdmacm it is looked
-/// at whether they find their names. The clients are built in target/clients, which takes minutes the first
-/// time, and needs the registries.
+/// wheel for Python. All programs in packages of Debian's newer suites that need libibverbs or librdmacm are
+/// started, in a tree of their own, for which 3 GB are fetched and unpacked. The clients are built in
+/// target/clients, which takes minutes the first time, and needs the registries.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read\n  \
@@ -100,13 +100,13 @@ impl Clients {
             groups.extend(self.linked(&store)?);
         }
         let looks = self.full && self.is_meant(PACKAGES);
-        let finds = !looks || users_find_their_names(&store)?;
+        let starts = !looks || users_start(&store)?;
         print!(
             "\nslowest tests\n{}\n{}",
             results::slowest(&groups),
             results::summary(&groups)
         );
-        Ok(match results::totals(&groups).clean() && finds {
+        Ok(match results::totals(&groups).clean() && starts {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         })
@@ -216,8 +216,8 @@ impl Clients {
 }
 
 /// Fetches all packages of newer suites that need the libraries for C programs, and has a test of the host
-/// look at what they are linked to.
-fn users_find_their_names(store: &Store) -> Result<bool> {
+/// look at what they are linked to, and start them.
+fn users_start(store: &Store) -> Result<bool> {
     fetch::users(store)?;
     let mut test = Command::new(cargo());
     test.args(["test", "--package", "uverbs", "--test", "newer"])

@@ -160,6 +160,45 @@ impl Apt {
         Ok(names)
     }
 
+    /// Those of these packages that can be installed beside those before them, with all that they need, on an
+    /// empty system. The others are told.
+    ///
+    /// # Errors
+    /// If apt cannot be started.
+    pub(crate) fn together(&self, packages: &[String], progress: &Progress) -> Result<Vec<String>> {
+        let mut together = packages.to_vec();
+        let mut good = 0;
+        while !self.has_plan(&together)? {
+            // The first so many are good, and so many are not.
+            let mut bad = together.len();
+            while bad - good > 1 {
+                let middle = good.midpoint(bad);
+                match self.has_plan(&together[..middle])? {
+                    true => good = middle,
+                    false => bad = middle,
+                }
+            }
+            let package = together.remove(good);
+            let suites = &self.suites;
+            progress.note(&format!(
+                "{package} of {suites} is left out: it conflicts with the others, or is not there"
+            ));
+        }
+        Ok(together)
+    }
+
+    /// Whether apt finds a consistent set of packages in which these are.
+    fn has_plan(&self, packages: &[String]) -> Result<bool> {
+        let wanted = Wanted {
+            packages: packages.to_vec(),
+            installed: Installed::Nothing,
+            prefer: None,
+        };
+        let mut plan = self.install(&wanted, &self.directory.join("archives"))?;
+        let planned = plan.arg("--print-uris").output();
+        Ok(planned.context("starting apt-get")?.status.success())
+    }
+
     /// The versions of a package that the suites have, newest first.
     ///
     /// # Errors

@@ -51,6 +51,9 @@ pub(crate) const NEWER_SUITES: [&str; 2] = ["trixie", "sid"];
 /// Those programs.
 const NEWER_PACKAGES: [&str; 4] = ["ibverbs-utils", "libfabric-bin", "perftest", "rdmacm-utils"];
 
+/// The newest of the suites, and rdma-core's own tests in it.
+const NEWEST: (&str, &str) = ("sid", "python3-pyverbs");
+
 /// What builds crates that are linked to libibverbs, on this machine.
 const BUILD_PACKAGES: [&str; 2] = ["cmake", "libclang-dev"];
 
@@ -177,7 +180,11 @@ pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
 pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> Result<()> {
     let name = format!("tools-{suite}");
     let wanted = Wanted {
-        packages: NEWER_PACKAGES.map(str::to_owned).to_vec(),
+        packages: NEWER_PACKAGES
+            .into_iter()
+            .chain((suite == NEWEST.0).then_some(NEWEST.1))
+            .map(str::to_owned)
+            .collect(),
         installed: Installed::Nothing,
         prefer: None,
     };
@@ -195,20 +202,46 @@ pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> R
 /// The packages whose libraries this project has as well.
 const LIBRARIES: [&str; 3] = ["ibverbs-providers", "libibverbs1", "librdmacm1t64"];
 
-/// Fetches all packages of a suite that need those libraries, alone: what they are linked to is looked at,
-/// and they do not run. Returns at once if they are there.
+/// Programs that need those libraries by way of others, or might.
+const FURTHER_USERS: [&str; 17] = [
+    "ceph-common",
+    "ceph-fuse",
+    "ceph-mds",
+    "ceph-mgr",
+    "ceph-mon",
+    "dpdk",
+    "glusterfs-server",
+    "infiniband-diags",
+    "libfabric-bin",
+    "mpich",
+    "netpipe-mpich2",
+    "netpipe-openmpi",
+    "openmpi-bin",
+    "opensm",
+    "radosgw",
+    "samba-vfs-ceph",
+    "ucx-utils",
+];
+
+/// Fetches all packages of a suite that need those libraries, with everything down to the C library, so that
+/// their programs start. Returns at once if they are there.
 ///
 /// # Errors
 /// If they cannot be fetched.
 pub(crate) fn ensure_users(store: &Store, suite: &str, progress: &Progress) -> Result<()> {
-    let name = format!("users-{suite}");
+    let name = format!("dependents-{suite}");
     if store.stamp::<Tools>(&name).is_some() {
         return Ok(());
     }
     let apt = Apt::open(store, Arch::X86_64, &[suite], progress)?;
+    let mut packages = apt.users_of(&LIBRARIES)?;
+    packages.extend(FURTHER_USERS.map(str::to_owned));
+    progress.step(&format!(
+        "looking for what needs rdma-core's libraries in {suite}"
+    ));
     let wanted = Wanted {
-        packages: apt.users_of(&LIBRARIES)?,
-        installed: Installed::AllElse,
+        packages: apt.together(&packages, progress)?,
+        installed: Installed::Nothing,
         prefer: None,
     };
     let tools = unpacked_by(&apt, store, &name, wanted, progress)?;

@@ -70,8 +70,8 @@ pub(super) struct Slot<B, E: Copy> {
     /// Present in the phase `TOLD`. Before, it belongs to the party that completes; then to the one that
     /// takes.
     ending: Place<E>,
-    /// The index of another slot, or none. While the slot is free: the next free slot. Until its batch is rung:
-    /// the slot before it in the batch.
+    /// The index of another slot, or none. While the slot is free: the next free slot. Until its batch is
+    /// rung: the slot before it in the batch.
     pub(super) link: AtomicU32,
 }
 

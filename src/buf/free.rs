@@ -1,5 +1,5 @@
-//! The free numbers of a stock: taken and given back without a lock, and waited for when there are none. Blocks
-//! of pools have such numbers, and slots of `aio`.
+//! The free numbers of a stock: taken and given back without a lock, and waited for when there are none.
+//! Blocks of pools have such numbers, and slots of `aio`.
 
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
@@ -30,12 +30,11 @@ impl Places for Growing<AtomicU32> {
     }
 }
 
-/// The free numbers, the latest first. The methods must be given the same `places` every time; they have a place
-/// for each number that is given.
-/// It is a Treiber stack: `head` is the number on top, and each number leads to the next. The count of
-/// changes in `head` prevents the ABA problem: a thread that was interrupted in [`take`](Self::take) cannot
-/// install a `next` that is no longer true. The count has 31 bits: the thread would have to be away for
-/// exactly a multiple of 2^31 changes.
+/// The free numbers, the latest first. The methods must be given the same `places` every time; they have a
+/// place for each number that is given. It is a Treiber stack: `head` is the number on top, and each number
+/// leads to the next. The count of changes in `head` prevents the ABA problem: a thread that was interrupted
+/// in [`take`](Self::take) cannot install a `next` that is no longer true. The count has 31 bits: the thread
+/// would have to be away for exactly a multiple of 2^31 changes.
 #[derive(Debug)]
 pub(crate) struct Stack {
     head: AtomicU64,

@@ -82,8 +82,8 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     }
     const SIZE: usize = size_of::<AsyncEventDesc>();
     let mut raw = AsyncEventDesc::default();
-    // SAFETY: the caller passes an open context; the record has room for `SIZE` bytes, and nothing here has to
-    // be dropped.
+    // SAFETY: the caller passes an open context; the record has room for `SIZE` bytes, and nothing here has
+    // to be dropped.
     let length = unsafe { read((*c).async_fd, (&raw mut raw).cast(), SIZE) };
     // SAFETY: the caller passes room for an event.
     minus_one(unsafe {

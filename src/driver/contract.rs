@@ -464,8 +464,8 @@ pub(crate) struct CqParts<'a> {
     pub(crate) follows_requests: bool,
 }
 
-/// The parts of a queue pair besides its command, in the driver's types or in those of [`super`]. Of the queues
-/// that others poll or post to, it has what these share with it.
+/// The parts of a queue pair besides its command, in the driver's types or in those of [`super`]. Of the
+/// queues that others poll or post to, it has what these share with it.
 pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) send_cq: &'a C,
     pub(crate) recv_cq: &'a C,

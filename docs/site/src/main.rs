@@ -1,8 +1,8 @@
 //! Makes the documents a site, in `target/site`: `cargo run --package site`.
 //!
 //! The pages are the repository's Markdown files under their own paths, so a link leads where it leads in the
-//! repository. What they link to besides, such as sources and plots, is copied beside them. The program fails if
-//! a document is on no list below, or if a link or an anchor leads nowhere.
+//! repository. What they link to besides, such as sources and plots, is copied beside them. The program fails
+//! if a document is on no list below, or if a link or an anchor leads nowhere.
 
 mod links;
 
@@ -203,8 +203,8 @@ fn nothing_is_broken(site: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    /// Would catch a link to what was moved or renamed, an anchor of a heading that has changed, and a document
-    /// that nobody finds.
+    /// Would catch a link to what was moved or renamed, an anchor of a heading that has changed, and a
+    /// document that nobody finds.
     #[test]
     fn the_site_is_whole() {
         super::build().unwrap();

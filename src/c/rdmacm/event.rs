@@ -137,8 +137,8 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             (&raw mut raw).expose_provenance() as u64,
         );
         let bytes = frame.bytes();
-        // SAFETY: pointer and length are those of a slice, and there is room for the answer; nothing here has to be
-        // dropped.
+        // SAFETY: pointer and length are those of a slice, and there is room for the answer; nothing here has
+        // to be dropped.
         if unsafe { write(fd, bytes.as_ptr().cast(), bytes.len()) } < 0 {
             // The error is where the program looks for it.
             return -1;

@@ -261,8 +261,8 @@ impl SendQueue {
         }
     }
 
-    /// Copies a WQE of `blocks` blocks from the scratch space to the ring. What does not fit before its end goes
-    /// to its start.
+    /// Copies a WQE of `blocks` blocks from the scratch space to the ring. What does not fit before its end
+    /// goes to its start.
     #[cold]
     #[inline(never)]
     fn wrap_round(&self, first: u32, blocks: u32) {

@@ -70,8 +70,8 @@ impl Cq {
             place.write(completion);
             count += 1;
         }
-        // SAFETY: the first `count` places have been written just now, and `MaybeUninit` has the layout of what
-        // it holds.
+        // SAFETY: the first `count` places have been written just now, and `MaybeUninit` has the layout of
+        // what it holds.
         Ok(unsafe { std::slice::from_raw_parts_mut(into.as_mut_ptr().cast(), count) })
     }
 

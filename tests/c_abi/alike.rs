@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, skip, test};
+use support::{Device, Result, device, fail, skip, test};
 
 use crate::library::Library;
 
@@ -29,7 +29,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     COMMANDS
         .map(|(name, commands)| {
             test(name, move || {
-                let here = |words: &&&str| device().is_rxe() || ON_THE_ADAPTER.contains(*words);
+                let here = |words: &&&str| match device() {
+                    Device::Rxe | Device::Efa => true,
+                    Device::Mlx5 { .. } => ON_THE_ADAPTER.contains(*words),
+                };
                 let mut commands = commands.iter().filter(here).peekable();
                 match commands.peek() {
                     Some(_) => commands.try_for_each(|words| alike(words)),

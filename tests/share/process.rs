@@ -1,7 +1,7 @@
 //! This program again, in a role, with its standard input and output as lines.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
@@ -93,11 +93,15 @@ impl Process {
     }
 
     /// Waits for its end, which is to be a success.
-    pub(crate) fn finish(self) -> Result {
-        match self.wait()? {
-            status if status.success() => Ok(()),
-            status => Err(format!("the process ended with {status}").into()),
+    pub(crate) fn finish(mut self) -> Result {
+        self.input = null_input()?;
+        let status = self.child.wait()?;
+        if status.success() {
+            return Ok(());
         }
+        let mut said = String::new();
+        self.output.read_to_string(&mut said)?;
+        Err(format!("the process ended with {status}: {said}").into())
     }
 }
 

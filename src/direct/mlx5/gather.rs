@@ -21,8 +21,8 @@ use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::flight::{Parked, Stands};
 use crate::mr::{Nameable, OutOfBounds, RemoteKey, RemoteSlice};
 use crate::pd::{Pd, PdUse, User};
+use crate::qp::transport::BindWindow;
 use crate::qp::{PostError, Request, Transport};
-use crate::transport::BindWindow;
 use crate::work::{LocalKey, LocalSlice, PdTag};
 
 /// Why a description of parts is none.

@@ -442,8 +442,6 @@ static void about_queue_pairs(void)
 	say_status("its port", mlx5dv_query_qp_lag_port(side.qp, &port, &active));
 	connect_qp(side.qp, side.qp);
 	say_status("change", mlx5dv_devx_qp_modify(side.qp, change, sizeof(change), changed, sizeof(changed)));
-	say_status("port", mlx5dv_modify_qp_lag_port(side.qp, 1));
-	say_status("the port", mlx5dv_query_qp_lag_port(side.qp, &port, &active));
 }
 
 /* What needs no device of a kind that there is none of: it is refused, and programs fall back. */

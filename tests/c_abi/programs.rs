@@ -16,7 +16,7 @@ use crate::{crates, differences};
 const PROGRAMS: [(&str, usize); 10] = [
     ("posting", 29),
     ("extended", 30),
-    ("attributes", 24),
+    ("attributes", 25),
     ("dm", 5),
     ("domains", 6),
     ("events", 12),

@@ -40,6 +40,23 @@ const TABLE: &[Difference] = &[
         why: "a request that is a control segment alone is copied to the register too; libmlx5 makes an exception of it",
     },
     Difference {
+        of: &[Kind::Keys],
+        roce: None,
+        what: "Raw",
+        field: "copied",
+        is_it: |ours, theirs| ours == "56" && theirs == "0",
+        why: "as before",
+    },
+    Difference {
+        of: &[Kind::Keys],
+        roce: None,
+        what: "Gather",
+        field: "ctrl.fm_ce_se",
+        is_it: |ours, theirs| flags(ours) == flags(theirs).map(|flags| flags | SMALL_FENCE),
+        why: "behind a request of the program's own the next one waits for the change of a key before it; libmlx5 forgets \
+              that with the program's request",
+    },
+    Difference {
         of: ALL,
         roce: None,
         what: WRAPS,
@@ -89,6 +106,14 @@ const TABLE: &[Difference] = &[
         why: "as before: the slices behind it are one place further to the front",
     },
 ];
+
+/// The bit of a control segment that has a request wait for a change of a memory key.
+const SMALL_FENCE: u8 = 0x20;
+
+/// The flags of a control segment.
+fn flags(text: &str) -> Option<u8> {
+    u8::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+}
 
 /// Whether it is a port that RoCE sends from.
 fn is_source_port(text: &str) -> bool {

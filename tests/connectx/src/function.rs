@@ -24,6 +24,7 @@ use crate::object::srq::SharedReceiveQueue;
 use crate::object::umem::UserMemory;
 use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::port::Port;
+use crate::registers::Uar;
 use crate::subnet::Subnet;
 use crate::tap::Tap;
 
@@ -75,7 +76,7 @@ pub(crate) struct Objects {
     pub(crate) capabilities: Capabilities,
     pub(crate) issi: u16,
     pub(crate) pages: FirmwarePages,
-    pub(crate) uars: Table<()>,
+    pub(crate) uars: Table<Uar>,
     pub(crate) eqs: Table<EventQueue>,
     pub(crate) cqs: Table<CompletionQueue>,
     pub(crate) memic: DeviceMemory,

@@ -87,6 +87,13 @@ impl SendDoorbell {
     }
 }
 
+/// What is remembered of a UAR until it is given up.
+#[derive(Debug, Default)]
+pub(crate) struct Uar {
+    /// To which half of each send register the last two doorbells went, and whether copies followed them.
+    halves: BTreeMap<u64, [(u64, bool); 2]>,
+}
+
 /// The state of the registers.
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
@@ -96,8 +103,6 @@ pub(crate) struct Registers {
     half: Option<((u32, u64), u32)>,
     /// The last doorbell of each half of a send register, which more bytes may follow.
     last_send: BTreeMap<(u32, u64), SendDoorbell>,
-    /// To which half of each send register the last two doorbells went, and whether copies followed them.
-    halves: BTreeMap<(u32, u64), [(u64, bool); 2]>,
 }
 
 impl Registers {
@@ -213,7 +218,7 @@ impl Registers {
     /// Takes what follows a doorbell in a BlueFlame copy.
     fn write_blue_flame(
         &mut self,
-        function: &Function,
+        function: &mut Function,
         page: u32,
         within: u64,
         data: &[u8],
@@ -229,7 +234,8 @@ impl Registers {
         let at = within - register;
         // The first bytes behind a doorbell. A half may still be on its way with those of the copy before.
         if at == size_of_val(&doorbell.bytes) as u64
-            && let Some([before, now]) = self.halves.get_mut(&(page, both_halves(register)))
+            && let Ok(uar) = function.objects.uars.get_mut(page)
+            && let Some([before, now]) = uar.halves.get_mut(&both_halves(register))
         {
             now.1 = true;
             if before == now {
@@ -283,9 +289,10 @@ impl Registers {
                     bytes,
                 };
                 self.last_send.insert((page, doorbell.within), doorbell);
-                let halves = self.halves.entry((page, both_halves(doorbell.within)));
-                let halves = halves.or_default();
-                *halves = [halves[1], (doorbell.within, false)];
+                if let Ok(uar) = function.objects.uars.get_mut(page) {
+                    let halves = uar.halves.entry(both_halves(doorbell.within)).or_default();
+                    *halves = [halves[1], (doorbell.within, false)];
+                }
                 return Action::Send(doorbell);
             }
             _ => function
@@ -327,7 +334,10 @@ mod tests {
             let mut function = fixture::function();
             choose_pages(&mut function, log);
             let uars = &mut function.objects.uars;
-            let (first, second) = (uars.insert(()).expect("one"), uars.insert(()).expect("two"));
+            let (first, second) = (
+                uars.insert(Uar::default()).expect("one"),
+                uars.insert(Uar::default()).expect("two"),
+            );
             let mut registers = Registers::default();
             let at = |uar: u32, within| (u64::from(uar) << (12 + log)) + within;
             for uar in [first, second] {
@@ -374,7 +384,7 @@ mod tests {
         ] {
             let mut function = fixture::function();
             choose_pages(&mut function, 0);
-            let uar = function.objects.uars.insert(()).expect("one");
+            let uar = function.objects.uars.insert(Uar::default()).expect("one");
             let mut registers = Registers::default();
             let at = (u64::from(uar) << 12) + uar::SEND;
             ring(&mut registers, &mut function, at, true);
@@ -386,12 +396,31 @@ mod tests {
         }
     }
 
+    /// Would catch a program that is blamed for where the last one that had the UAR had stopped.
+    #[test]
+    fn a_uar_that_comes_back_has_no_halves_in_use() {
+        let mut function = fixture::function();
+        choose_pages(&mut function, 0);
+        let mut registers = Registers::default();
+        for _ in 0..2 {
+            let uar = function
+                .objects
+                .uars
+                .insert_lowest(Uar::default())
+                .expect("one");
+            let at = (u64::from(uar) << 12) + uar::SEND;
+            ring(&mut registers, &mut function, at, true);
+            function.objects.uars.remove(uar).expect("it is there");
+        }
+        assert!(function.report.take().is_empty());
+    }
+
     #[test]
     fn no_uar_lies_behind_the_registers() {
         let mut function = fixture::function();
         choose_pages(&mut function, 2);
         let uars = &mut function.objects.uars;
-        let last = std::iter::from_fn(|| uars.insert(()).ok()).max();
+        let last = std::iter::from_fn(|| uars.insert(Uar::default()).ok()).max();
         assert_eq!(last, Some((crate::pci::UARS_SIZE >> 14) as u32 - 1));
     }
 }

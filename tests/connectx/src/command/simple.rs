@@ -7,13 +7,13 @@ use crate::layout::cmd;
 use crate::object::qp::QueuePair;
 use crate::object::srq::SharedReceiveQueue;
 
-fn alloc(table: &mut Table<()>, output: &mut [u8]) -> Result<(), Status> {
-    cmd::OBJECT.set(output, table.insert(())?.into());
+fn alloc<T: Default>(table: &mut Table<T>, output: &mut [u8]) -> Result<(), Status> {
+    cmd::OBJECT.set(output, table.insert(T::default())?.into());
     Ok(())
 }
 
-fn dealloc(table: &mut Table<()>, input: &[u8]) -> Result<(), Status> {
-    table.remove(cmd::OBJECT.get32(input))
+fn dealloc<T>(table: &mut Table<T>, input: &[u8]) -> Result<(), Status> {
+    table.remove(cmd::OBJECT.get32(input)).map(drop)
 }
 
 /// Executes ALLOC_PD.

@@ -42,7 +42,7 @@ fn world_with(rights: &[Field]) -> Result<World, Status> {
 /// As [`world`], with entries of that code for their size, and a queue pair with these fields besides.
 fn world_of(entries: u64, besides: &[(Field, u64)]) -> Result<World, Status> {
     let mut function = fixture::function();
-    let uar = function.objects.uars.insert(())?;
+    let uar = function.objects.uars.insert(Default::default())?;
     let pd = function.objects.pds.insert(())?;
     let fields = [(eqc::LOG_EQ_SIZE, 4), (eqc::UAR_PAGE, uar.into())];
     let output = create(&mut function, eq::create, cmd::CONTEXT, &fields, &[EVENTS])?;

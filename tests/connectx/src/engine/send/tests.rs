@@ -21,7 +21,7 @@ const REGISTER: u64 = 0x800;
 /// A function with one queue pair that can send, with a ring of four blocks; its UAR and its number.
 fn function() -> Result<(Vec<Function>, u32, u32), Status> {
     let mut function = fixture::function();
-    let uar = function.objects.uars.insert(())?;
+    let uar = function.objects.uars.insert(Default::default())?;
     let pd = function.objects.pds.insert(())?;
     let fields = [(eqc::LOG_EQ_SIZE, 4), (eqc::UAR_PAGE, uar.into())];
     let output = create(&mut function, eq::create, cmd::CONTEXT, &fields, &[EVENTS])?;

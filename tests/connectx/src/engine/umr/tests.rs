@@ -65,7 +65,7 @@ fn world() -> Result<World, Status> {
         WINDOW,
     )?;
     let mut queue_pair = || -> Result<u32, Status> {
-        let uar = function.objects.uars.insert(())?;
+        let uar = function.objects.uars.insert(Default::default())?;
         let fields = [
             (qpc::PD, own),
             (qpc::UAR_PAGE, uar.into()),
@@ -259,7 +259,7 @@ const ROOM: u64 = 5;
 fn driver() -> Result<(Vec<Function>, [u32; 2], KeyChange), Status> {
     let mut function = fixture::function();
     let pd = u64::from(function.objects.pds.insert(())?);
-    let uar = function.objects.uars.insert(())?;
+    let uar = function.objects.uars.insert(Default::default())?;
     let all = [
         (mkc::PD, pd),
         (mkc::LENGTH64, 1),

@@ -16,7 +16,7 @@ const AGAIN: Change<'_> = (0x505, &[], 0);
 /// A function with a queue pair without receives, of that kind of service.
 fn world(service: u64) -> Result<(Function, u32), Status> {
     let mut function = fixture::function();
-    let uar = function.objects.uars.insert(())?;
+    let uar = function.objects.uars.insert(Default::default())?;
     let pd = function.objects.pds.insert(())?;
     let fields = [(eqc::LOG_EQ_SIZE, 4), (eqc::UAR_PAGE, uar.into())];
     let output = made(&mut function, eq::create, cmd::CONTEXT, &fields, &[0x1000])?;

@@ -39,9 +39,6 @@ pub(crate) struct CqCore {
     memory: RingMemory,
 }
 
-/// Entries that a poller may take without telling the device: a ring has room for so many more than it says.
-pub(super) const SLACK: u32 = 16;
-
 /// Where the device learns how many entries were taken, and whether an event is wanted.
 #[derive(Debug)]
 struct Doorbell {
@@ -64,6 +61,7 @@ impl CqCore {
     }
 
     /// Tells the device how many entries were taken, with these bits; nothing without a doorbell.
+    #[inline(always)]
     fn tell(&self, bits: u32) {
         if let Some(Doorbell { register, turn }) = &self.doorbell {
             // By turns: else an older count could come last.
@@ -74,17 +72,12 @@ impl CqCore {
         }
     }
 
-    /// Goes past the entry at this index of a ring, before its request is finished: room in a queue means
-    /// room for one more completion. Behind `untold` others the device is told if those are `slack`; returns
-    /// how many it has not been told of then.
+    /// Goes past the entry at this index of a ring, and tells the device. Before the request is finished:
+    /// room in a queue means room for one more completion.
     #[inline(always)]
-    fn pass(&self, ring: &Ring, index: u32, untold: u32, slack: u32) -> u32 {
+    fn pass(&self, ring: &Ring, index: u32) {
         ring.pass(index.wrapping_add(1));
-        if untold < slack {
-            return untold + 1;
-        }
         self.tell(0);
-        0
     }
 
     /// Asks for an event for the next completion.
@@ -132,10 +125,7 @@ pub(crate) struct Cq {
     /// What a C program looks at.
     #[cfg(feature = "c-abi")]
     shown: Option<Completion>,
-    /// Entries of which the device has not been told that they were taken, and how many those may be.
-    untold: u32,
-    slack: u32,
-    /// Completions that there is room for in each ring, and entries of all of them.
+    /// Entries that a ring holds, and all of them.
     capacity: u32,
     entries: u32,
     /// Entries have the GIDs of senders for whom there is no AH.
@@ -144,17 +134,13 @@ pub(crate) struct Cq {
 }
 
 impl Cq {
-    /// With room for so many completions, or somewhat more. `qpn_mask` has the bits in which the numbers of
-    /// queue pairs differ.
-    pub(super) fn new(core: CqCore, asked: u32, qpn_mask: u32, tells_senders: bool) -> Self {
+    /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
+    pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
         let rings = core.directory.rings();
-        let count = rings.first().map_or(0, |ring| ring.view.count());
-        let slack = count.saturating_sub(asked).min(SLACK);
+        let capacity = rings.first().map_or(0, |ring| ring.view.count());
         Self {
-            entries: count.saturating_mul(rings.len() as u32),
-            capacity: count - slack,
-            untold: 0,
-            slack,
+            entries: capacity.saturating_mul(rings.len() as u32),
+            capacity,
             turn: 0,
             reporters: Reporters::new(qpn_mask),
             wrong: None,
@@ -232,7 +218,7 @@ impl Cq {
             return None;
         }
         let reporter = self.reporters.usual(name(&fields), self.turn)?;
-        let pass = || self.untold = self.core.pass(ring, index, self.untold, self.slack);
+        let pass = || self.core.pass(ring, index);
         let noted = reporter.ledger.finish_after(fields.number.get(), pass)?;
         self.left -= 1;
         self.pass_turn();
@@ -254,7 +240,7 @@ impl Cq {
             let (view, index) = (ring.view, ring.passed());
             if view.has_arrived(index) {
                 let fields = view.entry(index);
-                self.untold = self.core.pass(ring, index, self.untold, self.slack);
+                self.core.pass(ring, index);
                 return Some((turn, index, fields));
             }
             if view.has_overrun(index) {
@@ -273,7 +259,6 @@ impl Cq {
         let from = ring.passed();
         ring.pass(ring.view.behind_lost(from).unwrap_or(from));
         self.core.tell(0);
-        self.untold = 0;
         self.wrong = Some(PollError::Overrun);
     }
 

@@ -73,7 +73,6 @@ pub fn efa_poll(bytes: &[u8]) {
     let doorbell = Register::new(Arc::new(Map::of_memory(4)), 0);
     let mut cq = Cq::new(
         CqCore::new(views, memory, doorbell),
-        entries.saturating_sub(u32::from(shape >> 6)),
         0xff,
         shape & 0x10 != 0,
     );

@@ -39,7 +39,7 @@ use uverbs_uapi::enums::{self, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle};
 
-use self::cq::{Cq, CqCore, SLACK};
+use self::cq::{Cq, CqCore};
 use self::format::Entry;
 use self::qp::{NewQp, QpCore};
 use self::recv::RecvQueue;
@@ -101,8 +101,6 @@ pub(crate) struct Limits {
     min_sq_wr: u32,
     /// Rings of a completion queue.
     sub_cqs: u16,
-    /// The most entries of each.
-    max_cqe: u32,
     /// The bits in which the numbers of queue pairs differ.
     qpn_mask: u32,
 }
@@ -321,7 +319,6 @@ fn get_context(fd: &CommandFd) -> Result<(Efa, GetContextReply)> {
         max_batch_blocks: context.max_tx_batch.into(),
         min_sq_wr: context.min_sq_wr.into(),
         sub_cqs: context.sub_cqs_per_cq,
-        max_cqe: core.base.max_cqe,
         // Numbers have 16 bits.
         qpn_mask: core.base.max_qp.clamp(1, 1 << 16).next_power_of_two() - 1,
     };
@@ -408,8 +405,12 @@ fn create_cq(
         ..Default::default()
     };
     command.driver = DriverData::exchange::<_, abi::CreateCqResp>(&driver);
+    // The kernel refuses 0, and what is too large.
     let asked = command.cqe;
-    command.cqe = entries_for(asked, limits.max_cqe, buffers.is_none());
+    command.cqe = asked
+        .checked_next_power_of_two()
+        .filter(|_| asked > 0)
+        .unwrap_or(asked);
     let mut memory = given(limits, &command, buffers)?;
     if let Some(RingMemory::Given(grant, length)) = &memory {
         command.driver = with_memory(command.driver, grant, *length);
@@ -421,20 +422,8 @@ fn create_cq(
     // If it fails, the memory goes back when the kernel has let go of it.
     let core = map_cq(limits, fd, &command, &reply, &mut memory);
     let core = core.inspect_err(|_| fd.abandon(reply.handle))?;
-    let cq = Cq::new(core, asked, limits.qpn_mask, tells_senders);
+    let cq = Cq::new(core, limits.qpn_mask, tells_senders);
     Ok((reply.handle, cq))
-}
-
-/// How many entries a completion ring gets for so many that were asked for: with the poller's slack, if it
-/// may have that and the device has so many. The kernel refuses 0, and what is too large.
-fn entries_for(asked: u32, most: u32, may_have_slack: bool) -> u32 {
-    if asked == 0 {
-        return 0;
-    }
-    let with_slack = || asked.checked_add(SLACK)?.checked_next_power_of_two();
-    let roomy = with_slack().filter(|&entries| may_have_slack && entries <= most);
-    let exact = || asked.checked_next_power_of_two();
-    roomy.or_else(exact).unwrap_or(asked)
 }
 
 fn map_cq(

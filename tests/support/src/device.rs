@@ -171,13 +171,12 @@ impl Device {
     }
 
     /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses
-    /// the entry that the capacity leaves free, the kernel's ring is twice as large, and the driver for an
-    /// EFA keeps some that it need not tell the device of at once.
+    /// the entry that the capacity leaves free, and the kernel's ring is twice as large.
     pub fn spare_completions(self, capacity: u32) -> u64 {
         match self {
             Self::Rxe => u64::from(capacity) + 1,
             Self::Mlx5 { .. } => 1,
-            Self::Efa => 16,
+            Self::Efa => 0,
         }
     }
 }

@@ -30,18 +30,13 @@ pub(super) struct Ring {
 }
 
 pub(super) fn ring(rings: usize, size: usize) -> Ring {
-    ring_with_room_for(DEPTH, rings, size)
-}
-
-/// Of whose entries some are the poller's slack.
-fn ring_with_room_for(completions: u32, rings: usize, size: usize) -> Ring {
     let device = Device::new(0);
     let map = RingMemory::Mapped(Map::of_memory(rings * DEPTH as usize * size));
     let views = View::of(&map, rings, DEPTH, size).unwrap();
     let register = Register::new(Arc::clone(&device.doorbell), 0).unwrap();
     let core = CqCore::new(views.clone(), map, Some(register));
     Ring {
-        cq: Cq::new(core, completions, 0xff, true),
+        cq: Cq::new(core, 0xff, true),
         views,
         written: [0; 2],
         _device: device,
@@ -415,36 +410,6 @@ fn what_makes_no_sense_is_told_once() {
     let unknown = ring.cq.is_empty().unwrap_err();
     assert_eq!(unknown, PollError::Unknown { code: 0 });
     assert_eq!(ring.ids(), [1]);
-}
-
-/// Would catch a device that is told of each, and one that has no room for what may be in flight besides what
-/// it has not been told of.
-#[test]
-fn the_device_is_told_once_the_slack_is_used_up() {
-    const ROOM: u32 = DEPTH - 2;
-    let mut ring = ring_with_room_for(ROOM, 1, Entry::LARGE);
-    assert_eq!(ring.cq.capacity(), ROOM);
-    let (_queue, ledger) = ring.register(0, false);
-    let core = Arc::clone(ring.cq.core());
-    let mut told = Vec::new();
-    for taken in 1..=9 {
-        let number = post(&ledger, 0..1, true)[0];
-        ring.write(0, sent(number, 0));
-        assert_eq!(ring.ids().len(), 1);
-        let untold = taken - core.told();
-        // As many as the queue has room for may be in flight besides.
-        assert!(untold + ROOM <= DEPTH, "{untold} of {taken}");
-        told.push(core.told());
-    }
-    assert_eq!(told, [0, 0, 3, 3, 3, 6, 6, 6, 9]);
-    let number = post(&ledger, 0..1, true)[0];
-    ring.write(0, sent(number, 0));
-    assert_eq!(ring.ids().len(), 1);
-    // Who asks for an event tells of all of them.
-    let file = std::fs::File::open("/dev/null").unwrap();
-    let fd = CommandFd::new(file.into(), 0, Route::Best);
-    Cq::arm(&core, &fd, CqHandle(1), false).unwrap();
-    assert_eq!(core.told(), 1 << 31 | 10);
 }
 
 /// Would catch a device that is not told what was taken, an event that is asked for twice by the same number,

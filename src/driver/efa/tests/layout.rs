@@ -5,7 +5,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::types::QpCap;
 
 use super::super::qp::{recv_layout, send_layout};
-use super::super::{Efa, Limits, entries_for};
+use super::super::{Efa, Limits};
 use super::{CAP, LIMITS};
 use crate::device::DriverClue;
 use crate::driver::contract::Driver as _;
@@ -105,16 +105,4 @@ fn a_device_is_known_by_its_bus_driver() {
     let is_behind = |name: &str| Efa::is_behind(&DriverClue::Bus(name.into()));
     assert!(is_behind("efa") && !is_behind("efa2") && !is_behind("mlx5_core"));
     assert!(!Efa::is_behind(&DriverClue::Parent));
-}
-
-/// Would catch a ring that the kernel refuses, and one without room for what the device is not told of at
-/// once.
-#[test]
-fn completion_rings_have_slack_where_they_may() {
-    let entries = |asked| entries_for(asked, 1 << 10, true);
-    assert_eq!([1, 16, 17, 100, 1000].map(entries), [32, 32, 64, 128, 1024]);
-    // As the device has no more, and as the kernel refuses.
-    assert_eq!([1023, 1024, 1025, 0].map(entries), [1024, 1024, 2048, 0]);
-    assert_eq!(entries_for(u32::MAX, 1 << 10, true), u32::MAX);
-    assert_eq!(entries_for(16, 1 << 10, false), 16);
 }

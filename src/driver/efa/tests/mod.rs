@@ -38,7 +38,6 @@ const LIMITS: Limits = Limits {
     max_batch_blocks: 0,
     min_sq_wr: 0,
     sub_cqs: 2,
-    max_cqe: 1 << 15,
     qpn_mask: 0xff,
 };
 

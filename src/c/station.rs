@@ -8,6 +8,7 @@ use super::abi::context::ibv_context;
 use super::context::{ContextObject, context};
 use super::failure::{Failure, Result};
 use crate::device::netlink::station::{Mac, Station, station};
+use crate::error::Errno;
 use crate::gid::GidType;
 
 /// What libibverbs tells of packets that are on no VLAN.
@@ -46,7 +47,7 @@ fn find(context: &ContextObject, attr: &ibv_ah_attr) -> Result<Station> {
         .query_gid(attr.port_num, attr.grh.sgid_index.into());
     let from = from.map_err(|_| Failure::INVALID)?;
     if from.gid_type == GidType::Ib || from.netdev_ifindex == 0 {
-        return Err(Failure::INVALID);
+        return Err(Failure(Errno::HOSTUNREACH));
     }
     // SAFETY: all bytes of the union are there, whichever way they were written.
     let to = unsafe { attr.grh.dgid.raw };

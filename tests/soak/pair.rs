@@ -22,9 +22,9 @@ use super::shadow::{Atomic, Shadow, Word};
 use super::side::{Hub, Posting, RECEIVES, Side, shelf};
 use super::{Orders, Result};
 
-/// How long a queue pair may take to flush before it counts as lost by soft-RoCE of 6.1. That lets go twice of
-/// a packet that arrives during a reset, and runs no task of a queue pair whose count of references has come
-/// to 0 that way. It is destroyed then.
+/// How long a queue pair may take to flush before it counts as lost by soft-RoCE of 6.1. That lets go twice
+/// of a packet that arrives during a reset, and runs no task of a queue pair whose count of references has
+/// come to 0 that way. It is destroyed then.
 const LET_GO: Duration = Duration::from_secs(20);
 
 /// How long anything may take that must come. Packets are lost and sent again; only a hang takes this long.

@@ -90,6 +90,8 @@ impl SendDoorbell {
 /// What is remembered of a UAR until it is given up.
 #[derive(Debug, Default)]
 pub(crate) struct Uar {
+    /// The last doorbell of each half of a send register, which more bytes may follow.
+    last_send: BTreeMap<u64, SendDoorbell>,
     /// To which half of each send register the last two doorbells went, and whether copies followed them.
     halves: BTreeMap<u64, [(u64, bool); 2]>,
 }
@@ -101,8 +103,6 @@ pub(crate) struct Registers {
     queue_low: u32,
     /// The first half of a doorbell that comes in two pieces, and where it came.
     half: Option<((u32, u64), u32)>,
-    /// The last doorbell of each half of a send register, which more bytes may follow.
-    last_send: BTreeMap<(u32, u64), SendDoorbell>,
 }
 
 impl Registers {
@@ -166,7 +166,7 @@ impl Registers {
             return Action::None;
         }
         if within >= uar::SEND && !is_send(within) && !is_send(within - 4) {
-            return self.write_blue_flame(function, page, within, data);
+            return Self::write_blue_flame(function, page, within, data);
         }
         match *data {
             [a, b, c, d] => {
@@ -216,15 +216,11 @@ impl Registers {
     }
 
     /// Takes what follows a doorbell in a BlueFlame copy.
-    fn write_blue_flame(
-        &mut self,
-        function: &mut Function,
-        page: u32,
-        within: u64,
-        data: &[u8],
-    ) -> Action {
+    fn write_blue_flame(function: &mut Function, page: u32, within: u64, data: &[u8]) -> Action {
         let register = within & !(uar::HALF - 1);
-        let Some(doorbell) = self.last_send.get(&(page, register)) else {
+        let uar = function.objects.uars.get_mut(page).ok();
+        let behind = uar.and_then(|uar| Some((*uar.last_send.get(&register)?, uar)));
+        let Some((doorbell, uar)) = behind else {
             let text = format!(
                 "a BlueFlame copy to offset {within:#x} of UAR {page} does not follow its doorbell"
             );
@@ -234,7 +230,6 @@ impl Registers {
         let at = within - register;
         // The first bytes behind a doorbell. A half may still be on its way with those of the copy before.
         if at == size_of_val(&doorbell.bytes) as u64
-            && let Ok(uar) = function.objects.uars.get_mut(page)
             && let Some([before, now]) = uar.halves.get_mut(&both_halves(register))
         {
             now.1 = true;
@@ -246,7 +241,7 @@ impl Registers {
             }
         }
         Action::BlueFlame {
-            doorbell: *doorbell,
+            doorbell,
             at: at as usize,
             bytes: data.to_vec(),
         }
@@ -288,10 +283,10 @@ impl Registers {
                     within: within - 4,
                     bytes,
                 };
-                self.last_send.insert((page, doorbell.within), doorbell);
                 if let Ok(uar) = function.objects.uars.get_mut(page) {
                     let halves = uar.halves.entry(both_halves(doorbell.within)).or_default();
                     *halves = [halves[1], (doorbell.within, false)];
+                    uar.last_send.insert(doorbell.within, doorbell);
                 }
                 return Action::Send(doorbell);
             }

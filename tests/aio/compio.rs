@@ -84,20 +84,10 @@ fn what_is_lent_again() -> Result {
         let mut watch = aio::compio::Watch::new();
         for _ in 0..3 {
             let mut two = Two::new()?;
-            let received = two.b.recv(two.pool.try_get(256)?);
             runtime.block_on(async {
                 let cq = two.cq.clone();
-                let work = async {
-                    // Whoever takes completions sleeps by then.
-                    time::sleep(Duration::from_millis(20)).await;
-                    let sent = two.a.send(two.buf(b"here")?);
-                    let both = async { (sent.await.0, received.await.0) };
-                    let (sent, received) = time::timeout(LIMIT, both).await?;
-                    sent?;
-                    received?;
-                    Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
-                };
-                served(&cq, &mut watch, work).await?
+                let message = two.message_after(time::sleep(Duration::from_millis(20)));
+                served(&cq, &mut watch, time::timeout(LIMIT, message)).await??
             })?;
         }
     }

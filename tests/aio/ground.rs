@@ -257,6 +257,17 @@ impl<T: Reliable> Two<T> {
         Ok(self.cq.block_on(future)?)
     }
 
+    /// Has a message go from `a` to `b` at the end of a pause, in which whoever takes completions falls
+    /// asleep.
+    pub(crate) async fn message_after(&mut self, pause: impl Future) -> Result {
+        let received = self.b.recv(self.pool.try_get(256)?);
+        pause.await;
+        let bytes = self.buf(b"here")?;
+        self.send(bytes).await.0?;
+        received.await.0?;
+        Ok(())
+    }
+
     /// A buffer that is filled with these bytes.
     pub(crate) fn buf(&self, bytes: &[u8]) -> Result<Buf> {
         filled(&self.pool, bytes)

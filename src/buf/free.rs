@@ -264,6 +264,23 @@ mod tests {
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "nobody waits any more");
     }
 
+    /// Would catch a task that is not woken because it took nothing, and one that waits although a number is
+    /// free.
+    #[test]
+    fn who_waits_for_any_takes_none() {
+        let list = full(1);
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        assert!(list.stack.poll_any(&mut cx).is_ready());
+        assert_eq!(list.take(), Some(0), "it is still there");
+        assert!(list.stack.poll_any(&mut cx).is_pending());
+        assert_eq!(list.take(), None, "and that takes no mark away");
+        list.give(0);
+        assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task, woken once");
+        assert!(list.stack.poll_any(&mut cx).is_ready());
+    }
+
     /// Would catch wakers that pile up where nothing comes back.
     #[test]
     fn who_gives_up_leaves_nothing() {

@@ -146,7 +146,7 @@ impl Direct {
         }
     }
 
-    /// Allocates a key with room for so many parts, which requests give it ([`Request::gather`]). It covers
+    /// Allocates a key with room for `parts` parts, which requests give it ([`Request::gather`]). It covers
     /// nothing before. Rows take the room of one part more than they have.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ pub(crate) struct EmptyKey {
     pub(crate) units: u16,
 }
 
-/// Units of a translation come in blocks of so many.
+/// Units of a block, in which a translation comes.
 const LIST_BLOCK: u16 = 4;
 
 /// The new key; its low byte is 0.
@@ -223,7 +223,7 @@ impl Gathers<'_> {
         self.strided(region, range, 0)
     }
 
-    /// As [`part`](Self::part), but in each row it lies so many bytes further on.
+    /// As [`part`](Self::part), but in each row it lies `stride` bytes further on.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl Gathers<'_> {
         Ok(self)
     }
 
-    /// Makes the parts follow each other so many times, and not once. Only a request can give a key rows,
+    /// Makes the parts follow each other `count` times, and not once. Only a request can give a key rows,
     /// whose parts have at most 65,535 bytes each.
     #[doc(alias = "mlx5dv_wr_mr_interleaved")]
     pub fn rows(mut self, count: u32) -> Self {

@@ -530,7 +530,7 @@ pub unsafe extern "C" fn mlx5dv_get_data_direct_sysfs_path(
     path: *mut c_char,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller passes an open context, and room for so many bytes.
+    // SAFETY: the caller passes an open context, and room for `length` bytes.
     status(unsafe {
         of_mlx5(c).and_then(|()| {
             let found = context(c)?.context().fd().execute(&data_direct::Path)?;

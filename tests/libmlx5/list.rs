@@ -20,6 +20,9 @@ pub(crate) const SEND_SGE: u32 = 12;
 pub(crate) const RECV_SGE: u32 = 4;
 pub(crate) const INLINE: u32 = 300;
 
+/// The low bytes that the window of type 2 is bound with.
+pub(crate) const TAGS: [u8; 3] = [0x5a, 0x5b, 0x5c];
+
 /// The queue that both queue pairs receive from, where a step names a queue pair.
 pub(crate) const SHARED: usize = 2;
 
@@ -445,12 +448,13 @@ impl List {
             request.slices = vec![window];
             list.post(1, vec![request]);
         };
-        bind(self, all, 0x5a, (TARGET, 4096));
+        let [one, two, three] = TAGS.map(u64::from);
+        bind(self, all, one, (TARGET, 4096));
         self.post(1, vec![self.request(WrOpcode::SEND).slices(1)]);
         self.one(self.request(WrOpcode::SEND_WITH_INV).slices(1));
-        bind(self, Access::REMOTE_READ, 0x5b, (TARGET + 1, 1));
+        bind(self, Access::REMOTE_READ, two, (TARGET + 1, 1));
         self.one(self.request(WrOpcode::SEND_WITH_INV).inline(30));
-        bind(self, Access::REMOTE_WRITE, 0x5c, (TARGET + 4096, 5000));
+        bind(self, Access::REMOTE_WRITE, three, (TARGET + 4096, 5000));
         let send = self.request(WrOpcode::SEND).slices(1);
         self.post(1, vec![send.flags(signaled | SendFlags::FENCE)]);
         // Last of that window: libmlx5 gives the key another low byte by it.

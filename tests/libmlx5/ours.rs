@@ -68,7 +68,12 @@ impl Side {
             Kind::Keys => Some(Direct::of(context)?.alloc_key(&pd, 12)?),
             _ => None,
         };
-        let (window1, window2) = (pd.alloc_mw::<Type1>()?, pd.alloc_mw::<Type2>()?);
+        let (window1, mut window2) = (pd.alloc_mw::<Type1>()?, pd.alloc_mw::<Type2>()?);
+        // The kernel counts the low byte on from window to window. A window that begins with one of a bind
+        // would be taken for bound.
+        while list::TAGS.contains(&(window2.rkey().0 as u8)) {
+            window2 = pd.alloc_mw::<Type2>()?;
+        }
         let srq = match kind {
             Kind::Shared => Some(pd.srq(list::RECV_WR).max_sge(list::RECV_SGE).create()?),
             _ => None,

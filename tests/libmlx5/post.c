@@ -34,6 +34,8 @@
 
 #define MEMORY 65536
 #define Q_KEY 0x11223344
+#define FIRST_TAG 0x5a	/* of the low bytes that the window of type 2 is bound with */
+#define LAST_TAG 0x5c
 #define MOST_SLICES 64
 #define MOST_REQUESTS 16
 #define LIMIT_S 20
@@ -343,7 +345,10 @@ int main(int argc, char **argv)
 	CHECK(mr = ibv_reg_mr(pd, memory, MEMORY, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 		IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND));
 	CHECK(windows[0] = ibv_alloc_mw(pd, IBV_MW_TYPE_1));
-	CHECK(windows[1] = ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+	/* The kernel counts the low byte on from window to window. A window that begins with one of a bind would be taken for bound. */
+	do
+		CHECK(windows[1] = ibv_alloc_mw(pd, IBV_MW_TYPE_2));
+	while ((windows[1]->rkey & 0xff) >= FIRST_TAG && (windows[1]->rkey & 0xff) <= LAST_TAG);
 	if (atoi(argv[3])) {
 		struct ibv_srq_init_attr shared = { .attr = { attr.cap.max_recv_wr, attr.cap.max_recv_sge, 0 } };
 

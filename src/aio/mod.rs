@@ -6,8 +6,8 @@
 //!
 //! * [`Qp`] posts, as a [`Post`], or its halves do ([`Sender`], [`Receiver`]). [`Incoming`] is a stream of
 //!   messages.
-//! * [`Srq`] receives for many queue pairs. Datagram queue pairs have `send_to`, and [`Received::reply_to`]
-//!   is the path back to a sender.
+//! * [`Srq`] receives for many queue pairs. Datagram queue pairs name a peer with [`Post::to`], and
+//!   [`Received::reply_to`] is the path back to a sender.
 //! * [`Cq`] delivers completions to waiting futures: from a task ([`Cq::serve`]), on a thread
 //!   ([`Cq::block_on`]), or whenever [`Cq::pump`] is called.
 //! * [`Op`] is an operation in flight. Dropping it does not cancel the operation: its queue pair keeps the
@@ -58,7 +58,7 @@ pub use listener::Listener;
 pub use op::{Fetched, Kind, Op, Read, Receive, Received, Sent, SentInline};
 pub use qp::Qp;
 pub use recv::{Incoming, IncomingError, Receiver};
-pub use send::{Batch, Post, Sender};
+pub use send::{Batch, Post, Sender, Towards};
 pub use srq::Srq;
 
 pub use crate::readable::Readable;

@@ -6,17 +6,17 @@ use std::task::{Context, Poll};
 
 use super::control::Control;
 use super::cq::Cq;
-use super::op::{Op, Receive};
+use super::op::{Kind, Op, Receive};
 use super::recv::Receiver;
-use super::send::{Post, Sender, Start};
+use super::send::{Batch, Post, Sender, post_alone};
 use super::table::{MOST_SLOTS, Table};
 use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::pd::Pd;
 use crate::qp::transport::{Connected, Datagram, Dc, StaticTransport, Transport};
-use crate::qp::{self, Caps, ConnectOptions, Endpoint};
-use crate::work::PdTag;
+use crate::qp::{self, Caps, ConnectOptions, Endpoint, Request};
+use crate::work::{LocalSlice, PdTag, PostError};
 
 /// What the halves of a queue pair have in common. It is dropped after them.
 pub(super) struct Anchor {
@@ -249,6 +249,12 @@ impl<T: Transport> Qp<T> {
         self.raw.activate(qkey, options)
     }
 
+    /// Starts a batch of operations.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(self.raw.halves().0, &self.anchor.table)
+    }
+
     /// Receives the next message into a buffer: see [`Receiver::recv`].
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
@@ -312,8 +318,12 @@ impl Qp<Dc> {
 
 impl<T: Transport> Post<T> for Qp<T> {
     #[inline(always)]
-    fn start(&mut self) -> Start<'_, T> {
-        Start::new(self.raw.halves().0, &self.anchor.table)
+    fn post<K: Kind>(
+        &mut self,
+        buf: Buf,
+        push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        post_alone(self.raw.halves().0, &self.anchor.table, buf, push)
     }
 }
 

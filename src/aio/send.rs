@@ -44,10 +44,22 @@ impl<T: Transport> Sender<T> {
     }
 }
 
+impl<T: Transport> Sender<T> {
+    /// Starts a batch of operations.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, T> {
+        Batch::new(&mut self.half, &self.anchor.table)
+    }
+}
+
 impl<T: Transport> Post<T> for Sender<T> {
     #[inline(always)]
-    fn start(&mut self) -> Start<'_, T> {
-        Start::new(&mut self.half, &self.anchor.table)
+    fn post<K: Kind>(
+        &mut self,
+        buf: Buf,
+        push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        post_alone(&mut self.half, &self.anchor.table, buf, push)
     }
 }
 
@@ -57,131 +69,87 @@ impl<T: Transport> fmt::Debug for Sender<T> {
     }
 }
 
-/// What posts operations: a queue pair, or its send half.
+/// What operations are posted to: a queue pair or its send half, which post each at once with a doorbell of
+/// its own; a [`Batch`], which posts all with one doorbell; or one of them with a destination
+/// ([`to`](Self::to)), where `D` is not the [`Peer`].
 ///
-/// Each method posts at once, with a doorbell of its own; [`batch`](Self::batch) posts several with one
-/// doorbell. If posting fails, the future is ready at once, with the error.
-pub trait Post<T: Transport> {
+/// If posting fails, the future is ready at once, with the error.
+pub trait Post<T: Transport, D: Names = Peer> {
+    /// Adds an operation whose request `push` writes, with a slice of the bytes of the buffer that are
+    /// filled, or none if there are no bytes.
     #[doc(hidden)]
-    fn start(&mut self) -> Start<'_, T>;
+    fn post<K: Kind>(
+        &mut self,
+        buf: Buf,
+        push: impl FnOnce(Request<'_, '_, T, D>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K>;
 
-    /// Starts a batch of operations.
-    #[inline]
-    fn batch(&mut self) -> Batch<'_, T> {
-        self.start().batch()
+    /// Names the destination of the operations that follow: of a datagram, or a target of dynamic
+    /// connections. An address handle is used only by the calls that post.
+    ///
+    /// ```no_run
+    /// # use uverbs::aio::{Post, Qp};
+    /// # async fn send(qp: &mut Qp<uverbs::Ud>, ah: &uverbs::Ah, buf: uverbs::buf::Buf) {
+    /// let (sent, buf) = qp.to(ah.to(0x17, 0x1234)).send(buf).await;
+    /// # }
+    /// ```
+    #[inline(always)]
+    fn to<N: Names>(&mut self, to: N) -> Towards<'_, Self, N>
+    where
+        Self: Post<T> + Sized,
+        T: Reaches<N>,
+    {
+        Towards { post: self, to }
     }
 
     /// Sends a message: the filled bytes.
     #[inline]
     fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
     where
-        T: Reaches<Peer>,
+        T: Reaches<D>,
     {
-        self.start()
-            .alone(bytes, |request, slices| request.send(slices))
+        self.post(bytes.load().0, |request, slices| request.send(slices))
     }
 
     /// Sends a message with immediate data: a number for the receiver.
     #[inline]
     fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
     where
-        T: Reaches<Peer>,
+        T: Reaches<D>,
     {
-        self.batch().only(|batch| batch.send_imm(bytes, imm))
+        self.post(bytes.load().0, |request, slices| {
+            request.send_imm(slices, imm)
+        })
     }
 
     /// Sends a few bytes, which are copied into the request.
     #[inline]
     fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline>
     where
-        T: Reaches<Peer>,
-    {
-        self.start()
-            .post_empty(Buf::default(), |request| request.send(Inline(bytes)))
-    }
-
-    /// Sends the filled bytes to a destination that is named: as a datagram, or to a target of dynamic
-    /// connections. The address handle is used only during this call.
-    #[inline]
-    fn send_to<D: Names, B: Payload>(&mut self, to: D, bytes: B) -> Op<Sent<B>>
-    where
         T: Reaches<D>,
     {
-        self.batch().only(|batch| batch.send_to(to, bytes))
-    }
-
-    /// As [`send_to`](Self::send_to), with immediate data.
-    #[inline]
-    fn send_imm_to<D: Names, B: Payload>(&mut self, to: D, bytes: B, imm: u32) -> Op<Sent<B>>
-    where
-        T: Reaches<D>,
-    {
-        self.batch().only(|batch| batch.send_imm_to(to, bytes, imm))
-    }
-
-    /// As [`send_to`](Self::send_to), of a few bytes, which are copied into the request.
-    #[inline]
-    fn send_inline_to<D: Names>(&mut self, to: D, bytes: &[u8]) -> Op<SentInline>
-    where
-        T: Reaches<D>,
-    {
-        self.batch().only(|batch| batch.send_inline_to(to, bytes))
+        self.post(Buf::default(), |request, _| request.send(Inline(bytes)))
     }
 
     /// Writes the filled bytes to the peer's memory.
     #[inline]
     fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
     where
-        T: RdmaWrite + Reaches<Peer>,
+        T: RdmaWrite + Reaches<D>,
     {
-        self.start()
-            .alone(bytes, move |request, slices| request.write(slices, to))
+        self.post(bytes.load().0, |request, slices| request.write(slices, to))
     }
 
-    /// Writes to the peer's memory and notifies it with a number, which takes one of its receives.
+    /// Writes to the peer's memory and notifies it with a number. That takes one of its receives, unless its
+    /// queue pair was made for [unsolicited writes](crate::qp::QpBuilder::unsolicited_writes).
     #[inline]
     fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
-        T: RdmaWrite + Reaches<Peer>,
-    {
-        self.batch().only(|batch| batch.write_imm(bytes, to, imm))
-    }
-
-    /// Writes the filled bytes to memory of a peer that is named: on reliable datagrams, which have no order,
-    /// and dynamic connections. The address handle is used only during this call.
-    #[inline]
-    fn write_to<D: Names, B: Payload>(&mut self, to: D, bytes: B, there: RemoteSlice) -> Op<Sent<B>>
-    where
         T: RdmaWrite + Reaches<D>,
     {
-        self.batch().only(|batch| batch.write_to(to, bytes, there))
-    }
-
-    /// As [`write_to`](Self::write_to), and notifies the peer with a number. That takes one of its receives,
-    /// unless its queue pair was made for
-    /// [unsolicited writes](crate::qp::QpBuilder::unsolicited_writes).
-    #[inline]
-    fn write_imm_to<D: Names, B: Payload>(
-        &mut self,
-        to: D,
-        bytes: B,
-        there: RemoteSlice,
-        imm: u32,
-    ) -> Op<Sent<B>>
-    where
-        T: RdmaWrite + Reaches<D>,
-    {
-        self.batch()
-            .only(|batch| batch.write_imm_to(to, bytes, there, imm))
-    }
-
-    /// Reads all of a slice of memory of a peer that is named, as [`read`](Self::read) does.
-    #[inline]
-    fn read_of<D: Names>(&mut self, peer: D, into: Buf, from: RemoteSlice) -> Op<Read>
-    where
-        T: RdmaRead + Reaches<D>,
-    {
-        self.batch().only(|batch| batch.read_of(peer, into, from))
+        self.post(bytes.load().0, |request, slices| {
+            request.write_imm(slices, to, imm)
+        })
     }
 
     /// Reads all of a slice of the peer's memory into the buffer, from its beginning, and sets the buffer's
@@ -189,12 +157,11 @@ pub trait Post<T: Transport> {
     #[inline]
     fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
     where
-        T: RdmaRead + Reaches<Peer>,
+        T: RdmaRead + Reaches<D>,
     {
-        self.start()
-            .alone_filling(into, from.length, move |request, slices| {
-                request.read(slices, from)
-            })
+        post_filling(self, into, from.length, |request, slices| {
+            request.read(slices, from)
+        })
     }
 
     /// Adds a number to 8 bytes of the peer's memory, in host byte order, and returns their old value. The
@@ -202,9 +169,11 @@ pub trait Post<T: Transport> {
     #[inline]
     fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
     where
-        T: Atomic + Reaches<Peer>,
+        T: Atomic + Reaches<D>,
     {
-        self.batch().only(|batch| batch.fetch_add(into, at, add))
+        post_filling(self, into, WORD, |request, slices| {
+            request.fetch_add(slices[0], at, add)
+        })
     }
 
     /// Stores a number in 8 bytes of the peer's memory if they have the given value, and returns their old
@@ -212,43 +181,31 @@ pub trait Post<T: Transport> {
     #[inline]
     fn compare_swap(&mut self, into: Buf, at: RemoteSlice, compare: u64, swap: u64) -> Op<Fetched>
     where
-        T: Atomic + Reaches<Peer>,
-    {
-        self.batch()
-            .only(|batch| batch.compare_swap(into, at, compare, swap))
-    }
-
-    /// As [`fetch_add`](Self::fetch_add), of memory of a peer that is named.
-    #[inline]
-    fn fetch_add_of<D: Names>(
-        &mut self,
-        peer: D,
-        into: Buf,
-        at: RemoteSlice,
-        add: u64,
-    ) -> Op<Fetched>
-    where
         T: Atomic + Reaches<D>,
     {
-        self.batch()
-            .only(|batch| batch.fetch_add_of(peer, into, at, add))
+        post_filling(self, into, WORD, |request, slices| {
+            request.compare_swap(slices[0], at, compare, swap)
+        })
     }
+}
 
-    /// As [`compare_swap`](Self::compare_swap), of memory of a peer that is named.
-    #[inline]
-    fn compare_swap_of<D: Names>(
+/// What posts operations to a destination that is named ([`Post::to`]).
+#[derive(Debug)]
+pub struct Towards<'p, P, D> {
+    post: &'p mut P,
+    to: D,
+}
+
+impl<T: Transport, P: Post<T>, D: Names> Post<T, D> for Towards<'_, P, D> {
+    #[inline(always)]
+    fn post<K: Kind>(
         &mut self,
-        peer: D,
-        into: Buf,
-        at: RemoteSlice,
-        compare: u64,
-        swap: u64,
-    ) -> Op<Fetched>
-    where
-        T: Atomic + Reaches<D>,
-    {
-        self.batch()
-            .only(|batch| batch.compare_swap_of(peer, into, at, compare, swap))
+        buf: Buf,
+        push: impl FnOnce(Request<'_, '_, T, D>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        let to = self.to;
+        self.post
+            .post(buf, |request, slices| push(request.to(to), slices))
     }
 }
 
@@ -267,266 +224,13 @@ pub struct Batch<'q, T: Transport> {
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
-    /// Posts one operation.
     #[inline]
-    fn only<K: Kind>(mut self, add: impl FnOnce(&mut Self) -> Op<K>) -> Op<K> {
-        let op = add(&mut self);
-        if self.last.is_some() {
-            // The operation has the error.
-            let _ = self.ring_here();
+    pub(super) fn new(half: &'q mut SendHalf<T>, table: &'q Arc<Table>) -> Self {
+        Self {
+            raw: Some(half.batch()),
+            table,
+            last: None,
         }
-        op
-    }
-
-    /// Adds an operation whose request `push` writes, with a slice of the bytes of the buffer that are
-    /// filled, or none if there are no bytes.
-    #[inline(always)]
-    fn add<K: Kind>(
-        &mut self,
-        buf: Buf,
-        push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<K> {
-        let table = self.table;
-        // By hand, as in `Start::post`.
-        let buf = ManuallyDrop::new(buf);
-        let (Some(raw), Some(slot)) = (&mut self.raw, table.take_send()) else {
-            return full(table, ManuallyDrop::into_inner(buf));
-        };
-        let id = slot.key();
-        // SAFETY: the slot was taken out of the free list just now.
-        unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
-        // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
-        let bytes = unsafe { slot.cargo() };
-        let request = raw.signaled(id);
-        let posted = match (bytes.is_empty(), bytes.filled(table.pd)) {
-            (true, _) => push(request, &[]),
-            (false, Some(slice)) => push(request, std::slice::from_ref(&slice)),
-            (false, None) => Err(PostError::ForeignPd),
-        };
-        if let Err(error) = posted {
-            return not_posted(table, (slot, id), error);
-        }
-        let before = self.last.replace(slot);
-        let before = before.map_or(NONE, |slot| index(slot.key()));
-        // Relaxed: only this batch has the slot until it is rung.
-        slot.link.store(before, Ordering::Relaxed);
-        Op::posted(table, slot, id)
-    }
-
-    /// Adds an operation that takes bytes.
-    #[inline(always)]
-    fn add_payload<B: Payload>(
-        &mut self,
-        bytes: B,
-        push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<Sent<B>> {
-        self.add(bytes.load().0, push)
-    }
-
-    /// Adds an operation that fills `length` bytes of the buffer.
-    #[inline(always)]
-    fn add_filling<K: Kind>(
-        &mut self,
-        mut buf: Buf,
-        length: u64,
-        push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<K> {
-        match make_room(&mut buf, length) {
-            Ok(()) => self.add(buf, push),
-            Err(error) => Op::refused(error, buf),
-        }
-    }
-
-    /// Adds a message.
-    #[inline]
-    pub fn send<B: Payload>(&mut self, bytes: B) -> Op<Sent<B>>
-    where
-        T: Reaches<Peer>,
-    {
-        self.add_payload(bytes, |request, slices| request.send(slices))
-    }
-
-    /// Adds a message with immediate data.
-    #[inline]
-    pub fn send_imm<B: Payload>(&mut self, bytes: B, imm: u32) -> Op<Sent<B>>
-    where
-        T: Reaches<Peer>,
-    {
-        self.add_payload(bytes, |request, slices| request.send_imm(slices, imm))
-    }
-
-    /// Adds a message of bytes that are copied into the request.
-    #[inline]
-    pub fn send_inline(&mut self, bytes: &[u8]) -> Op<SentInline>
-    where
-        T: Reaches<Peer>,
-    {
-        self.add(Buf::default(), |request, _| request.send(Inline(bytes)))
-    }
-
-    /// Adds a message to a destination that is named.
-    #[inline]
-    pub fn send_to<D: Names, B: Payload>(&mut self, to: D, bytes: B) -> Op<Sent<B>>
-    where
-        T: Reaches<D>,
-    {
-        self.add_payload(bytes, |request, slices| request.to(to).send(slices))
-    }
-
-    /// Adds a message with immediate data to a destination that is named.
-    #[inline]
-    pub fn send_imm_to<D: Names, B: Payload>(&mut self, to: D, bytes: B, imm: u32) -> Op<Sent<B>>
-    where
-        T: Reaches<D>,
-    {
-        self.add_payload(bytes, |request, slices| {
-            request.to(to).send_imm(slices, imm)
-        })
-    }
-
-    /// Adds a message of bytes that are copied into the request, to a destination that is named.
-    #[inline]
-    pub fn send_inline_to<D: Names>(&mut self, to: D, bytes: &[u8]) -> Op<SentInline>
-    where
-        T: Reaches<D>,
-    {
-        self.add(Buf::default(), |request, _| {
-            request.to(to).send(Inline(bytes))
-        })
-    }
-
-    /// Adds a WRITE.
-    #[inline]
-    pub fn write<B: Payload>(&mut self, bytes: B, to: RemoteSlice) -> Op<Sent<B>>
-    where
-        T: RdmaWrite + Reaches<Peer>,
-    {
-        self.add_payload(bytes, |request, slices| request.write(slices, to))
-    }
-
-    /// Adds a WRITE with immediate data.
-    #[inline]
-    pub fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
-    where
-        T: RdmaWrite + Reaches<Peer>,
-    {
-        self.add_payload(bytes, |request, slices| request.write_imm(slices, to, imm))
-    }
-
-    /// Adds a WRITE to a peer that is named.
-    #[inline]
-    pub fn write_to<D: Names, B: Payload>(
-        &mut self,
-        to: D,
-        bytes: B,
-        there: RemoteSlice,
-    ) -> Op<Sent<B>>
-    where
-        T: RdmaWrite + Reaches<D>,
-    {
-        self.add_payload(bytes, |request, slices| request.to(to).write(slices, there))
-    }
-
-    /// Adds a WRITE with immediate data to a peer that is named.
-    #[inline]
-    pub fn write_imm_to<D: Names, B: Payload>(
-        &mut self,
-        to: D,
-        bytes: B,
-        there: RemoteSlice,
-        imm: u32,
-    ) -> Op<Sent<B>>
-    where
-        T: RdmaWrite + Reaches<D>,
-    {
-        self.add_payload(bytes, |request, slices| {
-            request.to(to).write_imm(slices, there, imm)
-        })
-    }
-
-    /// Adds a READ of memory of a peer that is named.
-    #[inline]
-    pub fn read_of<D: Names>(&mut self, peer: D, into: Buf, from: RemoteSlice) -> Op<Read>
-    where
-        T: RdmaRead + Reaches<D>,
-    {
-        self.add_filling(into, from.length, |request, slices| {
-            request.to(peer).read(slices, from)
-        })
-    }
-
-    /// Adds a READ.
-    #[inline]
-    pub fn read(&mut self, into: Buf, from: RemoteSlice) -> Op<Read>
-    where
-        T: RdmaRead + Reaches<Peer>,
-    {
-        self.add_filling(into, from.length, |request, slices| {
-            request.read(slices, from)
-        })
-    }
-
-    /// Adds an atomic addition.
-    #[inline]
-    pub fn fetch_add(&mut self, into: Buf, at: RemoteSlice, add: u64) -> Op<Fetched>
-    where
-        T: Atomic + Reaches<Peer>,
-    {
-        self.add_filling(into, WORD, |request, slices| {
-            request.fetch_add(slices[0], at, add)
-        })
-    }
-
-    /// Adds an atomic compare-and-swap.
-    #[inline]
-    pub fn compare_swap(
-        &mut self,
-        into: Buf,
-        at: RemoteSlice,
-        compare: u64,
-        swap: u64,
-    ) -> Op<Fetched>
-    where
-        T: Atomic + Reaches<Peer>,
-    {
-        self.add_filling(into, WORD, |request, slices| {
-            request.compare_swap(slices[0], at, compare, swap)
-        })
-    }
-
-    /// Adds an atomic addition to memory of a peer that is named.
-    #[inline]
-    pub fn fetch_add_of<D: Names>(
-        &mut self,
-        peer: D,
-        into: Buf,
-        at: RemoteSlice,
-        add: u64,
-    ) -> Op<Fetched>
-    where
-        T: Atomic + Reaches<D>,
-    {
-        self.add_filling(into, WORD, |request, slices| {
-            request.to(peer).fetch_add(slices[0], at, add)
-        })
-    }
-
-    /// Adds an atomic compare-and-swap of memory of a peer that is named.
-    #[inline]
-    pub fn compare_swap_of<D: Names>(
-        &mut self,
-        peer: D,
-        into: Buf,
-        at: RemoteSlice,
-        compare: u64,
-        swap: u64,
-    ) -> Op<Fetched>
-    where
-        T: Atomic + Reaches<D>,
-    {
-        self.add_filling(into, WORD, |request, slices| {
-            request.to(peer).compare_swap(slices[0], at, compare, swap)
-        })
     }
 
     /// Hands the operations to the device with one doorbell, and returns their number.
@@ -537,12 +241,6 @@ impl<'q, T: Transport> Batch<'q, T> {
     /// same error.
     #[inline]
     pub fn ring(mut self) -> Result<usize, PostError> {
-        self.ring_here()
-    }
-
-    /// As [`ring`](Self::ring), without moving the batch.
-    #[inline]
-    fn ring_here(&mut self) -> Result<usize, PostError> {
         let Some(raw) = self.raw.take() else {
             return Ok(0);
         };
@@ -572,6 +270,41 @@ impl<'q, T: Transport> Batch<'q, T> {
     }
 }
 
+impl<T: Transport> Post<T> for Batch<'_, T> {
+    #[inline(always)]
+    fn post<K: Kind>(
+        &mut self,
+        buf: Buf,
+        push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+    ) -> Op<K> {
+        let table = self.table;
+        // By hand, as in `post_alone`.
+        let buf = ManuallyDrop::new(buf);
+        let (Some(raw), Some(slot)) = (&mut self.raw, table.take_send()) else {
+            return full(table, ManuallyDrop::into_inner(buf));
+        };
+        let id = slot.key();
+        // SAFETY: the slot was taken out of the free list just now.
+        unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
+        // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
+        let bytes = unsafe { slot.cargo() };
+        let request = raw.signaled(id);
+        let posted = match (bytes.is_empty(), bytes.filled(table.pd)) {
+            (true, _) => push(request, &[]),
+            (false, Some(slice)) => push(request, std::slice::from_ref(&slice)),
+            (false, None) => Err(PostError::ForeignPd),
+        };
+        if let Err(error) = posted {
+            return not_posted(table, (slot, id), error);
+        }
+        let before = self.last.replace(slot);
+        let before = before.map_or(NONE, |slot| index(slot.key()));
+        // Relaxed: only this batch has the slot until it is rung.
+        slot.link.store(before, Ordering::Relaxed);
+        Op::posted(table, slot, id)
+    }
+}
+
 impl<T: Transport> Drop for Batch<'_, T> {
     #[inline]
     fn drop(&mut self) {
@@ -589,100 +322,65 @@ impl<T: Transport> fmt::Debug for Batch<'_, T> {
     }
 }
 
-/// What operations are posted with.
-#[allow(missing_debug_implementations, reason = "nobody outside has one")]
-pub struct Start<'q, T: Transport> {
+/// Posts one operation with one request, which is shorter than a batch of one.
+#[inline(always)]
+pub(super) fn post_alone<'q, T: Transport, K: Kind>(
     half: &'q mut SendHalf<T>,
-    table: &'q Arc<Table>,
+    table: &Arc<Table>,
+    buf: Buf,
+    push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+) -> Op<K> {
+    // Without a guard: nothing here panics, and a guard would cost a second move.
+    let buf = ManuallyDrop::new(buf);
+    if buf.is_empty() {
+        return post_empty(half, table, ManuallyDrop::into_inner(buf), push);
+    }
+    let Some(slot) = table.take_send() else {
+        return full(table, ManuallyDrop::into_inner(buf));
+    };
+    let id = slot.key();
+    // Filled first: the request may complete before `push` returns. SAFETY: it was taken from the free ones
+    // just now.
+    unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
+    // SAFETY: it was filled just now, and the device does not have it yet.
+    let named = unsafe { slot.cargo() }.filled(table.pd);
+    let posted = match named {
+        // A list whose length the compiler knows.
+        Some(slice) => push(half.one(id), std::slice::from_ref(&slice)),
+        None => Err(PostError::ForeignPd),
+    };
+    posted_as(posted, table, (slot, id))
 }
 
-impl<'q, T: Transport> Start<'q, T> {
-    #[inline(always)]
-    pub(super) fn new(half: &'q mut SendHalf<T>, table: &'q Arc<Table>) -> Self {
-        Self { half, table }
-    }
+/// As [`post_alone`], of a request that names no memory.
+#[inline(never)]
+fn post_empty<'q, T: Transport, K: Kind>(
+    half: &'q mut SendHalf<T>,
+    table: &Arc<Table>,
+    buf: Buf,
+    push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+) -> Op<K> {
+    let Some(slot) = table.take_send() else {
+        return full(table, buf);
+    };
+    let id = slot.key();
+    // SAFETY: the slot was taken out of the free list just now.
+    unsafe { slot.fill(id, buf) };
+    let posted = push(half.one(id), &[]);
+    posted_as(posted, table, (slot, id))
+}
 
-    #[inline]
-    fn batch(self) -> Batch<'q, T> {
-        Batch {
-            raw: Some(self.half.batch()),
-            table: self.table,
-            last: None,
-        }
-    }
-
-    /// Posts one operation with one request, which is shorter than a batch of one. The request names the
-    /// bytes of the buffer that are filled.
-    #[inline(always)]
-    fn post<K: Kind>(
-        self,
-        buf: Buf,
-        post: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<K> {
-        let Self { half, table } = self;
-        // Without a guard: nothing here panics, and a guard would cost a second move.
-        let buf = ManuallyDrop::new(buf);
-        if buf.is_empty() {
-            let buf = ManuallyDrop::into_inner(buf);
-            return Self { half, table }.post_empty(buf, move |request| post(request, &[]));
-        }
-        let Some(slot) = table.take_send() else {
-            return full(table, ManuallyDrop::into_inner(buf));
-        };
-        let id = slot.key();
-        // Filled first: the request may complete before `post` returns. SAFETY: it was taken from the free
-        // ones just now.
-        unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
-        // SAFETY: it was filled just now, and the device does not have it yet.
-        let named = unsafe { slot.cargo() }.filled(table.pd);
-        let posted = match named {
-            // A list whose length the compiler knows.
-            Some(slice) => post(half.one(id), std::slice::from_ref(&slice)),
-            None => Err(PostError::ForeignPd),
-        };
-        posted_as(posted, table, (slot, id))
-    }
-
-    /// As [`post`](Self::post), of a request that names no memory.
-    #[inline(never)]
-    fn post_empty<K: Kind>(
-        self,
-        buf: Buf,
-        post: impl FnOnce(Request<'_, 'q, T>) -> Result<(), PostError>,
-    ) -> Op<K> {
-        let Self { half, table } = self;
-        let Some(slot) = table.take_send() else {
-            return full(table, buf);
-        };
-        let id = slot.key();
-        // SAFETY: the slot was taken out of the free list just now.
-        unsafe { slot.fill(id, buf) };
-        let posted = post(half.one(id));
-        posted_as(posted, table, (slot, id))
-    }
-
-    /// Posts an operation that takes bytes.
-    #[inline(always)]
-    fn alone<B: Payload>(
-        self,
-        bytes: B,
-        post: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<Sent<B>> {
-        self.post(bytes.load().0, post)
-    }
-
-    /// Posts an operation that fills `length` bytes of the buffer.
-    #[inline(always)]
-    fn alone_filling<K: Kind>(
-        self,
-        mut buf: Buf,
-        length: u64,
-        post: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
-    ) -> Op<K> {
-        match make_room(&mut buf, length) {
-            Ok(()) => self.post(buf, post),
-            Err(error) => Op::refused(error, buf),
-        }
+/// Posts an operation that fills `length` bytes of the buffer.
+#[inline(always)]
+fn post_filling<T: Transport, D: Names, K: Kind>(
+    to: &mut (impl Post<T, D> + ?Sized),
+    mut buf: Buf,
+    length: u64,
+    push: impl FnOnce(Request<'_, '_, T, D>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+) -> Op<K> {
+    match make_room(&mut buf, length) {
+        Ok(()) => to.post(buf, push),
+        Err(error) => Op::refused(error, buf),
     }
 }
 

@@ -48,7 +48,7 @@ fn there_and_back() -> Result {
     let answered = [a.recv(pool.try_get(256)?), a.recv(pool.try_get(256)?)];
 
     let question = filled(pool, b"who is it")?;
-    let sent = a.send_imm_to(to_b.to(b.qpn(), QKEY), question, 77);
+    let sent = a.to(to_b.to(b.qpn(), QKEY)).send_imm(question, 77);
     cq.block_on(sent)?.0?;
     let (result, buf) = cq.block_on(asked)?;
     let received = result?;
@@ -65,11 +65,11 @@ fn there_and_back() -> Result {
     answer.clear();
     answer.extend_from_slice(b"me")?;
     let [first, second] = answered;
-    let sent = b.send_to(to_a(), answer);
+    let sent = b.to(to_a()).send(answer);
     cq.block_on(sent)?.0?;
     let (result, me) = cq.block_on(first)?;
     same(result?.datagram(&me), &b"me"[..], "the answer")?;
-    let sent = b.send_inline_to(to_a(), b"you");
+    let sent = b.to(to_a()).send_inline(b"you");
     cq.block_on(sent)??;
     let (result, you) = cq.block_on(second)?;
     same(result?.datagram(&you), &b"you"[..], "the second answer")?;
@@ -91,7 +91,9 @@ fn from_one_stock() -> Result {
     for (number, receiver) in receivers.iter().enumerate() {
         // One at a time: datagrams have no order.
         let receive = srq.recv(pool.try_get(256)?);
-        let sent = sender.send_inline_to(path.to(receiver.qpn(), QKEY), &[number as u8]);
+        let sent = sender
+            .to(path.to(receiver.qpn(), QKEY))
+            .send_inline(&[number as u8]);
         cq.block_on(sent)??;
         let (result, buf) = cq.block_on(receive)?;
         let received = result?;

@@ -57,9 +57,9 @@ fn one_reaches_many() -> Result {
         let receives = [0; 3].map(|_| pool.try_get(256).map(|buf| srq.recv(buf)));
         let mut batch = qp.batch();
         let text = [turn as u8; 40];
-        let sent = batch.send_to(to(), filled(pool, &text)?);
-        let told = batch.send_imm_to(to(), filled(pool, b"with a number")?, 77);
-        let inline = batch.send_inline_to(to(), b"inline");
+        let sent = batch.to(to()).send(filled(pool, &text)?);
+        let told = batch.to(to()).send_imm(filled(pool, b"with a number")?, 77);
+        let inline = batch.to(to()).send_inline(b"inline");
         batch.ring()?;
         cq.block_on(sent)?.0?;
         cq.block_on(told)?.0?;
@@ -103,19 +103,21 @@ fn memory_of_targets() -> Result {
     let to = || way.to_target(target.number(), target.key());
     let mut qp = initiator(&ground)?;
     let there = memory.remote().slice(64..)?;
-    let written = qp.write_to(to(), filled(pool, b"written there")?, there);
+    let written = qp.to(to()).write(filled(pool, b"written there")?, there);
     cq.block_on(written)?.0?;
     let mut bytes = [0; 13];
     memory.read_at(64, &mut bytes)?;
     same(&bytes, b"written there", "the memory")?;
-    let read = qp.read_of(to(), pool.try_get(256)?, memory.remote().slice(64..77)?);
+    let read = qp
+        .to(to())
+        .read(pool.try_get(256)?, memory.remote().slice(64..77)?);
     let (result, buf) = cq.block_on(read)?;
     result?;
     same(&buf[..], b"written there", "what was read")?;
     let word = memory.remote().slice(8..16)?;
-    let added = qp.fetch_add_of(to(), pool.try_get(8)?, word, 5);
+    let added = qp.to(to()).fetch_add(pool.try_get(8)?, word, 5);
     same(cq.block_on(added)?.0?, 0, "what was there")?;
-    let swapped = qp.compare_swap_of(to(), pool.try_get(8)?, word, 5, 9);
+    let swapped = qp.to(to()).compare_swap(pool.try_get(8)?, word, 5, 9);
     same(cq.block_on(swapped)?.0?, 5, "what was there then")?;
     same(memory.load_u64(8)?, 9, "what is there")
 }
@@ -130,8 +132,12 @@ fn a_wrong_key() -> Result {
     let mut qp = initiator(&ground)?;
     let receive = srq.recv(pool.try_get(64)?);
     let mut batch = qp.batch();
-    let wrong = batch.send_inline_to(way.to_target(target.number(), KEY + 1), b"wrong");
-    let behind = batch.send_inline_to(way.to_target(target.number(), KEY), b"right");
+    let wrong = batch
+        .to(way.to_target(target.number(), KEY + 1))
+        .send_inline(b"wrong");
+    let behind = batch
+        .to(way.to_target(target.number(), KEY))
+        .send_inline(b"right");
     batch.ring()?;
     for (op, status) in [
         (wrong, WcStatus::REM_ACCESS_ERR),
@@ -143,7 +149,9 @@ fn a_wrong_key() -> Result {
         }
     }
     // Others are not bothered.
-    let sent = initiator(&ground)?.send_inline_to(way.to_target(target.number(), KEY), b"other");
+    let sent = initiator(&ground)?
+        .to(way.to_target(target.number(), KEY))
+        .send_inline(b"other");
     cq.block_on(sent)??;
     let (received, buf) = cq.block_on(receive)?;
     received?;

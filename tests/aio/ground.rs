@@ -142,8 +142,8 @@ impl Reliable for Srd {
     ) -> Op<Sent<B>> {
         let to = way.to(to, QKEY);
         match imm {
-            None => from.send_to(to, bytes),
-            Some(imm) => from.send_imm_to(to, bytes, imm),
+            None => from.to(to).send(bytes),
+            Some(imm) => from.to(to).send_imm(bytes, imm),
         }
     }
 
@@ -157,13 +157,13 @@ impl Reliable for Srd {
     ) -> Op<Sent<B>> {
         let to = way.to(to, QKEY);
         match imm {
-            None => from.write_to(to, bytes, there),
-            Some(imm) => from.write_imm_to(to, bytes, there, imm),
+            None => from.to(to).write(bytes, there),
+            Some(imm) => from.to(to).write_imm(bytes, there, imm),
         }
     }
 
     fn read(from: &mut Qp<Self>, way: &Ah, of: u32, into: Buf, there: RemoteSlice) -> Op<Read> {
-        from.read_of(way.to(of, QKEY), into, there)
+        from.to(way.to(of, QKEY)).read(into, there)
     }
 }
 

@@ -98,7 +98,7 @@ fn filled(pool: &Pool, bytes: &[u8]) -> Result<Buf> {
 fn talk(two: &mut Two, bytes: &[u8]) -> Result {
     let to_b = two.way.to(two.b.qpn(), QKEY);
     let received = two.b.recv(two.pool.try_get(256)?);
-    let sent = two.a.send_to(to_b, filled(&two.pool, bytes)?);
+    let sent = two.a.to(to_b).send(filled(&two.pool, bytes)?);
     two.cq.block_on(sent)?.0?;
     let (received, buf) = two.cq.block_on(received)?;
     let received = received?;
@@ -118,14 +118,15 @@ fn each_operation() -> Result {
     let peer = two.way.to(qpn, QKEY);
     let told = two
         .a
-        .send_imm_to(peer, filled(&two.pool, b"few")?, 0x0102_0304);
+        .to(peer)
+        .send_imm(filled(&two.pool, b"few")?, 0x0102_0304);
     two.cq.block_on(told)?.0?;
     let (received, buf) = two.cq.block_on(received)?;
     same(received?.imm, Some(0x0102_0304), "the number")?;
     drop(buf);
     let peer = two.way.to(qpn, QKEY);
     let received = two.b.recv(two.pool.try_get(256)?);
-    let told = two.a.send_inline_to(peer, b"inline");
+    let told = two.a.to(peer).send_inline(b"inline");
     two.cq.block_on(told)??;
     let (received, buf) = two.cq.block_on(received)?;
     received?;
@@ -134,7 +135,7 @@ fn each_operation() -> Result {
 
     if kernel() >= (6, 12) {
         let bytes = two.buf(&sent)?;
-        let written = two.a.write_to(two.way.to(qpn, QKEY), bytes, there);
+        let written = two.a.to(two.way.to(qpn, QKEY)).write(bytes, there);
         let (written, back) = two.cq.block_on(written)?;
         written?;
         same(&*back, &sent[..], "the buffer that came back")?;
@@ -145,7 +146,7 @@ fn each_operation() -> Result {
         let told = two.b.recv(two.pool.try_get(256)?);
         let elsewhere = target.remote().slice(1000..1100)?;
         let peer = two.way.to(qpn, QKEY);
-        let written = two.a.write_imm_to(peer, back, elsewhere, 77);
+        let written = two.a.to(peer).write_imm(back, elsewhere, 77);
         two.cq.block_on(written)?.0?;
         let (told, _) = two.cq.block_on(told)?;
         let told = told?;
@@ -160,7 +161,7 @@ fn each_operation() -> Result {
         target.write_at(100, &sent)?;
     }
     let into = two.pool.try_get(256)?;
-    let read = two.a.read_of(two.way.to(qpn, QKEY), into, there);
+    let read = two.a.to(two.way.to(qpn, QKEY)).read(into, there);
     let (read, buf) = two.cq.block_on(read)?;
     read?;
     same(&*buf, &sent[..], "what was read")?;
@@ -186,7 +187,7 @@ fn many_in_no_order() -> Result {
         let mut batch = two.a.batch();
         let sends: Vec<_> = bufs
             .into_iter()
-            .map(|buf| batch.send_to(two.way.to(qpn, QKEY), buf))
+            .map(|buf| batch.to(two.way.to(qpn, QKEY)).send(buf))
             .collect();
         same(batch.ring()?, DEPTH as usize, "requests")?;
         // The last is awaited first.
@@ -214,7 +215,7 @@ fn a_failure_stays_alone() -> Result {
     for _ in 0..3 {
         let into = two.pool.try_get(256)?;
         let peer = two.way.to(two.b.qpn(), QKEY);
-        let read = two.a.read_of(peer, into, closed.remote());
+        let read = two.a.to(peer).read(into, closed.remote());
         let (failed, buf) = two.cq.block_on(read)?;
         match failed {
             Err(OpError::Completion(error)) if error.status == WcStatus::REM_ACCESS_ERR => {}
@@ -236,14 +237,14 @@ fn forgotten_operations() -> Result {
     for _ in 0..4 * DEPTH {
         two.cq.block_on(sender.room())?;
         let into = two.pool.try_get(256)?;
-        drop(sender.read_of(two.way.to(two.b.qpn(), QKEY), into, from));
+        drop(sender.to(two.way.to(two.b.qpn(), QKEY)).read(into, from));
     }
     // All of them have ended when there is room for as many again.
     let again: Vec<_> = (0..DEPTH)
         .map(|_| {
             two.cq.block_on(sender.room())?;
             let into = two.pool.try_get(256)?;
-            Ok(sender.read_of(two.way.to(two.b.qpn(), QKEY), into, from))
+            Ok(sender.to(two.way.to(two.b.qpn(), QKEY)).read(into, from))
         })
         .collect::<Result<_>>()?;
     for read in again {

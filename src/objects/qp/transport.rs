@@ -18,7 +18,7 @@ pub(crate) mod sealed {
     #[derive(Debug)]
     pub struct Named<'a>(pub(crate) Option<Destination<'a, driver::Ah>>);
 
-    pub trait Names {
+    pub trait Names: Copy {
         fn destination(&self) -> Named<'_>;
     }
 

@@ -8,18 +8,17 @@
 //! starts there and moves on with each WQE, and becomes the queue's when it is rung. A position counts
 //! requests and WQEBBs; its flags have the next WQE wait if the one before it changes a memory key.
 
+#[cfg(feature = "mlx5-direct")]
+pub(crate) mod whole;
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-#[cfg(feature = "mlx5-direct")]
-use uverbs_uapi::flags::Access;
 use uverbs_uapi::flags::SendFlags;
 
 use super::ah::Ah;
 use super::barrier;
-#[cfg(feature = "mlx5-direct")]
-use super::format::MOST_UNITS;
 use super::format::{
     AtomicOperands, BLOCK, Be32, Be64, Control, Data, EXTENDED, INLINE, INLINE_HEAD, RECORD_SEND,
     RemoteAddress, UNIT, XrcQueue, control, opcode,
@@ -82,20 +81,6 @@ pub(crate) struct SendQueue {
 unsafe impl Send for SendQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for SendQueue {}
-
-/// A request that is given as a whole: what its control segment says, and the segments behind that.
-#[cfg(feature = "mlx5-direct")]
-#[derive(Clone, Copy, Debug)]
-struct Whole<'a> {
-    opcode: u8,
-    /// The opcode's variant, if it is another than the usual one.
-    variant: Option<u8>,
-    /// Those of the control segment.
-    flags: u32,
-    imm: u32,
-    segments: &'a [u8],
-    does: Does,
-}
 
 /// A basic block.
 #[derive(Clone, Copy, Debug)]
@@ -273,123 +258,6 @@ impl SendQueue {
         }
     }
 
-    /// Writes a request that gives a key access and parts of others, if these are given. The next one waits
-    /// for it.
-    ///
-    /// # Errors
-    ///
-    /// As for [`write_whole`](Self::write_whole).
-    #[cfg(feature = "mlx5-direct")]
-    pub(crate) fn write_gathering(
-        &mut self,
-        at: Position,
-        (wr_id, flags): (u64, SendFlags),
-        key: u32,
-        access: Option<Access>,
-        layout: Option<&umr::Layout>,
-    ) -> Result<Position, PostError> {
-        let whole = Whole {
-            opcode: opcode::UMR,
-            variant: None,
-            flags: control_flags(at.flags as u8, flags),
-            imm: key,
-            segments: &umr::gathering(key, access, layout),
-            does: Does::Gathers,
-        };
-        let end = self.write_whole(at, wr_id, whole)?;
-        let flags = u64::from(self.always | control::SMALL_FENCE);
-        Ok(Position { flags, ..end })
-    }
-
-    /// Writes a request of which all is the program's, its fence too, but its place in the ring. It has as
-    /// many units as its control segment says.
-    ///
-    /// # Errors
-    ///
-    /// It has not so many; otherwise as for [`write_whole`](Self::write_whole).
-    #[cfg(feature = "mlx5-direct")]
-    pub(crate) fn write_raw(
-        &mut self,
-        at: Position,
-        wr_id: u64,
-        request: &[u8],
-    ) -> Result<Position, PostError> {
-        let malformed = PostError::Direct("its control segment has another number of units");
-        let (head, segments) = request.split_first_chunk().ok_or(malformed)?;
-        if raw_bytes(head) != request.len() {
-            return Err(malformed);
-        }
-        let [[variant, _, _, opcode], _, flags, imm] = words(head);
-        let whole = Whole {
-            opcode,
-            variant: Some(variant),
-            flags: u32::from_be_bytes(flags),
-            imm: u32::from_be_bytes(imm),
-            segments,
-            does: Does::Own,
-        };
-        let end = self.write_whole(at, wr_id, whole)?;
-        self.has_own = true;
-        Ok(Position {
-            flags: at.flags,
-            ..end
-        })
-    }
-
-    /// Writes a request whose segments are given, with its control segment as here.
-    ///
-    /// # Errors
-    ///
-    /// [`PostError::QueueFull`], or it is longer than the longest request.
-    #[cfg(feature = "mlx5-direct")]
-    fn write_whole(
-        &mut self,
-        at: Position,
-        wr_id: u64,
-        request: Whole<'_>,
-    ) -> Result<Position, PostError> {
-        let units = request.segments.len().div_ceil(UNIT) + 1;
-        let blocks = (units * UNIT).div_ceil(BLOCK) as u32;
-        if blocks > self.layout.request_blocks || units > MOST_UNITS {
-            let max = self.layout.max_inline;
-            let given = request.segments.len();
-            return Err(PostError::InlineTooLong { given, max });
-        }
-        self.check_room(at.count)?;
-        let control = Control::new(
-            at.at as u16,
-            request.opcode,
-            self.qpn | units as u32,
-            request.flags,
-            request.imm,
-        );
-        let scratch = &mut self.scratch[..blocks as usize];
-        scratch.fill(Block([0; BLOCK]));
-        let start = NonNull::from(scratch).cast::<u8>();
-        // SAFETY: the blocks have room for the control segment and for the segments behind it.
-        unsafe {
-            let behind = put(start, control);
-            behind.copy_from_nonoverlapping(
-                NonNull::from(request.segments).cast(),
-                request.segments.len(),
-            );
-            if let Some(variant) = request.variant {
-                start.write(variant);
-            }
-        }
-        let (index, note) = self.ledger.place(at.at as u32);
-        self.wrap_round(index, blocks);
-        let count = at.count.wrapping_add(1);
-        note.write(wr_id, count);
-        note.does(request.does);
-        Ok(Position {
-            count,
-            at: at.at.wrapping_add(blocks.into()),
-            last: index.into(),
-            flags: at.flags,
-        })
-    }
-
     /// Rings by a copy of the WQE `last`, if it is alone, takes `blocks` and lies in one piece; else by its
     /// first 8 bytes.
     ///
@@ -516,22 +384,6 @@ impl contract::SendQueue for SendQueue {
         }
         Ok(requests as usize)
     }
-}
-
-/// The words of a control segment.
-#[cfg(feature = "mlx5-direct")]
-fn words(control: &[u8; CONTROL]) -> [[u8; 4]; 4] {
-    zerocopy::transmute!(*control)
-}
-
-/// Bytes of the control segment.
-#[cfg(feature = "mlx5-direct")]
-pub(crate) const CONTROL: usize = size_of::<Control>();
-
-/// Bytes of a request by its control segment, with this one.
-#[cfg(feature = "mlx5-direct")]
-pub(crate) fn raw_bytes(control: &[u8; CONTROL]) -> usize {
-    (u32::from_be_bytes(words(control)[1]) & 0x3f) as usize * UNIT
 }
 
 /// The position in an empty ring.

@@ -18,7 +18,7 @@ use crate::c::wr::{Own, begin_own, go_on_own};
 use crate::direct::mlx5::gather::EmptyKey;
 use crate::direct::mlx5::{DevxObject, Direct};
 use crate::driver::mlx5::Device;
-use crate::driver::mlx5::send::{CONTROL, raw_bytes};
+use crate::driver::mlx5::send::whole::{CONTROL, raw_bytes};
 use crate::driver::mlx5::umr::{Layout, Part};
 use crate::driver::{Position, contract};
 use crate::error::Errno;

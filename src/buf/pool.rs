@@ -19,7 +19,7 @@ use super::home::Home;
 use crate::alloc::{Allocator, Buffers, Dmabufs};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
-use crate::work::PdTag;
+use crate::work::{LONGEST, PdTag};
 
 /// What is missing where an allocator answers a pool with a dma-buf.
 const NO_DMABUFS: &str = "a pool in a DMA-BUF: its regions are registered by address";
@@ -28,7 +28,7 @@ const NO_DMABUFS: &str = "a pool in a DMA-BUF: its regions are registered by add
 const ALIGNMENT: usize = 64;
 
 /// The largest buffers: what one request names at most.
-const LARGEST: usize = 1 << 31;
+const LARGEST: usize = LONGEST as usize;
 
 /// Bytes that a pool grows by, where the buffers are no larger: a huge page of the usual size.
 const CHUNK: usize = 2 << 20;

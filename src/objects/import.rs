@@ -416,7 +416,7 @@ impl ImportedMr {
     ///
     /// # Errors
     ///
-    /// The range does not lie within the region, or is 4 GiB or more.
+    /// The range does not lie within the region, or has more than 2 GiB.
     ///
     /// # Safety
     ///

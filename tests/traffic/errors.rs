@@ -264,7 +264,7 @@ fn local_memory_that_is_deregistered() -> Result {
     let gone = pair.pd.register(vec![1_u8; 64], Access::LOCAL_WRITE)?;
     // SAFETY: the request only reads, and no region that may get the key has memory to which there are
     // references.
-    let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64) };
+    let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64)? };
     let memory = gone.deregister()?;
     pair.b.post_recv(9, 0..64)?;
     let mut batch = pair.a.qp.batch();

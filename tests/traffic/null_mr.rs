@@ -38,7 +38,7 @@ fn parts_that_nobody_wants() -> Result {
     let target = pair.pd.register(vec![b'.'; 16], ALL)?;
     // Zeros on their way out.
     let mut batch = pair.a.qp.batch();
-    let parts = [source.slice(..3)?, null.slice(4), source.slice(3..)?];
+    let parts = [source.slice(..3)?, null.slice(4)?, source.slice(3..)?];
     batch
         .signaled(1)
         .write(parts, target.remote().slice(..12)?)?;
@@ -52,7 +52,7 @@ fn parts_that_nobody_wants() -> Result {
     // Nothing of what is read into it.
     let into = pair.pd.register(vec![b'.'; 8], ALL)?;
     let mut batch = pair.a.qp.batch();
-    let parts = [into.slice(..2)?, null.slice(5), into.slice(2..6)?];
+    let parts = [into.slice(..2)?, null.slice(5)?, into.slice(2..6)?];
     batch
         .signaled(2)
         .read(parts, target.remote().slice(..11)?)?;
@@ -64,8 +64,8 @@ fn parts_that_nobody_wants() -> Result {
     // Nothing of what is received into it, more than any region has.
     let into = pair.pd.register(vec![b'.'; 8], ALL)?;
     let mut batch = pair.b.qp.recv_batch();
-    batch.post(3, [into.slice(..1)?, null.slice(6), into.slice(1..)?])?;
-    batch.post(4, null.slice(1 << 30))?;
+    batch.post(3, [into.slice(..1)?, null.slice(6)?, into.slice(1..)?])?;
+    batch.post(4, null.slice(1 << 30)?)?;
     batch.ring();
     for length in [8, 5] {
         let mut batch = pair.a.qp.batch();
@@ -105,7 +105,7 @@ fn in_completions() -> Result {
     let mut qp: Qp<Rc> = builder.create()?;
     qp.connect(&qp.endpoint()?)?;
     let mut batch = qp.recv_batch();
-    batch.post(1, [into.slice(..1)?, null.slice(6), into.slice(1..)?])?;
+    batch.post(1, [into.slice(..1)?, null.slice(6)?, into.slice(1..)?])?;
     batch.ring();
     let mut batch = qp.batch();
     batch.signaled(2).send(source.slice(..8)?)?;

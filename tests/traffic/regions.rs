@@ -156,7 +156,7 @@ fn stays_if_nothing_can_be_received() -> Result {
     let into = unsafe {
         pair.pd
             .raw_slice(known.lkey(), known.address(), LENGTH as u32)
-    };
+    }?;
     let mut batch = pair.b.qp.recv_batch();
     batch.post(5, into)?;
     batch.ring();
@@ -407,7 +407,7 @@ fn an_element_that_was_taken_out() -> Result {
     let mut sends = sends;
     let mut batch = sender.batch();
     // SAFETY: no region has this key, so the device reads nothing by it.
-    let nothing = unsafe { pd.raw_slice(LocalKey(0x00ff_ff00), 0, LENGTH as u32) };
+    let nothing = unsafe { pd.raw_slice(LocalKey(0x00ff_ff00), 0, LENGTH as u32)? };
     let half = LENGTH / 2;
     batch.signaled(9).send([source.slice(..half)?, nothing])?;
     batch.ring()?;

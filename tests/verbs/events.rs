@@ -633,7 +633,7 @@ const BREACHES: [Breach; 8] = [
         post: |pair| {
             let gone = pair.pd.register(vec![0_u8; 64], ALL)?;
             // SAFETY: nobody has references to memory that may get the key.
-            let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64) };
+            let slice = unsafe { pair.pd.raw_slice(gone.lkey(), gone.iova(), 64)? };
             drop(gone);
             let mut batch = pair.b.qp.recv_batch();
             batch.post(2, slice)?;

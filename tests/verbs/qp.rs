@@ -331,7 +331,7 @@ fn a_datagram_that_fails() -> Result {
     let gone = pd.register(vec![0u8; 8], Access::empty())?;
     // SAFETY: the request only reads, and no region that may get the key has memory to which there are
     // references.
-    let slice = unsafe { pd.raw_slice(gone.lkey(), gone.iova(), 8) };
+    let slice = unsafe { pd.raw_slice(gone.lkey(), gone.iova(), 8)? };
     drop(gone);
     let mut batch = qp.batch();
     batch.signaled(1).to(ah.to(qpn, qkey)).send(slice)?;

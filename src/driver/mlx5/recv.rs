@@ -69,7 +69,8 @@ unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for RecvQueue {}
 
-/// Refuses a request with too many slices, or slices that are too long for the device's 31 bits.
+/// Refuses a request with too many slices, or slices of a C program's that are too long for the device's 31
+/// bits.
 #[inline(always)]
 pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
@@ -78,7 +79,8 @@ pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError>
             max,
         });
     }
-    match slices.iter().find(|slice| slice.length() > LONGEST_SLICE) {
+    let is_too_long = |slice: &&E| E::FOREIGN && slice.length() > LONGEST_SLICE;
+    match slices.iter().find(is_too_long) {
         None => Ok(()),
         Some(slice) => Err(PostError::MessageTooLong {
             given: slice.length().into(),

@@ -132,7 +132,7 @@ impl DmabufMr {
     ///
     /// # Errors
     ///
-    /// The range does not lie within the region, or is 4 GiB or more.
+    /// The range does not lie within the region, or has more than 2 GiB.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }

@@ -105,7 +105,7 @@ impl ImplicitMr {
     ///
     /// # Errors
     ///
-    /// The range has 4 GiB or more.
+    /// The range has more than 2 GiB.
     ///
     /// # Safety
     ///

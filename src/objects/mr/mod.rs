@@ -129,6 +129,10 @@ impl Pd {
 
     /// Memory for a work request, by the key and the address that the device knows, as C programs use them.
     ///
+    /// # Errors
+    ///
+    /// It has more than 2 GiB.
+    ///
     /// # Safety
     ///
     /// Until the request has completed, or the queue pair has been reset or destroyed, the key names the same
@@ -140,8 +144,8 @@ impl Pd {
         lkey: LocalKey,
         address: u64,
         length: u32,
-    ) -> LocalSlice<'static> {
-        LocalSlice::new(address, length, lkey, self.tag())
+    ) -> Result<LocalSlice<'static>, OutOfBounds> {
+        LocalSlice::within(.., address, length.into(), lkey, self.tag())
     }
 
     /// Registers memory at an I/O virtual address of your choice: work requests and peers address the first
@@ -382,7 +386,7 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// The range does not lie within the region, or is 4 GiB or more.
+    /// The range does not lie within the region, or has more than 2 GiB.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.held.region.slice(range)
     }
@@ -397,7 +401,7 @@ impl<M: Memory> Mr<M> {
     ///
     /// # Errors
     ///
-    /// The slot does not lie within the region, or has 4 GiB or more.
+    /// The slot does not lie within the region, or has more than 2 GiB.
     pub fn slot(&self, index: usize, size: usize) -> Result<LocalSlice<'_>, OutOfBounds> {
         self.slice(slot(index, size))
     }

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::pd::{Pd, PdUse, User};
-use crate::work::{LocalKey, LocalSlice, PdTag};
+use crate::work::{LocalKey, LocalSlice, OutOfBounds, PdTag};
 
 impl Pd {
     /// The memory region that swallows what is written to it and gives zeros: for the parts of a message that
@@ -36,8 +36,12 @@ impl NullMr {
     }
 
     /// `length` bytes: what is written to them is discarded, and they read as zeros.
-    pub fn slice(&self, length: u32) -> LocalSlice<'_> {
-        LocalSlice::new(0, length, self.lkey, self.tag())
+    ///
+    /// # Errors
+    ///
+    /// There are more than 2 GiB.
+    pub fn slice(&self, length: u32) -> Result<LocalSlice<'_>, OutOfBounds> {
+        LocalSlice::within(.., 0, length.into(), self.lkey, self.tag())
     }
 
     fn tag(&self) -> PdTag {

@@ -120,7 +120,7 @@ impl fmt::Display for OutOfBounds {
         match start <= end && end <= length {
             true => write!(
                 f,
-                "bytes {start}..{end} are 4 GiB or more, and a slice has less"
+                "bytes {start}..{end} are more than 2 GiB, and no message is longer"
             ),
             false => write!(
                 f,
@@ -158,6 +158,9 @@ fn resolve(range: impl RangeBounds<usize>, length: u64) -> Result<(u64, u64), Ou
     }
 }
 
+/// Bytes of the longest message that the InfiniBand specification has, and so of the longest slice.
+pub(crate) const LONGEST: u32 = 1 << 31;
+
 /// The bytes of a slot in an array of slots. One that no memory has lies at the end of all addresses.
 pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
     let start = index.saturating_mul(size);
@@ -181,9 +184,10 @@ pub struct LocalSlice<'r> {
 }
 
 impl<'r> LocalSlice<'r> {
-    /// A slice with a lifetime that the caller vouches for.
+    /// A slice of at most [`LONGEST`] bytes, with a lifetime that the caller vouches for.
     #[inline(always)]
     pub(crate) const fn new(address: u64, length: u32, lkey: LocalKey, pd: PdTag) -> Self {
+        debug_assert!(length <= LONGEST);
         Self {
             address,
             length,
@@ -202,8 +206,10 @@ impl<'r> LocalSlice<'r> {
     ) -> Result<Self, OutOfBounds> {
         let (start, len) = resolve(range, length)?;
         let end = start + len;
-        let len = u32::try_from(len).map_err(|_| OutOfBounds { start, end, length })?;
-        Ok(Self::new(iova.wrapping_add(start), len, lkey, pd))
+        match u32::try_from(len) {
+            Ok(len @ ..=LONGEST) => Ok(Self::new(iova.wrapping_add(start), len, lkey, pd)),
+            _ => Err(OutOfBounds { start, end, length }),
+        }
     }
 
     /// The address of the first byte, as the device knows it.
@@ -431,10 +437,13 @@ mod tests {
     }
 
     #[test]
-    fn an_element_has_less_than_4_gib() {
+    fn a_slice_is_no_longer_than_a_message() {
         let whole = |length| LocalSlice::within(.., 0, length, LocalKey(1), PdTag::new(3, 4));
-        let longest = whole(u64::from(u32::MAX)).unwrap().len();
-        assert_eq!(longest, u32::MAX as usize);
-        assert!(whole(1 << 32).is_err());
+        let longest = whole(1 << 31).unwrap().len();
+        assert_eq!(longest, 1 << 31);
+        for length in [(1 << 31) + 1, 1 << 32] {
+            let error = whole(length).unwrap_err().to_string();
+            assert!(error.contains("more than 2 GiB"), "{error}");
+        }
     }
 }

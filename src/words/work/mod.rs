@@ -18,6 +18,7 @@ pub use copy_error::CopyError;
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
 pub use interconnects::Interconnects;
+pub(crate) use key::LONGEST;
 pub use key::{LocalKey, LocalSlice, OutOfBounds, RemoteKey, RemoteSlice};
 pub(crate) use key::{PdTag, slot};
 pub use lag_port::LagPort;

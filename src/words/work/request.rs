@@ -10,7 +10,7 @@ use uverbs_uapi::enums::FlushLevel;
 use uverbs_uapi::flags::{Access, FlushPlacement, SendFlags};
 use uverbs_uapi::types::Sge;
 
-use super::{LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
+use super::{LONGEST, LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
 
 /// A send work request. `A` is an address handle as the driver knows it.
 #[derive(Debug)]
@@ -153,9 +153,6 @@ impl Payload<'_> {
     }
 }
 
-/// The longest message that the InfiniBand specification has.
-const MAX_MESSAGE: u64 = 1 << 31;
-
 /// What a payload has to be within.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -174,7 +171,8 @@ impl Bounds {
     pub(crate) fn check(self, payload: Payload<'_>) -> Result<(), PostError> {
         let local = payload.len();
         let most = match payload {
-            Payload::Gather(_) => self.room.min(MAX_MESSAGE),
+            Payload::Gather(slices) if slices.len() > 1 => self.room.min(LONGEST.into()),
+            // One slice is no longer than a message.
             _ => self.room,
         };
         if local > most {
@@ -189,11 +187,9 @@ impl Bounds {
     /// Why a payload of `local` bytes is too long.
     #[cold]
     fn too_long(self, local: u64) -> PostError {
-        match local > MAX_MESSAGE {
-            true => PostError::MessageTooLong {
-                given: local,
-                max: MAX_MESSAGE,
-            },
+        let max = LONGEST.into();
+        match local > max {
+            true => PostError::MessageTooLong { given: local, max },
             false => PostError::BeyondRemote {
                 local,
                 remote: self.room,
@@ -205,7 +201,7 @@ impl Bounds {
 /// An element of a gather or scatter list.
 pub(crate) trait Element {
     /// Whether the list is a C program's, to which the rules of libibverbs apply.
-    #[allow(dead_code, reason = "soft-RoCE asks")]
+    #[allow(dead_code, reason = "not every driver asks")]
     const FOREIGN: bool;
 
     fn address(&self) -> u64;

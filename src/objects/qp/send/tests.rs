@@ -89,23 +89,14 @@ fn every_request_is_checked() {
             given: (1 << 31) + 1,
             max: 1 << 31,
         };
+        let other = PdTag::new(77, 77);
+        let two = |length| vec![of(1 << 31, pd), of(length, pd)];
         let cases = [
-            (of(8, PdTag::new(77, 77)), to(8), PostError::ForeignPd),
-            (
-                of(8, PdTag::new(77, 77).read_only()),
-                to(8),
-                PostError::ForeignPd,
-            ),
-            (of(9, pd), to(8), beyond),
-            (of((1 << 31) + 1, pd), to(u64::MAX), long),
-            (
-                of(u32::MAX, pd),
-                to(0),
-                PostError::MessageTooLong {
-                    given: u32::MAX.into(),
-                    max: 1 << 31,
-                },
-            ),
+            (vec![of(8, other)], to(8), PostError::ForeignPd),
+            (vec![of(8, other.read_only())], to(8), PostError::ForeignPd),
+            (vec![of(9, pd)], to(8), beyond),
+            (two(1), to(u64::MAX), long),
+            (two(1), to(0), long),
         ];
         for _ in 0..2 {
             for (from, to, error) in &cases {

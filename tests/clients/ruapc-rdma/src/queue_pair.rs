@@ -455,7 +455,8 @@ impl QueuePair {
         // and its pool keeps them registered. Regions here are named by the addresses of their memory: should
         // the key be that of another region, as of another device, then the device finds these bytes by it or
         // none.
-        Ok(unsafe { self.pd.inner.raw_slice(key, address, length) })
+        let slice = unsafe { self.pd.inner.raw_slice(key, address, length) };
+        slice.map_err(ErrorKind::InsufficientBuffer.because())
     }
 }
 

@@ -5,14 +5,14 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 
 use super::error::OpError;
 use super::op::{Op, Receive, Received};
 use super::qp::Anchor;
 use super::table::Table;
 use crate::buf::{Buf, GetError, Pool};
-use crate::qp::transport::Transport;
+use crate::qp::transport::{Transport, receives_in_order};
 use crate::qp::{QpState, RecvBatch, RecvHalf};
 use crate::work::PostError;
 
@@ -32,8 +32,8 @@ impl<T: Transport> Receiver<T> {
         (self.half, self.anchor)
     }
 
-    /// Receives a message into the whole buffer, in the order of the posted receives. The filled bytes then
-    /// are the message.
+    /// Receives a message into the whole buffer, in the order of the posted receives, which
+    /// [`Srd`](crate::Srd) alone does not keep. The filled bytes then are the message.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
         // SAFETY: the table is that of the half.
@@ -104,7 +104,8 @@ impl<T: Transport> fmt::Debug for Receiver<T> {
 
 /// A stream of messages: the receive half, with receives posted ahead.
 ///
-/// Messages come out in the order in which they were sent.
+/// Messages come out in the order in which they were sent; those of [`Srd`](crate::Srd), which has none, as
+/// they are there.
 pub struct Incoming<T: Transport> {
     posted: VecDeque<Op<Receive>>,
     receiver: Receiver<T>,
@@ -147,15 +148,24 @@ impl<T: Transport> Incoming<T> {
             let buf = buf.map_err(IncomingError::Pool)?;
             self.posted.push_back(self.receiver.recv(buf));
         }
-        let first = poll_fn(|cx| {
-            let Some(first) = self.posted.front_mut() else {
+        // Without an order, the next message may be in any of them.
+        let candidates = match T::TYPE.is_none_or(receives_in_order) {
+            true => 1,
+            false => self.posted.len(),
+        };
+        let next = poll_fn(|cx| {
+            let mut posted = self.posted.iter_mut().take(candidates).enumerate();
+            let ended = posted.find_map(|(at, receive)| match Pin::new(receive).poll(cx) {
+                Poll::Ready(ended) => Some((at, ended)),
+                Poll::Pending => None,
+            });
+            let Some((at, ended)) = ended else {
                 return Poll::Pending;
             };
-            let ended = ready!(Pin::new(first).poll(cx));
-            self.posted.pop_front();
+            self.posted.remove(at);
             Poll::Ready(ended)
         });
-        let (received, buf) = first.await;
+        let (received, buf) = next.await;
         Ok((received.map_err(IncomingError::Op)?, buf))
     }
 

@@ -14,9 +14,9 @@ use uverbs::aio::{self, Cq, OpError, Post, Wait};
 use uverbs::buf::Pool;
 use uverbs::cm::{self, First, Params, Pending};
 use uverbs::qp::QpState;
-use uverbs::{Caps, Cause, ConnectOptions, Rc};
+use uverbs::{Caps, Cause, ConnectOptions, Rc, Srd};
 
-use crate::ground::{Side, Two, served};
+use crate::ground::{Reliable, Side, Two, over, served};
 
 pub(crate) const ROLES: [Role; 1] = [("answers_on_compio", answers)];
 
@@ -25,12 +25,18 @@ type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
     let tests: [Named; 6] = [
-        ("compio::a_task_pumps", a_task_pumps),
-        ("compio::what_is_lent_again", what_is_lent_again),
+        ("compio::a_task_pumps", || {
+            over(a_task_pumps::<Rc>, a_task_pumps::<Srd>)
+        }),
+        ("compio::what_is_lent_again", || {
+            over(what_is_lent_again::<Rc>, what_is_lent_again::<Srd>)
+        }),
         ("compio::a_peer_is_killed", a_peer_is_killed),
         ("compio::by_address", by_address),
         ("compio::a_deadline", a_deadline),
-        ("compio::without_one", without_one),
+        ("compio::without_one", || {
+            over(without_one::<Rc>, without_one::<Srd>)
+        }),
     ];
     let mut tests: Vec<_> = tests
         .map(|(name, run)| test_without_leaks(name, run))
@@ -53,8 +59,8 @@ fn runtimes() -> Result<[Runtime; 2]> {
 
 /// Catches a wake-up that is lost between arming and waiting, and readiness that is told of too early: the
 /// pump parks for each message.
-fn a_task_pumps() -> Result {
-    let mut two = Two::new()?;
+fn a_task_pumps<T: Reliable>() -> Result {
+    let mut two = Two::<T>::usual()?;
     for runtime in runtimes()? {
         for wait in [Wait::Park, Wait::default()] {
             let cq = two.cq.clone();
@@ -62,7 +68,7 @@ fn a_task_pumps() -> Result {
                 let serving = spawn(aio::compio::serve(cq, wait));
                 for round in 0..50u32 {
                     let received = two.b.recv(two.pool.try_get(256)?);
-                    let sent = two.a.send(two.buf(&round.to_le_bytes())?);
+                    let sent = two.send(two.buf(&round.to_le_bytes())?);
                     let both = async { (sent.await.0, received.await) };
                     let (sent, (received, buf)) = time::timeout(LIMIT, both).await?;
                     sent?;
@@ -79,11 +85,11 @@ fn a_task_pumps() -> Result {
 }
 
 /// Catches what was lent once, came back, and does not wake for another file of the same number.
-fn what_is_lent_again() -> Result {
+fn what_is_lent_again<T: Reliable>() -> Result {
     for runtime in runtimes()? {
         let mut watch = aio::compio::Watch::new();
         for _ in 0..3 {
-            let mut two = Two::new()?;
+            let mut two = Two::<T>::usual()?;
             runtime.block_on(async {
                 let cq = two.cq.clone();
                 let message = two.message_after(time::sleep(Duration::from_millis(20)));
@@ -263,8 +269,8 @@ fn a_deadline() -> Result {
 }
 
 /// Catches a panic where there is no runtime.
-fn without_one() -> Result {
-    let two = Two::new()?;
+fn without_one<T: Reliable>() -> Result {
+    let two = Two::<T>::usual()?;
     let failed = two.run(aio::compio::serve(two.cq.clone(), Wait::Park))?;
     support::says(&failed, &["completion channel"])
 }

@@ -32,7 +32,7 @@ pub(crate) trait Reliable: StaticTransport + Sized {
 
     /// Sends to the queue pair of this number, which `from` has met; with immediate data if there are any.
     fn send<B: Payload>(
-        from: &mut Qp<Self>,
+        from: &mut impl Post<Self>,
         way: &Self::Way,
         to: u32,
         bytes: B,
@@ -77,7 +77,7 @@ impl Reliable for Rc {
     }
 
     fn send<B: Payload>(
-        from: &mut Qp<Self>,
+        from: &mut impl Post<Self>,
         (): &(),
         _: u32,
         bytes: B,
@@ -134,7 +134,7 @@ impl Reliable for Srd {
     }
 
     fn send<B: Payload>(
-        from: &mut Qp<Self>,
+        from: &mut impl Post<Self>,
         way: &Ah,
         to: u32,
         bytes: B,

@@ -42,7 +42,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("runtime::without_one", || {
             over(without_one::<Rc>, without_one::<Srd>)
         }),
-        ("runtime::what_is_lent_again", what_is_lent_again),
+        ("runtime::what_is_lent_again", || {
+            over(what_is_lent_again::<Rc>, what_is_lent_again::<Srd>)
+        }),
         ("runtime::who_waits_for_room", who_waits_for_room),
         ("runtime::cancelled_at_random", || {
             over(cancelled_at_random::<Rc>, cancelled_at_random::<Srd>)
@@ -280,11 +282,11 @@ fn one_of_two_pumps_goes() -> Result {
 }
 
 /// Catches what was lent once, came back, and does not wake for another file of the same number.
-fn what_is_lent_again() -> Result {
+fn what_is_lent_again<T: Reliable>() -> Result {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut watch = aio::tokio::Watch::new();
     for _ in 0..3 {
-        let mut two = Two::new()?;
+        let mut two = Two::<T>::usual()?;
         runtime.block_on(async {
             let cq = two.cq.clone();
             let message = two.message_after(tokio::time::sleep(Duration::from_millis(20)));

@@ -264,6 +264,11 @@ impl Addressing {
     }
 }
 
+/// Whether messages are taken by receives in the order in which these were posted.
+pub(crate) const fn receives_in_order(transport: QpType) -> bool {
+    !matches!(transport, QpType::DRIVER)
+}
+
 /// A transport whose requests go to such a destination: [`Peer`], [`PeerSrq`], [`DcPeer`] or [`UdPeer`].
 #[diagnostic::on_unimplemented(
     message = "a request of a `{Self}` queue pair does not go to `{D}`",

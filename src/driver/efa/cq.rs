@@ -76,7 +76,7 @@ impl CqCore {
     /// room in a queue means room for one more completion.
     #[inline(always)]
     fn pass(&self, ring: &Ring, index: u32) {
-        ring.pass(index.wrapping_add(1));
+        self.directory.pass(ring, index.wrapping_add(1));
         self.tell(0);
     }
 
@@ -209,17 +209,18 @@ impl Cq {
     #[inline(always)]
     fn next_usual(&mut self) -> Option<Completion> {
         let ring = self.core.directory.rings().get(self.turn)?;
-        let index = ring.passed();
-        if self.left == 0 || self.waits || !ring.view.has_arrived(index) {
+        let (view, index) = (ring.view, ring.passed());
+        if self.left == 0 || self.waits || !view.has_arrived(index) {
             return None;
         }
-        let fields = ring.view.entry(index);
+        let fields = view.entry(index);
         if !fields.is_usual() || self.reporters.are_stale(&self.core.directory) {
             return None;
         }
         let reporter = self.reporters.usual(name(&fields), self.turn)?;
-        let pass = || self.core.pass(ring, index);
-        let noted = reporter.ledger.finish_after(fields.number.get(), pass)?;
+        let request = reporter.ledger.find(fields.number.get())?;
+        self.core.pass(ring, index);
+        let noted = request.finish();
         self.left -= 1;
         self.pass_turn();
         noted.is_signaled.then_some(Completion {
@@ -257,7 +258,8 @@ impl Cq {
     fn skip_lost(&mut self, ring: usize) {
         let ring = &self.core.directory.rings()[ring];
         let from = ring.passed();
-        ring.pass(ring.view.behind_lost(from).unwrap_or(from));
+        let behind = ring.view.behind_lost(from).unwrap_or(from);
+        self.core.directory.pass(ring, behind);
         self.core.tell(0);
         self.wrong = Some(PollError::Overrun);
     }

@@ -79,13 +79,6 @@ impl Ring {
         // say whether they are valid.
         self.passed.load(Ordering::Relaxed)
     }
-
-    /// Notes how far the poller is.
-    #[inline(always)]
-    pub(super) fn pass(&self, index: u32) {
-        // Relaxed: as in `passed`.
-        self.passed.store(index, Ordering::Relaxed);
-    }
 }
 
 /// The side of a completion queue that its queue pairs share with its poller.
@@ -94,6 +87,8 @@ pub(super) struct Directory {
     /// Counts changes.
     version: AtomicU64,
     rings: Box<[Ring]>,
+    /// Entries that the poller has taken of all rings, modulo 2^32.
+    taken: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -113,6 +108,7 @@ impl Directory {
         Self {
             version: AtomicU64::new(0),
             rings: rings.into_iter().map(ring).collect(),
+            taken: AtomicU32::new(0),
             inner: Mutex::default(),
         }
     }
@@ -127,10 +123,21 @@ impl Directory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes how far the poller is in a ring, one of these.
+    #[inline(always)]
+    pub(super) fn pass(&self, ring: &Ring, index: u32) {
+        let more = index.wrapping_sub(ring.passed());
+        // Relaxed: as in `Ring::passed`, and in `taken`.
+        ring.passed.store(index, Ordering::Relaxed);
+        let taken = self.taken.load(Ordering::Relaxed).wrapping_add(more);
+        self.taken.store(taken, Ordering::Relaxed);
+    }
+
     /// Entries that were taken of all rings, modulo 2^32.
+    #[inline(always)]
     pub(super) fn taken(&self) -> u32 {
-        let passed = self.rings.iter().map(Ring::passed);
-        passed.fold(0, u32::wrapping_add)
+        // Relaxed: only the poller stores it, and who tells the device of it does so by turns.
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// Where the present entries of a ring end, behind those too that the device has written over.
@@ -331,7 +338,8 @@ impl Reporters {
         let [(qpn, reporter)] = self.known.get(self.place(name))?.as_slice() else {
             return None;
         };
-        let stays = reporter.until.is_none() && !reporter.is_forgotten;
+        // One that is forgotten is gone as well.
+        let stays = reporter.until.is_none();
         (*qpn == name.qpn && reporter.ring == ring && stays).then_some(reporter)
     }
 

@@ -146,13 +146,13 @@ impl NumberedLedger {
     /// beyond it.
     #[inline(always)]
     pub(crate) fn done(&self) -> u32 {
-        // Acquire: pairs with the release in `finish`.
+        // Acquire: pairs with the release in `Found::finish`.
         self.done.load(Ordering::Acquire)
     }
 
     /// Requests before the first that is not finished.
     pub(crate) fn before(&self) -> u32 {
-        // Acquire: pairs with the release in `finish`.
+        // Acquire: pairs with the release in `Found::finish`.
         self.before.load(Ordering::Acquire)
     }
 
@@ -173,25 +173,18 @@ impl NumberedLedger {
         counts.any(|count| {
             let note = self.at(count);
             // Relaxed: who looks for a region's key has a fence behind it (`flight.rs`), for the release in
-            // `finish`. While it is seen to be finished, its number is not given out: that comes behind the
-            // store that takes the mark back.
+            // `Found::finish`. While it is seen to be finished, its number is not given out: that comes behind
+            // the store that takes the mark back.
             let about = About(note.about.load(Ordering::Relaxed));
             !note.finished.load(Ordering::Relaxed) && about.may_have(key)
         })
     }
 
-    /// Takes the request of a number as finished, for the one poller; `None` if none in flight has it.
+    /// The request in flight that has this number, for the one poller; `None` if none has it.
     #[inline(always)]
-    pub(crate) fn finish(&self, number: u16) -> Option<Noted> {
-        self.finish_after(number, || {})
-    }
-
-    /// As [`finish`](Self::finish); what must be done before the number is free is done if there is such a
-    /// request.
-    #[inline(always)]
-    pub(crate) fn finish_after(&self, number: u16, before_that: impl FnOnce()) -> Option<Noted> {
+    pub(crate) fn find(&self, number: u16) -> Option<Found<'_>> {
         // Relaxed: only the poller stores it; `posted` as told in `post`.
-        let mut before = self.before.load(Ordering::Relaxed);
+        let before = self.before.load(Ordering::Relaxed);
         let in_flight = self.posted.load(Ordering::Relaxed).wrapping_sub(before);
         let behind = u32::from(number).wrapping_sub(before) & self.mask;
         let is_number = u32::from(number) <= self.mask;
@@ -200,29 +193,18 @@ impl NumberedLedger {
         if !is_number || behind >= in_flight || note.finished.load(Ordering::Relaxed) {
             return None;
         }
-        before_that();
-        let about = About(note.about.load(Ordering::Relaxed));
-        let noted = Noted {
-            id: note.id.load(Ordering::Relaxed),
-            is_signaled: about.0 & About::SIGNALED != 0,
-            bytes: note.bytes.load(Ordering::Relaxed),
-        };
-        let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
-        match behind == 0 {
-            true => before = self.go_on(before),
-            // Release: for who finds it in `names`.
-            false => note.finished.store(true, Ordering::Release),
-        }
-        // Relaxed: a number to look at.
-        self.count.store(count, Ordering::Relaxed);
-        // Release: the note is read before its number may be used again; pairs with the acquire in `before`.
-        self.before.store(before, Ordering::Release);
-        // So many may be posted, beyond what the poster is told, that the first keeps its number.
-        let ahead = count.wrapping_sub(before).min(self.ahead);
-        // Release: as above; pairs with the acquire in `done`.
-        self.done
-            .store(before.wrapping_add(ahead), Ordering::Release);
-        Some(noted)
+        Some(Found {
+            ledger: self,
+            note,
+            before,
+            is_first: behind == 0,
+        })
+    }
+
+    /// Takes the request of a number as finished; as [`find`](Self::find).
+    #[inline(always)]
+    pub(crate) fn finish(&self, number: u16) -> Option<Noted> {
+        self.find(number).map(Found::finish)
     }
 
     /// The first request behind the first, which is finished now, that is not.
@@ -231,12 +213,59 @@ impl NumberedLedger {
         loop {
             before = before.wrapping_add(1);
             let note = self.at(before);
-            // Relaxed: only the poller stores it; numbers are given out behind the release in `finish`.
+            // Relaxed: only the poller stores it; numbers are given out behind the release in
+            // `Found::finish`.
             if !note.finished.load(Ordering::Relaxed) {
                 return before;
             }
             note.finished.store(false, Ordering::Relaxed);
         }
+    }
+}
+
+/// A request in flight, for the poller.
+#[derive(Debug)]
+pub(crate) struct Found<'l> {
+    ledger: &'l NumberedLedger,
+    note: &'l Note,
+    /// Requests before the first that is not finished; and whether this is that one.
+    before: u32,
+    is_first: bool,
+}
+
+impl Found<'_> {
+    /// Takes it as finished: from now on its number may be given to another.
+    #[inline(always)]
+    pub(crate) fn finish(self) -> Noted {
+        let Self {
+            ledger,
+            note,
+            mut before,
+            is_first,
+        } = self;
+        let about = About(note.about.load(Ordering::Relaxed));
+        let noted = Noted {
+            id: note.id.load(Ordering::Relaxed),
+            is_signaled: about.0 & About::SIGNALED != 0,
+            bytes: note.bytes.load(Ordering::Relaxed),
+        };
+        let count = ledger.count.load(Ordering::Relaxed).wrapping_add(1);
+        match is_first {
+            true => before = ledger.go_on(before),
+            // Release: for who finds it in `names`.
+            false => note.finished.store(true, Ordering::Release),
+        }
+        // Relaxed: a number to look at.
+        ledger.count.store(count, Ordering::Relaxed);
+        // Release: the note is read before its number may be used again; pairs with the acquire in `before`.
+        ledger.before.store(before, Ordering::Release);
+        // So many may be posted, beyond what the poster is told, that the first keeps its number.
+        let ahead = count.wrapping_sub(before).min(ledger.ahead);
+        // Release: as above; pairs with the acquire in `done`.
+        ledger
+            .done
+            .store(before.wrapping_add(ahead), Ordering::Release);
+        noted
     }
 }
 

@@ -63,7 +63,6 @@ impl Failure {
         self.kind == kind
     }
 
-    #[cfg(test)]
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }

@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
+use crate::files::Files;
 use crate::{complete, output, select};
 
 const NOTES: &str = "\
@@ -64,9 +65,50 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 Kind::Rxe => "rxe",
                 Kind::Siw => "siw",
             };
-            let device = uverbs::device::add_link(device, kind, netdev)?;
+            let device = uverbs::device::add_link(device, kind, netdev)
+                .map_err(|error| not_added(&Files::of_this_host(), kind, netdev, error.into()))?;
             output::line(device.name())
         }
         Command::Del { device } => Ok(select::one(Some(device))?.delete_link()?),
+    }
+}
+
+/// The kernel says neither that the network device is missing nor that it has no such kind of device.
+fn not_added(files: &Files, kind: &str, netdev: &str, failure: Failure) -> Failure {
+    if !files.has(format!("sys/class/net/{netdev}")) {
+        let text = format!("{failure}: there is no network device {netdev} in this namespace");
+        return Failure::new(failure.kind(), text);
+    }
+    let module = if kind == "siw" { "siw" } else { "rdma_rxe" };
+    match files.has(format!("sys/module/{module}")) {
+        true => failure,
+        false => {
+            let text = format!("{failure}: the kernel has no {module} (modprobe {module})");
+            Failure::new(failure.kind(), text)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Kind;
+
+    /// Catches a refusal that leaves open what is missing.
+    #[test]
+    fn what_is_missing_is_named() {
+        let root = std::env::temp_dir().join(format!("link-{}", std::process::id()));
+        let text = |module: bool, netdev| {
+            std::fs::create_dir_all(root.join("sys/class/net/eth0")).unwrap();
+            if module {
+                std::fs::create_dir_all(root.join("sys/module/rdma_rxe")).unwrap();
+            }
+            let failure = Failure::new(Kind::Failed, "refused");
+            not_added(&Files::below(&root), "rxe", netdev, failure).to_string()
+        };
+        assert!(text(false, "eth7").contains("no network device eth7"));
+        assert!(text(false, "eth0").contains("modprobe rdma_rxe"));
+        assert_eq!(text(true, "eth0"), "refused");
+        std::fs::remove_dir_all(root).unwrap();
     }
 }

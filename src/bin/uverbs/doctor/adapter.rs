@@ -1,12 +1,13 @@
 //! What each device and each of its ports has to have.
 
+use rustix::thread::{CpuSet, sched_getaffinity};
 use uverbs::device::{AdapterPort, Place, PortState, topology};
 use uverbs::error::Errno;
 use uverbs::gid::GidType;
 use uverbs::query::{LinkLayer, PortAttr};
 use uverbs::{Access, Cause, Context, Device, Error};
 
-use super::{Check, Finding};
+use super::{Check, Finding, on_demand};
 use crate::failure::Result;
 use crate::files::Files;
 use crate::select;
@@ -30,7 +31,10 @@ pub(super) fn findings(files: &Files, name: Option<&str>) -> Result<Vec<Finding>
     for adapter in topology().iter().flat_map(|all| all.adapters()) {
         let is_asked = devices.iter().any(|it| it.name() == adapter.device.name());
         if let Some(place) = adapter.place.as_ref().filter(|_| is_asked) {
-            findings.extend(link(adapter.device.name(), place, &adapter.ports));
+            let name = adapter.device.name();
+            findings.extend(link(name, place, &adapter.ports));
+            findings.extend(near(name, place, &allowed_cpus()));
+            findings.extend(iommu(files, name));
         }
     }
     Ok(findings)
@@ -80,7 +84,10 @@ fn opened(files: &Files, context: &Context) -> Vec<Finding> {
         registration(context),
     ];
     let ports = match context.query_device() {
-        Ok(attr) => 1..=attr.phys_port_cnt,
+        Ok(attr) => {
+            findings.extend(on_demand::finding(context, &attr));
+            1..=attr.phys_port_cnt
+        }
         Err(error) => {
             findings.push(Check::new("query", name).broken(error, "See the kernel's log (dmesg)."));
             return findings;
@@ -258,6 +265,47 @@ fn trouble(files: &Files, device: &str, port: u8) -> Option<Finding> {
     })
 }
 
+/// The CPUs that this process may run on; none if the kernel does not say.
+fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    let all = 0..CpuSet::MAX_CPU;
+    all.filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// Whether this process may run on a CPU of the adapter's NUMA node.
+fn near(name: &str, place: &Place, allowed: &[usize]) -> Option<Finding> {
+    let node = place.numa_node?;
+    let check = Check::new("numa", name);
+    let is_near = allowed.iter().any(|cpu| place.cpus.contains(*cpu as u32));
+    Some(match is_near || allowed.is_empty() {
+        true => check.good(format_args!("node {node}, of which this process has a CPU")),
+        false => check.warning(
+            format_args!("node {node}, and this process may run on none of its CPUs"),
+            format_args!(
+                "All data goes from node to node: start programs with numactl --cpunodebind={node} \
+                 --membind={node}, or see the CPU set of the container or service."
+            ),
+        ),
+    })
+}
+
+/// Whether an IOMMU translates what the adapter reads and writes.
+fn iommu(files: &Files, name: &str) -> Option<Finding> {
+    let group = format!("sys/class/infiniband/{name}/device/iommu_group/type");
+    let kind = files.text(group).ok()?;
+    let check = Check::new("iommu", name);
+    Some(match kind.as_str() {
+        "identity" => check.good("passes through"),
+        _ => check.warning(
+            format_args!("addresses are translated ({kind})"),
+            "It costs bandwidth and keeps peers on PCI (GPUs) from each other: iommu=pt on the kernel's \
+             command line passes through, unless a virtual machine has the adapter.",
+        ),
+    })
+}
+
 /// Whether the adapter's slot takes what the adapter has, and its ports.
 fn link(name: &str, place: &Place, ports: &[AdapterPort]) -> Option<Finding> {
     let (now, max) = (place.link?, place.max_link?);
@@ -284,6 +332,31 @@ mod tests {
     use super::super::Verdict;
     use super::*;
     use std::fs;
+
+    fn host(name: &str, files: &[(&str, &str)]) -> Files {
+        let root = std::env::temp_dir().join(format!("doctor-{name}-{}", std::process::id()));
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Files::below(&root)
+    }
+
+    /// The types are those of Linux: Documentation/ABI/testing/sysfs-kernel-iommu_groups.
+    #[test]
+    fn an_iommu_that_translates_is_told() {
+        let group = "sys/class/infiniband/mlx5_0/device/iommu_group/type";
+        let verdict = |kind: &str| {
+            let finding = iommu(&host("iommu", &[(group, kind)]), "mlx5_0").unwrap();
+            (finding.verdict, finding.found)
+        };
+        assert_eq!(verdict("identity\n").0, Verdict::Good);
+        let (warning, found) = verdict("DMA-FQ\n");
+        assert_eq!(warning, Verdict::Warning);
+        assert!(found.contains("DMA-FQ"));
+        assert_eq!(iommu(&host("iommu", &[]), "mlx5_1"), None);
+    }
 
     #[test]
     fn counters_of_trouble_are_told_with_their_meaning() {

@@ -17,12 +17,19 @@ pub(super) fn findings(files: &Files) -> Vec<Finding> {
     ];
     findings.extend(cgroup(files));
     findings.extend(huge_pages(files));
+    findings.extend(gpu_memory(files));
     findings
 }
 
 /// Whether the kernel has the character devices of verbs at all.
 fn verbs_module(files: &Files) -> Finding {
     let check = Check::new("verbs", "ib_uverbs");
+    if !files.has("sys/class") {
+        return check.warning(
+            "/sys is not mounted here",
+            "Most checks have nothing to look at: mount -t sysfs sysfs /sys, or see what the container is given.",
+        );
+    }
     match files.has("sys/class/infiniband_verbs") {
         true => check.good("the kernel has it"),
         false => check.broken("the kernel does not have it", "modprobe ib_uverbs"),
@@ -154,6 +161,22 @@ fn huge_pages(files: &Files) -> Option<Finding> {
     })
 }
 
+/// Whether adapters can get at the memory of a GPU whose driver is loaded.
+fn gpu_memory(files: &Files) -> Option<Finding> {
+    if !files.has("sys/module/nvidia") {
+        return None;
+    }
+    let check = Check::new("gpu memory", "nvidia");
+    Some(match files.has("sys/module/nvidia_peermem") {
+        true => check.good("nvidia_peermem is loaded"),
+        false => check.warning(
+            "nvidia_peermem is not loaded",
+            "Programs that register GPU memory by address need it (modprobe nvidia_peermem). Those that \
+             register a dma-buf need it not, and the open kernel modules of the driver.",
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
@@ -183,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_kernel_without_verbs_is_broken() {
-        let bare = host("bare", &[]);
+        let bare = host("bare", &[("sys/class/net/lo/mtu", "65536")]);
         is(&verbs_module(&bare), Verdict::Broken, "modprobe ib_uverbs");
         is(
             &connection_manager(&bare),
@@ -192,6 +215,16 @@ mod tests {
         );
         assert!(!can_lock_anyway(&bare));
         assert_eq!((cgroup(&bare), huge_pages(&bare)), (None, None));
+    }
+
+    /// Catches that whoever has no sysfs is told to load a module which is there.
+    #[test]
+    fn without_sysfs_nothing_is_said_of_modules() {
+        is(
+            &verbs_module(&host("no-sysfs", &[])),
+            Verdict::Warning,
+            "mount -t sysfs",
+        );
     }
 
     /// Would catch that a container without the node is told to load a module.
@@ -273,6 +306,21 @@ mod tests {
             Verdict::Good,
             "no limits",
         );
+    }
+
+    #[test]
+    fn a_gpu_without_its_module_for_peers_is_told() {
+        assert_eq!(gpu_memory(&host("no-gpu", &[])), None);
+        let driver = ("sys/module/nvidia/version", "580.82");
+        let without = host("gpu", &[driver]);
+        is(
+            &gpu_memory(&without).unwrap(),
+            Verdict::Warning,
+            "modprobe nvidia_peermem",
+        );
+        let module = ("sys/module/nvidia_peermem/version", "580.82");
+        let with = host("gpu-peers", &[driver, module]);
+        is(&gpu_memory(&with).unwrap(), Verdict::Good, "is loaded");
     }
 
     #[test]

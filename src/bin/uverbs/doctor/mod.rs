@@ -6,6 +6,7 @@
 
 mod adapter;
 mod host;
+mod on_demand;
 mod peer;
 mod report;
 
@@ -24,7 +25,8 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(
     after_help = "It ends with 0 unless something is broken; warnings alone do not count.\n\
-    It creates and destroys a protection domain and a memory region on each device, and changes nothing else."
+    It creates and destroys a protection domain and a memory region on each device, on soft-RoCE with on-demand\n\
+    paging also two queue pairs that write to each other, and changes nothing else."
 )]
 pub(crate) struct Options {
     /// The address of a peer: look for a way to it, and ask its connection manager for an answer

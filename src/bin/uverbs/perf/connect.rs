@@ -52,6 +52,18 @@ pub(super) struct Side {
     _links: Vec<Link>,
 }
 
+/// Sees that what was named is there: a server says so at once, and not when a client comes.
+pub(super) fn look(own: &Own) -> Result<()> {
+    for device in chosen(own)? {
+        let context = device.open()?;
+        context.query_port(own.ib_port)?;
+        if let Some(index) = own.gid_index {
+            context.query_gid(own.ib_port, index.into())?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes all that a round needs, and connects it to the peer. From here on the peer may send.
 pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -> Result<Side> {
     let mut links = Vec::new();
@@ -115,6 +127,10 @@ impl Ground {
         let mtu = attr.active_mtu.bytes().unwrap_or(u32::MAX);
         if plan.transport == Transport::Ud && plan.size > mtu {
             let text = format!("a datagram fits into a packet, which has {mtu} bytes here");
+            return Err(Failure::new(Kind::Usage, text));
+        }
+        if let Some(asked) = plan.mtu.filter(|asked| *asked > mtu) {
+            let text = format!("a packet has at most {mtu} bytes here, not {asked}");
             return Err(Failure::new(Kind::Usage, text));
         }
         if plan.size > attr.max_msg_sz {
@@ -334,14 +350,19 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Failed, error)
 }
 
+/// The devices that are named, or the first one.
+fn chosen(own: &Own) -> Result<Vec<Device>> {
+    match own.devices.as_slice() {
+        [] => Ok(vec![select::one(None)?]),
+        names => {
+            let names = names.iter();
+            names.map(|name| select::one(Some(name))).collect()
+        }
+    }
+}
+
 fn by_device(own: &Own, plan: &Plan, role: Role<'_>) -> Result<Vec<(Ground, Vec<Worker>)>> {
-    let devices = match own.devices.as_slice() {
-        [] => vec![select::one(None)?],
-        names => names
-            .iter()
-            .map(|name| select::one(Some(name)))
-            .collect::<Result<_>>()?,
-    };
+    let devices = chosen(own)?;
     let is_enough = match role {
         Role::Client { .. } => devices.len() == plan.devices as usize,
         Role::Server { .. } => devices.len() >= plan.devices as usize,

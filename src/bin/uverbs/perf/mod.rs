@@ -54,6 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn serve(options: &Serve) -> Result<()> {
+    connect::look(&options.own)?;
     let listener = meet::listen_on(options.own.port)?;
     loop {
         let stream = meet::accept(&listener)?;
@@ -95,6 +96,10 @@ fn serve_rounds(wire: &mut Wire, options: &Serve) -> Result<()> {
 
 fn measure(options: &Client, goal: Goal) -> Result<()> {
     let plans = options.plans(goal)?;
+    // A run may be long: what cannot be written is told before.
+    for path in options.save.iter().chain(options.output.svg()) {
+        record::prepare(path)?;
+    }
     let (host, port) = (options.server.as_str(), options.own.port);
     let stream = meet::connect(host, port, options.connect_timeout)?;
     let mut wire = Wire::new(stream)?;

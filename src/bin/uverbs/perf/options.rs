@@ -135,6 +135,11 @@ pub(super) struct Client {
     #[arg(short, long)]
     events: bool,
 
+    /// Poll without a pause, as perftest does: a thread keeps its CPU although nothing completes, and does not
+    /// hint to it that it waits
+    #[arg(long, conflicts_with = "events")]
+    spin: bool,
+
     /// Both sides send, for bandwidth
     #[arg(long)]
     both: bool,
@@ -310,6 +315,7 @@ impl Client {
             batch,
             inline: self.inline,
             events: self.events,
+            spin: self.spin,
             both: self.both,
             until: match self.count {
                 Some(count) => Until::Messages(count),

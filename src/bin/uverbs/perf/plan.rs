@@ -182,6 +182,9 @@ pub(super) struct Plan {
     pub(super) inline: Option<u32>,
     /// Waits for completion events instead of polling.
     pub(super) events: bool,
+    /// A thread that polls in vain keeps its CPU.
+    #[serde(default)]
+    pub(super) spin: bool,
     /// Both sides send.
     pub(super) both: bool,
     pub(super) until: Until,
@@ -392,6 +395,7 @@ pub(super) mod tests {
             batch: 16,
             inline: None,
             events: false,
+            spin: false,
             both: false,
             until: Until::Seconds(1.0),
             warm_up: 0.1,

@@ -244,8 +244,20 @@ impl Record {
 
 /// Writes a file.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes)
-        .map_err(|error| Failure::new(Kind::Failed, format_args!("{}: {error}", path.display())))
+    std::fs::write(path, bytes).map_err(|error| of_file(path, &error))
+}
+
+/// Sees that a file can be written; what is in it stays.
+pub(super) fn prepare(path: &Path) -> Result<()> {
+    let opened = std::fs::File::options()
+        .append(true)
+        .create(true)
+        .open(path);
+    opened.map(drop).map_err(|error| of_file(path, &error))
+}
+
+fn of_file(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(Kind::Failed, format_args!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]

@@ -239,6 +239,14 @@ impl Recorder {
         })
     }
 
+    /// The first message is about to be posted. Where messages are counted, and not seconds, it is measured from
+    /// here on: what came before was the start of threads.
+    pub(super) fn begin(&mut self, now: Instant) {
+        if self.until.is_none() {
+            (self.from, self.last) = (now, now);
+        }
+    }
+
     /// Messages that were posted at one time have completed at another.
     pub(super) fn completed(&mut self, messages: u64, posted: Instant, now: Instant) {
         if now < self.from || self.until.is_some_and(|until| posted > until) {
@@ -358,6 +366,20 @@ mod tests {
         let outcome = recorder.outcome();
         assert_eq!((outcome.messages, outcome.seconds), (3, 0.002));
         assert!(outcome.samples.is_empty());
+    }
+
+    /// Catches a rate that counts what a side did before it posted anything.
+    #[test]
+    fn a_count_is_measured_from_the_first_message_on() {
+        let start = Instant::now();
+        let mut recorder = Recorder::new(start, None, false).unwrap();
+        let first = start + 10 * MS;
+        recorder.begin(first);
+        recorder.completed(4, first, first + 2 * MS);
+        assert_eq!(recorder.outcome().rate(), 2000.0);
+        let mut timed = Recorder::new(start, Some(start + 4 * MS), false).unwrap();
+        timed.begin(start + 2 * MS);
+        assert_eq!(timed.outcome().seconds, 0.004);
     }
 
     #[test]

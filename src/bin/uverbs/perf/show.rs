@@ -39,6 +39,11 @@ impl Output {
         !self.json && !self.csv
     }
 
+    /// The file of plots, if there is to be one.
+    pub(super) fn svg(&self) -> Option<&PathBuf> {
+        self.svg.as_ref()
+    }
+
     pub(super) fn show(&self, record: &Record) -> Result<()> {
         if let Some(path) = &self.svg {
             write(path, svg::draw(record)?.as_bytes())?;

@@ -223,7 +223,7 @@ impl Worker {
         let mut cpu = None;
         let mut last = Instant::now();
         loop {
-            self.set_limits(plan, clock, &mut cpu);
+            self.set_limits(plan, clock, &mut cpu, recorder);
             for (own, lane) in self.lanes.iter_mut().enumerate() {
                 while lane.may_post() {
                     lane.post(own as u16, &mut self.data, &mut self.scratch, plan)?;
@@ -252,7 +252,7 @@ impl Worker {
         let mut cpu = None;
         let mut number = 0;
         loop {
-            self.set_limits(plan, clock, &mut cpu);
+            self.set_limits(plan, clock, &mut cpu, recorder);
             if self.lanes[0].is_over() {
                 break;
             }
@@ -279,11 +279,18 @@ impl Worker {
 
     /// Sets how many messages each queue pair posts in all, and notes the processor time when the measurement
     /// begins: from then on messages count, and at its end no more are posted.
-    fn set_limits(&mut self, plan: &Plan, clock: Clock, cpu: &mut Option<Duration>) {
+    fn set_limits(
+        &mut self,
+        plan: &Plan,
+        clock: Clock,
+        cpu: &mut Option<Duration>,
+        recorder: &mut Recorder,
+    ) {
         let now = Instant::now();
         let begins = cpu.is_none() && now >= clock.from;
         if begins {
             *cpu = Some(cpu_time());
+            recorder.begin(now);
         }
         let is_over = clock.until.is_some_and(|until| now >= until);
         for lane in &mut self.lanes {
@@ -393,11 +400,14 @@ impl Worker {
             None => {
                 self.polls += 1;
                 if self.polls < POLLS {
-                    std::hint::spin_loop();
+                    if !plan.spin {
+                        std::hint::spin_loop();
+                    }
                     return Ok(());
                 }
                 self.polls = 0;
-                if self.vain.get_or_insert_with(Instant::now).elapsed() > VAIN {
+                let since = self.vain.get_or_insert_with(Instant::now);
+                if !plan.spin && since.elapsed() > VAIN {
                     std::thread::yield_now();
                 }
             }

@@ -1,0 +1,105 @@
+//! Whether on-demand paging of soft-RoCE takes messages from where they lie: by two WRITEs between queue pairs
+//! of this process, since the kernels that do not are known by what they do, not by their numbers.
+
+use std::time::{Duration, Instant};
+
+use uverbs::query::DeviceAttr;
+use uverbs::uapi::enums::DriverId;
+use uverbs::uapi::flags::OdpGeneralCapBits;
+use uverbs::{Access, Caps, Context, Error, Rc};
+
+use super::{Check, Finding};
+
+/// Bytes of the memory, each word of which says where it is.
+const BYTES: usize = 16 << 10;
+
+/// Where the messages lie. At least one of them is not at the start of a page.
+const PLACES: [usize; 2] = [4096 + 1000, 4096 + 2000];
+
+/// How long a WRITE to oneself may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const REMEDY: &str = "Register no memory on demand on this device: the kernel copies from and to the start of \
+    the page, wherever in it a message lies (soft-RoCE since Linux 6.15, __rxe_odp_mr_copy). Other memory is \
+    not affected.";
+
+/// Nothing on a device without on-demand paging, on adapters, which page in hardware, and where a WRITE does
+/// not arrive for another reason, which other checks tell.
+pub(super) fn finding(context: &Context, attr: &DeviceAttr) -> Option<Finding> {
+    let is_there = attr.odp.general_caps & OdpGeneralCapBits::SUPPORT.bits() != 0;
+    if !is_there || context.driver_id().0 != DriverId::RXE.0 {
+        return None;
+    }
+    Some(verdict(context.name(), &copied(context).ok()??))
+}
+
+/// What a word must be, and what was taken for it.
+type Word = [u64; 2];
+
+fn verdict(device: &str, words: &[Word]) -> Finding {
+    let check = Check::new("on demand", device);
+    let wrong = words.iter().find(|[should, is]| should != is);
+    match wrong {
+        None => check.good("a message is taken from where it lies in its page"),
+        Some([should, is]) => check.warning(
+            format_args!("of a message at byte {should} of on-demand memory went byte {is}"),
+            REMEDY,
+        ),
+    }
+}
+
+/// Writes from on-demand memory into other memory; nothing if that does not complete.
+fn copied(context: &Context) -> Result<Option<Vec<Word>>, Error> {
+    let pd = context.alloc_pd()?;
+    let words = (0..BYTES as u64).step_by(8).flat_map(u64::to_ne_bytes);
+    let source = pd.register(
+        words.collect::<Vec<u8>>(),
+        Access::LOCAL_WRITE | Access::ON_DEMAND,
+    )?;
+    let target = pd.register(vec![0_u8; 16], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let mut cq = context.create_cq(4)?;
+    let mut here = pd.create_qp::<Rc>(&cq, Caps::default())?;
+    let mut there = pd.create_qp::<Rc>(&cq, Caps::default())?;
+    let (one, other) = (here.endpoint()?, there.endpoint()?);
+    here.connect(&other)?;
+    there.connect(&one)?;
+    let mut found = Vec::new();
+    for place in PLACES {
+        let mut batch = here.batch();
+        let to = target.remote().slice(..8)?;
+        batch
+            .signaled(0)
+            .write(source.slice(place..place + 8)?, to)?;
+        batch.ring()?;
+        let since = Instant::now();
+        let mut is_done = false;
+        while !is_done {
+            for completion in &mut cq.poll()? {
+                is_done = completion.result().is_ok();
+            }
+            if since.elapsed() > PATIENCE {
+                return Ok(None);
+            }
+        }
+        let mut word = [0; 8];
+        target.read_at(0, &mut word)?;
+        found.push([place as u64, u64::from_ne_bytes(word)]);
+    }
+    Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Verdict;
+    use super::*;
+
+    /// Catches a verdict that looks at one message alone: one at the start of a page is right everywhere.
+    #[test]
+    fn one_wrong_word_is_enough() {
+        assert_eq!(verdict("rxe0", &[[8, 8], [16, 16]]).verdict, Verdict::Good);
+        let finding = verdict("rxe0", &[[4096, 4096], [5096, 4096]]);
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(finding.found.contains("at byte 5096"), "{finding:?}");
+        assert!(finding.remedy.contains("Register no memory on demand"));
+    }
+}

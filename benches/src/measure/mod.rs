@@ -5,6 +5,7 @@ mod c_abi;
 mod callgrind;
 mod control;
 mod instructions;
+mod perf;
 mod perftest;
 mod scale;
 mod server;
@@ -65,6 +66,8 @@ pub enum Group {
     Transfer,
     /// Latency and rate between two processes, beside perftest
     Perftest,
+    /// What `uverbs perf` says, beside what perftest says
+    Perf,
     /// Many queue pairs and many regions
     Scale,
 }
@@ -241,6 +244,7 @@ pub fn run(plan: &Plan, groups: &[Group]) -> Result<()> {
             Group::Control => control::run(plan)?,
             Group::Transfer => transfer::run(plan)?,
             Group::Perftest => perftest::run(plan)?,
+            Group::Perf => perf::run(plan)?,
             Group::Scale => scale::run(plan)?,
         }
     }

@@ -86,7 +86,7 @@ const NOISE: f64 = 1.01;
 const MESSAGE: usize = 2 << 10;
 
 /// The median in microseconds and what 99% keep to; or messages in a second, and nothing.
-type Told = (f64, Option<f64>);
+pub(super) type Told = (f64, Option<f64>);
 
 pub(super) fn run(plan: &Plan) -> Result<()> {
     let link = uverbs::open(&plan.device)?.query_port(1)?.link_layer;
@@ -219,7 +219,7 @@ impl Device<'_> {
 }
 
 /// Waits until something listens on a port.
-fn await_listener(server: &mut Child, port: u16) -> Result<()> {
+pub(super) fn await_listener(server: &mut Child, port: u16) -> Result<()> {
     let started = Instant::now();
     let local = format!(":{port:04X}");
     loop {
@@ -244,7 +244,7 @@ fn await_listener(server: &mut Child, port: u16) -> Result<()> {
 }
 
 /// What the line of numbers says that follows the one with their names.
-fn told(text: &str, size: usize, tells_latency: bool) -> Option<Told> {
+pub(super) fn told(text: &str, size: usize, tells_latency: bool) -> Option<Told> {
     let lines = text
         .lines()
         .skip_while(|line| !line.trim_start().starts_with("#bytes"));

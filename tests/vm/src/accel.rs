@@ -32,7 +32,7 @@ pub(crate) enum Wish {
     Kvm,
     /// TCG.
     Tcg,
-    /// TCG with one processor, whose clock counts its instructions: a nanosecond each.
+    /// TCG whose clock counts the instructions of all processors: a nanosecond each.
     Icount,
 }
 

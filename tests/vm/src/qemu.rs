@@ -28,7 +28,7 @@ pub(crate) enum Accelerator {
     Kvm,
     /// QEMU's translator: slow, and everywhere.
     Tcg,
-    /// The translator with a clock that counts: each instruction takes a nanosecond. There is one processor.
+    /// The translator with a clock that counts: each instruction takes a nanosecond, of whichever processor.
     Icount,
 }
 
@@ -70,6 +70,8 @@ pub(crate) struct Machine {
     pub(crate) hca_control: Option<RawFd>,
     /// An Ethernet adapter whose other end another machine has.
     pub(crate) wire: Option<Wire>,
+    /// The socket of QEMU's monitor, through which the turns of several counted processors are set.
+    pub(crate) monitor: Option<PathBuf>,
     /// Further arguments to `-device`, one for each device.
     pub(crate) devices: Vec<String>,
 }
@@ -203,6 +205,9 @@ impl Machine {
             // An idle processor waits in the host's time: an adapter in another process takes some of that.
             arguments.extend(words(&["-icount", "shift=0,sleep=on"]));
         }
+        if let Some(monitor) = &self.monitor {
+            arguments.extend(turns(monitor));
+        }
         arguments
     }
 
@@ -274,6 +279,24 @@ fn serial_port(id: &str, name: &str, socket: RawFd) -> Vec<String> {
     ])
 }
 
+/// The object whose timer ends turns; see [`Machine::monitor`].
+pub(crate) const TURN: &str = "/objects/turn";
+
+/// QEMU runs counted processors in turn, and a turn goes up to the next timer of the machine: milliseconds,
+/// in which a processor that polls waits in vain for one that does not run. A filter through which no packets
+/// go has a timer. It is off until the monitor's client switches it on, since a timer costs the host more
+/// than the guest.
+fn turns(monitor: &Path) -> Vec<String> {
+    words(&[
+        "-netdev",
+        "hubport,id=turns,hubid=1",
+        "-object",
+        "filter-buffer,id=turn,netdev=turns,interval=1000,status=off",
+        "-qmp",
+        &format!("unix:{},server=on,wait=off", escaped(monitor)),
+    ])
+}
+
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
@@ -305,6 +328,7 @@ mod tests {
             agent: Some(7),
             hca_control: None,
             wire: None,
+            monitor: None,
             devices: vec!["edu".to_owned()],
         }
     }

@@ -1,5 +1,5 @@
-//! Whether on-demand paging of soft-RoCE takes messages from where they lie: by two WRITEs between queue pairs
-//! of this process, since the kernels that do not are known by what they do, not by their numbers.
+//! Whether on-demand paging of soft-RoCE takes messages from where they lie: by two WRITEs between queue
+//! pairs of this process, since the kernels that do not are known by what they do, not by their numbers.
 
 use std::time::{Duration, Instant};
 

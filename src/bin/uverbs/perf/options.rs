@@ -135,8 +135,8 @@ pub(super) struct Client {
     #[arg(short, long)]
     events: bool,
 
-    /// Poll without a pause, as perftest does: a thread keeps its CPU although nothing completes, and does not
-    /// hint to it that it waits
+    /// Poll without a pause, as perftest does: a thread keeps its CPU although nothing completes, and does
+    /// not hint to it that it waits
     #[arg(long, conflicts_with = "events")]
     spin: bool,
 

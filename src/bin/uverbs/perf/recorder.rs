@@ -239,8 +239,8 @@ impl Recorder {
         })
     }
 
-    /// The first message is about to be posted. Where messages are counted, and not seconds, it is measured from
-    /// here on: what came before was the start of threads.
+    /// The first message is about to be posted. Where messages are counted, and not seconds, it is measured
+    /// from here on: what came before was the start of threads.
     pub(super) fn begin(&mut self, now: Instant) {
         if self.until.is_none() {
             (self.from, self.last) = (now, now);

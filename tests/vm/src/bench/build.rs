@@ -18,16 +18,16 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds them, those of the group `start-up` only if they are asked for. The C programs to measure
-    /// against are linked to the libraries that the guest has.
+    /// Builds what the groups need that are wanted. The C programs to measure against are linked to the
+    /// libraries that the guest has.
     ///
     /// # Errors
     /// If one does not build; a C compiler is needed.
-    pub(crate) fn build(store: &Store, tools: &Path, start_up: bool) -> Result<Self> {
+    pub(crate) fn build(store: &Store, tools: &Path, wants: impl Fn(&str) -> bool) -> Result<Self> {
         let workspace = store.workspace();
         let others = store.directory("bench")?;
         let measure = suite::binary(workspace, PACKAGE, PACKAGE)?;
-        if start_up {
+        if wants("start-up") {
             let starts = [
                 ("start-up", suite::binary(workspace, PACKAGE, "start-up")?),
                 (
@@ -40,14 +40,22 @@ impl Programs {
                     .with_context(|| format!("copying {}", path.display()))?;
             }
         }
-        let library = others.join("c-abi");
-        fs::create_dir_all(&library).with_context(|| format!("making {}", library.display()))?;
-        for (package, name) in [
-            ("uverbs-c", "libibverbs.so.1"),
-            ("uverbs-efa", "libefa.so.1"),
-        ] {
-            fs::copy(suite::c_library(workspace, package)?, library.join(name))
-                .with_context(|| format!("copying {name}"))?;
+        if wants("perf") {
+            let path = suite::binary(workspace, "uverbs-cli", "uverbs")?;
+            fs::copy(&path, others.join("uverbs"))
+                .with_context(|| format!("copying {}", path.display()))?;
+        }
+        if wants("c-abi") {
+            let library = others.join("c-abi");
+            fs::create_dir_all(&library)
+                .with_context(|| format!("making {}", library.display()))?;
+            for (package, name) in [
+                ("uverbs-c", "libibverbs.so.1"),
+                ("uverbs-efa", "libefa.so.1"),
+            ] {
+                fs::copy(suite::c_library(workspace, package)?, library.join(name))
+                    .with_context(|| format!("copying {name}"))?;
+            }
         }
         let sources = workspace.join("benches");
         c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {

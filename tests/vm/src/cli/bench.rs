@@ -24,11 +24,15 @@ const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// What the guest is given before: huge pages to register, and where there are two processors one of them for
 /// the kernel's workers, so that a program that polls on the other one does not wait for the scheduler.
-const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; [ $(nproc) = 1 ] && exec \"$@\"; \
-     echo 2 > /sys/devices/virtual/workqueue/cpumask; exec taskset 1 \"$@\"";
+/// With three, each end of a connection has one, too.
+const PREPARE: &str = "echo 40 > /proc/sys/vm/nr_hugepages; workers=/sys/devices/virtual/workqueue/cpumask; \
+     case $(nproc) in \
+     1) exec \"$@\" ;; \
+     2) echo 2 > $workers; exec taskset 1 \"$@\" ;; \
+     *) echo 4 > $workers; exec \"$@\" ;; esac";
 
 /// What is measured.
-const GROUPS: [&str; 9] = [
+const GROUPS: [&str; 10] = [
     "instructions",
     "c-abi",
     "awaited",
@@ -37,6 +41,7 @@ const GROUPS: [&str; 9] = [
     "control",
     "transfer",
     "perftest",
+    "perf",
     "scale",
 ];
 
@@ -44,10 +49,17 @@ const GROUPS: [&str; 9] = [
 /// instructions.
 const TIMED: [&str; 5] = ["waits", "control", "transfer", "perftest", "scale"];
 
+/// The group whose programs poll at both ends of a connection. Each end has a processor where time is
+/// counted, and the kernel's workers have one.
+const POLLED: (&str, u32) = ("perf", 3);
+
+/// How the line begins by which the program in the guest asks for other turns of processors.
+const TURN: &str = "turn ";
+
 /// Measure side by side with rdma-core, in one guest
 ///
 /// Ours and rdma-core's programs do the same work and take turns. Numbers of instructions and system calls
-/// are exact. The times of waits, control, transfer, perftest and scale are counts of instructions, too, the
+/// are exact. The times of waits, control, transfer, perftest, perf and scale are counts of instructions, the
 /// kernel's included, one nanosecond each, unless --accel chooses something else; those of start-up mean
 /// something only as ratios.
 #[derive(Args, Debug)]
@@ -80,8 +92,8 @@ pub(crate) struct Bench {
     /// with an adapter in docs/benchmarks-mlx5.md and docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
-    /// instructions, c-abi, awaited, waits, start-up, control, transfer, perftest, scale; all if nothing is
-    /// named
+    /// instructions, c-abi, awaited, waits, start-up, control, transfer, perftest, perf, scale; all if none
+    /// is named
     #[arg(value_name = "GROUP", value_parser = GROUPS)]
     groups: Vec<String>,
 }
@@ -115,11 +127,9 @@ impl Bench {
             let (parts, options) = self.prepare(store, &machine)?;
             let programs = match &mut programs {
                 Some(programs) => programs,
-                none => none.insert(Programs::build(
-                    store,
-                    &parts.tools.root,
-                    self.wants("start-up"),
-                )?),
+                none => none.insert(Programs::build(store, &parts.tools.root, |group| {
+                    self.wants(group)
+                })?),
             };
             let mut guest = Guest::boot(store, &parts, &options)?;
             let lines = run(&mut guest, &self.spec(programs, &parts, &options, &groups)?)?;
@@ -145,10 +155,13 @@ impl Bench {
         if !self.machine.leaves_choice() {
             return vec![(self.machine.clone(), groups.collect())];
         }
-        let (timed, others): (Vec<_>, Vec<_>) = groups.partition(|group| TIMED.contains(group));
+        let (polled, groups): (Vec<_>, Vec<_>) = groups.partition(|group| *group == POLLED.0);
+        let (timed, others): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| TIMED.contains(group));
         let grounds = [
             (self.machine.clone(), others),
-            (self.machine.clone().counted(), timed),
+            (self.machine.clone().counted(1), timed),
+            (self.machine.clone().counted(POLLED.1), polled),
         ];
         let grounds = grounds.into_iter();
         grounds.filter(|(_, groups)| !groups.is_empty()).collect()
@@ -229,10 +242,21 @@ fn run(guest: &mut Guest, spec: &Spec) -> Result<String> {
     let process = guest.start(spec)?;
     let mut output = Vec::new();
     let started = Instant::now();
+    let turns = guest.turns();
+    let mut set = Ok(());
     let show = |stream, bytes: &[u8]| match stream {
         Stream::Output => {
             let rows = bytes.iter().filter(|byte| **byte == b'\n').count();
+            let before = output.len();
             output.extend_from_slice(bytes);
+            // A line comes as a whole: nobody writes less.
+            let text = String::from_utf8_lossy(&output[before..]);
+            let mut asked = text.lines().filter_map(|line| line.strip_prefix(TURN));
+            if let Some(length) = asked.next_back()
+                && let Some(turns) = &turns
+            {
+                set = turns.set(length);
+            }
             if rows > 0 {
                 let all = output.iter().filter(|byte| **byte == b'\n').count();
                 eprint!(
@@ -246,9 +270,12 @@ fn run(guest: &mut Guest, spec: &Spec) -> Result<String> {
     };
     let outcome = guest::to_end(guest, process, Some(Instant::now() + LIMIT), show)?;
     eprintln!();
+    set?;
     match outcome {
         Outcome::Ended(Ending::Exited(0)) => {
-            String::from_utf8(output).context("the records are not UTF-8")
+            let text = String::from_utf8(output).context("the records are not UTF-8")?;
+            let records = text.lines().filter(|line| !line.starts_with(TURN));
+            Ok(records.map(|line| format!("{line}\n")).collect())
         }
         Outcome::Ended(ending) => bail!("measuring failed with status {}", ending.status()),
         Outcome::NotStarted(reason, _) => bail!("{reason}"),

@@ -200,7 +200,7 @@ impl Clients {
         let of = |machine: &Machine| machine.prepare(store, Arch::X86_64, kernel, Network::OneHost);
         let (parts, options) = of(&self.machine)?;
         if options.accelerator == Accelerator::Tcg && self.machine.leaves_choice() {
-            return of(&self.machine.clone().counted());
+            return of(&self.machine.clone().counted(1));
         }
         Ok((parts, options))
     }

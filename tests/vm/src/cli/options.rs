@@ -29,9 +29,9 @@ pub(crate) struct Machine {
     /// Memory of the guest, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..))]
     memory: u32,
-    /// Processors of the guest
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
-    cpus: u32,
+    /// Processors of the guest; 2 by default, 1 where instructions are counted
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: Option<u32>,
     /// Also load this module; efa, which stock kernels lack, is built first; may be repeated
     #[arg(long = "module", value_name = "NAME")]
     modules: Vec<String>,
@@ -113,10 +113,11 @@ impl Machine {
         self.accel == Wish::Auto
     }
 
-    /// The same machine, whose time is a count of instructions.
-    pub(crate) fn counted(self) -> Self {
+    /// The same machine, whose time is a count of the instructions of so many processors.
+    pub(crate) fn counted(self, cpus: u32) -> Self {
         Self {
             accel: Wish::Icount,
+            cpus: Some(cpus),
             ..self
         }
     }
@@ -139,7 +140,7 @@ impl Machine {
         let mut options = Options {
             accelerator: Accelerator::Tcg,
             memory: self.memory,
-            cpus: self.cpus,
+            cpus: 2,
             network,
             hca: None,
             agent: suite::agent(store, arch)?,
@@ -147,9 +148,10 @@ impl Machine {
             modules,
         };
         options.accelerator = accel::choose(store, &parts, self.accel, &options)?;
-        if options.accelerator == Accelerator::Icount {
-            options.cpus = 1;
-        }
+        options.cpus = self.cpus.unwrap_or(match options.accelerator {
+            Accelerator::Icount => 1,
+            Accelerator::Kvm | Accelerator::Tcg => 2,
+        });
         Ok((parts, options))
     }
 

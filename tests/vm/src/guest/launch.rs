@@ -92,6 +92,12 @@ impl Files {
         self.directory.join("initramfs")
     }
 
+    /// The socket of QEMU's monitor, which guests with several counted processors have.
+    pub(super) fn monitor(&self, options: &Options) -> Option<PathBuf> {
+        let has_turns = options.accelerator == Accelerator::Icount && options.cpus > 1;
+        has_turns.then(|| self.directory.join("monitor"))
+    }
+
     /// What QEMU wrote to its standard error.
     pub(super) fn qemu_errors(&self) -> PathBuf {
         self.directory.join("qemu-errors")
@@ -234,6 +240,11 @@ impl Emulator {
         })
     }
 
+    /// The run's files.
+    pub(super) fn files(&self) -> &Files {
+        &self.files
+    }
+
     /// What the guest wrote to its console so far.
     pub(super) fn console(&self) -> String {
         let text = fs::read(self.files.console()).unwrap_or_default();
@@ -321,6 +332,7 @@ fn machine(parts: &Parts, options: &Options, files: &Files, agent: Option<RawFd>
         agent,
         hca_control: None,
         wire: None,
+        monitor: files.monitor(options),
         devices: Vec::new(),
     }
 }

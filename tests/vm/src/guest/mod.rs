@@ -6,6 +6,7 @@ pub(crate) mod protocol;
 mod session;
 mod to_end;
 mod trial;
+mod turns;
 
 use std::path::PathBuf;
 

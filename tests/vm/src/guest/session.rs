@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::Options;
 use super::launch::Emulator;
 use super::protocol::{Ending, Frame, Kind, Network, Report, Request, Spec, WindowSize};
+use super::turns::Turns;
 use crate::fetch::Parts;
 use crate::process;
 use crate::qemu::Accelerator;
@@ -68,6 +70,8 @@ pub(crate) struct Guest {
     heard: Instant,
     /// How long it may be silent.
     silence: Duration,
+    /// The socket of QEMU's monitor, if it has one.
+    monitor: Option<PathBuf>,
 }
 
 impl Guest {
@@ -115,6 +119,7 @@ impl Guest {
         });
         let socket = Arc::new(Mutex::new(ours));
         let mut guest = Self {
+            monitor: emulator.files().monitor(options),
             emulator,
             socket,
             frames,
@@ -128,6 +133,12 @@ impl Guest {
         };
         guest.come_up(options.network)?;
         Ok(guest)
+    }
+
+    /// The turns of its processors, if it has several that are counted.
+    pub(crate) fn turns(&self) -> Option<Turns> {
+        let monitor = self.monitor.clone()?;
+        Some(Turns { monitor })
     }
 
     /// Waits for the agent and has it lay out the network.

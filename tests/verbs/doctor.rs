@@ -5,7 +5,8 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
-use support::{Result, device, fail, program::uverbs, same, test};
+use support::{Pair, Result, device, fail, program::uverbs, same, test};
+use uverbs::{Access, Rc, WcOpcode};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -13,6 +14,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("doctor::no_memory_to_lock", no_memory_to_lock),
         test("doctor::nodes_that_are_missing", nodes_that_are_missing),
         test("doctor::a_node_of_somebody_else", a_node_of_somebody_else),
+        test("doctor::no_sysfs", no_sysfs),
+        test(
+            "doctor::what_the_kernel_copies_on_demand",
+            what_the_kernel_copies_on_demand,
+        ),
         test("doctor::a_report_has_everything", a_report_has_everything),
     ]
 }
@@ -106,12 +112,60 @@ fn nodes_that_are_missing() -> Result {
     same(status, Some(1), "exit status")
 }
 
+/// Catches that whoever has no sysfs is told to load modules: all that is looked for there is missing.
+fn no_sysfs() -> Result {
+    let (findings, status) = doctor("mount -t tmpfs none /sys\nexec")?;
+    is(&findings, "verbs", "warning", "mount -t sysfs")?;
+    is(&findings, "open", "good", "")?;
+    same(status, Some(0), "exit status")
+}
+
 fn a_node_of_somebody_else() -> Result {
     let start = format!("{NODES}chmod 600 /dev/infiniband/*\nexec {AS_NOBODY}");
     let (findings, status) = doctor(&start)?;
     is(&findings, "open", "broken", "read and write permission")?;
     is(&findings, "connections", "warning", "permission")?;
     same(status, Some(1), "exit status")
+}
+
+/// Catches that a kernel which loses where in its page a message lies is found well, and one that is told of
+/// although it has no on-demand paging. What the kernel does is tried here by another way: a READ.
+fn what_the_kernel_copies_on_demand() -> Result {
+    let (findings, _) = doctor("exec")?;
+    let none = || {
+        let none = found(&findings, "on demand").is_err();
+        same(none, true, "no check of on-demand paging")
+    };
+    if !device().is_rxe() {
+        return none();
+    }
+    let mut pair = Pair::<Rc>::new()?;
+    let words = (0..8192_u64).step_by(8).flat_map(u64::to_ne_bytes);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::ON_DEMAND;
+    let Ok(source) = pair.pd.register(words.collect::<Vec<u8>>(), access) else {
+        return none();
+    };
+    let target = pair.pd.register(vec![0_u8; 8], Access::LOCAL_WRITE)?;
+    let mut is_right = true;
+    for place in [1000, 2000] {
+        let from = source.remote().slice(place..place + 8)?;
+        let into = target.slice(..8)?;
+        pair.a
+            .post(|request| request.read(into, from))?
+            .is(WcOpcode::RDMA_READ)?;
+        let mut word = [0; 8];
+        target.read_at(0, &mut word)?;
+        is_right &= u64::from_ne_bytes(word) == place as u64;
+    }
+    match is_right {
+        true => is(&findings, "on demand", "good", "where it lies"),
+        false => is(
+            &findings,
+            "on demand",
+            "warning",
+            "Register no memory on demand",
+        ),
+    }
 }
 
 fn a_report_has_everything() -> Result {

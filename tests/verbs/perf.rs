@@ -460,5 +460,11 @@ fn what_is_refused() -> Result {
     ends("latency fetch-add 127.0.0.1 -s 16", 2)?;
     ends("bandwidth send 127.0.0.1 -s 2 -c", 2)?;
     ends("latency send 127.0.0.1 -e --threads 2 -q 3", 2)?;
-    ends("latency send 127.0.0.1 --connect-timeout 0.1", 5)
+    ends("latency send 127.0.0.1 --connect-timeout 0.1", 5)?;
+    // A server says so before a client comes, and a client before it measures.
+    ends("serve --ib-port 9", 3)?;
+    ends("serve --gid-index 250", 3)?;
+    ends("serve --device no_such_device", 3)?;
+    ends("latency send 127.0.0.1 --save /no/such/file", 1)?;
+    ends("latency send 127.0.0.1 --svg /no/such/file", 1)
 }

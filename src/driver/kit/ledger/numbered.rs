@@ -173,8 +173,8 @@ impl NumberedLedger {
         counts.any(|count| {
             let note = self.at(count);
             // Relaxed: who looks for a region's key has a fence behind it (`flight.rs`), for the release in
-            // `Found::finish`. While it is seen to be finished, its number is not given out: that comes behind
-            // the store that takes the mark back.
+            // `Found::finish`. While it is seen to be finished, its number is not given out: that is
+            // behind the store that takes the mark back.
             let about = About(note.about.load(Ordering::Relaxed));
             !note.finished.load(Ordering::Relaxed) && about.may_have(key)
         })

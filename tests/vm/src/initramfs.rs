@@ -74,10 +74,10 @@ fn kept_modules(store: &Store, parts: &Parts, wanted: &[Wanted]) -> Result<PathB
         &parts.tools.busybox,
     )
         .hash(&mut key);
-    let modified = fs::metadata(&parts.kernel.image)
-        .and_then(|image| image.modified())
-        .ok();
-    modified.hash(&mut key);
+    let modified = |path: &Path| fs::metadata(path).and_then(|it| it.modified()).ok();
+    // A module that is built again is put into its directory anew.
+    let built = parts.built_modules.as_deref().map(modified);
+    (modified(&parts.kernel.image), built).hash(&mut key);
     let name = format!(
         "initramfs/{}-{:016x}.cpio",
         parts.kernel.release,

@@ -163,7 +163,7 @@ fn has_writes() -> bool {
 /// memory that does not come back, and kernels and devices that are not told apart.
 fn completion_rings_in_given_memory(context: &Context) -> Result {
     let pd = context.alloc_pd()?;
-    let page = 4096;
+    let page = rustix::param::page_size();
     let at_an_address = Counting::new(SharedMemfd::new(2 * page)?);
     let at_an_address = Arc::new(at_an_address);
     let domain = pd.parent_domain().allocator(Arc::clone(&at_an_address));

@@ -592,7 +592,7 @@ fn example() -> Result {
 fn nonsense() -> Result {
     only_where_they_can()?;
     let mut neighbour = Exchange::new(&open()?.alloc_pd()?)?;
-    for seed in 1..=if is_full() { 40 } else { 3 } {
+    for seed in 1..=if is_full() { 10 } else { 3 } {
         let (owner, own) = owner()?;
         // A neighbour in the same context, with a register of its own.
         let mut near = Exchange::new(&owner.context.alloc_pd()?)?;

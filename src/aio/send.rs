@@ -42,9 +42,7 @@ impl<T: Transport> Sender<T> {
     pub async fn room(&mut self) {
         poll_fn(|cx| self.anchor.table.poll_room(cx)).await;
     }
-}
 
-impl<T: Transport> Sender<T> {
     /// Starts a batch of operations.
     #[inline]
     pub fn batch(&mut self) -> Batch<'_, T> {

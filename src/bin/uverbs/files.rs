@@ -46,3 +46,17 @@ impl Files {
         names
     }
 }
+
+/// A host with these files, in a directory of its own.
+#[cfg(test)]
+pub(crate) fn host(name: &str, files: &[(&str, &str)]) -> Files {
+    let root = std::env::temp_dir().join(format!("host-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&root);
+    for (path, text) in files {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    fs::create_dir_all(&root).unwrap();
+    Files::below(&root)
+}

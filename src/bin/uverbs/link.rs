@@ -93,22 +93,20 @@ fn not_added(files: &Files, kind: &str, netdev: &str, failure: Failure) -> Failu
 mod tests {
     use super::*;
     use crate::failure::Kind;
+    use crate::files::host;
 
     /// Catches a refusal that leaves open what is missing.
     #[test]
     fn what_is_missing_is_named() {
-        let root = std::env::temp_dir().join(format!("link-{}", std::process::id()));
-        let text = |module: bool, netdev| {
-            std::fs::create_dir_all(root.join("sys/class/net/eth0")).unwrap();
-            if module {
-                std::fs::create_dir_all(root.join("sys/module/rdma_rxe")).unwrap();
-            }
+        let (netdev, module) = ("sys/class/net/eth0/mtu", "sys/module/rdma_rxe/refcnt");
+        let bare = host("link", &[(netdev, "1500")]);
+        let loaded = host("link-loaded", &[(netdev, "1500"), (module, "0")]);
+        let text = |files, netdev| {
             let failure = Failure::new(Kind::Failed, "refused");
-            not_added(&Files::below(&root), "rxe", netdev, failure).to_string()
+            not_added(files, "rxe", netdev, failure).to_string()
         };
-        assert!(text(false, "eth7").contains("no network device eth7"));
-        assert!(text(false, "eth0").contains("modprobe rdma_rxe"));
-        assert_eq!(text(true, "eth0"), "refused");
-        std::fs::remove_dir_all(root).unwrap();
+        assert!(text(&bare, "eth7").contains("no network device eth7"));
+        assert!(text(&bare, "eth0").contains("modprobe rdma_rxe"));
+        assert_eq!(text(&loaded, "eth0"), "refused");
     }
 }

@@ -331,17 +331,8 @@ fn link(name: &str, place: &Place, ports: &[AdapterPort]) -> Option<Finding> {
 mod tests {
     use super::super::Verdict;
     use super::*;
+    use crate::files::host;
     use std::fs;
-
-    fn host(name: &str, files: &[(&str, &str)]) -> Files {
-        let root = std::env::temp_dir().join(format!("doctor-{name}-{}", std::process::id()));
-        for (path, text) in files {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        Files::below(&root)
-    }
 
     /// The types are those of Linux: Documentation/ABI/testing/sysfs-kernel-iommu_groups.
     #[test]
@@ -360,14 +351,11 @@ mod tests {
 
     #[test]
     fn counters_of_trouble_are_told_with_their_meaning() {
-        let root = std::env::temp_dir().join(format!("doctor-counters-{}", std::process::id()));
-        let folder = root.join("sys/class/infiniband/rxe0/ports/1/hw_counters");
-        fs::create_dir_all(&folder).unwrap();
-        let files = Files::below(&root);
-        fs::write(folder.join("sent_pkts"), "7\n").unwrap();
-        fs::write(folder.join("out_of_buffer"), "0\n").unwrap();
+        let folder = "sys/class/infiniband/rxe0/ports/1/hw_counters";
+        let [sent, lost] = ["sent_pkts", "out_of_buffer"].map(|name| format!("{folder}/{name}"));
+        let files = host("counters", &[(&sent, "7\n"), (&lost, "0\n")]);
         assert_eq!(trouble(&files, "rxe0", 1).unwrap().verdict, Verdict::Good);
-        fs::write(folder.join("out_of_buffer"), "3\n").unwrap();
+        fs::write(files.path(&lost), "3\n").unwrap();
         let finding = trouble(&files, "rxe0", 1).unwrap();
         assert_eq!(finding.verdict, Verdict::Warning);
         assert_eq!(finding.found, "out_of_buffer 3");

@@ -181,20 +181,7 @@ fn gpu_memory(files: &Files) -> Option<Finding> {
 mod tests {
     use super::super::Verdict;
     use super::*;
-    use std::fs;
-
-    /// A host with these files, in a directory of its own.
-    fn host(name: &str, files: &[(&str, &str)]) -> Files {
-        let root = std::env::temp_dir().join(format!("doctor-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&root);
-        for (path, text) in files {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        fs::create_dir_all(&root).unwrap();
-        Files::below(&root)
-    }
+    use crate::files::host;
 
     #[track_caller]
     fn is(finding: &Finding, verdict: Verdict, words: &str) {

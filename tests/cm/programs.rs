@@ -242,10 +242,11 @@ fn pingpong() -> Result {
     )
 }
 
-/// Catches a last attempt whose time is cut off and that hides why all the others failed.
+/// Catches a last attempt whose time is cut off and that hides why all the others failed, and a program whose
+/// own objects take it the time for the first. Limits that a slow machine's first attempt does not fill.
 fn pingpong_to_nobody() -> Result {
     let server = own_address().ip().to_string();
-    for (transport, limit) in [("rc", "1"), ("rc", "1.37"), ("ud", "1"), ("ud", "1.37")] {
+    for (transport, limit) in [("rc", "3"), ("ud", "3.37")] {
         let mut client = Command::new(uverbs()?);
         client.args(["pingpong", transport, "--cm", "-p", "18621", &server]);
         let output = client.args(["--connect-timeout", limit]).output()?;

@@ -69,14 +69,15 @@ fn as_client<T>(server: &str, options: &Options, by: By) -> Result<(Link, Manage
 where
     T: Initiates + Connected,
 {
-    let deadline = Instant::now() + options.connect_timeout;
-    let look = || way_to::<T>(server, options.port, by, deadline);
-    let way = look()?;
+    let look = |deadline| way_to::<T>(server, options.port, by, deadline);
+    let way = look(Instant::now() + options.connect_timeout)?;
     let options = &options.over_port(way.port());
     Link::with(&way.device()?, options, |made: &Parts<'_>| {
         let mut qp = made.qp::<T>()?;
         way.init(&mut qp)?;
         made.post_receives(&mut qp)?;
+        // What this side took to make its own objects is not taken from the server's time.
+        let deadline = Instant::now() + options.connect_timeout;
         Ok(parts(connect(way, qp, deadline, look)?))
     })
 }
@@ -104,7 +105,7 @@ fn connect<T: Initiates + Connected>(
     mut way: Resolved<T>,
     mut qp: Qp<T>,
     deadline: Instant,
-    look: impl Fn() -> Result<Resolved<T>>,
+    look: impl Fn(Instant) -> Result<Resolved<T>>,
 ) -> Result<Connection<Qp<T>>> {
     let mut patience = Patience::until(deadline);
     loop {
@@ -114,7 +115,7 @@ fn connect<T: Initiates + Connected>(
             Err(failed) => failed,
         };
         qp = patience.after(failed)?;
-        way = look().map_err(|failure| patience.told(failure))?;
+        way = look(deadline).map_err(|failure| patience.told(failure))?;
     }
 }
 
@@ -204,9 +205,8 @@ fn datagrams(options: &Options, by: By) -> Result<(Link, Endpoint)> {
 }
 
 fn asking(server: &str, options: &Options, by: By) -> Result<(Link, (Peer, Endpoint))> {
-    let deadline = Instant::now() + options.connect_timeout;
-    let look = || way_to::<Ud>(server, options.port, by, deadline);
-    let mut way = look()?;
+    let look = |deadline| way_to::<Ud>(server, options.port, by, deadline);
+    let mut way = look(Instant::now() + options.connect_timeout)?;
     let options = &options.over_port(way.port());
     Link::with(&way.device()?, options, |made: &Parts<'_>| {
         let mut qp = made.qp::<Ud>()?;
@@ -214,13 +214,14 @@ fn asking(server: &str, options: &Options, by: By) -> Result<(Link, (Peer, Endpo
         made.post_receives(&mut qp)?;
         let mut question = BEFORE.to_vec();
         exchange::send_endpoint(&mut question, &made.endpoint_of(&qp)?)?;
+        let deadline = Instant::now() + options.connect_timeout;
         let mut patience = Patience::until(deadline);
         let found = loop {
             match way.look_up(&question)?.within(until(deadline)) {
                 Ok(found) => break found,
                 Err(failed) => patience.after(failed)?,
             }
-            way = look().map_err(|failure| patience.told(failure))?;
+            way = look(deadline).map_err(|failure| patience.told(failure))?;
         };
         let remote = exchange::receive_endpoint(&mut found.private_data())?;
         let peer = Peer {

@@ -33,7 +33,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("ops::a_stream_of_messages", || {
             over(a_stream_of_messages::<Rc>, a_stream_of_messages::<Srd>)
         }),
-        ("ops::halves_in_two_threads", halves_in_two_threads),
+        ("ops::halves_in_two_threads", || {
+            over(halves_in_two_threads::<Rc>, halves_in_two_threads::<Srd>)
+        }),
         ("ops::ways_to_wait", || {
             over(ways_to_wait::<Rc>, ways_to_wait::<Srd>)
         }),
@@ -416,34 +418,48 @@ fn a_stream_of_messages<T: Reliable>() -> Result {
 use std::future::Future;
 
 /// Catches halves that need each other, and completions that a thread takes and another waits for.
-fn halves_in_two_threads() -> Result {
-    let Two { a, b, cq, pool, .. } = Two::new()?;
+fn halves_in_two_threads<T: Reliable>() -> Result {
+    let Two {
+        a,
+        b,
+        way,
+        cq,
+        pool,
+        ..
+    } = Two::<T>::usual()?;
+    let to = b.qpn();
     let (mut sender, _) = a.split();
     let (_, receiver) = b.split();
     let mut incoming = receiver.incoming(&pool, 256, 32);
     incoming.refill()?;
     const MESSAGES: u32 = 300;
     std::thread::scope(|scope| {
-        let (cq, pool) = (&cq, &pool);
+        let (cq, pool, way) = (&cq, &pool, &way);
         let sending = scope.spawn(move || -> Result {
             cq.block_on(async {
                 for number in 0..MESSAGES {
                     let mut buf = pool.get(4).await?;
                     buf.extend_from_slice(&number.to_le_bytes())?;
                     sender.room().await;
-                    sender.send(buf).await.0?;
+                    T::send(&mut sender, way, to, buf, None).await.0?;
                 }
                 Ok(())
             })?
         });
         let receiving = scope.spawn(move || -> Result {
-            cq.block_on(async {
-                for number in 0..MESSAGES {
-                    let (_, buf) = incoming.next().await?;
-                    same(&*buf, &number.to_le_bytes()[..], "the message")?;
+            let mut messages = cq.block_on(async {
+                let mut messages = Vec::new();
+                for _ in 0..MESSAGES {
+                    messages.push(incoming.next().await?.1.to_vec());
                 }
-                Ok(())
-            })?
+                Result::Ok(messages)
+            })??;
+            let mut sent: Vec<_> = (0..MESSAGES).map(|it| it.to_le_bytes().to_vec()).collect();
+            if !T::IS_ORDERED {
+                messages.sort();
+                sent.sort();
+            }
+            same(messages, sent, "the messages")
         });
         sending.join().map_err(|_| "a panic")??;
         receiving.join().map_err(|_| "a panic")?

@@ -60,16 +60,25 @@ impl CqCore {
         }
     }
 
-    /// Tells the device how many entries were taken, with these bits; nothing without a doorbell.
+    /// Tells the device how many entries were taken, and whether an event is wanted for the next; nothing
+    /// without a doorbell.
     #[inline(always)]
-    fn tell(&self, bits: u32) {
+    fn tell(&self, wants_event: bool) {
         if let Some(Doorbell { register, turn }) = &self.doorbell {
-            // By turns: else an older count could come last.
+            // By turns: else an older count could come last, of entries or of events.
             let _turn = turn.take();
             let taken = self.directory.taken() & u32::from(u16::MAX);
+            let wish = if wants_event { self.wish() } else { 0 };
             order::after_writing();
-            register.store(taken | bits);
+            register.store(taken | wish);
         }
+    }
+
+    /// That an event is wanted, and how many were read, by which the device tells a wish from an old one.
+    fn wish(&self) -> u32 {
+        // Relaxed: who read an event and then asked for the next had the turn before, or has it after.
+        let sequence = self.events.load(Ordering::Relaxed) & 3;
+        doorbell::ARM | sequence << doorbell::SEQUENCE
     }
 
     /// Goes past the entry at this index of a ring, and tells the device. Before the request is finished:
@@ -77,15 +86,7 @@ impl CqCore {
     #[inline(always)]
     fn pass(&self, ring: &Ring, index: u32) {
         self.directory.pass(ring, index.wrapping_add(1));
-        self.tell(0);
-    }
-
-    /// Asks for an event for the next completion.
-    fn ask(&self) {
-        // Relaxed: the number only has to change after an event has been read, which came before in this
-        // thread or by whatever handed the queue to it.
-        let sequence = self.events.load(Ordering::Relaxed) & 3;
-        self.tell(doorbell::ARM | sequence << doorbell::SEQUENCE);
+        self.tell(false);
     }
 
     /// Its rings, one behind the other.
@@ -260,7 +261,7 @@ impl Cq {
         let from = ring.passed();
         let behind = ring.view.behind_lost(from).unwrap_or(from);
         self.core.directory.pass(ring, behind);
-        self.core.tell(0);
+        self.core.tell(false);
         self.wrong = Some(PollError::Overrun);
     }
 
@@ -348,7 +349,7 @@ impl contract::Cq for Cq {
             _ if solicited_only => lacks("events for solicited messages alone"),
             None => lacks("events of completion queues that were created without a channel"),
             Some(_) => {
-                backing.ask();
+                backing.tell(true);
                 Ok(())
             }
         }

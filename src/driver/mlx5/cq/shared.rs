@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::handle::CqHandle;
 
+use crate::driver::kit::turn::Turn;
 use crate::driver::mlx5::directory::Directory;
 use crate::driver::mlx5::entries::Entries;
 use crate::driver::mlx5::format::{ARM_SOLICITED, INDEX_MASK, RECORD_ARM};
@@ -25,6 +26,8 @@ pub(crate) struct CqCore {
     pub(super) ignores_overrun: bool,
     /// Where it is armed.
     pub(super) uar: Arc<UarPage>,
+    /// Held by who arms it.
+    arming: Turn,
 }
 
 /// The refusal to arm a queue whose record is nowhere here.
@@ -48,6 +51,7 @@ impl CqCore {
             cqn,
             ignores_overrun: false,
             uar,
+            arming: Turn::new(),
         }
     }
 
@@ -76,11 +80,11 @@ impl CqCore {
         }
     }
 
-    /// Asks for an event for the next completion. Threads that do so at once, or while another polls, are
-    /// each heard or not as if one came behind the other: what each stores is whole.
+    /// Asks for an event for the next completion. Threads do so by turns: else an older count of events could
+    /// come last, which the device takes for an arming that it has seen.
     pub(in super::super) fn ask(&self, solicited_only: bool) {
-        // Relaxed: the number only has to change after an event has been read, which came before in this
-        // thread or by whatever handed the queue to it.
+        let _turn = self.arming.take();
+        // Relaxed: who read an event and then asked for the next had the turn before, or has it after.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         let command = if solicited_only { ARM_SOLICITED } else { 0 };
         let word = sequence << 28 | command | self.directory.passed() & INDEX_MASK;

@@ -47,8 +47,7 @@ pub(super) struct QpObject {
     pub(super) recv: Locked<Option<RecvQueue>>,
     pub(super) handle: QpHandle,
     pub(super) transport: QpType,
-    /// Whether each request names its destination, as for datagrams and XRC.
-    pub(super) names_destination: bool,
+    pub(super) addressing: Addressing,
     /// It was created for the functions of `ibv_wr_*(3)`.
     has_functions: bool,
     pub(super) refusals: Refusals,
@@ -124,10 +123,10 @@ impl QpObject {
         self.c.get().cast()
     }
 
-    /// Its requests name queue pairs by address handles.
+    /// Whether each request names its destination, as for datagrams and XRC.
     #[inline(always)]
-    pub(super) fn is_datagram(&self) -> bool {
-        Addressing::of(self.transport) == Addressing::EachRequest
+    pub(super) fn names_destination(&self) -> bool {
+        self.addressing != Addressing::Connection
     }
 
     fn events_acknowledged(&self) -> &AtomicU32 {
@@ -263,7 +262,6 @@ fn create(
         events_completed: AtomicU32::new(0),
     };
     let refusals = context.driver().refusals();
-    let names_destination = Addressing::of(transport) != Addressing::Connection;
     let object = QpObject {
         c: CStruct::new(context.driver().with(Extended {
             qp: plain,
@@ -281,7 +279,7 @@ fn create(
         recv: Locked::new(recv, domain.is_some()),
         handle,
         transport,
-        names_destination,
+        addressing: Addressing::of(transport),
         backing: Some(backing),
         dc_target: None,
         own_functions: CStruct::new(OwnFunctions::NONE),
@@ -345,7 +343,7 @@ fn without_queues(
         recv: Locked::new(None, false),
         handle,
         transport,
-        names_destination: false,
+        addressing: Addressing::Connection,
         backing: None,
         dc_target,
         own_functions: CStruct::new(OwnFunctions::NONE),

@@ -135,7 +135,7 @@ unsafe fn push<D: Listed>(
     // SAFETY: by this function's contract.
     unsafe {
         match WrOpcode(request.opcode) {
-            _ if qp.names_destination => push_any::<D>(qp, queue, at, request),
+            _ if qp.names_destination() => push_any::<D>(qp, queue, at, request),
             WrOpcode::RDMA_WRITE => {
                 write::<D>(qp, queue, at, request, Operation::Write { remote }, None)
             }
@@ -165,33 +165,29 @@ unsafe fn push_any<D: Listed>(
         // SAFETY: by this function's contract.
         return unsafe { push_of_key::<D>(qp, queue, at, request) };
     };
-    if !qp.names_destination {
-        // SAFETY: by this function's contract.
-        return unsafe { write::<D>(qp, queue, at, request, operation, None) };
-    }
-    // An initiator of dynamic connections names its targets by functions alone.
-    if Addressing::of(qp.transport) == Addressing::EachTarget {
-        return Err(Failure::INVALID);
-    }
-    if !qp.is_datagram() {
-        let to = Destination::Srq(request.remote_srqn);
-        // SAFETY: by this function's contract.
-        return unsafe { write::<D>(qp, queue, at, request, operation, Some(to)) };
-    }
-    // In a list there is no room for a destination beside the memory of a peer.
-    if !Operations::SENDS.contains(operation.needs()) {
-        return Err(Failure::INVALID);
-    }
-    let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
-    // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
-    let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
-    let to = ah
-        .ok_or(Failure::INVALID)?
-        .to(ud.remote_qpn, ud.remote_qkey, pd.tag());
-    // Another driver's is of another PD.
-    let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
+    let to = match qp.addressing {
+        Addressing::Connection => None,
+        Addressing::PeersSrq => Some(Destination::Srq(request.remote_srqn)),
+        // In a list there is no room for a destination beside the memory of a peer.
+        Addressing::EachRequest if !Operations::SENDS.contains(operation.needs()) => {
+            return Err(Failure::INVALID);
+        }
+        Addressing::EachRequest => {
+            let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
+            // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
+            let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
+            let to = ah
+                .ok_or(Failure::INVALID)?
+                .to(ud.remote_qpn, ud.remote_qkey, pd.tag());
+            // Another driver's is of another PD.
+            let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
+            Some(to.with(ah))
+        }
+        // They are named by functions alone.
+        Addressing::EachTarget => return Err(Failure::INVALID),
+    };
     // SAFETY: by this function's contract.
-    unsafe { write::<D>(qp, queue, at, request, operation, Some(to.with(ah))) }
+    unsafe { write::<D>(qp, queue, at, request, operation, to) }
 }
 
 /// Bytes of a program's, which may be at NULL if there are none.

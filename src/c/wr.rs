@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
+use std::mem;
 
 use smallvec::SmallVec;
 use uverbs_uapi::enums::FlushLevel;
@@ -33,10 +34,10 @@ pub(super) struct Session {
     end: Position,
     /// The last request that has begun.
     request: Request,
-    /// Where a request goes that names it, if that came before its payload.
+    /// Where the request that has begun goes, if it names that, and it came before the payload.
     to: Option<Address>,
-    /// The payload of such a request, if that came before its address.
-    payload: Option<Saved>,
+    /// The payload of such a request, if that came before the address.
+    saved: Saved,
     /// What a driver keeps of a request of its own until all of it is there.
     #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     own: Option<Box<dyn Any + Send>>,
@@ -50,9 +51,7 @@ pub(super) struct Session {
 enum Step {
     /// No request has begun, or the last one is written.
     Between,
-    /// A request to the peer of a connection has begun, and is kept.
-    BegunToPeer,
-    /// A request has begun, and is kept, on a queue pair whose requests name their destinations.
+    /// A request has begun, and is kept.
     Begun,
     /// One of a driver's own has begun, and waits for all that was announced of it.
     Announced,
@@ -62,7 +61,7 @@ enum Step {
 
 impl Step {
     fn has_begun(self) -> bool {
-        matches!(self, Step::BegunToPeer | Step::Begun)
+        matches!(self, Step::Begun)
     }
 }
 
@@ -89,9 +88,37 @@ enum Address {
     },
 }
 
-enum Saved {
-    Sges(SmallVec<[ibv_sge; 4]>),
-    Inline(Copied),
+/// A payload that waits for its address. Its memory serves all requests of the queue pair.
+#[derive(Default)]
+struct Saved {
+    form: Option<Form>,
+    sges: Vec<ibv_sge>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    Sges,
+    Inline,
+}
+
+impl Saved {
+    fn save(&mut self, payload: Payload<'_>) {
+        match payload {
+            Payload::Sges(sges) => {
+                self.form = Some(Form::Sges);
+                self.sges.clear();
+                self.sges.extend_from_slice(sges);
+            }
+            Payload::Inline(bytes) => {
+                self.form = Some(Form::Inline);
+                self.bytes.clear();
+                self.bytes.extend_from_slice(bytes);
+            }
+            // The C interface has no such.
+            Payload::Gather(_) | Payload::InlineSges(_) => self.form = None,
+        }
+    }
 }
 
 /// Makes the extended struct of a queue pair, with its functions, which programs call through it. Those that
@@ -214,7 +241,7 @@ unsafe extern "C" fn wr_complete<D: Listed, const SINGLE_THREADED: bool>(
             _ if qp.sends.is_shut() => Err(Failure::INVALID),
             Step::Failed(failure) => Err(failure),
             Step::Announced => Err(Failure::INVALID),
-            Step::Between | Step::BegunToPeer | Step::Begun => queue
+            Step::Between | Step::Begun => queue
                 .ring(queue.position(), session.end)
                 .map(drop)
                 .map_err(Failure::from),
@@ -245,7 +272,8 @@ unsafe fn end_and_complete<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_q
 unsafe extern "C" fn wr_abort<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe {
-        let qp = queue_pair(c);
+        let (qp, session, _) = session::<D>(c);
+        session.forget();
         qp.batch.end();
         qp.send.release_known::<SINGLE_THREADED>();
     }
@@ -261,15 +289,15 @@ unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: impl Fn() -> Operation)
     // SAFETY: by this function's contract.
     unsafe {
         let (qp, session, _) = session::<D>(c);
-        let is_next = matches!(session.step, Step::Between) && !qp.names_destination;
+        let is_next = matches!(session.step, Step::Between);
         match is_next && check(qp, operation()).is_ok() {
-            true => session.begin(c, operation(), Step::BegunToPeer),
+            true => session.begin(c, operation()),
             false => begin_closely::<D>(c, operation()),
         }
     }
 }
 
-/// As [`begin`], whatever came before and wherever the request goes.
+/// As [`begin`], whatever came before.
 ///
 /// # Safety
 ///
@@ -288,13 +316,8 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
     if let Step::Failed(_) = session.step {
         return;
     }
-    let begun = match qp.names_destination {
-        true => Step::Begun,
-        false => Step::BegunToPeer,
-    };
     // SAFETY: by this function's contract.
-    unsafe { session.begin(c, operation, begun) };
-    (session.to, session.payload) = (None, None);
+    unsafe { session.begin(c, operation) };
 }
 
 /// Has all that was started fail.
@@ -336,7 +359,7 @@ pub(super) unsafe fn begin_own<D: Listed, T: Any + Send>(
     match session.step {
         Step::Failed(_) => return,
         Step::Announced => return session.fail(Failure::INVALID),
-        Step::Between | Step::BegunToPeer | Step::Begun => {}
+        Step::Between | Step::Begun => {}
     }
     // SAFETY: the pointer is to the queue pair's extended struct.
     let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
@@ -360,7 +383,7 @@ pub(super) unsafe fn go_on_own<D: Listed, T: Any + Send>(
     match session.step {
         Step::Failed(_) => return,
         Step::Announced => {}
-        Step::Between | Step::BegunToPeer | Step::Begun => return session.fail(Failure::INVALID),
+        Step::Between | Step::Begun => return session.fail(Failure::INVALID),
     }
     let own = session.own.take().and_then(|own| own.downcast::<T>().ok());
     let made = match own {
@@ -399,7 +422,7 @@ impl Session {
                 flags: SendFlags::empty(),
             },
             to: None,
-            payload: None,
+            saved: Saved::default(),
             own: None,
             max_sge: queue.map_or(0, SendQueue::max_sge) as usize,
             max_inline: queue.map_or(0, SendQueue::max_inline) as usize,
@@ -425,6 +448,12 @@ impl Session {
         if !matches!(self.step, Step::Failed(_)) {
             self.step = Step::Failed(failure);
         }
+        self.forget();
+    }
+
+    /// Forgets what has come of a request that will not be written.
+    fn forget(&mut self) {
+        (self.to, self.saved.form) = (None, None);
     }
 
     /// As [`Self::fail`], for a payload that is too long.
@@ -449,13 +478,13 @@ impl Session {
         }
     }
 
-    /// Keeps a request that begins, and where that takes the session.
+    /// Keeps a request that begins.
     ///
     /// # Safety
     ///
     /// The pointer is to the queue pair's extended struct.
     #[inline(always)]
-    unsafe fn begin(&mut self, c: *mut ibv_qp_ex, operation: Operation, begun: Step) {
+    unsafe fn begin(&mut self, c: *mut ibv_qp_ex, operation: Operation) {
         // SAFETY: by this function's contract.
         let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
         self.request = Request {
@@ -463,7 +492,7 @@ impl Session {
             wr_id,
             flags: SendFlags::from_bits_retain(flags).intersection(FLAGS),
         };
-        self.step = begun;
+        self.step = Step::Begun;
     }
 
     /// Writes a request that has begun on a connected queue pair, if it is of a usual operation: for these
@@ -475,9 +504,9 @@ impl Session {
         queue: &mut D::SendQueue,
         payload: Payload<'_>,
     ) -> bool {
-        let Step::BegunToPeer = self.step else {
+        if !self.step.has_begun() || qp.names_destination() {
             return false;
-        };
+        }
         match self.request.operation {
             Operation::Write { remote } => {
                 self.write::<D>(qp, queue, Operation::Write { remote }, None, payload)
@@ -507,9 +536,9 @@ impl Session {
         &mut self,
         qp: &QpObject,
     ) -> Result<Option<Destination<'static, D::Ah>>> {
-        let goes_nowhere = !qp.names_destination || changes_keys(self.request.operation);
         match self.to.take() {
-            None if goes_nowhere => Ok(None),
+            None if !qp.names_destination() => Ok(None),
+            None if changes_keys(self.request.operation) => Ok(None),
             None => Err(Failure::INVALID),
             Some(Address::Srq(srqn)) => Ok(Some(Destination::Srq(srqn))),
             Some(Address::Datagram { ah, qpn, qkey }) => {
@@ -587,7 +616,7 @@ impl Session {
     ) {
         match self.has_begun() {
             false => {}
-            true if qp.names_destination => self.carry_there::<D>(qp, queue, payload),
+            true if qp.names_destination() => self.carry_there::<D>(qp, queue, payload),
             true => self.end_any::<D>(qp, queue, payload),
         }
     }
@@ -599,14 +628,10 @@ impl Session {
         queue: &mut D::SendQueue,
         payload: Payload<'_>,
     ) {
-        if changes_keys(self.request.operation) || self.to.is_some() {
-            return self.end_any::<D>(qp, queue, payload);
+        match self.to.is_some() || changes_keys(self.request.operation) {
+            true => self.end_any::<D>(qp, queue, payload),
+            false => self.saved.save(payload),
         }
-        self.payload = match payload {
-            Payload::Sges(sges) => Some(Saved::Sges(sges.into())),
-            Payload::Inline(bytes) => Some(Saved::Inline(bytes.into())),
-            Payload::Gather(_) | Payload::InlineSges(_) => None,
-        };
     }
 }
 
@@ -658,18 +683,24 @@ pub(super) unsafe fn set_target<D: Listed>(
 unsafe fn address<D: Listed>(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
     // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
-    if Addressing::of(qp.transport) != addressing {
+    if qp.addressing != addressing {
         return session.fail(Failure::INVALID);
     }
     if !session.has_begun() {
         return;
     }
     session.to = Some(to);
-    match session.payload.take() {
-        None => {}
-        Some(Saved::Sges(sges)) => session.end_any::<D>(qp, queue, Payload::Sges(&sges)),
-        Some(Saved::Inline(bytes)) => session.end_any::<D>(qp, queue, Payload::Inline(&bytes)),
-    }
+    let Some(form) = session.saved.form.take() else {
+        return;
+    };
+    // It is not in the session while that writes it.
+    let saved = mem::take(&mut session.saved);
+    let payload = match form {
+        Form::Sges => Payload::Sges(&saved.sges),
+        Form::Inline => Payload::Inline(&saved.bytes),
+    };
+    session.end_any::<D>(qp, queue, payload);
+    session.saved = saved;
 }
 
 /// `ibv_wr_set_sge(3)`.

@@ -118,17 +118,13 @@ fn device_attr(context: &ContextObject) -> Result<ibv_device_attr_ex> {
     plain(&mut attr.orig_attr, &found);
     match context.device().device().firmware_version() {
         Some(version) => put(&mut attr.orig_attr.fw_ver, version),
-        // The kernel has no text for devices made of software.
-        None => put(&mut attr.orig_attr.fw_ver, &numbers(found.base.fw_ver)),
+        None => {
+            let version = context.context().driver().firmware(found.base.fw_ver);
+            put(&mut attr.orig_attr.fw_ver, &version);
+        }
     }
     extended(&mut attr, &found);
     Ok(attr)
-}
-
-/// The numbers of a version.
-fn numbers(version: u64) -> String {
-    let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
-    format!("{major}.{minor}.{sub}")
 }
 
 fn plain(attr: &mut ibv_device_attr, found: &ExQueryDeviceResp) {

@@ -49,6 +49,13 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     #[cfg(feature = "c-abi")]
     const REFUSALS: Refusals = Refusals::DEFAULT;
 
+    /// How C programs are told a version of the firmware for which the kernel has no text.
+    #[cfg(feature = "c-abi")]
+    fn firmware(version: u64) -> String {
+        let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
+        format!("{major}.{minor}.{sub}")
+    }
+
     type Cq: Cq + 'static;
     type SendQueue: SendQueue<Ah = Self::Ah> + 'static;
     type RecvQueue: RecvQueue + 'static;

@@ -374,6 +374,12 @@ impl Device {
         dispatch!(self, D(_) => D::REFUSALS)
     }
 
+    /// How C programs are told a version of the firmware for which the kernel has no text.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn firmware(&self, version: u64) -> String {
+        dispatch!(self, D(_) => D::firmware(version))
+    }
+
     forward! {
         operations(transport: QpType) -> Operations;
         query_mask(transport: QpType) -> QpAttrMask;

@@ -51,7 +51,11 @@ struct Datagram {
 impl Node {
     fn new(pd: &Pd) -> Result<Self> {
         let cq = pd.context().create_cq(64)?;
-        let mut qp = pd.create_qp::<Ud>(&cq, Caps::default())?;
+        let caps = Caps {
+            max_inline_data: device().inline(),
+            ..Caps::default()
+        };
+        let mut qp = pd.create_qp::<Ud>(&cq, caps)?;
         qp.activate(QKEY, &ConnectOptions::default())?;
         let inbox = pd.register(vec![0; 8 * SLOT], Access::LOCAL_WRITE)?;
         let mut batch = qp.recv_batch();

@@ -372,11 +372,13 @@ impl contract::Cq for Cq {
         Ok(Polled(self.up_to_date()?))
     }
 
-    /// Entries have gone back when they are shown.
+    /// Entries have gone back when they are shown. The last one stays to be looked at when there is none: a
+    /// program of libefa's may ask about it behind `ibv_end_poll`.
     #[cfg(feature = "c-abi")]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        self.shown = self.poll()?.next();
-        Ok(self.shown)
+        let next = self.poll()?.next();
+        self.shown = next.or(self.shown);
+        Ok(next)
     }
 
     #[cfg(feature = "c-abi")]
@@ -385,9 +387,7 @@ impl contract::Cq for Cq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn hide(&mut self) {
-        self.shown = None;
-    }
+    fn hide(&mut self) {}
 }
 
 impl Drop for Cq {

@@ -143,6 +143,12 @@ impl contract::Driver for Efa {
         ..contract::Refusals::DEFAULT
     };
 
+    #[cfg(feature = "c-abi")]
+    fn firmware(version: u64) -> String {
+        let [first, second, third, fourth, ..] = version.to_le_bytes();
+        format!("{first}.{second}.{third}.{fourth}")
+    }
+
     type Cq = Cq;
     type SendQueue = SendQueue;
     type RecvQueue = RecvQueue;

@@ -3,7 +3,7 @@
 //! A test that meets such a refusal cannot run there. It is skipped, with the refusal as the reason, so no
 //! test needs to say what it needs. A refusal in other words, or of anything that is not listed here, fails.
 
-use crate::{Device, device};
+use crate::{Device, device, kernel};
 
 /// What an EFA lacks, and its driver here: each by the words that are all in the refusal. What the kernel's
 /// driver refuses has no name, so the verb tells what it is, and what was asked for.
@@ -44,6 +44,13 @@ const EFA: &[&[&str]] = &[
     &["bind_addr", "10.9.0.1"],
 ];
 
+/// What an EFA lacks besides on kernels before 6.12, whose driver does not have WRITE.
+const EFA_BEFORE_6_12: &[&[&str]] = &[&[
+    "reg_mr",
+    "the driver does not have this verb",
+    "REMOTE_WRITE",
+]];
+
 /// The line of an error that says that the device lacks something which it may lack.
 pub fn lack(error: &str) -> Option<&str> {
     lack_of(device(), error)
@@ -54,9 +61,13 @@ fn lack_of(device: Device, error: &str) -> Option<&str> {
         Device::Rxe | Device::Mlx5 { .. } => &[],
         Device::Efa => EFA,
     };
+    let before: &[&[&str]] = match device {
+        Device::Efa if kernel() < (6, 12) => EFA_BEFORE_6_12,
+        _ => &[],
+    };
     let is_of = |line: &&str| {
         let has = |words: &&[&str]| words.iter().all(|word| line.contains(word));
-        lacks.iter().any(has)
+        lacks.iter().chain(before).any(has)
     };
     error.lines().find(is_of)
 }

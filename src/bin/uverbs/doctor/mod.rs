@@ -1,12 +1,16 @@
 //! `uverbs doctor`: why RDMA does not work here, and what will get in the way later.
 //!
 //! A check looks at one thing and says what it found, with a verdict and, unless all is well, a remedy. What
-//! belongs to the host is in [`host`], to a device and its ports in [`adapter`], the way to a peer in
-//! [`peer`]. Files are read below a root, which tests put elsewhere ([`Files`]).
+//! belongs to the host is in [`host`] and [`library`], to a device and its ports in [`adapter`], [`netdev`],
+//! [`pci`] and [`on_demand`], the way to a peer in [`peer`]. Files are read below a root, which tests put
+//! elsewhere ([`Files`]).
 
 mod adapter;
 mod host;
+mod library;
+mod netdev;
 mod on_demand;
+mod pci;
 mod peer;
 mod report;
 

@@ -18,7 +18,7 @@ Exit codes:
   0  success
   1  failure: the kernel, the device or the system refused
   2  usage: invalid options
-  3  not found: no such device, port or GID
+  3  not found: no such device, port or GID, or no device at all
   4  not permitted: this user may not open the device
   5  peer: unreachable, violated the protocol, disconnected, or did not answer in time
   6  check: a message arrived corrupted

@@ -9,12 +9,15 @@ use crate::failure::{Failure, Kind, Result};
 use crate::output::{self, or_dash};
 use crate::select;
 
+const NOTES: &str = "\
+`uverbs pingpong -g` and rdma-core's programs take the index.
+The device is asked if it can be opened, and sysfs otherwise.
+
+";
+
 /// Show the GID tables of the ports: the address at each index.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "`uverbs pingpong -g` and rdma-core's programs take the index.\n\
-    The device is asked if it can be opened, and sysfs otherwise."
-)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The device; all by default
     #[arg(add = complete::devices())]

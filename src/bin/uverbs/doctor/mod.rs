@@ -25,13 +25,16 @@ use crate::failure::{Failure, Kind, Result};
 use crate::files::Files;
 use crate::output;
 
+const NOTES: &str = "\
+It ends with 1 if something is broken, which a host without devices is too; warnings alone do not count.
+It creates and destroys a protection domain and a memory region on each device, on soft-RoCE with on-demand
+paging also two queue pairs that write to each other, and changes nothing else.
+
+";
+
 /// Find out why RDMA does not work here, and what will get in the way later.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "It ends with 0 unless something is broken; warnings alone do not count.\n\
-    It creates and destroys a protection domain and a memory region on each device, on soft-RoCE with on-demand\n\
-    paging also two queue pairs that write to each other, and changes nothing else."
-)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The address of a peer: look for a way to it, and ask its connection manager for an answer
     peer: Option<IpAddr>,

@@ -97,6 +97,46 @@ impl From<Error> for Failure {
     }
 }
 
+/// Why a peer did not do what was asked of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Unanswered {
+    /// It refused the connection, or the question.
+    Refused(Error),
+    /// It did not answer, or not as it should, or this side failed.
+    Failed(Failure),
+}
+
+impl Unanswered {
+    /// Of a step of a connection, whose failures are most often the peer's.
+    pub(crate) fn of_peer(error: Error) -> Self {
+        match error.cause() {
+            Cause::Refused(_) => Self::Refused(error),
+            _ => Self::Failed(Failure::new(Kind::Peer, error)),
+        }
+    }
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for Unanswered {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Refused(error) => Self::new(Kind::Peer, error),
+            Unanswered::Failed(failure) => failure,
+        }
+    }
+}
+
 fn kind_of(error: &Error) -> Kind {
     match (error.cause(), error.verb()) {
         (Cause::NotFound(_), _) => Kind::NotFound,

@@ -57,7 +57,8 @@ fn not_opened(device: &Device, error: &Error) -> Finding {
             )
         }
         Cause::Os(Errno::ACCESS) => {
-            "The user needs read and write permission on the node, by a group or a udev rule."
+            "The user needs read and write permission on the node, by a group or a udev rule, and what is \
+             mounted on /dev/infiniband must not be nodev."
                 .into()
         }
         Cause::Os(Errno::PERM) => {

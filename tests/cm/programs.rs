@@ -1,15 +1,16 @@
 //! Ours and rdma-core's programs, each in both roles.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
+use serde_json::Value;
 use support::peers::{listens_by_address, play};
 use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
-use support::{LIMIT, Result, Wc, completion, fail, only_on_rxe, same, test_without_leaks};
+use support::{LIMIT, Result, Wc, completion, device, fail, only_on_rxe, same, test_without_leaks};
 use uverbs::cm::{self, Connection, Event, Listener, Params, Pending, RejectReason, Resolved};
 use uverbs::{Caps, Cause, Qp, Rc, WcOpcode, WcStatus};
 use uverbs_uapi::rdma_cm::cmd;
@@ -57,6 +58,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "programs::the_doctor_finds_the_way",
             the_doctor_finds_the_way,
         ),
+        test_without_leaks("programs::the_doctor_pings", the_doctor_pings),
         rping(
             "programs::rping_client",
             "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
@@ -123,19 +125,87 @@ fn perf_by_address() -> Result {
     Ok(())
 }
 
-/// Catches an answer that is taken for none, and a peer that is said to be there and is not.
-fn the_doctor_finds_the_way() -> Result {
-    let ask = |peer: &str| -> Result<(String, Option<i32>)> {
-        let mut doctor = Command::new(uverbs()?);
-        let output = doctor.args(["doctor", "--verbose", peer]).output()?;
-        Ok((String::from_utf8(output.stdout)?, output.status.code()))
+/// What the doctor finds on the way to a peer: checks with verdict and words, and the exit status.
+fn examined(peer: &str, port: &str) -> Result<(Vec<Value>, Option<i32>)> {
+    let mut doctor = Command::new(uverbs()?);
+    doctor.args(["doctor", "--json", "-d", device().name(), "-p", port, peer]);
+    let output = doctor.output()?;
+    Ok((
+        serde_json::from_slice(&output.stdout)?,
+        output.status.code(),
+    ))
+}
+
+/// Fails unless a check has this verdict and says these words.
+fn finds(findings: &[Value], check: &str, verdict: &str, words: &str) -> Result {
+    let Some(finding) = findings.iter().find(|it| it["check"] == check) else {
+        return fail(format!("no check of {check}: {findings:?}"));
     };
-    let (said, status) = ask(&own_address().ip().to_string())?;
-    let answers = said.contains("its connection manager answers");
-    same((answers, status), (true, Some(0)), &said)?;
-    let (said, status) = ask("192.0.2.1")?;
-    let is_lost = said.contains("no route to the peer");
-    same((is_lost, status), (true, Some(1)), &said)
+    let said = finding.to_string();
+    let is = finding["verdict"].as_str().unwrap_or_default();
+    same((is, said.contains(words)), (verdict, true), &said)
+}
+
+/// Catches an answer that is taken for none, a peer that is said to be there and is not, and a step that is
+/// blamed for another.
+fn the_doctor_finds_the_way() -> Result {
+    let own = own_address().ip().to_string();
+    let (findings, status) = examined(&own, "18630")?;
+    for (check, words) in [
+        ("address", own.as_str()),
+        ("route", device().name()),
+        ("answer", "its connection manager answers"),
+        ("datagrams", "not tried: nobody answers pings"),
+        ("connection", "not tried: nobody answers pings"),
+    ] {
+        finds(&findings, check, "good", words)?;
+    }
+    same(status, Some(0), "exit status")?;
+    // On the dummy below soft-RoCE every address seems to be there, and nothing comes from it.
+    let (silent, step) = match device().is_rxe() {
+        true => ("UDP port 4791", "answer"),
+        false => ("no neighbour answered", "address"),
+    };
+    for (peer, step, words) in [
+        ("192.0.2.1", "address", "no route to the peer"),
+        ("127.0.0.1", "address", "loopback"),
+        ("fe80::1", "address", "needs its scope"),
+        ("10.9.0.77", step, silent),
+    ] {
+        let (findings, status) = examined(peer, "18630")?;
+        finds(&findings, step, "broken", words)?;
+        let after = findings.iter().any(|it| it["check"] == "connection");
+        same((after, status), (false, Some(1)), peer)?;
+    }
+    Ok(())
+}
+
+/// Catches a ping that is not sent, an answer that is not looked at, and a listener of something else that is
+/// taken for a server of pings.
+fn the_doctor_pings() -> Result {
+    let own = own_address().ip().to_string();
+    let program = uverbs()?.display().to_string();
+    let mut server = Program::on_any(&format!("{program} doctor --serve -p 18631"))?;
+    server.says("pings at port 18631 are answered")?;
+    let (findings, status) = examined(&own, "18631")?;
+    for check in ["datagrams", "connection"] {
+        finds(&findings, check, "good", "went there and came back")?;
+    }
+    same(status, Some(0), "exit status")?;
+    drop(server);
+    // The connection manager has ports of their own for uc.
+    for (transport, verdict, words) in [
+        ("uc", "good", "not tried: nobody answers pings"),
+        ("rc", "broken", "no server of pings"),
+    ] {
+        let server = format!("{program} pingpong {transport} --cm -p 18632");
+        let server = Program::on_any(&server)?;
+        until_so(LIMIT, "the server to listen", listens_by_address)?;
+        let (findings, _) = examined(&own, "18632")?;
+        finds(&findings, "connection", verdict, words)?;
+        drop(server);
+    }
+    Ok(())
 }
 
 /// Catches another wire than that of rdma-core's `rping`.
@@ -305,6 +375,14 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()?;
         Ok(Self(child))
+    }
+
+    /// Waits for its first line, which must be this one.
+    fn says(&mut self, line: &str) -> Result {
+        let stdout = self.0.stdout.as_mut().ok_or("no output")?;
+        let mut said = String::new();
+        BufReader::new(stdout).read_line(&mut said)?;
+        same(said.trim_end(), line, "its first line")
     }
 
     /// Whether it has ended.

@@ -13,6 +13,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("link::a_device_is_made_and_deleted", made_and_deleted),
         test("link::the_default_gid_is_marked", default_gid),
         test("link::every_subcommand_has_the_version", version),
+        test("link::no_device_at_all", no_device_at_all),
     ]
 }
 
@@ -92,6 +93,39 @@ fn default_gid() -> Result {
         .collect();
     same(marked, expected.into_iter().collect(), "default")?;
     said(&["resource", "cm_id", "-d", name]).map(drop)
+}
+
+/// Catches a subcommand that takes a host without devices for one that has nothing to say. Who sees neither
+/// RDMA netlink nor sysfs sees no device.
+fn no_device_at_all() -> Result {
+    let program = uverbs()?;
+    let line = format!(
+        "mount -t tmpfs none /sys
+         for words in devices 'devices --json' info gids resource statistic cm 'pingpong rc' doctor; do
+             status=0; {} $words > /dev/null 2>&1 || status=$?; echo $words: $status
+         done",
+        program.display()
+    );
+    let refused =
+        "strace -f -qq -o /dev/null -e trace=socket -e inject=socket:error=EPROTONOSUPPORT";
+    let said = finish(
+        Command::new("unshare")
+            .arg("--mount")
+            .args(refused.split(' '))
+            .args(["sh", "-ec", &line]),
+    )?;
+    let expected = [
+        "devices: 3",
+        "devices --json: 3",
+        "info: 3",
+        "gids: 3",
+        "resource: 3",
+        "statistic: 3",
+        "cm: 3",
+        "pingpong rc: 3",
+        "doctor: 1",
+    ];
+    same(said.lines().collect(), expected.to_vec(), "exit codes")
 }
 
 fn version() -> Result {

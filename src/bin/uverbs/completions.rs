@@ -11,15 +11,20 @@ use crate::output;
 /// What the shell calls, by its path.
 const NAME: &str = "uverbs";
 
+const EXAMPLES: &str = "\
+Examples:
+  echo 'source <(uverbs completions bash)' >> ~/.bashrc
+  echo 'source <(uverbs completions zsh)' >> ~/.zshrc
+  echo 'uverbs completions fish | source' > ~/.config/fish/completions/uverbs.fish
+
+";
+
 /// Print a completion script for a shell
 ///
 /// With it the shell asks this program for what may come, so that it knows the host's devices, ports and
 /// GIDs. It belongs to the version that has printed it: let the shell read it when it starts.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  echo 'source <(uverbs completions bash)' >> ~/.bashrc
-  echo 'source <(uverbs completions zsh)' >> ~/.zshrc
-  echo 'uverbs completions fish | source' > ~/.config/fish/completions/uverbs.fish")]
+#[command(after_help = EXAMPLES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The shell
     shell: Shell,

@@ -7,11 +7,11 @@ use uverbs::device::{Adapter, AdapterPort, Place, Port, Topology, topology};
 
 use crate::failure::Result;
 use crate::output::{self, or_dash};
-use crate::tree;
+use crate::{select, tree};
 
 /// List the RDMA devices.
 #[derive(Debug, Args)]
-#[command(after_help = "If there is no device, the list is empty, and that is no failure.")]
+#[command(after_help = crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// Show where the devices are: links, NUMA nodes, nearby CPUs, rails (devices behind one PCI switch), and
     /// the tree of the PCI bus
@@ -23,18 +23,11 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if options.json {
-        let topology = topology()?;
-        return output::json(&topology.adapters().iter().map(to_json).collect());
-    }
-    let devices = uverbs::devices()?;
-    if devices.is_empty() {
-        eprintln!("uverbs: there is no RDMA device in this network namespace");
-        return Ok(());
-    }
-    match options.verbose {
-        true => verbose(&topology()?),
-        false => plain(&devices),
+    let devices = select::devices(None)?;
+    match (options.json, options.verbose) {
+        (true, _) => output::json(&topology()?.adapters().iter().map(to_json).collect()),
+        (false, true) => verbose(&topology()?),
+        (false, false) => plain(&devices),
     }
 }
 

@@ -18,7 +18,7 @@ Exit codes:
   0  success
   1  failure: the kernel, the device or the system refused
   2  usage: invalid options
-  3  not found: no such device, port or GID
+  3  not found: no such device, port or GID, or no device at all
   4  not permitted: this user may not open the device
   5  peer: unreachable, violated the protocol, disconnected, or did not answer in time
   6  check: a message arrived corrupted
@@ -94,6 +94,46 @@ impl Display for Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::new(kind_of(&error), error)
+    }
+}
+
+/// Why a peer did not do what was asked of it.
+#[derive(Clone, Debug)]
+pub(crate) enum Unanswered {
+    /// It refused the connection, or the question.
+    Refused(Error),
+    /// It did not answer, or not as it should, or this side failed.
+    Failed(Failure),
+}
+
+impl Unanswered {
+    /// Of a step of a connection, whose failures are most often the peer's.
+    pub(crate) fn of_peer(error: Error) -> Self {
+        match error.cause() {
+            Cause::Refused(_) => Self::Refused(error),
+            _ => Self::Failed(Failure::new(Kind::Peer, error)),
+        }
+    }
+}
+
+impl From<Failure> for Unanswered {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for Unanswered {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<Unanswered> for Failure {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Refused(error) => Self::new(Kind::Peer, error),
+            Unanswered::Failed(failure) => failure,
+        }
     }
 }
 

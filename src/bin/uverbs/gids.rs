@@ -9,12 +9,15 @@ use crate::failure::{Failure, Kind, Result};
 use crate::output::{self, or_dash};
 use crate::select;
 
+const NOTES: &str = "\
+`uverbs pingpong -g` and rdma-core's programs take the index.
+The device is asked if it can be opened, and sysfs otherwise.
+
+";
+
 /// Show the GID tables of the ports: the address at each index.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "`uverbs pingpong -g` and rdma-core's programs take the index.\n\
-    The device is asked if it can be opened, and sysfs otherwise."
-)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The device; all by default
     #[arg(add = complete::devices())]
@@ -101,15 +104,16 @@ pub(crate) fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
     Ok(entries)
 }
 
+/// The name of a network device, if it is in this network namespace.
+pub(crate) fn netdev_here(index: u32) -> Option<String> {
+    use rustix::net::{AddressFamily, SocketType, netdevice::index_to_name, socket};
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None).ok()?;
+    index_to_name(&socket, index).ok()
+}
+
 /// The name of a network device; its index as text if it is in another network namespace.
 fn netdev_name(index: u32) -> Option<String> {
-    use rustix::net::{AddressFamily, SocketType, netdevice::index_to_name, socket};
-    if index == 0 {
-        return None;
-    }
-    let name = socket(AddressFamily::UNIX, SocketType::DGRAM, None)
-        .and_then(|socket| index_to_name(&socket, index));
-    Some(name.unwrap_or_else(|_| format!("#{index}")))
+    (index != 0).then(|| netdev_here(index).unwrap_or_else(|| format!("#{index}")))
 }
 
 fn row(gid: &Gid) -> [String; 8] {

@@ -123,4 +123,15 @@ mod tests {
     fn the_options_do_not_contradict_each_other() {
         Cli::command().debug_assert();
     }
+
+    /// Catches a subcommand whose help does not say how it ends.
+    #[test]
+    fn every_subcommand_tells_its_exit_codes() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        for subcommand in command.get_subcommands_mut() {
+            let help = subcommand.render_help().to_string();
+            assert!(help.contains("xit code"), "{help}");
+        }
+    }
 }

@@ -6,9 +6,15 @@ use clap::{Args, CommandFactory};
 
 use crate::failure::{Failure, Kind, Result};
 
+const EXAMPLE: &str = "\
+Example:
+  uverbs man ~/.local/share/man/man1
+
+";
+
 /// Write manual pages into a directory: one for each subcommand.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  uverbs man ~/.local/share/man/man1")]
+#[command(after_help = EXAMPLE.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The directory, which is made if it is not there
     directory: PathBuf,

@@ -16,12 +16,15 @@ use crate::files::Files;
 use crate::output;
 use crate::select;
 
+const NOTES: &str = "\
+Names are those of `rdma resource`. The kernel shows keys to administrators only, its own objects in the
+initial PID namespace, and of processes those of the PID namespace.
+
+";
+
 /// Show the objects on the devices: their owners, and how they are related.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Names are those of `rdma resource`. The kernel shows keys to administrators only, its own objects in the\n\
-    initial PID namespace, and of processes those of the PID namespace."
-)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The kind of object; by default the number of objects of each kind
     #[arg(value_enum, default_value_t = Kind::Summary)]

@@ -43,7 +43,7 @@ const fn optional(name: &'static str) -> Wanted {
 ///
 /// Disks over RDMA, from both sides, and a file system to put on one, are for `tests/nvme`. They add nothing
 /// to the time of a boot that could be measured.
-pub(crate) const WANTED: [Wanted; 19] = [
+pub(crate) const WANTED: [Wanted; 20] = [
     required("virtio_pci"),
     required("virtio_console"),
     required("9pnet_virtio"),
@@ -53,6 +53,7 @@ pub(crate) const WANTED: [Wanted; 19] = [
     optional("crc32c_generic"),
     required("dummy"),
     required("veth"),
+    optional("8021q"),
     optional("sch_netem"),
     optional("sch_ingress"),
     required("ib_uverbs"),

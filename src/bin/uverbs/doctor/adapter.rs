@@ -1,13 +1,14 @@
 //! What each device and each of its ports has to have.
 
-use rustix::thread::{CpuSet, sched_getaffinity};
-use uverbs::device::{AdapterPort, Place, PortState, topology};
+use std::fs::File;
+
+use uverbs::device::{PortState, topology};
 use uverbs::error::Errno;
-use uverbs::gid::GidType;
+use uverbs::gid::{GidEntry, GidType};
 use uverbs::query::{LinkLayer, PortAttr};
 use uverbs::{Access, Cause, Context, Device, Error};
 
-use super::{Check, Finding, on_demand};
+use super::{Check, Finding, netdev, on_demand, pci};
 use crate::failure::Result;
 use crate::files::Files;
 use crate::select;
@@ -29,12 +30,8 @@ pub(super) fn findings(files: &Files, name: Option<&str>) -> Result<Vec<Finding>
     }
     // Where devices lie is not known everywhere.
     for adapter in topology().iter().flat_map(|all| all.adapters()) {
-        let is_asked = devices.iter().any(|it| it.name() == adapter.device.name());
-        if let Some(place) = adapter.place.as_ref().filter(|_| is_asked) {
-            let name = adapter.device.name();
-            findings.extend(link(name, place, &adapter.ports));
-            findings.extend(near(name, place, &allowed_cpus()));
-            findings.extend(iommu(files, name));
+        if devices.iter().any(|it| it.name() == adapter.device.name()) {
+            findings.extend(pci::findings(files, adapter));
         }
     }
     Ok(findings)
@@ -60,7 +57,8 @@ fn not_opened(device: &Device, error: &Error) -> Finding {
             )
         }
         Cause::Os(Errno::ACCESS) => {
-            "The user needs read and write permission on the node, by a group or a udev rule."
+            "The user needs read and write permission on the node, by a group or a udev rule, and what is \
+             mounted on /dev/infiniband must not be nodev."
                 .into()
         }
         Cause::Os(Errno::PERM) => {
@@ -83,6 +81,7 @@ fn opened(files: &Files, context: &Context) -> Vec<Finding> {
         Check::new("open", name).good("it can be opened"),
         registration(context),
     ];
+    findings.extend(dmabufs(files, context));
     let ports = match context.query_device() {
         Ok(attr) => {
             findings.extend(on_demand::finding(context, &attr));
@@ -99,7 +98,11 @@ fn opened(files: &Files, context: &Context) -> Vec<Finding> {
             Ok(attr) => {
                 findings.push(state(&subject, &attr));
                 findings.push(mtu(&subject, &attr));
-                findings.push(gid(&subject, context, port, &attr));
+                let best = best_gid(context, port);
+                if let Ok(Some(gid)) = &best {
+                    findings.extend(netdev::findings(files, &subject, gid, &attr));
+                }
+                findings.push(gid(&subject, best, &attr));
             }
             Err(error) => {
                 findings.push(
@@ -121,7 +124,45 @@ fn registration(context: &Context) -> Finding {
         .and_then(|pd| Ok(pd.register(vec![0_u8; BYTES], Access::LOCAL_WRITE)?));
     match registered {
         Ok(_) => check.good("a region of 1 MiB was registered"),
-        Err(error) => check.broken(error, "See the check of memlock."),
+        Err(error) => {
+            let remedy = match error.cause() {
+                Cause::Os(Errno::AGAIN) => "See the check of rdma.max.",
+                _ => "See the check of memlock.",
+            };
+            check.broken(error, remedy)
+        }
+    }
+}
+
+/// Whether memory of other devices can be registered. Who takes dma-bufs looks at the file first, and finds
+/// that this one is none.
+fn dmabufs(files: &Files, context: &Context) -> Option<Finding> {
+    let check = Check::new("dma-buf", context.name());
+    let pd = context.alloc_pd().ok()?;
+    let file = File::open("/dev/null").ok()?;
+    let refused = pd.register_dmabuf(file.into(), 0..4096, 0, Access::LOCAL_WRITE);
+    let error = refused.err()?.error;
+    match error.cause() {
+        Cause::Os(Errno::INVAL | Errno::BADF) => Some(check.good("can be registered")),
+        Cause::Unsupported(_) => Some(without_dmabufs(files, check)),
+        _ => None,
+    }
+}
+
+/// Drivers of GPUs, whose memory would be in dma-bufs.
+const GPUS: [&str; 3] = ["nvidia", "amdgpu", "xe"];
+
+fn without_dmabufs(files: &Files, check: Check) -> Finding {
+    let gpu = GPUS
+        .into_iter()
+        .find(|module| files.has(format!("sys/module/{module}")));
+    match gpu {
+        None => check.good("the driver registers none"),
+        Some(gpu) => check.warning(
+            format_args!("the driver registers none, and {gpu} is loaded"),
+            "Memory of the GPU is not reached by dma-bufs: a newer kernel, or firmware with on-demand paging, \
+             may have them.",
+        ),
     }
 }
 
@@ -168,13 +209,15 @@ const LINK_LOCAL: &str = "The address is link-local, so it reaches this subnet a
 const NOT_ROUTED: &str = "There is no RoCE v2 address, so packets are not routed: see the type of \
     default GIDs (cma_roce_mode) and the switch.";
 
-/// The GID that connections use if nobody chooses another.
-fn gid(subject: &str, context: &Context, port: u8, attr: &PortAttr) -> Finding {
+/// The GID that connections use if nobody chooses another. InfiniBand needs none.
+fn best_gid(context: &Context, port: u8) -> uverbs::Result<Option<GidEntry>> {
+    let best = context.best_gid(port)?;
+    let entry = best.map(|(index, _)| context.query_gid(port, index.into()));
+    entry.transpose()
+}
+
+fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, attr: &PortAttr) -> Finding {
     let check = Check::new("gid", subject);
-    let best = context.best_gid(port).and_then(|best| {
-        let best = best.map(|(index, _)| context.query_gid(port, index.into()));
-        best.transpose()
-    });
     match best {
         Ok(Some(entry)) => {
             let found = format!("index {}: {} ({})", entry.index, entry.gid, entry.gid_type);
@@ -265,68 +308,6 @@ fn trouble(files: &Files, device: &str, port: u8) -> Option<Finding> {
     })
 }
 
-/// The CPUs that this process may run on; none if the kernel does not say.
-fn allowed_cpus() -> Vec<usize> {
-    let Ok(set) = sched_getaffinity(None) else {
-        return Vec::new();
-    };
-    let all = 0..CpuSet::MAX_CPU;
-    all.filter(|cpu| set.is_set(*cpu)).collect()
-}
-
-/// Whether this process may run on a CPU of the adapter's NUMA node.
-fn near(name: &str, place: &Place, allowed: &[usize]) -> Option<Finding> {
-    let node = place.numa_node?;
-    let check = Check::new("numa", name);
-    let is_near = allowed.iter().any(|cpu| place.cpus.contains(*cpu as u32));
-    Some(match is_near || allowed.is_empty() {
-        true => check.good(format_args!("node {node}, of which this process has a CPU")),
-        false => check.warning(
-            format_args!("node {node}, and this process may run on none of its CPUs"),
-            format_args!(
-                "All data goes from node to node: start programs with numactl --cpunodebind={node} \
-                 --membind={node}, or see the CPU set of the container or service."
-            ),
-        ),
-    })
-}
-
-/// Whether an IOMMU translates what the adapter reads and writes.
-fn iommu(files: &Files, name: &str) -> Option<Finding> {
-    let group = format!("sys/class/infiniband/{name}/device/iommu_group/type");
-    let kind = files.text(group).ok()?;
-    let check = Check::new("iommu", name);
-    Some(match kind.as_str() {
-        "identity" => check.good("passes through"),
-        _ => check.warning(
-            format_args!("addresses are translated ({kind})"),
-            "It costs bandwidth and keeps peers on PCI (GPUs) from each other: iommu=pt on the kernel's \
-             command line passes through, unless a virtual machine has the adapter.",
-        ),
-    })
-}
-
-/// Whether the adapter's slot takes what the adapter has, and its ports.
-fn link(name: &str, place: &Place, ports: &[AdapterPort]) -> Option<Finding> {
-    let (now, max) = (place.link?, place.max_link?);
-    let check = Check::new("pci", name);
-    let found = format!("{now} of {max} that the adapter has");
-    let wire: u64 = ports
-        .iter()
-        .filter_map(|port| Some(port.bandwidth?.megabits()))
-        .sum();
-    Some(
-        match now.bandwidth().megabits() < max.bandwidth().megabits() {
-            true if now.bandwidth().megabits() < wire => check.warning(
-                found,
-                "The slot is slower than the ports: use another one, or see its settings in the \
-                 firmware.",
-            ),
-            _ => check.good(found),
-        },
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Verdict;
@@ -334,19 +315,15 @@ mod tests {
     use crate::files::host;
     use std::fs;
 
-    /// The types are those of Linux: Documentation/ABI/testing/sysfs-kernel-iommu_groups.
     #[test]
-    fn an_iommu_that_translates_is_told() {
-        let group = "sys/class/infiniband/mlx5_0/device/iommu_group/type";
-        let verdict = |kind: &str| {
-            let finding = iommu(&host("iommu", &[(group, kind)]), "mlx5_0").unwrap();
-            (finding.verdict, finding.found)
+    fn a_gpu_whose_memory_is_out_of_reach_is_told() {
+        let of = |name: &str, files: &[(&str, &str)]| {
+            without_dmabufs(&host(name, files), Check::new("dma-buf", "mlx5_0"))
         };
-        assert_eq!(verdict("identity\n").0, Verdict::Good);
-        let (warning, found) = verdict("DMA-FQ\n");
-        assert_eq!(warning, Verdict::Warning);
-        assert!(found.contains("DMA-FQ"));
-        assert_eq!(iommu(&host("iommu", &[]), "mlx5_1"), None);
+        assert_eq!(of("no-gpu-bufs", &[]).verdict, Verdict::Good);
+        let finding = of("gpu-bufs", &[("sys/module/amdgpu/refcnt", "0\n")]);
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(finding.found.contains("amdgpu is loaded"), "{finding:?}");
     }
 
     #[test]

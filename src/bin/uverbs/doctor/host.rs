@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::{Check, Finding};
+use super::{Check, Finding, library};
 use crate::files::Files;
 
 pub(super) fn findings(files: &Files) -> Vec<Finding> {
@@ -18,6 +18,7 @@ pub(super) fn findings(files: &Files) -> Vec<Finding> {
     findings.extend(cgroup(files));
     findings.extend(huge_pages(files));
     findings.extend(gpu_memory(files));
+    findings.push(library::finding(files));
     findings
 }
 

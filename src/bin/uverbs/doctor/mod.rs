@@ -1,14 +1,20 @@
 //! `uverbs doctor`: why RDMA does not work here, and what will get in the way later.
 //!
 //! A check looks at one thing and says what it found, with a verdict and, unless all is well, a remedy. What
-//! belongs to the host is in [`host`], to a device and its ports in [`adapter`], the way to a peer in
-//! [`peer`]. Files are read below a root, which tests put elsewhere ([`Files`]).
+//! belongs to the host is in [`host`] and [`library`], to a device and its ports in [`adapter`], [`netdev`],
+//! [`pci`] and [`on_demand`], the way to a peer in [`peer`] and [`datagram`], whose other end is [`serve`].
+//! Files are read below a root, which tests put elsewhere ([`Files`]).
 
 mod adapter;
+mod datagram;
 mod host;
+mod library;
+mod netdev;
 mod on_demand;
+mod pci;
 mod peer;
 mod report;
+mod serve;
 
 use std::fmt::{self, Display};
 use std::net::IpAddr;
@@ -21,16 +27,34 @@ use crate::failure::{Failure, Kind, Result};
 use crate::files::Files;
 use crate::output;
 
+const NOTES: &str = "\
+It ends with 1 if something is broken, which a host without devices is too; warnings alone do not count.
+It creates and destroys a protection domain and a memory region on each device, on soft-RoCE with on-demand
+paging also two queue pairs that write to each other, and for a peer those that it pings with. It changes
+nothing else.
+
+Examples:
+  uverbs doctor                 what is wrong on this host
+  uverbs doctor --serve         answer pings, on another host, for
+  uverbs doctor 10.9.0.1        what is wrong on the way there
+
+";
+
 /// Find out why RDMA does not work here, and what will get in the way later.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "It ends with 0 unless something is broken; warnings alone do not count.\n\
-    It creates and destroys a protection domain and a memory region on each device, on soft-RoCE with on-demand\n\
-    paging also two queue pairs that write to each other, and changes nothing else."
-)]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
-    /// The address of a peer: look for a way to it, and ask its connection manager for an answer
+    /// The address of a peer: look for a way to it, ask its connection manager for an answer, and ping what
+    /// answers pings there
     peer: Option<IpAddr>,
+
+    /// Be the peer: answer the pings of other hosts, by datagrams and over connections
+    #[arg(long, conflicts_with_all = ["peer", "device", "verbose", "json", "report"])]
+    serve: bool,
+
+    /// The port of pings; rping's by default, whose servers answer those over a connection
+    #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
+    port: u16,
 
     /// The device; all by default
     #[arg(short, long, add = complete::devices())]
@@ -119,11 +143,14 @@ impl Check {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.serve {
+        return serve::run(options.port);
+    }
     let files = Files::of_this_host();
     let mut findings = host::findings(&files);
     findings.extend(adapter::findings(&files, options.device.as_deref())?);
     if let Some(peer) = options.peer {
-        findings.extend(peer::findings(peer));
+        findings.extend(peer::findings(peer, options.port));
     }
     match (options.json, options.report) {
         (true, _) => output::json(&findings.iter().map(to_json).collect())?,

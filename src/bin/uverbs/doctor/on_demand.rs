@@ -1,7 +1,7 @@
 //! Whether on-demand paging of soft-RoCE takes messages from where they lie: by two WRITEs between queue
 //! pairs of this process, since the kernels that do not are known by what they do, not by their numbers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use uverbs::query::DeviceAttr;
 use uverbs::uapi::enums::DriverId;
@@ -57,7 +57,8 @@ fn copied(context: &Context) -> Result<Option<Vec<Word>>, Error> {
         Access::LOCAL_WRITE | Access::ON_DEMAND,
     )?;
     let target = pd.register(vec![0_u8; 16], Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
-    let mut cq = context.create_cq(4)?;
+    let channel = context.create_channel()?;
+    let mut cq = context.cq(4).channel(&channel).create()?;
     let mut here = pd.create_qp::<Rc>(&cq, Caps::default())?;
     let mut there = pd.create_qp::<Rc>(&cq, Caps::default())?;
     let (one, other) = (here.endpoint()?, there.endpoint()?);
@@ -71,15 +72,9 @@ fn copied(context: &Context) -> Result<Option<Vec<Word>>, Error> {
             .signaled(0)
             .write(source.slice(place..place + 8)?, to)?;
         batch.ring()?;
-        let since = Instant::now();
-        let mut is_done = false;
-        while !is_done {
-            for completion in &mut cq.poll()? {
-                is_done = completion.result().is_ok();
-            }
-            if since.elapsed() > PATIENCE {
-                return Ok(None);
-            }
+        let completion = cq.wait(PATIENCE)?.and_then(|mut all| all.iter().next());
+        if completion.is_none_or(|completion| completion.result().is_err()) {
+            return Ok(None);
         }
         let mut word = [0; 8];
         target.read_at(0, &mut word)?;

@@ -1,23 +1,33 @@
-//! The way to a peer: which device leads there, and whether the peer's connection manager answers.
+//! The way to a peer: its address, the route, whether its connection manager answers, and whether datagrams
+//! and a connection carry what they should, if something there answers pings.
+//!
+//! Over a connection the ping is that of `rping`, so any such server answers it; datagrams are answered by
+//! [`serve`](super::serve).
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use uverbs::cm::{self, Params, Pending, Resolve, Resolved};
+use uverbs::cm::{self, Params, Pending, RejectReason, Resolve, Resolved};
+use uverbs::error::Verb;
 use uverbs::{Caps, Cause, Error, Qp, Rc};
 
-use super::{Check, Finding};
+use super::{Check, Finding, datagram};
+use crate::failure::Unanswered;
+use crate::rping;
 
 /// A port that nobody listens on: the answer is a refusal, which proves the way there and back.
 const NOBODY: u16 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn findings(peer: IpAddr) -> Vec<Finding> {
-    let to = SocketAddr::new(peer, NOBODY);
+pub(super) fn findings(peer: IpAddr, port: u16) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Err(finding) = go(to, &mut findings) {
+    if let Err(finding) = go(SocketAddr::new(peer, NOBODY), &mut findings) {
         findings.push(*finding);
+        return findings;
     }
+    let at = SocketAddr::new(peer, port);
+    findings.push(pinged("datagrams", at, datagram::ping(at, PATIENCE)));
+    findings.push(pinged("connection", at, rping::once(at, PATIENCE)));
     findings
 }
 
@@ -28,11 +38,16 @@ fn go(to: SocketAddr, findings: &mut Vec<Finding>) -> Result<(), Box<Finding>> {
     let resolved = cm::resolve::<Rc>(to)
         .and_then(Resolve::start)
         .and_then(|resolving| Ok(resolving.within(PATIENCE)?));
-    let route = resolved.map_err(|error| {
-        let remedy = "Does `ping` reach it, and by a network device that has an RDMA device (`ip route \
-            get`, `uverbs devices`)?";
-        lost("route", error, remedy)
+    let route = resolved.map_err(|error| match error.verb() {
+        Verb::ResolveRoute => lost("route", error, "On InfiniBand, see the subnet manager."),
+        _ => {
+            let remedy = "Does `ping` reach it, and by a network device that has an RDMA device (`ip route \
+                get`, `ip neighbour`, `uverbs devices`)?";
+            lost("address", error, remedy)
+        }
     })?;
+    let own = route.local_addr().ip();
+    findings.push(check("address").good(format_args!("from {own}")));
     let (qp, device) = queue_pair(&route)
         .map_err(|error| lost("queue pair", error, "See the checks of this host."))?;
     let port = route.port();
@@ -64,4 +79,29 @@ fn queue_pair(route: &Resolved<Rc>) -> uverbs::Result<(Qp<Rc>, String)> {
     let cq = context.create_cq(2)?;
     let qp = context.alloc_pd()?.create_qp(&cq, Caps::default())?;
     Ok((qp, context.name().to_owned()))
+}
+
+/// How a ping went, if there is anybody to answer it.
+fn pinged(name: &'static str, at: SocketAddr, went: Result<(), Unanswered>) -> Finding {
+    let check = Check::new(name, at);
+    match went {
+        Ok(()) => check.good("a ping went there and came back"),
+        Err(Unanswered::Refused(error)) if is_nobody(&error) => check.good(
+            "not tried: nobody answers pings there (`uverbs doctor --serve` on that host does)",
+        ),
+        Err(Unanswered::Refused(error)) => check.broken(
+            error,
+            "Somebody listens on that port who is no server of pings: choose another one (-p) on both hosts.",
+        ),
+        Err(Unanswered::Failed(failure)) => check.broken(
+            failure,
+            "The connection manager's messages go through, and these do not. Unless who listens there is no \
+             server of pings, see the counters of both hosts, the MTU on the way, and the flow control (PFC) \
+             of the priority.",
+        ),
+    }
+}
+
+fn is_nobody(error: &Error) -> bool {
+    matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener)
 }

@@ -35,28 +35,33 @@ pub(super) fn print(files: &Files) -> Result<()> {
         .collect();
     output::line(format_args!("modules: {}", rdma.join(" ")))?;
     section("devices")?;
-    devices::run(&devices::Options {
+    part(devices::run(&devices::Options {
         verbose: true,
         json: false,
-    })?;
+    }))?;
     for device in uverbs::devices()? {
         section(&format!("device {}", device.name()))?;
         let firmware = device.firmware_version().unwrap_or("not known");
         output::line(format_args!("firmware: {firmware}"))?;
         let device = Some(device.name().to_owned());
-        gids::run(&gids::Options {
+        part(gids::run(&gids::Options {
             device: device.clone(),
             port: None,
             json: false,
-        })?;
-        info::run(&info::Options {
+        }))?;
+        part(info::run(&info::Options {
             device,
             port: None,
             verbose: true,
             json: false,
-        })?;
+        }))?;
     }
     Ok(())
+}
+
+/// What could not be shown is part of the report, too.
+fn part(shown: Result<()>) -> Result<()> {
+    shown.or_else(output::line)
 }
 
 fn section(name: &str) -> Result<()> {

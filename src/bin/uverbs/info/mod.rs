@@ -18,9 +18,14 @@ use crate::failure::{Failure, Kind, Result};
 use crate::{output, select};
 use fields::{Fields, Value};
 
+const NOTES: &str = "\
+Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).
+
+";
+
 /// Show the properties and capabilities of devices and their ports.
 #[derive(Debug, Args)]
-#[command(after_help = "Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).")]
+#[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The device; all by default
     #[arg(add = complete::devices())]

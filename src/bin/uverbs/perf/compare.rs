@@ -180,6 +180,8 @@ fn to_json(compared: &Compared) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use statrs::distribution::Normal;
+
     use super::super::record::tests::{round, run};
     use super::*;
 
@@ -218,28 +220,89 @@ mod tests {
         assert_eq!(change(&[1.0], &[2.0, 3.0], 0.99), None);
     }
 
-    /// Catches intervals that are too narrow: of runs that do not differ, one in a hundred may seem to.
+    /// Numbers of a normal distribution, the same in each run of the test.
+    struct Noise(u64);
+
+    impl Noise {
+        fn next(&mut self) -> f64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let uniform = ((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+            Normal::standard().inverse_cdf(uniform)
+        }
+
+        /// So many samples, which scatter by this share.
+        fn samples(&mut self, count: usize, scatter: f64) -> Vec<f64> {
+            (0..count).map(|_| (self.next() * scatter).exp()).collect()
+        }
+    }
+
+    /// Catches a confidence that is not what it says: a quantile of one side, of the normal distribution, or
+    /// with other degrees of freedom, and a variance of the population or of both sides together.
+    ///
+    /// What is expected of Welch's interval, which is not exact, another program has counted (Python, 40,000
+    /// pairs of each).
     #[test]
-    fn of_a_thousand_equal_pairs_few_seem_to_differ() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut normal = || -> f64 {
-            // The sum of twelve uniform numbers.
-            let sum: f64 = (0..12)
-                .map(|_| {
-                    state = state
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1);
-                    (state >> 11) as f64 / (1_u64 << 53) as f64
-                })
-                .sum();
-            (1.0 + 0.05 * (sum - 6.0)).max(0.1)
-        };
-        let differ = (0..1000).filter(|_| {
-            let before: Vec<f64> = (0..5).map(|_| normal()).collect();
-            let after: Vec<f64> = (0..5).map(|_| normal()).collect();
-            change(&before, &after, 0.99).unwrap().is_real()
+    fn equal_runs_seem_to_differ_as_often_as_the_confidence_says() {
+        const PAIRS: usize = 1500;
+        let mut noise = Noise(1);
+        for (confidence, sides, expected) in [
+            (0.8, [(5, 0.05), (5, 0.05)], 0.192),
+            (0.95, [(5, 0.05), (5, 0.05)], 0.044),
+            (0.95, [(4, 0.15), (12, 0.05)], 0.058),
+            (0.99, [(5, 0.05), (5, 0.05)], 0.0074),
+        ] {
+            let differ = (0..PAIRS).filter(|_| {
+                let [before, after] = sides.map(|(count, scatter)| noise.samples(count, scatter));
+                change(&before, &after, confidence).unwrap().is_real()
+            });
+            let share = differ.count() as f64 / PAIRS as f64;
+            let chance = 3.0 * (expected / PAIRS as f64).sqrt();
+            let is_as_expected = (share - expected).abs() < chance;
+            assert!(
+                is_as_expected,
+                "{confidence}, {sides:?}: {share}, not {expected}"
+            );
+        }
+    }
+
+    /// Rounds of one build: messages scatter, and so do rounds as wholes.
+    fn rounds(noise: &mut Noise, microseconds: f64) -> Record {
+        let rounds = (0..5).map(|_| {
+            let of_round = microseconds * (noise.next() * 0.01).exp();
+            round((0..60).map(|_| (of_round * (noise.next() * 0.05).exp()) as u64))
         });
-        let count = differ.count();
-        assert!((1..=20).contains(&count), "{count}");
+        Record {
+            runs: vec![run(rounds.collect())],
+            ..Record::default()
+        }
+    }
+
+    /// Catches a comparison, from the rounds of two results to the verdicts, that takes chance for a
+    /// difference more often than once in twenty, or that takes a difference for chance.
+    #[test]
+    fn of_twenty_comparisons_of_one_build_nineteen_find_nothing() {
+        const COMPARISONS: usize = 100;
+        let mut noise = Noise(2);
+        let mut finding = |verdict: &str, before: f64, after: f64| {
+            let found = (0..COMPARISONS).filter(|_| {
+                let [before, after] = [before, after].map(|time| rounds(&mut noise, time));
+                let all = compared(&before, &after, 0.99).unwrap();
+                assert_eq!(all.len(), 2);
+                all.iter().all(|it| it.verdict() == verdict)
+            });
+            found.count()
+        };
+        let nineteen_of_twenty = COMPARISONS * 19 / 20;
+        for (verdict, before, after) in [
+            ("no difference shown", 10_000.0, 10_000.0),
+            ("worse", 10_000.0, 11_000.0),
+            ("better", 11_000.0, 10_000.0),
+        ] {
+            let found = finding(verdict, before, after);
+            assert!(found >= nineteen_of_twenty, "{verdict}: {found}");
+        }
     }
 }

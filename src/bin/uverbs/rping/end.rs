@@ -7,7 +7,7 @@ use uverbs::cm::{Connection, Event, Failed, Params, Pending, Request, Resolved};
 use uverbs::{Access, Caps, Context, Cq, Inline, Mr, Pd, Qp, Rc, RemoteSlice, WcOpcode};
 
 use super::wire::{MESSAGE, Text, decode, encode};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Kind, Result, Unanswered};
 
 /// The work request ids.
 const RECV: u64 = 1;
@@ -118,13 +118,17 @@ fn params() -> Params {
 }
 
 impl End {
-    pub(super) fn connect(way: Resolved<Rc>, setup: &Setup) -> Result<Self> {
+    pub(super) fn connect(way: Resolved<Rc>, setup: &Setup) -> Result<Self, Unanswered> {
         let ground = Ground::new(&way.device()?.open()?, setup.size)?;
         let mut qp = ground.qp()?;
         way.init(&mut qp)?;
         ground.receive(&mut qp)?;
-        let connecting = way.connect(qp, &params(), b"").map_err(peer)?;
-        let connection = connecting.within(setup.patience).map_err(peer)?;
+        let connecting = way
+            .connect(qp, &params(), b"")
+            .map_err(|step| Unanswered::of_peer(step.error))?;
+        let connection = connecting
+            .within(setup.patience)
+            .map_err(|step| Unanswered::of_peer(step.error))?;
         Ok(Self::new(connection, ground, setup))
     }
 

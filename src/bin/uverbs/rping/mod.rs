@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use clap::Args;
 use uverbs::Rc;
-use uverbs::cm::{self, Pending, Request};
+use uverbs::cm::{self, Listener, Pending, Request};
 
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Kind, Result, Unanswered};
 use crate::{number, output};
 use end::{End, Next, Setup};
 use wire::Text;
@@ -105,7 +105,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     match options.server {
         true => serve(options),
-        false => ping(options),
+        false => Ok(ping(options)?),
     }
 }
 
@@ -121,7 +121,46 @@ fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + Debug + u
     (address, options.port)
 }
 
+/// Listens, and serves whoever comes, one after the other, when the result is called.
+pub(crate) fn server(port: u16, timeout: Duration) -> Result<impl FnOnce() -> Result<()> + Send> {
+    let options = Options {
+        server: true,
+        persistent: true,
+        ..Options::of_one_ping(None, port, timeout)
+    };
+    let listener = listen(&options)?;
+    Ok(move || serve_at(&listener, &options))
+}
+
+/// A ping to a server, compared.
+pub(crate) fn once(server: SocketAddr, timeout: Duration) -> Result<(), Unanswered> {
+    let address = server.ip().to_string();
+    ping(&Options::of_one_ping(Some(address), server.port(), timeout))
+}
+
+impl Options {
+    fn of_one_ping(address: Option<String>, port: u16, timeout: Duration) -> Self {
+        Self {
+            server: false,
+            client: address.is_some(),
+            address,
+            port,
+            count: Some(1),
+            size: 100,
+            verbose: false,
+            validate: true,
+            persistent: false,
+            timeout,
+            version: None,
+        }
+    }
+}
+
 fn serve(options: &Options) -> Result<()> {
+    serve_at(&listen(options)?, options)
+}
+
+fn listen(options: &Options) -> Result<Listener<Rc>> {
     let listen = match options.address.as_deref() {
         Some(address) => cm::listen::<Rc>(at(address, options))?,
         // Of both families, or of IPv4 alone where there is no other.
@@ -131,7 +170,10 @@ fn serve(options: &Options) -> Result<()> {
             cm::listen::<Rc>(&[all, of_ipv4][..])?.v6only(false)
         }
     };
-    let listener = listen.start()?;
+    Ok(listen.start()?)
+}
+
+fn serve_at(listener: &Listener<Rc>, options: &Options) -> Result<()> {
     loop {
         // Without a listener there is no next client either.
         let request = listener.next()?;
@@ -166,7 +208,7 @@ fn answer_pings(end: &mut End, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn ping(options: &Options) -> Result<()> {
+fn ping(options: &Options) -> Result<(), Unanswered> {
     let address = options.address.as_deref().unwrap_or_default();
     let resolving = cm::resolve::<Rc>(at(address, options))?.start()?;
     let way = resolving
@@ -174,7 +216,7 @@ fn ping(options: &Options) -> Result<()> {
         .map_err(uverbs::Error::from)?;
     let mut end = End::connect(way, &setup(options))?;
     send_pings(&mut end, options).map_err(|failure| failure.of_peer(end.peer_addr()))?;
-    end.finish()
+    Ok(end.finish()?)
 }
 
 fn send_pings(end: &mut End, options: &Options) -> Result<()> {

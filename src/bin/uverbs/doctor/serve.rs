@@ -1,0 +1,42 @@
+//! The peer of another host's `uverbs doctor PEER`: pings by datagrams and over connections are answered.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use uverbs::Ud;
+use uverbs::cm::{self, Listener};
+
+use super::datagram;
+use crate::failure::Result;
+use crate::{output, rping};
+
+/// How long a client may be silent.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves until one of the two listeners fails. Says so when both listen.
+pub(super) fn run(port: u16) -> Result<()> {
+    let over_connections = rping::server(port, PATIENCE)?;
+    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    let listen = cm::listen::<Ud>(&[all, of_ipv4][..])?.v6only(false);
+    let of_datagrams = listen.start()?;
+    output::line(format_args!("pings at port {port} are answered"))?;
+    let (ended, first) = mpsc::channel();
+    let other = ended.clone();
+    thread::spawn(move || ended.send(over_connections()));
+    thread::spawn(move || other.send(datagrams(&of_datagrams)));
+    // None: a thread has panicked, and has said so.
+    first.recv().unwrap_or(Ok(()))
+}
+
+fn datagrams(listener: &Listener<Ud>) -> Result<()> {
+    loop {
+        let request = listener.next()?;
+        // The next client may do better.
+        if let Err(failure) = datagram::answer(request, PATIENCE) {
+            eprintln!("uverbs: {failure}");
+        }
+    }
+}

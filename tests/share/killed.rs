@@ -78,10 +78,12 @@ fn exporter(meeting: &Meeting, step: Step) -> Result<bool> {
     let mut exporter = Process::start_killed_at("exporter", &[&meeting.address], step)?;
     let request = Join::new(meeting.address()?, meeting.key.clone()).patience(PATIENCE);
     // Whatever it does not hear any more.
-    let serves = exporter.say(&meeting.words()).is_ok()
-        && exporter.expect("offered").is_ok()
-        && exporter.say("serve").is_ok()
-        && exporter.expect("serving").is_ok();
+    let heard = (|| {
+        exporter.say(&meeting.words())?;
+        exporter.expect("offered")?;
+        exporter.say("serve")?;
+        exporter.expect("serving")
+    })();
     match request.join() {
         // What it gave stays with the file, also after its end.
         Ok(joined) => {
@@ -90,10 +92,10 @@ fn exporter(meeting: &Meeting, step: Step) -> Result<bool> {
                 .register(vec![0; 64], support::exchange::OPEN)?
                 .deregister()?;
         }
-        Err(error) if serves => println!("{step:?}: {error}"),
+        Err(error) if heard.is_ok() => println!("{step:?}: {error}"),
         Err(_) => {}
     }
-    Ok(exporter.wait()?.success())
+    exporter.outlived(heard)
 }
 
 /// Serves a joiner that is killed; true if it was not.
@@ -105,10 +107,13 @@ fn joiner(meeting: &Meeting, step: Step) -> Result<bool> {
         .at(&meeting.address()?)?
         .spawn()?;
     let mut joiner = Process::start_killed_at("early-joiner", &[&meeting.address], step)?;
-    let joined = joiner.say(&meeting.words()).is_ok()
-        && joiner.expect("waiting").is_ok()
-        && joiner.expect("joined").is_ok();
-    let outlived = joiner.wait()?.success();
+    let heard = (|| {
+        joiner.say(&meeting.words())?;
+        joiner.expect("waiting")?;
+        joiner.expect("joined")
+    })();
+    let joined = heard.is_ok();
+    let outlived = joiner.outlived(heard)?;
     same(joined || !outlived, true, "a joiner that lives has joined")?;
     let mut offer = serving.stop().ok_or("the thread has ended")?;
     // Nobody is counted who has gone.

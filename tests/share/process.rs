@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
-use support::Result;
 use support::role::{self, Step};
+use support::{Result, fail};
 
 /// A process in a role. It is killed when it is dropped.
 pub(crate) struct Process {
@@ -90,6 +91,17 @@ impl Process {
     pub(crate) fn wait(mut self) -> Result<ExitStatus> {
         drop(std::mem::replace(&mut self.input, null_input()?));
         Ok(self.child.wait()?)
+    }
+
+    /// Waits for its end: true if it has done what it was to do, false if it was killed. One that ended by
+    /// itself failed, as was heard from it.
+    pub(crate) fn outlived(self, heard: Result) -> Result<bool> {
+        let status = self.wait()?;
+        match status.signal() {
+            Some(_) => Ok(false),
+            None if status.success() => Ok(true),
+            None => heard.and_then(|()| fail(format!("the process ended with {status}"))),
+        }
     }
 
     /// Waits for its end, which is to be a success.

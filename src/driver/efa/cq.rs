@@ -387,7 +387,9 @@ impl contract::Cq for Cq {
     }
 
     #[cfg(feature = "c-abi")]
-    fn hide(&mut self) {}
+    fn hide(&mut self) {
+        // What was shown stays, as in `show_next`.
+    }
 }
 
 impl Drop for Cq {

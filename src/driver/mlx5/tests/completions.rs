@@ -1,6 +1,5 @@
 //! Taking completions: laps, ids, statuses, and what makes no sense.
 
-use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -101,6 +100,8 @@ fn a_poll_goes_round_the_ring_once() {
 #[cfg(feature = "c-abi")]
 #[test]
 fn c_programs_get_all_that_a_completion_tells() {
+    use std::mem::MaybeUninit;
+
     use uverbs_uapi::types::Wc;
 
     use super::super::format::{Be16, opcode};

@@ -4,10 +4,9 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-use uverbs::{
-    Cause, Error,
-    error::{Errno, Verb},
-};
+use uverbs::cm::{Failed, RejectReason};
+use uverbs::error::{Errno, Verb};
+use uverbs::{Cause, Error};
 
 /// The result of a subcommand.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
@@ -97,6 +96,16 @@ impl From<Error> for Failure {
     }
 }
 
+/// The failure of a step of a connection: most often the peer's.
+pub(crate) fn peer<B>(step: Failed<B>) -> Failure {
+    Failure::new(Kind::Peer, step.error)
+}
+
+/// Whether nobody listened where a connection was asked for.
+pub(crate) fn is_nobody(error: &Error) -> bool {
+    matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener)
+}
+
 /// Why a peer did not do what was asked of it.
 #[derive(Clone, Debug)]
 pub(crate) enum Unanswered {
@@ -107,11 +116,11 @@ pub(crate) enum Unanswered {
 }
 
 impl Unanswered {
-    /// Of a step of a connection, whose failures are most often the peer's.
-    pub(crate) fn of_peer(error: Error) -> Self {
-        match error.cause() {
-            Cause::Refused(_) => Self::Refused(error),
-            _ => Self::Failed(Failure::new(Kind::Peer, error)),
+    /// Of a step of a connection, as [`peer`].
+    pub(crate) fn of_peer<B>(step: Failed<B>) -> Self {
+        match step.error.cause() {
+            Cause::Refused(_) => Self::Refused(step.error),
+            _ => Self::Failed(peer(step)),
         }
     }
 }

@@ -7,20 +7,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use uverbs::cm::{self, Pending, Request, Resolve};
+use uverbs::grh::GRH_LENGTH;
 use uverbs::wc::Completion;
 use uverbs::{Access, Ah, Caps, ConnectOptions, Context, Cq, Endpoint, Inline, Mr, Pd, Qp, Ud};
 
 use crate::failure::{Failure, Kind, Result, Unanswered};
-
-/// What comes before the client's address in its question: by addresses of InfiniBand the kernel has the
-/// first two bytes.
-const BEFORE: [u8; 2] = [0; 2];
+use crate::pingpong::exchange;
 
 /// What is sent, and comes back.
 const WORDS: &[u8] = b"uverbs doctor: ping";
-
-/// The bytes before a received datagram: the global route header, or room for it.
-const GRH: usize = 40;
 
 const RECV: u64 = 1;
 const SEND: u64 = 2;
@@ -46,7 +41,7 @@ impl End {
         let pd = context.alloc_pd()?;
         let mut qp = pd.create_qp::<Ud>(&cq, Caps::default())?;
         activate(&mut qp)?;
-        let inbox = pd.register(vec![0; GRH + WORDS.len()], Access::LOCAL_WRITE)?;
+        let inbox = pd.register(vec![0; GRH_LENGTH + WORDS.len()], Access::LOCAL_WRITE)?;
         let mut batch = qp.recv_batch();
         batch.post(RECV, inbox.slice(..)?)?;
         batch.ring();
@@ -95,9 +90,9 @@ impl End {
     /// What comes.
     fn received(&mut self, patience: Duration) -> Result<Vec<u8>> {
         let length = self.completed(RECV, patience)?.byte_len() as usize;
-        let mut words = vec![0; length.saturating_sub(GRH)];
+        let mut words = vec![0; length.saturating_sub(GRH_LENGTH)];
         self.inbox
-            .read_at(GRH, &mut words)
+            .read_at(GRH_LENGTH, &mut words)
             .map_err(|error| Failure::new(Kind::Failed, error))?;
         Ok(words)
     }
@@ -106,17 +101,14 @@ impl End {
 /// Sends a datagram to a server and waits for it to come back.
 pub(super) fn ping(to: SocketAddr, patience: Duration) -> Result<(), Unanswered> {
     let resolving = cm::resolve::<Ud>(to).and_then(Resolve::start)?;
-    let way = resolving
-        .within(patience)
-        .map_err(|step| Unanswered::of_peer(step.error))?;
+    let way = resolving.within(patience).map_err(Unanswered::of_peer)?;
     let context = way.device()?.open()?;
     let mut end = End::new(&context, way.port(), |qp| way.activate(qp))?;
-    let mut question = BEFORE.to_vec();
-    question.extend(end.endpoint()?.to_string().into_bytes());
+    let question = exchange::question(&end.endpoint()?).map_err(Failure::from)?;
     let found = way
         .look_up(&question)?
         .within(patience)
-        .map_err(|step| Unanswered::of_peer(step.error))?;
+        .map_err(Unanswered::of_peer)?;
     let path = end.pd.create_ah(found.path())?;
     end.send(WORDS, &path, found.qpn(), found.qkey())?;
     match end.received(patience)? == WORDS {
@@ -127,11 +119,7 @@ pub(super) fn ping(to: SocketAddr, patience: Duration) -> Result<(), Unanswered>
 
 /// Answers the question of a client, and sends its datagram back.
 pub(super) fn answer(request: Request<Ud>, patience: Duration) -> Result<()> {
-    let question = request.private_data().get(BEFORE.len()..);
-    // Private data is padded with zeros.
-    let text = question.and_then(|bytes| bytes.split(|byte| *byte == 0).next());
-    let text = text.and_then(|text| std::str::from_utf8(text).ok());
-    let Some(Ok(client)) = text.map(str::parse::<Endpoint>) else {
+    let Ok(client) = exchange::asked(request.private_data()) else {
         request.reject(&[])?;
         return Err(Failure::new(Kind::Peer, "a question that is no ping"));
     };

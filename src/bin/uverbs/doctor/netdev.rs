@@ -89,12 +89,11 @@ fn vlan(files: &Files, name: &str) -> Option<(String, String)> {
 fn fits(subject: &str, name: &str, mtu: u64, active: u32) -> Finding {
     let check = Check::new("netdev mtu", subject);
     let needed = u64::from(active) + HEADERS;
+    let found = format!("{name} takes {mtu} bytes, and packets have {active} and their headers");
     match mtu < needed {
-        false => check.good(format_args!(
-            "{name} takes {mtu} bytes, and packets have {active} and their headers"
-        )),
+        false => check.good(found),
         true => check.warning(
-            format_args!("{name} takes {mtu} bytes, and packets have {active} and their headers"),
+            found,
             format_args!(
                 "Long messages are lost on the way, and short ones arrive: ip link set {name} mtu {needed}, or \
                  give connections a smaller MTU."

@@ -7,12 +7,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use uverbs::cm::{self, Params, Pending, RejectReason, Resolve, Resolved};
+use uverbs::cm::{self, Params, Pending, Resolve, Resolved};
 use uverbs::error::Verb;
 use uverbs::{Caps, Cause, Error, Qp, Rc};
 
 use super::{Check, Finding, datagram};
-use crate::failure::Unanswered;
+use crate::failure::{Unanswered, is_nobody};
 use crate::rping;
 
 /// A port that nobody listens on: the answer is a refusal, which proves the way there and back.
@@ -100,8 +100,4 @@ fn pinged(name: &'static str, at: SocketAddr, went: Result<(), Unanswered>) -> F
              of the priority.",
         ),
     }
-}
-
-fn is_nobody(error: &Error) -> bool {
-    matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener)
 }

@@ -1,12 +1,11 @@
 //! The peer of another host's `uverbs doctor PEER`: pings by datagrams and over connections are answered.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use uverbs::Ud;
-use uverbs::cm::{self, Listener};
+use uverbs::cm::Listener;
 
 use super::datagram;
 use crate::failure::Result;
@@ -18,10 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Serves until one of the two listeners fails. Says so when both listen.
 pub(super) fn run(port: u16) -> Result<()> {
     let over_connections = rping::server(port, PATIENCE)?;
-    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    let listen = cm::listen::<Ud>(&[all, of_ipv4][..])?.v6only(false);
-    let of_datagrams = listen.start()?;
+    let of_datagrams = rping::on_all_addresses(port)?.start()?;
     output::line(format_args!("pings at port {port} are answered"))?;
     let (ended, first) = mpsc::channel();
     let other = ended.clone();

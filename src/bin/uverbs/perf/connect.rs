@@ -4,8 +4,7 @@
 use std::time::{Duration, Instant};
 
 use uverbs::cm::{
-    self, Connection, Failed, Initiates, Link, Listener, Listens, Params, Pending, RejectReason,
-    Resolved, Space,
+    self, Connection, Initiates, Link, Listener, Listens, Params, Pending, Resolved, Space,
 };
 use uverbs::device::PortState;
 use uverbs::qp::{Caps, Mtu};
@@ -13,8 +12,7 @@ use uverbs::query::PortAttr;
 use uverbs::transport::Connected;
 use uverbs::xrcd::Xrcd;
 use uverbs::{
-    Access, Cause, ConnectOptions, Context, Cq, Device, Endpoint, OpenOptions, Pd, PeerSrq, Qp, Rc,
-    Uc,
+    Access, ConnectOptions, Context, Cq, Device, Endpoint, OpenOptions, Pd, PeerSrq, Qp, Rc, Uc,
 };
 
 use super::conditions::{Conditions, adapter};
@@ -24,7 +22,7 @@ use super::options::Own;
 use super::plan::{Plan, Transport};
 use super::wire::{End, Ends, Message, Wire, unexpected};
 use super::worker::Worker;
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Kind, Result, is_nobody, peer};
 use crate::select;
 
 /// The key that datagrams carry.
@@ -440,10 +438,6 @@ fn params(plan: &Plan) -> Params {
     }
 }
 
-fn peer<B>(failed: Failed<B>) -> Failure {
-    Failure::new(Kind::Peer, failed.error)
-}
-
 /// The queue pair of a connection, whose other part goes to the links.
 fn parted<T: Space + Connected>(connection: Connection<Qp<T>>, links: &mut Vec<Link>) -> Parts {
     let (qp, link) = connection.into_parts();
@@ -483,9 +477,7 @@ fn as_client<T: Initiates + Connected>(
                 Err(failed) => failed,
             };
             // The server's queue of requests may be full.
-            let may_pass = matches!(failed.error.cause(),
-                Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
-            if !may_pass || Instant::now() > deadline {
+            if !is_nobody(&failed.error) || Instant::now() > deadline {
                 return Err(peer(failed));
             }
             std::thread::sleep(PAUSE);

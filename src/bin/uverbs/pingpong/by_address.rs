@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use uverbs::cm::{
     self, Connection, Failed, IbAddr, Initiates, Link as Manager, Listens, Params, Pending,
-    RejectReason, Request, Resolved,
+    Request, Resolved,
 };
 use uverbs::transport::{Any, Connected};
 use uverbs::{Access, Cause, Endpoint, Error, Gid, Qp, Rc, Uc, Ud};
@@ -12,15 +12,11 @@ use uverbs::{Access, Cause, Endpoint, Error, Gid, Qp, Rc, Uc, Ud};
 use super::exchange;
 use super::link::{Link, Parts, Peer};
 use super::options::{By, Options, Transport};
-use crate::failure::{Failure, Kind, Result};
+use crate::failure::{Failure, Kind, Result, is_nobody, peer};
 use crate::select;
 
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// What comes before the client's endpoint in its question: by addresses of InfiniBand the kernel has the
-/// first byte, and the second must not look like the start of IP addresses.
-const BEFORE: [u8; 2] = [0; 2];
 
 /// A link with its peer; receives are posted.
 pub(super) fn meet(options: &Options, by: By) -> Result<(Link, Endpoint)> {
@@ -54,10 +50,6 @@ fn params() -> Params {
         access: Access::empty(),
         ..Params::default()
     }
-}
-
-fn peer<B>(failed: Failed<B>) -> Failure {
-    Failure::new(Kind::Peer, failed.error)
 }
 
 fn parts<T: Connected + cm::Space>(connection: Connection<Qp<T>>) -> (Qp<Any>, Manager) {
@@ -138,8 +130,7 @@ impl Patience {
     /// attempt did, or as the one before if this one's time was cut off.
     fn after<B>(&mut self, failed: Failed<B>) -> Result<B> {
         let Failed { back, error } = failed;
-        let nobody = matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener);
-        if !nobody || until(self.deadline) < 2 * PAUSE {
+        if !is_nobody(&error) || until(self.deadline) < 2 * PAUSE {
             let failure = Failure::new(Kind::Peer, &error);
             return Err(match error.cause() {
                 Cause::TimedOut(_) => self.told(failure),
@@ -212,8 +203,7 @@ fn asking(server: &str, options: &Options, by: By) -> Result<(Link, (Peer, Endpo
         let mut qp = made.qp::<Ud>()?;
         way.activate(&mut qp)?;
         made.post_receives(&mut qp)?;
-        let mut question = BEFORE.to_vec();
-        exchange::send_endpoint(&mut question, &made.endpoint_of(&qp)?)?;
+        let question = exchange::question(&made.endpoint_of(&qp)?)?;
         let deadline = Instant::now() + options.connect_timeout;
         let mut patience = Patience::until(deadline);
         let found = loop {
@@ -244,8 +234,7 @@ fn answering(options: &Options, by: By) -> Result<(Link, (Peer, Endpoint))> {
         let mut qp = made.qp::<Ud>()?;
         request.activate(&mut qp)?;
         made.post_receives(&mut qp)?;
-        let question = request.private_data().get(BEFORE.len()..);
-        let remote = exchange::receive_endpoint(&mut question.unwrap_or_default())?;
+        let remote = exchange::asked(request.private_data())?;
         let peer = Peer {
             path: made.path_to(&remote)?,
             qpn: remote.qpn,
@@ -254,7 +243,9 @@ fn answering(options: &Options, by: By) -> Result<(Link, (Peer, Endpoint))> {
         };
         let mut answer = Vec::new();
         exchange::send_endpoint(&mut answer, &made.endpoint_of(&qp)?)?;
-        request.answer_with(&qp, &answer).map_err(self::peer)?;
+        request
+            .answer_with(&qp, &answer)
+            .map_err(crate::failure::peer)?;
         Ok((qp.into_any(), (peer, remote)))
     })
 }

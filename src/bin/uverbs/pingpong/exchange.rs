@@ -2,7 +2,8 @@
 //!
 //! The client sends its endpoint, the server connects its QP and answers with its own, and the client
 //! confirms. An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL. The socket
-//! is not here; [`super::meet`] opens it.
+//! is not here; [`super::meet`] opens it. Clients of datagrams who go by address have their endpoint in the
+//! [`question`], without TCP.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,7 +18,7 @@ const DONE: &[u8] = b"done\0";
 
 /// Why the exchange failed.
 #[derive(Debug)]
-pub(super) enum ExchangeError {
+pub(crate) enum ExchangeError {
     /// The connection broke while this side was writing.
     Write(io::Error),
     /// The connection broke, or nothing arrived in time, after some of the expected bytes.
@@ -92,6 +93,22 @@ pub(super) fn receive_endpoint(from: &mut impl Read) -> Result<Endpoint, Exchang
         expected: "LID:QPN:PSN:GID",
         got: message.into(),
     })
+}
+
+/// What comes before the client's endpoint in its question: by addresses of InfiniBand the kernel has the
+/// first byte, and the second must not look like the start of IP addresses.
+const BEFORE: [u8; 2] = [0; 2];
+
+/// What the client of datagrams gives along when it looks up the server by address.
+pub(crate) fn question(endpoint: &Endpoint) -> Result<Vec<u8>, ExchangeError> {
+    let mut question = BEFORE.to_vec();
+    send_endpoint(&mut question, endpoint)?;
+    Ok(question)
+}
+
+/// The endpoint of the client, in its question.
+pub(crate) fn asked(question: &[u8]) -> Result<Endpoint, ExchangeError> {
+    receive_endpoint(&mut question.get(BEFORE.len()..).unwrap_or_default())
 }
 
 fn parse(message: &[u8; ENDPOINT]) -> Option<Endpoint> {

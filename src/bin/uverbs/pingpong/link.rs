@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
+use uverbs::grh::GRH_LENGTH;
 use uverbs::{
     Access, Ah, Caps, CompletionChannel, ConnectOptions, Context, Cq, Device, Endpoint, Inline, Mr,
     OpenOptions, Pd, Qp,
@@ -20,9 +21,6 @@ use crate::failure::{Failure, Kind, Result};
 
 /// The key that datagrams of all ping-pong programs carry.
 const QKEY: u32 = 0x1111_1111;
-
-/// The bytes before a received datagram: the global route header, or room for it.
-const GRH: usize = 40;
 
 /// The work request ids.
 pub(super) const SEND: u64 = 2;
@@ -172,7 +170,11 @@ impl Link {
         check_port(device.name(), &port, options)?;
         let connect = connect_options(device.name(), &port, options)?;
         let transport = options.transport.qp_type();
-        let header = if transport == QpType::UD { GRH } else { 0 };
+        let header = if transport == QpType::UD {
+            GRH_LENGTH
+        } else {
+            0
+        };
 
         let pd = context.alloc_pd()?;
         let memory = Memory::register(&pd, options.size() as usize, header)?;

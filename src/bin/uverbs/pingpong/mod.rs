@@ -12,7 +12,7 @@
 //! | [`report`], [`progress`] | what is shown |
 
 mod by_address;
-mod exchange;
+pub(crate) mod exchange;
 mod game;
 mod link;
 pub(crate) mod meet;

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use uverbs::cm::{Connection, Event, Failed, Params, Pending, Request, Resolved};
+use uverbs::cm::{Connection, Event, Params, Pending, Request, Resolved};
 use uverbs::{Access, Caps, Context, Cq, Inline, Mr, Pd, Qp, Rc, RemoteSlice, WcOpcode};
 
 use super::wire::{MESSAGE, Text, decode, encode};
-use crate::failure::{Failure, Kind, Result, Unanswered};
+use crate::failure::{Failure, Kind, Result, Unanswered, peer};
 
 /// The work request ids.
 const RECV: u64 = 1;
@@ -87,11 +87,6 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Failed, error)
 }
 
-/// The failure of a step of the connection: most often the peer's.
-fn peer<B>(step: Failed<B>) -> Failure {
-    Failure::new(Kind::Peer, step.error)
-}
-
 /// A side with its peer.
 pub(super) struct End {
     // Before the memory that its requests name.
@@ -125,10 +120,10 @@ impl End {
         ground.receive(&mut qp)?;
         let connecting = way
             .connect(qp, &params(), b"")
-            .map_err(|step| Unanswered::of_peer(step.error))?;
+            .map_err(Unanswered::of_peer)?;
         let connection = connecting
             .within(setup.patience)
-            .map_err(|step| Unanswered::of_peer(step.error))?;
+            .map_err(Unanswered::of_peer)?;
         Ok(Self::new(connection, ground, setup))
     }
 

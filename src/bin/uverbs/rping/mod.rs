@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use clap::Args;
 use uverbs::Rc;
-use uverbs::cm::{self, Listener, Pending, Request};
+use uverbs::cm::{self, Listen, Listener, Listens, Pending, Request};
 
 use crate::failure::{Failure, Kind, Result, Unanswered};
 use crate::{number, output};
@@ -163,14 +163,16 @@ fn serve(options: &Options) -> Result<()> {
 fn listen(options: &Options) -> Result<Listener<Rc>> {
     let listen = match options.address.as_deref() {
         Some(address) => cm::listen::<Rc>(at(address, options))?,
-        // Of both families, or of IPv4 alone where there is no other.
-        None => {
-            let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, options.port));
-            let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, options.port));
-            cm::listen::<Rc>(&[all, of_ipv4][..])?.v6only(false)
-        }
+        None => on_all_addresses(options.port)?,
     };
     Ok(listen.start()?)
+}
+
+/// Listens on all addresses of both families, or of IPv4 alone where there is no other.
+pub(crate) fn on_all_addresses<T: Listens>(port: u16) -> uverbs::Result<Listen<T>> {
+    let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+    let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    Ok(cm::listen(&[all, of_ipv4][..])?.v6only(false))
 }
 
 fn serve_at(listener: &Listener<Rc>, options: &Options) -> Result<()> {

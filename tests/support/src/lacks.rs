@@ -57,17 +57,14 @@ pub fn lack(error: &str) -> Option<&str> {
 }
 
 fn lack_of(device: Device, error: &str) -> Option<&str> {
-    let lacks = match device {
+    let lacks: &[&[&[&str]]] = match device {
         Device::Rxe | Device::Mlx5 { .. } => &[],
-        Device::Efa => EFA,
-    };
-    let before: &[&[&str]] = match device {
-        Device::Efa if kernel() < (6, 12) => EFA_BEFORE_6_12,
-        _ => &[],
+        Device::Efa if kernel() < (6, 12) => &[EFA, EFA_BEFORE_6_12],
+        Device::Efa => &[EFA],
     };
     let is_of = |line: &&str| {
         let has = |words: &&[&str]| words.iter().all(|word| line.contains(word));
-        lacks.iter().chain(before).any(has)
+        lacks.iter().copied().flatten().any(has)
     };
     error.lines().find(is_of)
 }

@@ -58,24 +58,34 @@ impl Message {
     /// The kernel would refuse what is too long with `EINVAL`, and reject the peer besides if it was to be
     /// accepted.
     pub(super) fn fill(self, subject: &Subject, data: &[u8]) -> Result<(PrivateData, u8)> {
-        if data.len() > self.room {
-            let Self {
-                verb, name, room, ..
-            } = self;
+        self.fill_behind(&[], subject, data)
+    }
+
+    /// As [`fill`](Self::fill), behind these bytes of the library's.
+    pub(super) fn fill_behind(
+        self,
+        own: &[u8],
+        subject: &Subject,
+        data: &[u8],
+    ) -> Result<(PrivateData, u8)> {
+        let room = self.room - own.len();
+        if data.len() > room {
+            let Self { verb, name, .. } = self;
             let why = format!("{} bytes of private data, {name} takes {room}", data.len());
             return Err(Error::invalid(verb, subject.clone(), why));
         }
         // The kernel writes its version into the first byte even if it puts no addresses after it, and the
         // peer's kernel takes what follows for addresses if it looks like them (`cma_format_hdr`,
         // `cma_save_ip_info`).
-        let is_taken = matches!(data, [1..=u8::MAX, ..] | [_, 0x40..=0x4f | 0x60..=0x6f, ..]);
+        let data = [own, data].concat();
+        let is_taken = matches!(data[..], [1..=u8::MAX, ..] | [_, 0x40..=0x4f | 0x60..=0x6f, ..]);
         if self.by_infiniband && is_taken {
             let why = "private data by an address of InfiniBand: the kernel has the first byte, which is to be 0, and takes a \
                        second one of 0x40 to 0x4f or 0x60 to 0x6f for the start of IP addresses";
             return Err(Error::invalid(self.verb, subject.clone(), why));
         }
         let mut field = PrivateData::default();
-        field.0[..data.len()].copy_from_slice(data);
+        field.0[..data.len()].copy_from_slice(&data);
         Ok((field, data.len() as u8))
     }
 }

@@ -1,5 +1,6 @@
-//! Datagrams: asking a peer for its queue pair.
+//! Peers that are looked up: asking for a queue pair for datagrams, or a target of dynamic connections.
 
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,9 +15,10 @@ use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, step};
 use super::queue_pair;
 use super::resolve::Resolved;
+use super::space::{KEY, LookedUp};
 use crate::ah::AddressVector;
 use crate::error::{Result, Subject, Verb};
-use crate::qp::transport::Ud;
+use crate::qp::transport::{Dc, Ud};
 use crate::qp::{Membership, Qp};
 
 impl Resolved<Ud> {
@@ -30,15 +32,17 @@ impl Resolved<Ud> {
         let device = (self.device_index(), self.port());
         queue_pair::activate(&self.id, Verb::Connect, qp, device)
     }
+}
 
-    /// Asks the peer for its queue pair. `data` is private data of the request: at most 180 bytes, or 216 by
+impl<T: LookedUp> Resolved<T> {
+    /// Asks the peer for its queue pair, or its target. `data` is private data of the request: at most 180 bytes, or 216 by
     /// InfiniBand addresses, with the restrictions of [`connect`](Self::connect) on the first two bytes. The
     /// peer gets it padded with zeros.
     ///
     /// # Errors
     ///
     /// The data is too long, or the device has been removed. Manual page: `rdma_connect(3)`.
-    pub fn look_up(self, data: &[u8]) -> Result<LookingUp> {
+    pub fn look_up(self, data: &[u8]) -> Result<LookingUp<T>> {
         let message = Message::LOOK_UP.by(&self.route);
         let (private_data, private_data_len) = message.fill(self.id.subject(), data)?;
         self.id.execute(&Connect {
@@ -54,20 +58,22 @@ impl Resolved<Ud> {
         Ok(LookingUp {
             peer: self.peer_addr(),
             id: self.id,
+            of: PhantomData,
         })
     }
 }
 
-/// The peer has been asked for its queue pair.
+/// The peer has been asked for its queue pair, or its target.
 ///
 /// The kernel gives up on a silent host after more than a minute: wait with a limit ([`Pending::within`]).
 #[derive(Debug)]
-pub struct LookingUp {
+pub struct LookingUp<T> {
     id: Id,
     peer: SocketAddr,
+    of: PhantomData<fn() -> T>,
 }
 
-impl LookingUp {
+impl<T> LookingUp<T> {
     /// Takes pending events; returns the last one once the peer is known.
     fn advance(&self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
@@ -81,20 +87,20 @@ impl LookingUp {
     }
 }
 
-impl AsFd for LookingUp {
+impl<T> AsFd for LookingUp<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
     }
 }
 
-impl Describe for LookingUp {
+impl<T> Describe for LookingUp<T> {
     fn describe(&self) -> (Verb, Subject) {
         (Verb::Connect, self.id.subject().clone())
     }
 }
 
-impl Pending for LookingUp {
-    type Output = Found;
+impl<T: LookedUp> Pending for LookingUp<T> {
+    type Output = Found<T>;
     type Back = ();
 
     fn try_finish(self) -> Result<Step<Self>, Failed<()>> {
@@ -107,17 +113,18 @@ impl Pending for LookingUp {
     fn cancel(self) {}
 }
 
-/// A peer for datagrams. It does not know who has looked it up.
+/// A peer that answered. It does not know who has looked it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Found<T> {
     peer: SocketAddr,
     path: AddressVector,
     qpn: u32,
     qkey: u32,
     data: Received,
+    of: PhantomData<fn() -> T>,
 }
 
-impl Found {
+impl<T: LookedUp> Found<T> {
     fn new(peer: SocketAddr, raw: &EventResp) -> Self {
         let param = raw.param.ud();
         Self {
@@ -126,6 +133,7 @@ impl Found {
             qpn: param.qp_num,
             qkey: param.qkey,
             data: Received::new(param.private_data, param.private_data_len),
+            of: PhantomData,
         }
     }
 
@@ -139,18 +147,32 @@ impl Found {
         &self.path
     }
 
-    /// The number of its queue pair, for [`Ah::to`](crate::Ah::to).
+    /// The number of its queue pair, for [`Ah::to`](crate::Ah::to), or of its target, for
+    /// [`Ah::to_target`](crate::Ah::to_target).
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
+    /// The private data of the peer's answer: what the field of the message has for it, padded with zeros.
+    pub fn private_data(&self) -> &[u8] {
+        self.data.bytes().get(T::OWN..).unwrap_or_default()
+    }
+}
+
+impl Found<Ud> {
     /// The key that its queue pair expects.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }
+}
 
-    /// The private data of the peer's answer: the whole field of the message, padded with zeros.
-    pub fn private_data(&self) -> &[u8] {
-        self.data.bytes()
+impl Found<Dc> {
+    /// The access key of its target, for [`Ah::to_target`](crate::Ah::to_target).
+    ///
+    /// It comes before the private data, 8 bytes in network order: a peer that is not of this library has to
+    /// put it there.
+    pub fn key(&self) -> u64 {
+        let key = self.data.bytes().first_chunk::<KEY>();
+        key.map_or(0, |bytes| u64::from_be_bytes(*bytes))
     }
 }

@@ -23,6 +23,31 @@
 //! ([`Request::answer_with`]), and the asking side gets the path to it. Multicast groups are joined by
 //! address ([`join`]).
 //!
+//! Dynamic connections: a target is looked up in the same way, with its access key. No connection is made
+//! until an initiator has a request for it, and the server keeps nothing for who has asked.
+//!
+//! ```no_run
+//! use uverbs::{Caps, ConnectOptions, DcTarget, Inline, cm::{self, Pending}, transport::Dc};
+//!
+//! # fn serve(target: &DcTarget) -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = cm::listen::<Dc>("10.9.0.2:4420")?.start()?;
+//! loop {
+//!     listener.next()?.answer_with(target, b"")?;
+//! }
+//! # }
+//! # fn ask() -> Result<(), Box<dyn std::error::Error>> {
+//! // The other.
+//! let way = cm::resolve::<Dc>("10.9.0.2:4420")?.start()?.wait()?;
+//! let context = way.device()?.open()?;
+//! let (pd, cq) = (context.alloc_pd()?, context.create_cq(64)?);
+//! let mut qp = pd.create_qp::<Dc>(&cq, Caps::default())?;
+//! qp.activate_initiator(&ConnectOptions { port: way.port(), ..ConnectOptions::default() })?;
+//! let found = way.look_up(b"")?.wait()?;
+//! let ah = pd.create_ah(found.path())?;
+//! qp.one(1).to(ah.to_target(found.qpn(), found.key())).send(Inline(b"first"))?;
+//! # Ok(()) }
+//! ```
+//!
 //! On InfiniBand a port can also be addressed by its GID instead of an IP address ([`IbAddr`],
 //! [`resolve_ib`], [`listen_ib`]).
 //!
@@ -101,7 +126,7 @@ pub use readable::Finish;
 pub use request::{Accepting, Request};
 pub use resolve::{Resolve, Resolved, Resolving, resolve, resolve_ib};
 pub use route::Route;
-pub use space::{End, Initiates, Listens, Space};
+pub use space::{End, Initiates, Listens, LookedUp, Space};
 
 pub use crate::error::{Refusal, RejectReason};
 pub use crate::readable::Readable;

@@ -18,9 +18,11 @@ use super::pending::describe::Describe;
 use super::pending::{Failed, Pending, Step, subject_of};
 use super::queue_pair::{self, QueuePair};
 use super::route::Route;
-use super::space::{End, Listens};
+use super::space::{End, Listens, LookedUp};
+use crate::context::Context;
+use crate::dc::DcTarget;
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::qp::transport::Ud;
+use crate::qp::transport::{Dc, Ud};
 use crate::qp::{Membership, Qp};
 
 /// A peer's request for a connection. It is accepted with a queue pair, or with an XRC target if the peer is
@@ -208,26 +210,8 @@ impl Request<Ud> {
         qp: &Qp<Ud, impl Membership>,
         data: &[u8],
     ) -> Result<(), Failed<Self>> {
-        let answered = self.tell(qp, data);
+        let answered = self.tell((qp.context(), qp.qpn()), &[], data);
         answered.map_err(|error| Failed { back: self, error })
-    }
-
-    fn tell(&self, qp: &Qp<Ud, impl Membership>, data: &[u8]) -> Result<()> {
-        let (verb, subject) = (Verb::Accept, self.id.subject());
-        id::check_device(verb, subject, qp.context(), self.device_index())?;
-        let (private_data, private_data_len) = Message::ANSWER.fill(subject, data)?;
-        self.id.execute(&Accept {
-            id: self.id.number(),
-            uid: OWN,
-            conn_param: abi::ConnParam {
-                qp_num: qp.qpn(),
-                private_data,
-                private_data_len,
-                valid: 1,
-                ..abi::ConnParam::default()
-            },
-            ..Default::default()
-        })
     }
 
     /// Takes a queue pair from RESET or INIT to RTS, with the Q_Key that all datagrams of the connection
@@ -239,6 +223,46 @@ impl Request<Ud> {
     pub fn activate(&self, qp: &mut Qp<Ud, impl Membership>) -> Result<()> {
         let device = (self.device_index(), self.port());
         queue_pair::activate(&self.id, Verb::Accept, qp, device)
+    }
+}
+
+impl Request<Dc> {
+    /// Answers a lookup with this target, and its access key. `data` is private data of the answer: at most
+    /// 128 bytes, behind the key.
+    ///
+    /// That is all: any number of peers may be given the same target, and nothing reports when they leave. A
+    /// peer that the server is to reach has to tell of a target of its own, with the private data of its
+    /// question or with its first message.
+    ///
+    /// # Errors
+    ///
+    /// The target belongs to another device, the data is too long, or the peer has given up meanwhile
+    /// (`EINVAL`). The error returns the request. Manual page: `rdma_accept(3)`.
+    pub fn answer_with(self, target: &DcTarget, data: &[u8]) -> Result<(), Failed<Self>> {
+        let key = target.key().to_be_bytes();
+        let answered = self.tell((target.context(), target.number()), &key, data);
+        answered.map_err(|error| Failed { back: self, error })
+    }
+}
+
+impl<T: LookedUp> Request<T> {
+    /// Answers with a number of this device, and private data behind the library's own.
+    fn tell(&self, (context, number): (&Context, u32), own: &[u8], data: &[u8]) -> Result<()> {
+        let (verb, subject) = (Verb::Accept, self.id.subject());
+        id::check_device(verb, subject, context, self.device_index())?;
+        let (private_data, private_data_len) = Message::ANSWER.fill_behind(own, subject, data)?;
+        self.id.execute(&Accept {
+            id: self.id.number(),
+            uid: OWN,
+            conn_param: abi::ConnParam {
+                qp_num: number,
+                private_data,
+                private_data_len,
+                valid: 1,
+                ..abi::ConnParam::default()
+            },
+            ..Default::default()
+        })
     }
 }
 

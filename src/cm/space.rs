@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::PortSpace;
 
-use crate::qp::transport::{Connected, Rc, StaticTransport, Uc, Ud, Xrc};
+use crate::qp::transport::{Connected, Dc, Rc, StaticTransport, Uc, Ud, Xrc};
 use crate::xrcd::XrcTarget;
 
 /// An end of a connection: a connected transport, or a target of XRC.
@@ -23,7 +23,7 @@ impl End for XrcTarget {}
 /// The ports are the connection manager's own, apart from those of TCP and UDP sockets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` queue pairs are not connected by IP address and port",
-    note = "the connection manager has spaces of ports for `Rc`, `Uc`, `Ud`, and for `Xrc` and `XrcTarget`"
+    note = "the connection manager has spaces of ports for `Rc`, `Uc`, `Ud`, `Dc`, and for `Xrc` and `XrcTarget`"
 )]
 pub trait Space: Debug + Sized + 'static {
     /// The space of ports.
@@ -49,6 +49,12 @@ impl Space for Ud {
     const KIND: QpType = QpType::UD;
 }
 
+/// The space of [`Ud`]: its messages ask for a number, and the kernel does not look whose that is.
+impl Space for Dc {
+    const PORT_SPACE: PortSpace = Ud::PORT_SPACE;
+    const KIND: QpType = Ud::KIND;
+}
+
 /// The same space as that of [`Uc`], in which each port has one listener, whatever its kind.
 impl Space for Xrc {
     const PORT_SPACE: PortSpace = PortSpace::IB;
@@ -64,23 +70,47 @@ impl Space for XrcTarget {
 /// What can connect to a peer: all but XRC targets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` looks for no peer by address",
-    note = "`Rc`, `Uc` and `Ud` do, and `Xrc`, the end that a target of XRC listens for"
+    note = "`Rc`, `Uc`, `Ud` and `Dc` do, and `Xrc`, the end that a target of XRC listens for"
 )]
 pub trait Initiates: Space + StaticTransport {}
 
 impl Initiates for Rc {}
 impl Initiates for Uc {}
 impl Initiates for Ud {}
+impl Initiates for Dc {}
 impl Initiates for Xrc {}
 
 /// What can listen: all but XRC initiators.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not listen on an address",
-    note = "`Rc`, `Uc` and `Ud` do, and `XrcTarget`, the end that initiators of XRC connect to"
+    note = "`Rc`, `Uc`, `Ud` and `Dc` do, and `XrcTarget`, the end that initiators of XRC connect to"
 )]
 pub trait Listens: Space {}
 
 impl Listens for Rc {}
 impl Listens for Uc {}
 impl Listens for Ud {}
+impl Listens for Dc {}
 impl Listens for XrcTarget {}
+
+/// What has no connections: a peer is looked up.
+#[diagnostic::on_unimplemented(
+    message = "peers of `{Self}` are not looked up",
+    note = "those of `Ud` and `Dc` are; the others connect"
+)]
+pub trait LookedUp: Initiates {
+    /// Bytes of an answer's private data that come before the user's.
+    #[doc(hidden)]
+    const OWN: usize;
+}
+
+/// Bytes of an access key.
+pub(super) const KEY: usize = size_of::<u64>();
+
+impl LookedUp for Ud {
+    const OWN: usize = 0;
+}
+
+impl LookedUp for Dc {
+    const OWN: usize = KEY;
+}

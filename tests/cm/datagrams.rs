@@ -5,12 +5,13 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use libtest_mimic::Trial;
 use support::wait::until_so;
 use support::{
-    LIMIT, QUIET, Result, completion, completions, device, fail, nothing, open, run, same, says,
-    test_without_leaks,
+    Hca, LIMIT, QUIET, Result, completion, completions, device, fail, nothing, open, run, same,
+    says, test_on_adapter, test_without_leaks,
 };
 use uverbs::ah::{AddressVector, UdPeer};
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
-use uverbs::{Inline, Qp, QpState, Ud, WcOpcode};
+use uverbs::transport::Dc;
+use uverbs::{Caps, ConnectOptions, Inline, Qp, QpState, Ud, WcOpcode, WcStatus};
 
 use crate::ground::{Side, own_address};
 use crate::listen::reason_of;
@@ -32,9 +33,11 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("multicast::send_only", send_only),
         ("multicast::mckey_receives", mckey_receives),
     ];
+    let mut tests = Vec::from(tests.map(|(name, run)| test_without_leaks(name, run)));
+    tests.push(test_on_adapter("datagrams::targets_too", |_: Hca| {
+        targets_too()
+    }));
     tests
-        .map(|(name, run)| test_without_leaks(name, run))
-        .into()
 }
 
 /// The bytes before a received datagram.
@@ -122,6 +125,70 @@ pub(crate) fn ask_and_send(
     })?;
     completion(&mut here.cq)?.is(WcOpcode::SEND)?;
     same(received(&mut there)?, b"a datagram".to_vec(), "what came")
+}
+
+/// Catches a target whose number, key or path does not reach who looks it up, also the second one that does;
+/// and a key that takes the place of private data.
+fn targets_too() -> Result {
+    const KEY: u64 = 0xfedc_ba98_7654_3210;
+    let listener = cm::listen::<Dc>(own_address())?.start()?;
+    let mut there = Side::new()?;
+    let mut srq = there.pd.srq(4).create()?;
+    let target = there.pd.dc_target(&there.cq, &srq, KEY).create()?;
+    for (wr_id, asker) in [(1, "the first"), (2, "the second")] {
+        let mut batch = srq.batch();
+        batch.post(wr_id, there.mr.slice(..64)?)?;
+        batch.ring();
+        let way = cm::resolve::<Dc>(listener.local_addr())?
+            .start()?
+            .within(LIMIT)?;
+        let mut here = Side::new()?;
+        let mut qp = here.pd.create_qp::<Dc>(&here.cq, Caps::default())?;
+        qp.activate_initiator(&ConnectOptions {
+            port: way.port(),
+            ..ConnectOptions::default()
+        })?;
+        let looking = way.look_up(asker.as_bytes())?;
+        let request = listener.next_within(LIMIT)?.ok_or("no request came")?;
+        same(
+            &request.private_data()[..asker.len()],
+            asker.as_bytes(),
+            "the question",
+        )?;
+        let Err(refused) = request.answer_with(&target, &[0; 129]) else {
+            return fail("129 bytes beside a key were taken");
+        };
+        says(&refused.error.to_string(), &["129", "128"])?;
+        refused.back.answer_with(&target, &[7; 128])?;
+        let found = looking.within(LIMIT)?;
+        same(
+            (found.qpn(), found.key()),
+            (target.number(), KEY),
+            "the target",
+        )?;
+        same(found.private_data(), &[7; 128][..], "the answer")?;
+        let ah = here.pd.create_ah(found.path())?;
+        let message = asker.as_bytes();
+        qp.one(1)
+            .to(ah.to_target(found.qpn(), found.key()))
+            .send(Inline(message))?;
+        completion(&mut here.cq)?.is(WcOpcode::SEND)?;
+        let wc = completion(&mut there.cq)?.ok()?;
+        same((wc.wr_id, wc.src_qp), (wr_id, qp.qpn()), "the message")?;
+        let mut bytes = vec![0; wc.byte_len as usize];
+        there.mr.read_at(0, &mut bytes)?;
+        same(&bytes[..], message, "what came")?;
+        // The key counts.
+        qp.one(2)
+            .to(ah.to_target(found.qpn(), found.key() + 1))
+            .send(Inline(message))?;
+        same(
+            completion(&mut here.cq)?.status,
+            WcStatus::REM_ACCESS_ERR,
+            "another key",
+        )?;
+    }
+    Ok(())
 }
 
 /// The port of `udaddy`, and what its client sends and its server answers.

@@ -231,6 +231,9 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
     let local = pair.source.slice(..WRITE)?;
     let remote = pair.target.remote().slice(..WRITE)?;
     let into = pair.target.slice(..WRITE)?;
+    if !arena && crate::dc::has(&context)? {
+        crate::dc::run(&context)?;
+    }
     let (here, there) = (&mut pair.here, &mut pair.there);
 
     row("post_write", || {

@@ -21,7 +21,13 @@ const TWINS: [&str; 4] = [
 pub(super) fn run(plan: &Plan) -> Result<()> {
     let program = plan.rdma_core();
     let library = plan.program("c-abi");
-    for (interface, suffix) in INTERFACES {
+    let mut runs = INTERFACES
+        .map(|interface| (program.clone(), interface))
+        .to_vec();
+    if let Some(dc) = plan.rdma_core_dc()? {
+        runs.push((dc, INTERFACES[1]));
+    }
+    for (program, (interface, suffix)) in runs {
         let arguments = [interface, plan.device.as_str()];
         let ours = callgrind::phases_on(&library, &program, &arguments)?;
         let theirs = callgrind::phases(&program, &arguments)?;

@@ -10,7 +10,7 @@ use super::{AGENT, OURS, OURS_ARENA, Plan, RDMA_CORE, RDMA_CORE_EX, Record, call
 const BATCH: f64 = 32.0;
 
 /// The phases of the programs, what they are called in the table, and how many operations each call is.
-pub(super) const ROWS: [(&str, &str, f64); 18] = [
+pub(super) const ROWS: [(&str, &str, f64); 19] = [
     ("post_write", "post a signaled WRITE of 64 bytes", 1.0),
     (
         "one_write",
@@ -25,6 +25,11 @@ pub(super) const ROWS: [(&str, &str, f64); 18] = [
     (
         "domain_one_write",
         "post a signaled WRITE of 64 bytes in a thread domain, in one call",
+        1.0,
+    ),
+    (
+        "dc_write",
+        "post a signaled WRITE of 64 bytes of a DC initiator",
         1.0,
     ),
     ("post_read", "post a signaled READ of 64 bytes", 1.0),
@@ -62,6 +67,10 @@ pub(super) const ROWS: [(&str, &str, f64); 18] = [
 pub(super) fn run(plan: &Plan) -> Result<()> {
     let device = plan.device.as_str();
     let rdma_core = plan.rdma_core();
+    let mut with_ex = callgrind::phases(&rdma_core, &["instructions-ex", device])?;
+    if let Some(dc) = plan.rdma_core_dc()? {
+        with_ex.extend(callgrind::phases(&dc, &["instructions-ex", device])?);
+    }
     let ours = callgrind::phases(plan.own(), &["instructions", device])?;
     let arena = callgrind::phases(plan.own(), &["instructions", device, "--arena"])?;
     let counted = [
@@ -71,10 +80,7 @@ pub(super) fn run(plan: &Plan) -> Result<()> {
             RDMA_CORE,
             callgrind::phases(&rdma_core, &["instructions", device])?,
         ),
-        (
-            RDMA_CORE_EX,
-            callgrind::phases(&rdma_core, &["instructions-ex", device])?,
-        ),
+        (RDMA_CORE_EX, with_ex),
     ];
     let counted =
         counted.map(|(column, phases)| (column, phases.into_iter().collect::<BTreeMap<_, _>>()));

@@ -118,6 +118,12 @@ impl Plan {
         })
     }
 
+    /// The program for dynamic connections, if the device has them.
+    fn rdma_core_dc(&self) -> Result<Option<PathBuf>> {
+        let has = crate::dc::has(&uverbs::open(&self.device)?)?;
+        Ok(has.then(|| self.program("dc")))
+    }
+
     fn own(&self) -> &Path {
         &self.own
     }

@@ -61,7 +61,7 @@ impl Programs {
         c::compile(&sources.join("bare.c"), &others.join("bare"), |command| {
             command.arg("-static");
         })?;
-        for name in ["rdma_core", "srd"] {
+        for name in ["rdma_core", "srd", "dc"] {
             let source = sources.join(name).with_extension("c");
             c::compile_with_libibverbs(&source, &others.join(name), tools, &[])?;
         }

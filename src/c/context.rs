@@ -9,6 +9,8 @@ use std::sync::Arc;
 use super::abi::context::{ibv_context, ibv_context_ops, verbs_context};
 use super::abi::device::ibv_device;
 use super::device::DeviceObject;
+#[cfg(feature = "mlx5-direct")]
+use super::direct::mlx5::reserved::Reserved;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
 use super::on_demand::Regions;
@@ -25,6 +27,8 @@ pub(super) struct ContextObject {
     context: Context,
     device: Arc<DeviceObject>,
     on_demand: Regions,
+    #[cfg(feature = "mlx5-direct")]
+    reserved: Reserved,
 }
 
 // SAFETY: the offset of a field of a field.
@@ -50,6 +54,8 @@ impl ContextObject {
             context,
             device,
             on_demand: Regions::default(),
+            #[cfg(feature = "mlx5-direct")]
+            reserved: Reserved::default(),
         }))
     }
 
@@ -61,6 +67,12 @@ impl ContextObject {
     /// Its regions that are on demand.
     pub(super) fn on_demand(&self) -> &Regions {
         &self.on_demand
+    }
+
+    /// Numbers that it has reserved.
+    #[cfg(feature = "mlx5-direct")]
+    pub(super) fn reserved(&self) -> &Reserved {
+        &self.reserved
     }
 
     /// Its device.

@@ -23,7 +23,7 @@ use crate::command::{DestroyCounting, QpSpec};
 use crate::context::Context;
 use crate::domain::DomainState;
 use crate::driver::Refusals;
-use crate::driver::{DcTargetBacking, NewQp, QpBacking, QpParts, RecvQueue, SendQueue};
+use crate::driver::{DcStreams, DcTargetBacking, NewQp, QpBacking, QpParts, RecvQueue, SendQueue};
 use crate::pd::{PdUse, User};
 use crate::qp::transport::Addressing;
 use crate::work::Operations;
@@ -176,6 +176,7 @@ pub(super) struct Own {
     pub(super) service_level: Option<u8>,
     /// It is an initiator of dynamic connections.
     pub(super) initiator: bool,
+    pub(super) streams: Option<DcStreams>,
 }
 
 /// Creates a queue pair; its actual capacities are written to the attributes.
@@ -231,6 +232,7 @@ fn create(
         inline_scatter: false,
         out_of_order: false,
         unsolicited_writes: parts.own.unsolicited_writes,
+        streams: parts.own.streams,
         for_agent: false,
         service_level: parts.own.service_level,
         // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on

@@ -85,6 +85,7 @@ enum Address {
         ah: *mut ibv_ah,
         number: u32,
         key: u64,
+        stream: u16,
     },
 }
 
@@ -550,7 +551,12 @@ impl Session {
                 let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
                 Ok(Some(to.with(ah)))
             }
-            Some(Address::Target { ah, number, key }) => {
+            Some(Address::Target {
+                ah,
+                number,
+                key,
+                stream,
+            }) => {
                 // SAFETY: as above.
                 let ah = unsafe { ah::ah(ah)? };
                 let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?.tag();
@@ -559,6 +565,7 @@ impl Session {
                     ah,
                     number,
                     key,
+                    stream,
                     pd,
                 };
                 Ok(Some(Destination::Target(to)))
@@ -666,10 +673,14 @@ unsafe extern "C" fn wr_set_ud_addr<D: Listed>(
 pub(super) unsafe fn set_target<D: Listed>(
     c: *mut ibv_qp_ex,
     ah: *mut ibv_ah,
-    number: u32,
-    key: u64,
+    (number, key, stream): (u32, u64, u16),
 ) {
-    let to = Address::Target { ah, number, key };
+    let to = Address::Target {
+        ah,
+        number,
+        key,
+        stream,
+    };
     // SAFETY: by this function's contract.
     unsafe { address::<D>(c, Addressing::EachTarget, to) }
 }

@@ -208,6 +208,11 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::ModifyQpUdpSport, what))
     }
 
+    /// Has a stream go on that has failed, of an initiator of dynamic connections in the state RTS.
+    fn reset_stream(&self, _fd: &CommandFd, _qp: QpName, _stream: u16) -> Result<()> {
+        Err(Self::lacks(Verb::DciStreamIdReset, STREAMS))
+    }
+
     /// By which of its connections with the host's memory the device reaches a region.
     fn interconnects(&self, _fd: &CommandFd, _mr: MrHandle) -> Result<Interconnects> {
         Err(Self::lacks(
@@ -355,6 +360,9 @@ pub(crate) struct ContextOptions {
     pub(crate) write_combining: bool,
 }
 
+/// What a driver lacks without streams.
+pub(crate) const STREAMS: &str = "streams of DC initiators";
+
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const DC: &str = "dynamic connections (DC)";
 pub(crate) const HANDING_OVER: &str = "queue pairs for agents, which post without this library";
@@ -486,6 +494,8 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) out_of_order: bool,
     /// WRITEs with immediate data consume no receives.
     pub(crate) unsolicited_writes: bool,
+    /// It is an initiator of dynamic connections whose requests are in streams.
+    pub(crate) streams: Option<DcStreams>,
     /// It has its doorbell to itself, so that it can be handed over.
     pub(crate) for_agent: bool,
     /// The class that the network handles its messages in, if it is chosen here and not with the path.
@@ -494,6 +504,14 @@ pub(crate) struct QpParts<'a, C, S, T> {
     /// completion queues never overrun, and regions wait for those that name them. Without, it is as
     /// libibverbs has it for the device, which may free slots earlier, and nobody asks how far requests are.
     pub(crate) follows_requests: bool,
+}
+
+/// The streams of an initiator of dynamic connections, as powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DcStreams {
+    pub(crate) log_count: u8,
+    /// With so many that have failed the queue pair fails.
+    pub(crate) log_failures: u8,
 }
 
 /// The parts of a target of dynamic connections besides its command.

@@ -115,7 +115,7 @@ use zerocopy::FromBytes;
 #[cfg(feature = "c-abi")]
 pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
-pub(crate) use self::contract::{ContextOptions, CqParts, HandedOver, Position, QpName};
+pub(crate) use self::contract::{ContextOptions, CqParts, DcStreams, HandedOver, Position, QpName};
 pub(crate) use self::data::{Completion, Polled, Posting, Receiving};
 use self::options::Options;
 use crate::alloc::{Buffers, Dmabufs, ResourceType};
@@ -388,6 +388,7 @@ impl Device {
         without_ece(verb: Verb) -> Error;
         data_in_order(fd: &CommandFd, qp: QpName) -> Result<bool>;
         set_udp_source_port(fd: &CommandFd, qp: QpName, port: u16) -> Result<()>;
+        reset_stream(fd: &CommandFd, qp: QpName, stream: u16) -> Result<()>;
         interconnects(fd: &CommandFd, mr: MrHandle) -> Result<Interconnects>;
         lag_port(fd: &CommandFd, qp: QpName) -> Result<LagPort>;
         set_lag_port(fd: &CommandFd, qp: QpName, port: u8) -> Result<()>;
@@ -647,6 +648,7 @@ fn own_parts<'a, D: Listed>(
         inline_scatter: parts.inline_scatter,
         out_of_order: parts.out_of_order,
         unsolicited_writes: parts.unsolicited_writes,
+        streams: parts.streams,
         for_agent: parts.for_agent,
         service_level: parts.service_level,
         follows_requests: parts.follows_requests,

@@ -5,7 +5,7 @@
 
 use bitflags::bitflags;
 
-use super::contract::{CqParts, HANDING_OVER, QpParts};
+use super::contract::{CqParts, HANDING_OVER, QpParts, STREAMS};
 use crate::command::{CreateCq, QpSpec, RegMr};
 
 bitflags! {
@@ -40,6 +40,8 @@ bitflags! {
         /// Rings of completion queues in memory that a program has allocated; of drivers with
         /// [`Self::BUFFERS`] too.
         const CQ_BUFFERS = 1 << 13;
+        /// Streams of initiators of dynamic connections.
+        const STREAMS = 1 << 14;
         /// Queue pairs that can be handed over, with their completion queues.
         const FOR_AGENT = 1 << 12;
     }
@@ -62,6 +64,7 @@ impl Options {
             Self::DMABUFS => "rings in DMA-BUFs",
             Self::UNSOLICITED_WRITES => "WRITEs with immediate data that consume no receives",
             Self::SERVICE_LEVEL => "service levels of queue pairs, instead of paths",
+            Self::STREAMS => STREAMS,
             Self::FOR_AGENT => HANDING_OVER,
             _ => return None,
         })
@@ -91,6 +94,7 @@ impl Options {
             (Self::OUT_OF_ORDER, parts.out_of_order),
             (Self::UNSOLICITED_WRITES, parts.unsolicited_writes),
             (Self::SERVICE_LEVEL, parts.service_level.is_some()),
+            (Self::STREAMS, parts.streams.is_some()),
             (Self::FOR_AGENT, parts.for_agent),
             (Self::BUFFERS, parts.buffers.is_some()),
         ])
@@ -109,10 +113,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 14);
+        assert_eq!(names.len(), 15);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 14);
+        assert_eq!(names.len(), 15);
         assert_eq!(Options::empty().what(), None);
     }
 }

@@ -11,7 +11,8 @@
 //! [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR) for a wrong key or rights that it does not give, and
 //! with [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) if there is no such target. The initiator then is
 //! in the error state, and the requests behind that one are flushed, whomever they are for. After
-//! [`Qp::reset`](crate::Qp::reset) it is of use again. The target goes on.
+//! [`Qp::reset`](crate::Qp::reset) it is of use again. The target goes on. With
+//! [streams](crate::qp::QpBuilder::dc_streams) a failure stops the requests of one stream alone.
 //!
 //! mlx5 has dynamic connections; other drivers refuse them by name.
 //!
@@ -69,11 +70,25 @@ pub struct DcPeer<'a> {
     ah: &'a Ah,
     number: u32,
     key: u64,
+    stream: u16,
 }
 
 impl<'a> DcPeer<'a> {
     pub(crate) fn new(ah: &'a Ah, number: u32, key: u64) -> Self {
-        Self { ah, number, key }
+        Self {
+            ah,
+            number,
+            key,
+            stream: 0,
+        }
+    }
+
+    /// The same target for a request in another stream than the first, of an initiator that has some
+    /// ([`QpBuilder::dc_streams`](crate::qp::QpBuilder::dc_streams)). The number counts modulo how many there
+    /// are.
+    #[inline(always)]
+    pub fn on_stream(self, stream: u16) -> Self {
+        Self { stream, ..self }
     }
 
     #[inline(always)]
@@ -82,6 +97,7 @@ impl<'a> DcPeer<'a> {
             ah: self.ah.vector(),
             number: self.number,
             key: self.key,
+            stream: self.stream,
             pd: self.ah.tag(),
         })
     }

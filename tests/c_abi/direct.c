@@ -394,6 +394,29 @@ static void commands(void)
 	}
 }
 
+/* Numbers that no queue pair has: as many as two sets of the device's, each another, and each given back. */
+static void reserved(void)
+{
+	uint32_t numbers[16] = {}, other = 0;
+	int again = 0;
+
+	for (int i = 0; i < 16; i++) {
+		int status = mlx5dv_reserved_qpn_alloc(context, &numbers[i]);
+
+		if (status)
+			return say_status("a number", status);
+		for (int j = 0; j < i; j++)
+			again += numbers[i] == numbers[j];
+	}
+	say("again", "%d", again);
+	for (int i = 0; i < 16; i++)
+		say_status("back", mlx5dv_reserved_qpn_dealloc(context, numbers[i]));
+	say_status("twice", mlx5dv_reserved_qpn_dealloc(context, numbers[3]));
+	say_status("another", mlx5dv_reserved_qpn_alloc(context, &other));
+	say("it was one before", "%d", other == numbers[0] || other == numbers[15]);
+	say_status("back", mlx5dv_reserved_qpn_dealloc(context, other));
+}
+
 /* A memory key that a command creates, asks for and takes away, and what is refused of other commands about it. */
 static void objects(void)
 {
@@ -726,6 +749,6 @@ static void raw_requests(void)
 
 MAIN({ "own_posting", own_posting }, { "again", again }, { "entry_sizes", entry_sizes }, { "polled_by_both", polled_by_both },
      { "shared_queue", shared_queue }, { "addresses", addresses }, { "device_memory", device_memory }, { "devices", devices },
-     { "commands", commands }, { "objects", objects }, { "about_queue_pairs", about_queue_pairs }, { "what_lacks", what_lacks },
+     { "commands", commands }, { "objects", objects }, { "reserved", reserved }, { "about_queue_pairs", about_queue_pairs }, { "what_lacks", what_lacks },
      { "refused", refused }, { "key_over_a_list", key_over_a_list }, { "key_over_rows", key_over_rows },
      { "refused_keys", refused_keys }, { "raw_requests", raw_requests })

@@ -47,7 +47,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests.push(test("programs::oldest", oldest));
     tests.push(test_on_adapter("programs::removal", removal));
     tests.push(test_on_adapter("programs::direct", |_| {
-        compare("direct", 17)
+        compare("direct", 18)
     }));
     tests
 }

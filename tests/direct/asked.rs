@@ -19,6 +19,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_on_adapter("asked::queue_pairs_of_the_kernel", |_| queue_pairs()),
         test_on_adapter("asked::refusals_say_why", |_| refusals()),
         test_on_adapter("asked::data_direct", |_| data_direct()),
+        test_on_adapter("asked::reserved_numbers", |_| reserved_numbers()),
     ]
 }
 
@@ -118,6 +119,26 @@ fn queue_pairs() -> Result {
         ),
         other => fail(format!("{other:?}")),
     }
+}
+
+/// Catches numbers that two have, or a queue pair, and those that do not go back.
+fn reserved_numbers() -> Result {
+    let context = open()?;
+    let direct = Direct::of(&context)?;
+    let (first, second) = (direct.reserve_qpns()?, direct.reserve_qpns()?);
+    let numbers = first.numbers();
+    same(numbers.is_empty(), false, "no numbers")?;
+    let are_apart = numbers.end <= second.numbers().start || second.numbers().end <= numbers.start;
+    same(are_apart, true, "two have the same")?;
+    let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
+    let qp = pd.qp(&cq).create::<Rc>()?;
+    same(numbers.contains(&qp.qpn()), false, "a queue pair has one")?;
+    drop((first, second));
+    // The device has no more than some hundred sets.
+    for _ in 0..1000 {
+        direct.reserve_qpns()?;
+    }
+    Ok(())
 }
 
 /// Catches a refusal of the device's that comes as the kernel's, and the reverse.

@@ -4,11 +4,11 @@
 
 use libtest_mimic::Trial;
 use support::{
-    ALL, Hca, Result, Wc, completion, completions, fail, nothing, open, same, test_on_adapter,
+    ALL, Hca, Result, Wc, completion, completions, fail, nothing, open, same, says, test_on_adapter,
 };
 use uverbs::{
     Access, Ah, Caps, Cause, ConnectOptions, Context, Cq, DcPeer, DcTarget, Inline, Mr, Pd,
-    PeerSrq, PostError, Qp, QpState, RemoteSlice, Request, Srq, WcOpcode, WcStatus,
+    PeerSrq, PostError, Qp, QpState, Rc, RemoteSlice, Request, Srq, WcOpcode, WcStatus,
     qp::{Mtu, QpAttr, QpType},
     transport::{Any, Dc, Srd},
 };
@@ -18,7 +18,7 @@ use crate::slots::{self, SLOT, SLOTS};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 11] = [
+    let tests: [Named; 12] = [
         ("dc::has_every_operation", has_every_operation),
         ("dc::one_reaches_many", one_reaches_many),
         ("dc::many_reach_one", many_reach_one),
@@ -29,6 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             what_a_target_does_not_give,
         ),
         ("dc::a_target_goes", a_target_goes),
+        ("dc::streams", streams),
         ("dc::receives_that_come_late", receives_that_come_late),
         ("dc::at_run_time", at_run_time),
         ("dc::step_by_step", step_by_step),
@@ -446,6 +447,95 @@ fn a_target_goes() -> Result {
         .post(next.to(), |request, _| request.send(Inline(b"anew")))?
         .is(WcOpcode::SEND)?;
     next.received(0, from, b"anew").map(drop)
+}
+
+/// Catches a request in another stream than its own, a failure that stops other streams or does not stop its
+/// own, and a stream or a queue pair that does not come back.
+fn streams() -> Result {
+    let mut world = world()?;
+    let caps = Caps {
+        max_send_wr: 16,
+        ..Caps::default()
+    };
+    // The second stream that fails takes the queue pair with it.
+    let four = world.pd.qp(&world.cq).caps(caps).dc_streams(4, 2);
+    world.qp = four.create::<Dc>()?;
+    world.qp.activate_initiator(&options())?;
+    let from = world.qp.qpn();
+    let (mut inbox, goes) = (world.inbox()?, world.inbox()?);
+    inbox.stock(0..4)?;
+    let gone = goes.target.number();
+    goes.target.destroy()?;
+    let nowhere = |stream| goes.way.to_target(gone, KEY).on_stream(stream);
+    let batch = [
+        (nowhere(1), Err(WcStatus::RETRY_EXC_ERR)),
+        // Behind it in its stream, whatever the target.
+        (inbox.to().on_stream(1), Err(WcStatus::WR_FLUSH_ERR)),
+        (inbox.to(), Ok(0)),
+        (inbox.to().on_stream(5), Err(WcStatus::WR_FLUSH_ERR)),
+        (inbox.to().on_stream(3), Ok(1)),
+    ];
+    let mut arrives = Vec::new();
+    for (to, ends) in batch {
+        let wc = world.post(to, |request, _| request.send(Inline(b"in a stream")))?;
+        match ends {
+            Ok(id) => {
+                wc.is(WcOpcode::SEND)?;
+                arrives.push(id);
+            }
+            Err(status) => wc.failed(status)?,
+        }
+    }
+    same(world.qp.query()?.state, QpState::RTS, "the state")?;
+    same(
+        world.qp.reset_stream(4).is_err(),
+        true,
+        "a stream that there is not",
+    )?;
+    world.qp.reset_stream(1)?;
+    world
+        .post(inbox.to().on_stream(1), |request, _| {
+            request.send(Inline(b"it goes on"))
+        })?
+        .is(WcOpcode::SEND)?;
+    for id in arrives {
+        inbox.received(id, from, b"in a stream")?;
+    }
+    inbox.received(2, from, b"it goes on")?;
+    for stream in [2, 3] {
+        world
+            .post(nowhere(stream), |request, _| {
+                request.send(Inline(b"to nobody"))
+            })?
+            .failed(WcStatus::RETRY_EXC_ERR)?;
+    }
+    same(world.qp.query()?.state, QpState::ERR, "the state")?;
+    world
+        .post(inbox.to(), |request, _| request.send(Inline(b"behind")))?
+        .failed(WcStatus::WR_FLUSH_ERR)?;
+    same(
+        world.qp.reset_stream(2).is_err(),
+        true,
+        "a stream of a failed queue pair",
+    )?;
+    world.recover()?;
+    world
+        .post(inbox.to().on_stream(2), |request, _| {
+            request.send(Inline(b"anew"))
+        })?
+        .is(WcOpcode::SEND)?;
+    inbox.received(3, from, b"anew")?;
+    let many = world.pd.qp(&world.cq).dc_streams(17, 1).create::<Dc>();
+    let Err(many) = many else {
+        return fail("32 streams, of 16");
+    };
+    says(&many, &["2^5 streams", "up to 2^4"])?;
+    let connected = world.pd.qp(&world.cq).dc_streams(2, 1).create::<Rc>();
+    let Err(connected) = connected else {
+        return fail("streams of a connection");
+    };
+    same(connected.is_unsupported(), true, "what it is")?;
+    says(&connected, &["no DC initiators"])
 }
 
 /// Catches a message that is lost while there is no receive.

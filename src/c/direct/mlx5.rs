@@ -9,6 +9,8 @@ pub mod devx;
 pub mod keys;
 #[cfg(feature = "mlx5-direct")]
 pub mod objects;
+#[cfg(feature = "mlx5-direct")]
+pub mod reserved;
 
 use std::ffi::{c_int, c_void};
 
@@ -34,6 +36,11 @@ pub struct mlx5dv_context {
     _of_flows_and_dc: [u32; 2],
     hca_core_clock: *mut c_void,
     num_lag_ports: u8,
+    _of_signatures: [u64; 2],
+    dci_streams_caps: [u8; 2],
+    _of_copies_and_encryption: [u64; 3],
+    max_dc_rd_atom: u64,
+    max_dc_init_rd_atom: u64,
 }
 
 /// `struct mlx5dv_clock_info`.
@@ -67,6 +74,10 @@ pub unsafe extern "C" fn mlx5dv_query_device(
 
 #[cfg(feature = "mlx5")]
 fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
+    #[cfg(feature = "mlx5-direct")]
+    use crate::direct::mlx5::Direct;
+    #[cfg(feature = "mlx5-direct")]
+    use crate::direct::mlx5::layout::{CmdHcaCap, Structure as _};
     use crate::driver::OneOf;
 
     // `enum mlx5dv_context_flags`: completions name queues by this side's numbers.
@@ -78,6 +89,8 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     const CLOCK_INFO_UPDATE: u64 = 1 << 5;
     const HCA_CORE_CLOCK: u64 = 1 << 8;
     const NUM_LAG_PORTS: u64 = 1 << 9;
+    const DCI_STREAMS: u64 = 1 << 11;
+    const MAX_DC_RD_ATOM: u64 = 1 << 14;
 
     let context = context.context();
     let device = match context.driver() {
@@ -104,6 +117,19 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     {
         attr.num_lag_ports = ports.get();
         told |= NUM_LAG_PORTS;
+    }
+    if asked & DCI_STREAMS != 0 && cfg!(feature = "mlx5-direct") {
+        let limits = device.stream_limits(context.fd())?;
+        attr.dci_streams_caps = [limits.max_log_num_concurent, limits.max_log_num_errored];
+        told |= DCI_STREAMS;
+    }
+    #[cfg(feature = "mlx5-direct")]
+    if asked & MAX_DC_RD_ATOM != 0
+        && let Ok(capabilities) = Direct::of(context).and_then(|direct| direct.capabilities())
+    {
+        attr.max_dc_rd_atom = 1 << capabilities.get(CmdHcaCap::LOG_MAX_RA_RES_DC);
+        attr.max_dc_init_rd_atom = 1 << capabilities.get(CmdHcaCap::LOG_MAX_RA_REQ_DC);
+        told |= MAX_DC_RD_ATOM;
     }
     attr.version = 0;
     attr.flags = CQE_V1
@@ -189,7 +215,7 @@ pub unsafe extern "C" fn mlx5dv_modify_qp_udp_sport(c: *mut ibv_qp, port: u16) -
     }))
 }
 
-fn name(qp: &QpObject) -> QpName {
+pub(super) fn name(qp: &QpObject) -> QpName {
     QpName {
         handle: qp.handle,
         // SAFETY: the C struct lies in the object.
@@ -198,18 +224,12 @@ fn name(qp: &QpObject) -> QpName {
 }
 
 /// libmlx5 refuses other states so.
-fn must_send(qp: &QpObject) -> Result<()> {
+pub(super) fn must_send(qp: &QpObject) -> Result<()> {
     // SAFETY: the C struct lies in the object.
     match unsafe { (*qp.c()).state } == QpState::RTS.0 {
         true => Ok(()),
         false => Err(Failure::UNSUPPORTED),
     }
-}
-
-/// `_mlx5dv_get_export_sizes`, which no manual page describes: nothing can be exported.
-pub unsafe extern "C" fn mlx5dv_get_export_sizes(sizes: *mut c_void, length: usize) {
-    // SAFETY: the caller passes room for that many bytes.
-    unsafe { sizes.cast::<u8>().write_bytes(0, length) };
 }
 
 #[cfg(test)]
@@ -225,6 +245,9 @@ mod tests {
         assert_eq!(offset_of!(mlx5dv_context, max_clock_info_update_nsec), 72);
         assert_eq!(offset_of!(mlx5dv_context, hca_core_clock), 88);
         assert_eq!(offset_of!(mlx5dv_context, num_lag_ports), 96);
+        assert_eq!(offset_of!(mlx5dv_context, dci_streams_caps), 120);
+        assert_eq!(offset_of!(mlx5dv_context, max_dc_rd_atom), 152);
+        assert_eq!(offset_of!(mlx5dv_context, max_dc_init_rd_atom), 160);
         assert_eq!(size_of::<mlx5dv_clock_info>(), 40);
     }
 }

@@ -7,7 +7,7 @@
 //! be created that the kernel knows nothing of, to be posted to by an agent such as a GPU.
 //!
 //! What is typed here is safe: capabilities ([`Direct::capabilities`]), RoCE addresses, event queues, numbers
-//! of protection domains, memory, registers ([`Uar`]), and keys that cover parts of several regions
+//! of protection domains, numbers for connections ([`Direct::reserve_qpns`]), memory, registers ([`Uar`]), and keys that cover parts of several regions
 //! ([`Direct::gather`]), also by requests ([`Request::gather`](crate::Request::gather)), and memory that
 //! the device reaches past the processor ([`Direct::register_data_direct`]). A command as bytes, or a request
 //! ([`Request::raw`](crate::Request::raw)), may name memory by numbers, which a type cannot follow: those are
@@ -34,7 +34,9 @@ mod event;
 pub(crate) mod gather;
 pub mod layout;
 pub(crate) mod object;
+mod port;
 mod refusal;
+mod reserved;
 mod uar;
 mod umem;
 
@@ -44,6 +46,7 @@ pub use event::{Event, EventChannel, EventType};
 pub use gather::{GatherError, GatheredKey, Gathers};
 pub use object::{DevxObject, VerbsObject};
 pub use refusal::{CommandError, Refusal, Status};
+pub use reserved::ReservedQpns;
 pub use uar::{Uar, UarKind};
 pub use umem::{DmabufUmem, Umem};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};

@@ -277,8 +277,16 @@ impl DevxObject {
         self.object.end(|_| ())
     }
 
+    /// An object that somebody has created.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn imported(context: &Context, handle: ObjectHandle) -> Self {
+        Self {
+            object: Owned::new(context, handle),
+        }
+    }
+
     /// Leaves it to the end of the context.
-    pub(super) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.object.leave();
     }
 

@@ -78,6 +78,8 @@ pub(super) struct Ways {
     pub(super) out_of_order: [bool; 3],
     /// The UDP source port can change in the state RTS.
     pub(super) udp_source_port: bool,
+    /// Streams can be reset: commands may have more of a queue pair's context than it has itself.
+    pub(super) streams: bool,
     /// The ports that may be bonded.
     pub(super) lag_ports: u8,
     /// Queue pairs have a physical port although nothing is bonded.
@@ -93,6 +95,10 @@ impl Ways {
             data_in_order: bit(capabilities, 0x62),
             out_of_order: [0x330, 0x331, 0x334].map(|number| bit(capabilities, number)),
             udp_source_port: bit(capabilities, 0x151),
+            streams: bit(capabilities, 0x122)
+                && capabilities
+                    .get(0x58b / 8)
+                    .is_some_and(|byte| byte & 0x1f != 0),
             lag_changes: bit(capabilities, 0x152),
             lag_affinity: bit(capabilities, 0x278),
             lag_ports: capabilities.get(0x27c / 8).map_or(0, |byte| byte & 0xf),
@@ -295,6 +301,9 @@ struct ChangeSending {
     mask_95_32: U64,
 }
 
+/// Bytes of what a command may have of a context besides (`qpc_ext`).
+const MORE_CONTEXT: usize = 0xc0;
+
 /// A change of a queue pair in the state RTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -302,6 +311,8 @@ pub(super) enum Change {
     UdpSourcePort(u16),
     /// Another physical port.
     LagPort(u8),
+    /// A stream that has failed goes on.
+    Stream(u16),
 }
 
 /// Changes a queue pair in the state RTS.
@@ -312,11 +323,26 @@ pub(super) struct ChangeQp {
 }
 
 impl ChangeQp {
+    /// The command, with more of the context behind it if that is what changes.
+    fn bytes(self) -> Vec<u8> {
+        let mut bytes = self.command().as_bytes().to_vec();
+        if let Change::Stream(stream) = self.change {
+            let mut more = [0; MORE_CONTEXT];
+            more[2..4].copy_from_slice(&stream.to_be_bytes());
+            bytes.extend(more);
+        }
+        bytes
+    }
+
     fn command(self) -> ChangeSending {
         /// `MLX5_QPC_OPT_MASK_RTS2RTS_LAG_TX_PORT_AFFINITY`.
         const LAG_PORT: u32 = 1 << 15;
         /// `MLX5_QPC_OPT_MASK_32_UDP_SPORT`.
         const UDP_SOURCE_PORT: u64 = 1 << 2;
+        /// `MLX5_QPC_OPT_MASK_32_DCI_STREAM_CHANNEL_ID`.
+        const STREAM: u64 = 1 << 0;
+        /// More of the context is behind the command.
+        const HAS_MORE: u32 = 1 << 31;
         /// Where the port lies in the context: in the primary path.
         const UDP_SOURCE_PORT_AT: usize = 0x18 + 0x22;
         let mut command = ChangeSending::new_zeroed();
@@ -332,6 +358,10 @@ impl ChangeQp {
             Change::LagPort(port) => {
                 command.mask = U32::new(LAG_PORT);
                 command.context[0] = port & 0xf;
+            }
+            Change::Stream(_) => {
+                command.qpn = U32::new(self.qp.qpn | HAS_MORE);
+                command.mask_95_32 = U64::new(STREAM);
             }
         }
         command
@@ -351,7 +381,7 @@ impl Command for ChangeQp {
         request
             .method(object::DEVX_OBJ, method::devx_obj::MODIFY)
             .handle(id::HANDLE, self.qp.handle.0)
-            .input(id::CMD_IN, &self.command())
+            .array(id::CMD_IN, &self.bytes())
             .output(id::CMD_OUT, 2 * STATUS);
         Some(|_, _| Ok(()))
     }
@@ -370,7 +400,7 @@ mod tests {
 
     fn bytes(change: Change) -> Vec<u8> {
         let change = ChangeQp { qp: QP, change };
-        change.command().as_bytes().to_vec()
+        change.bytes()
     }
 
     #[test]
@@ -383,6 +413,12 @@ mod tests {
         port[0x18 + 0x18 + 0x22..][..2].copy_from_slice(&[0xc0, 0x01]);
         port[0x10f] = 4;
         assert_eq!(bytes(Change::UdpSourcePort(0xc001)), port);
+        let mut stream = expected.clone();
+        stream[8] = 0x80;
+        stream[0x10f] = 1;
+        stream.resize(0x1d0, 0);
+        stream[0x112..0x114].copy_from_slice(&[1, 7]);
+        assert_eq!(bytes(Change::Stream(0x107)), stream);
         expected[0x18] = 2;
         expected[0x12] = 0x80;
         assert_eq!(bytes(Change::LagPort(2)), expected);
@@ -416,6 +452,8 @@ mod tests {
         assert!(ways(&[(0xc, 0x20)]).data_in_order);
         assert_eq!(ways(&[(0x66, 0x88)]).out_of_order, [true, false, true]);
         assert!(ways(&[(0x2a, 0x40)]).udp_source_port);
+        assert!(ways(&[(0x24, 0x20), (0xb1, 4)]).streams);
+        assert!(!ways(&[(0x24, 0x20)]).streams && !ways(&[(0xb1, 4)]).streams);
         assert!(ways(&[(0x2a, 0x20)]).lag_changes);
         assert!(ways(&[(0x4f, 0x80)]).lag_affinity);
         assert_eq!(ways(&[(0x4f, 0x82)]).lag_ports, 2);

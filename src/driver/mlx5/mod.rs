@@ -223,6 +223,7 @@ impl contract::Driver for Device {
             inline_scatter: parts.inline_scatter,
             out_of_order: parts.out_of_order,
             unsolicited_writes: parts.unsolicited_writes,
+            streams: parts.streams,
             for_agent: parts.for_agent,
             service_level: parts.service_level,
             follows_requests: parts.follows_requests,
@@ -265,6 +266,10 @@ impl contract::Driver for Device {
 
     fn set_udp_source_port(&self, fd: &CommandFd, qp: QpName, port: u16) -> Result<()> {
         self.change_udp_source_port(fd, qp, port)
+    }
+
+    fn reset_stream(&self, fd: &CommandFd, qp: QpName, stream: u16) -> Result<()> {
+        self.change_stream(fd, qp, stream)
     }
 
     fn lag_port(&self, fd: &CommandFd, qp: QpName) -> Result<LagPort> {

@@ -34,7 +34,7 @@ use crate::alloc::ResourceType;
 use crate::command::{
     Command, CommandFd, CreateQp, CreateQpReply, CreateXrcTarget, DriverData, DriverReply, QpSpec,
 };
-use crate::driver::contract;
+use crate::driver::contract::{self, DcStreams};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::memory::has_word;
 use crate::work::{self, LocalKey, Progress};
@@ -89,6 +89,9 @@ pub(crate) fn create_qp(
     if parts.out_of_order {
         device.needs_out_of_order(fd, spec, parts.inline_scatter)?;
     }
+    if let Some(streams) = parts.streams {
+        device.needs_streams(fd, spec, streams)?;
+    }
     if parts.inline_scatter && !matches!(transport, QpType::RC | QpType::UC) {
         let missing = "inline scatter for datagrams, XRC and DC (`create_user_qp` of mlx5_ib)";
         return Err(Error::unsupported(Verb::CreateQp, spec.subject(), missing));
@@ -100,9 +103,14 @@ pub(crate) fn create_qp(
     let draft = Draft::new(spec, &device.limits, &device.records, register, parts)?;
     let (told, kind) = as_told(spec);
     let data = draft.driver_data();
+    let (dci_streams, streams_flag) = match parts.streams {
+        Some(streams) => (as_streams(streams), QpFlags::DCI_STREAM),
+        None => Default::default(),
+    };
     let driver = abi::CreateQp {
         ece_options: if device.ece { ece::VERSION } else { 0 },
-        flags: data.flags | kind.bits(),
+        flags: data.flags | kind.bits() | streams_flag.bits(),
+        dci_streams,
         ..data
     };
     let command = CreateQp {
@@ -145,6 +153,18 @@ fn as_told(spec: &QpSpec) -> (QpSpec, QpFlags) {
         QpType::DCI => (of_driver, QpFlags::TYPE_DCI),
         _ => (*spec, QpFlags::empty()),
     }
+}
+
+fn as_streams(streams: DcStreams) -> abi::CreateQpDciStreams {
+    abi::CreateQpDciStreams {
+        log_num_concurent: streams.log_count,
+        log_num_errored: streams.log_failures,
+    }
+}
+
+/// The number of the last stream.
+fn last_of(streams: DcStreams) -> u16 {
+    ((1_u32 << streams.log_count.min(16)) - 1) as u16
 }
 
 /// Creates a queue pair without rings, to which the initiators of XRC connect.
@@ -201,6 +221,10 @@ impl Draft {
     ) -> Result<Self> {
         let refuse = || Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL);
         let send = send_layout(spec.qp_type, &spec.cap, limits).ok_or_else(refuse)?;
+        let send = SendLayout {
+            last_stream: parts.streams.map_or(0, last_of),
+            ..send
+        };
         let recv = match parts.srq {
             Some(_) => NO_RECEIVES,
             None => recv_layout(&spec.cap, parts.out_of_order, limits).ok_or_else(refuse)?,
@@ -576,6 +600,7 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
             capacity: 0,
             max_sge: 0,
             max_inline: 0,
+            last_stream: 0,
         });
     }
     let ring = (u64::from(cap.max_send_wr) * request).next_power_of_two();
@@ -590,6 +615,7 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
         capacity: (ring / request) as u32,
         max_sge: (room / size_of::<Data>() as u64) as u32,
         max_inline: room.saturating_sub(INLINE_HEAD as u64) as u32,
+        last_stream: 0,
     })
 }
 

@@ -45,6 +45,8 @@ pub(super) struct SendLayout {
     pub(super) capacity: u32,
     pub(super) max_sge: u32,
     pub(super) max_inline: u32,
+    /// The last of an initiator's streams: their number is a power of two.
+    pub(super) last_stream: u16,
 }
 
 /// The send queue.
@@ -232,13 +234,14 @@ impl SendQueue {
         // SAFETY: by this function's contract.
         unsafe {
             let head = write_segments(wqe, self.qpn, operation, to, payload);
+            let stream = head.stream & self.layout.last_stream;
             put(
                 wqe,
                 Control::new(
                     position.at as u16,
                     head.opcode,
                     self.qpn | head.units,
-                    bits,
+                    bits | u32::from(stream) << control::STREAM,
                     head.imm,
                 ),
             );
@@ -414,6 +417,8 @@ struct Head {
     imm: u32,
     /// Units with the control segment.
     units: u32,
+    /// The initiator's stream.
+    stream: u16,
 }
 
 /// Writes everything of a WQE but its control segment, and returns what that says.
@@ -432,7 +437,7 @@ unsafe fn write_segments(
     // SAFETY: every write goes to the room that this function's contract speaks of, one after the other.
     unsafe {
         let mut at = wqe.add(size_of::<Control>());
-        let mut imm = 0;
+        let (mut imm, mut stream) = (0, 0);
         match to {
             None => {}
             Some(Destination::Datagram(DatagramTo { ah, qpn, qkey, .. })) => {
@@ -442,8 +447,13 @@ unsafe fn write_segments(
                 at = put(at, datagram);
             }
             Some(Destination::Target(TargetAt {
-                ah, number, key, ..
+                ah,
+                number,
+                key,
+                stream: named,
+                ..
             })) => {
+                stream = named;
                 let mut to = ah.datagram();
                 to.set_access_key(key);
                 to.dqp_dct = Be32::new(number | EXTENDED);
@@ -527,6 +537,7 @@ unsafe fn write_segments(
             opcode,
             imm,
             units: before + put_payload(at, payload),
+            stream,
         }
     }
 }

@@ -2,12 +2,12 @@
 //! order.
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::mlx5::{QueryDevRespFlags, QueryDeviceResp};
+use uverbs_uapi::mlx5::{DciStreamsCaps, QueryDevRespFlags, QueryDeviceResp};
 
 use super::Device;
 use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways};
 use crate::command::{CommandFd, DriverData, QpSpec, QueryDeviceWith, driver_reply};
-use crate::driver::contract::QpName;
+use crate::driver::contract::{DcStreams, QpName, STREAMS};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::LagPort;
 
@@ -86,6 +86,52 @@ impl Device {
             return lacks(": the device has it for other transports, or takes no commands (DEVX)");
         }
         Ok(())
+    }
+
+    /// How many streams an initiator may have; none where the kernel does not know them.
+    pub(crate) fn stream_limits(&self, fd: &CommandFd) -> Result<DciStreamsCaps> {
+        let (_, told) = fd.execute(&QueryDeviceWith {
+            driver: DriverData::output::<QueryDeviceResp>(),
+        })?;
+        let told = driver_reply::<QueryDeviceResp>(&told);
+        Ok(told.map(|told| told.dci_streams_caps).unwrap_or_default())
+    }
+
+    /// Fails if the device has no such streams, or it is no initiator that is to have them.
+    pub(super) fn needs_streams(
+        &self,
+        fd: &CommandFd,
+        spec: &QpSpec,
+        streams: DcStreams,
+    ) -> Result<()> {
+        if spec.qp_type != QpType::DCI {
+            let what = "streams of queue pairs that are no DC initiators";
+            return Err(Error::unsupported(Verb::CreateQp, spec.subject(), what));
+        }
+        let DciStreamsCaps {
+            max_log_num_concurent: most,
+            max_log_num_errored: most_failures,
+        } = self.stream_limits(fd)?;
+        if most == 0 {
+            return Err(Error::unsupported(Verb::CreateQp, spec.subject(), STREAMS));
+        }
+        if streams.log_count > most || streams.log_failures > most_failures {
+            let why = format!(
+                "2^{} streams, and failure with 2^{} of them: the device has up to 2^{most} and 2^{most_failures}",
+                streams.log_count, streams.log_failures,
+            );
+            return Err(Error::invalid(Verb::CreateQp, spec.subject(), why));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn change_stream(&self, fd: &CommandFd, qp: QpName, stream: u16) -> Result<()> {
+        let verb = Verb::DciStreamIdReset;
+        if !self.ways_for(fd, verb, qp)?.streams {
+            return Err(lacks(verb, qp, STREAMS));
+        }
+        let change = Change::Stream(stream);
+        fd.execute(&ChangeQp { qp, change })
     }
 
     pub(super) fn change_udp_source_port(

@@ -150,6 +150,8 @@ fn what_it_leaves_out_is_refused_by_name() {
         Verb::ModifyQpUdpSport,
         "UDP source ports",
     );
+    let stream = device.reset_stream(&fd, qp, 1);
+    refused(stream, Verb::DciStreamIdReset, "streams of DC");
     let lag = device.lag_port(&fd, qp);
     refused(lag, Verb::QueryQpLagPort, "(LAG)");
     let lag = device.set_lag_port(&fd, qp, 1);
@@ -237,6 +239,7 @@ fn types_and_options_of_queue_pairs_that_it_does_not_name_are_refused() {
         inline_scatter: false,
         out_of_order: false,
         unsolicited_writes: false,
+        streams: None,
         for_agent: false,
         service_level: None,
         follows_requests: true,

@@ -14,7 +14,7 @@ use crate::command::QpSpec;
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::domain::{DomainRef, DomainState};
-use crate::driver::{NewQp, QpParts};
+use crate::driver::{DcStreams, NewQp, QpParts};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::{Pd, User};
 use crate::srq::Srq;
@@ -94,6 +94,7 @@ pub struct QpBuilder<'a> {
     inline_scatter: bool,
     out_of_order: bool,
     unsolicited_writes: bool,
+    streams: Option<DcStreams>,
     for_agent: bool,
     service_level: Option<u8>,
 }
@@ -130,6 +131,7 @@ impl Pd {
             inline_scatter: false,
             out_of_order: false,
             unsolicited_writes: false,
+            streams: None,
             for_agent: false,
             service_level: None,
         }
@@ -221,6 +223,24 @@ impl<'a> QpBuilder<'a> {
     /// XRC. Manual page: `mlx5dv_create_qp(3)`, `MLX5DV_QP_CREATE_OOO_DP`.
     pub fn out_of_order(mut self) -> Self {
         self.out_of_order = true;
+        self
+    }
+
+    /// Gives an initiator of dynamic connections ([`Dc`](crate::transport::Dc)) `count` streams, and has it
+    /// fail when `failures` of them have; both are rounded up to powers of two. A request is in the stream
+    /// that its destination names ([`DcPeer::on_stream`](crate::DcPeer::on_stream)). One that fails stops its
+    /// stream alone: requests behind it in that stream are flushed, until
+    /// [`reset_stream`](Qp::reset_stream), and those in others are carried out.
+    ///
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device
+    /// lacks it, or it is no initiator. mlx5 has it with newer firmware, and not every device survives a
+    /// failed stream. Manual page: `mlx5dv_create_qp(3)`, `MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS`.
+    pub fn dc_streams(mut self, count: u16, failures: u16) -> Self {
+        let log = |number: u16| u32::from(number).next_power_of_two().ilog2() as u8;
+        self.streams = Some(DcStreams {
+            log_count: log(count),
+            log_failures: log(failures),
+        });
         self
     }
 
@@ -376,6 +396,7 @@ impl<'a> QpBuilder<'a> {
             inline_scatter: self.inline_scatter,
             out_of_order: self.out_of_order,
             unsolicited_writes: self.unsolicited_writes,
+            streams: self.streams,
             for_agent: self.for_agent,
             service_level: self.service_level,
             follows_requests: true,

@@ -1,7 +1,7 @@
 //! The path of a queue pair's packets through a network with several paths, and the order in which their
 //! bytes are written.
 
-use super::transport::{Connected, Transport};
+use super::transport::{Connected, Dc, Transport};
 use super::{LagPort, Membership, Qp, QpState};
 use crate::error::{Error, Result, Verb};
 
@@ -60,6 +60,23 @@ impl<T: Transport, M: Membership> Qp<T, M> {
                 Err(Error::invalid(verb, self.shared.subject(), why))
             }
         }
+    }
+}
+
+impl<M: Membership> Qp<Dc, M> {
+    /// Has a stream go on that has failed. The completions of all requests in it must have come. The queue
+    /// pair must be in the state RTS.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no streams. There is
+    /// no such stream. Manual page: `mlx5dv_dci_stream_id_reset(3)`.
+    #[doc(alias = "mlx5dv_dci_stream_id_reset")]
+    pub fn reset_stream(&mut self, stream: u16) -> Result<()> {
+        self.must_send(Verb::DciStreamIdReset)?;
+        let context = self.context();
+        let name = self.shared.kernel().name();
+        context.driver().reset_stream(context.fd(), name, stream)
     }
 }
 

@@ -170,12 +170,16 @@ verbs! {
     SetEce = "set_ece",
     /// Sets a queue pair's UDP source port.
     ModifyQpUdpSport = "modify_qp_udp_sport",
+    /// Has a stream of a DC initiator go on that has failed.
+    DciStreamIdReset = "dci_stream_id_reset",
     /// Queries the physical port of a queue pair on a device with bonded ports.
     QueryQpLagPort = "query_qp_lag_port",
     /// Sets the physical port of a queue pair on a device with bonded ports.
     ModifyQpLagPort = "modify_qp_lag_port",
     /// Asks by which function mlx5's device reaches memory past the processor.
     GetDataDirectSysfsPath = "get_data_direct_sysfs_path",
+    /// Asks what a port of mlx5's device is to the switch in it.
+    Mlx5QueryPort = "mlx5_query_port",
     /// Gives mlx5's device a command that is about no object of the kernel's.
     DevxGeneralCmd = "devx_general_cmd",
     /// Asks mlx5's device for the context of a queue pair.

@@ -325,6 +325,8 @@ pub(crate) struct TargetAt<'a, A> {
     pub(crate) number: u32,
     /// The access key that the target has.
     pub(crate) key: u64,
+    /// The initiator's stream.
+    pub(crate) stream: u16,
     pub(crate) pd: PdTag,
 }
 
@@ -370,12 +372,17 @@ impl<'a, A> TargetAt<'a, A> {
     #[inline(always)]
     pub(crate) fn with<B>(self, ah: &'a B) -> Destination<'a, B> {
         let Self {
-            number, key, pd, ..
+            number,
+            key,
+            stream,
+            pd,
+            ..
         } = self;
         Destination::Target(TargetAt {
             ah,
             number,
             key,
+            stream,
             pd,
         })
     }

@@ -4,7 +4,7 @@ use crate::command::{ADDRESSES, Status};
 use crate::function::Function;
 use crate::layout::ethernet::{flow_table, offload, roce};
 use crate::layout::{Field, atomic, cmd, hca_cap};
-use crate::object::memic;
+use crate::object::{memic, qp, reserved};
 use crate::pages::ADAPTER_PAGE_SHIFT;
 use crate::pci::UARS_SIZE;
 use crate::port::{Port, PortKind};
@@ -77,7 +77,13 @@ pub(crate) fn query(
     let bytes = match op_mod >> 1 {
         GENERAL => &capabilities.general,
         ATOMIC => &capabilities.atomic,
-        GENERAL_2 => &structure(&[(hca_cap::DP_ORDERING_FORCE, 1)]),
+        GENERAL_2 => &structure(&[
+            (hca_cap::DP_ORDERING_FORCE, 1),
+            (
+                hca_cap::LOG_RESERVED_QPN_GRANULARITY,
+                reserved::LOG_NUMBERS.into(),
+            ),
+        ]),
         DEVICE_MEMORY => &structure(&memic::CAPABILITIES),
         // Pages may be missing, but no request waits for one that is.
         ON_DEMAND if function.port.loads_pages => &vec![0; hca_cap::SIZE],
@@ -149,7 +155,7 @@ fn general(port: &Port) -> Vec<u8> {
 }
 
 /// Numbers, most of them binary logarithms.
-const LIMITS: [(Field, u64); 41] = [
+const LIMITS: [(Field, u64); 44] = [
     (hca_cap::LOG_MAX_SRQ_SZ, 15),
     (hca_cap::LOG_MAX_QP_SZ, 15),
     (hca_cap::LOG_MAX_QP, 17),
@@ -190,6 +196,9 @@ const LIMITS: [(Field, u64); 41] = [
     (hca_cap::LOG_MAX_WQ_SZ, 20),
     (hca_cap::LOG_MAX_UCTX, 8),
     (hca_cap::LOG_MAX_UMEM, 12),
+    (hca_cap::GENERAL_OBJ_TYPES, 1 << reserved::KIND),
+    (hca_cap::LOG_MAX_DCI_STREAM_CHANNELS, qp::LOG_MOST_STREAMS),
+    (hca_cap::LOG_MAX_DCI_ERRORED_STREAMS, qp::LOG_MOST_FAILURES),
     // Without send queues newer drivers do not try whether writes are combined, and give out no BlueFlame
     // registers.
     (hca_cap::LOG_MAX_SQ, 10),
@@ -199,7 +208,7 @@ const LIMITS: [(Field, u64); 41] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 27] = [
+const FEATURES: [Field; 28] = [
     // Queue pairs may take packets in any order.
     hca_cap::HCA_CAP_2,
     hca_cap::DP_ORDERING_OOO_ALL_UD,
@@ -225,6 +234,8 @@ const FEATURES: [Field; 27] = [
     // Without this the driver does not bind, and does not say why.
     hca_cap::XRC,
     hca_cap::DCT,
+    // Of commands, to reset streams.
+    hca_cap::QPC_EXTENSION,
     hca_cap::UD,
     hca_cap::UC,
     hca_cap::RC,

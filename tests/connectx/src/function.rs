@@ -88,6 +88,8 @@ pub(crate) struct Objects {
     pub(crate) transport_domains: Table<()>,
     pub(crate) contexts: Table<()>,
     pub(crate) umems: Table<UserMemory>,
+    /// Numbers that no queue pair has, by the context that reserved them.
+    pub(crate) reserved: Table<u32>,
     pub(crate) qps: Table<QueuePair>,
     /// DC targets. No queue pair has the number of one.
     pub(crate) dcts: Table<Target>,
@@ -122,6 +124,7 @@ impl Objects {
             transport_domains: Table::new(1, 1 << 10),
             contexts: Table::new(1, 1 << 8),
             umems: Table::new(1, 1 << 12),
+            reserved: Table::new(0, 1 << 8),
             qps: Table::new(0x80, 1 << 17),
             dcts: Table::new(0x4_0000, 0x5_0000),
             srqs: Table::new(0x20, 1 << 15),

@@ -1,10 +1,11 @@
 //! Dynamic connections of C programs: `mlx5dv_create_qp(3)` for initiators and targets, and the addresses of
 //! an initiator's requests.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicU32;
 
 use super::keys::{self, mlx5dv_mkey, mlx5dv_mkey_conf_attr, mlx5dv_mr_interleaved};
+use super::{must_send, name};
 use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpCreateFlags;
 use uverbs_uapi::types::QpCap;
@@ -15,7 +16,7 @@ use crate::c::abi::queue::{ibv_ah, ibv_qp, ibv_qp_ex};
 use crate::c::abi::work::ibv_sge;
 use crate::c::context::context;
 use crate::c::cq::cq;
-use crate::c::failure::{Failure, Result, pointer};
+use crate::c::failure::{Failure, Result, pointer, status};
 use crate::c::pd::pd;
 use crate::c::qp::{Own, OwnFunctions, QpObject, TargetPlace, dc_target, qp};
 use crate::c::qp_ex;
@@ -24,7 +25,7 @@ use crate::c::wr::{refuse, set_target};
 use crate::command::QpSpec;
 use crate::context::Context;
 use crate::driver::mlx5::Device;
-use crate::driver::{Listed as _, OneOf};
+use crate::driver::{DcStreams, Listed as _, OneOf};
 use crate::pd::User;
 
 /// `struct mlx5dv_qp_init_attr`.
@@ -142,7 +143,7 @@ enum Asked {
     Plain,
     /// Requests that give keys parts of others.
     OfKeys,
-    Initiator,
+    Initiator(Option<DcStreams>),
     /// With this access key.
     Target(u64),
 }
@@ -186,12 +187,21 @@ fn asked(qp_type: u32, attr: Option<&mlx5dv_qp_init_attr>) -> Result<Asked> {
         (false, _) => Ok(Asked::Plain),
         (true, dc_type::DCI) if operations & operation::OF_KEYS != 0 => Err(Failure::UNSUPPORTED),
         (true, dc_type::DCT) => Ok(Asked::Target(attr.dc)),
-        // There are no streams here.
-        (true, dc_type::DCI) if has(mask::DCI_STREAMS) && attr.dc as u16 != 0 => {
-            Err(Failure::INVALID)
-        }
-        (true, dc_type::DCI) => Ok(Asked::Initiator),
+        (true, dc_type::DCI) if has(mask::DCI_STREAMS) => Ok(Asked::Initiator(streams(attr.dc))),
+        (true, dc_type::DCI) => Ok(Asked::Initiator(None)),
         (true, _) => Err(Failure::INVALID),
+    }
+}
+
+/// What streams an initiator is to have: `struct mlx5dv_dci_streams`, whose fields are the first two bytes.
+/// None if that is one, whose failure is the initiator's.
+fn streams(dc: u64) -> Option<DcStreams> {
+    match dc.to_ne_bytes() {
+        [0, 0, ..] => None,
+        [log_count, log_failures, ..] => Some(DcStreams {
+            log_count,
+            log_failures,
+        }),
     }
 }
 
@@ -213,13 +223,14 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
                     room_for_keys(&mut plain.cap);
                     qp_ex::create(init, &refusals, Own::default())
                 }
-                Asked::Initiator => {
+                Asked::Initiator(streams) => {
                     let cap = plain.cap;
                     if cap.max_recv_wr != 0 || cap.max_recv_sge != 0 {
                         return Err(Failure::INVALID);
                     }
                     let own = Own {
                         initiator: true,
+                        streams,
                         ..Own::default()
                     };
                     qp_ex::create(init, &refusals, own)
@@ -326,20 +337,39 @@ unsafe extern "C" fn wr_set_dc_addr(
     remote_dc_key: u64,
 ) {
     // SAFETY: the caller has started.
-    unsafe { set_target::<Device>(of(c), ah, remote_dctn, remote_dc_key) }
+    unsafe { set_target::<Device>(of(c), ah, (remote_dctn, remote_dc_key, 0)) }
 }
 
-/// `mlx5dv_wr_set_dc_addr_stream(3)`: initiators have no streams here, and the number does not count.
-/// perftest counts it up on such ones too.
+/// `mlx5dv_wr_set_dc_addr_stream(3)`. On an initiator without streams the number does not count: perftest
+/// counts it up on such ones too.
 unsafe extern "C" fn wr_set_dc_addr_stream(
     c: *mut mlx5dv_qp_ex,
     ah: *mut ibv_ah,
     remote_dctn: u32,
     remote_dc_key: u64,
-    _stream: u16,
+    stream: u16,
 ) {
     // SAFETY: the caller has started.
-    unsafe { set_target::<Device>(of(c), ah, remote_dctn, remote_dc_key) }
+    unsafe { set_target::<Device>(of(c), ah, (remote_dctn, remote_dc_key, stream)) }
+}
+
+/// `mlx5dv_dci_stream_id_reset(3)`.
+pub unsafe extern "C" fn mlx5dv_dci_stream_id_reset(c: *mut ibv_qp, stream: u16) -> c_int {
+    // SAFETY: the caller passes a queue pair.
+    status(unsafe { qp(c) }.and_then(|qp| {
+        let device = device(&qp.context)?;
+        let fd = qp.context.fd();
+        let limits = device.stream_limits(fd)?;
+        // In this order, as libmlx5 refuses.
+        if limits.max_log_num_concurent == 0 || limits.max_log_num_errored == 0 {
+            return Err(Failure::UNSUPPORTED);
+        }
+        must_send(qp)?;
+        if qp.transport != QpType::DCI {
+            return Err(Failure::INVALID);
+        }
+        Ok(device.change_stream(fd, name(qp), stream)?)
+    }))
 }
 
 /// Stands for functions that this library does not have, whatever they are given.
@@ -377,7 +407,7 @@ mod tests {
             send_ops_flags: 0,
             ..EMPTY
         };
-        assert_eq!(asked(driver, Some(&attr)), Ok(Asked::Initiator));
+        assert_eq!(asked(driver, Some(&attr)), Ok(Asked::Initiator(None)));
         let target = mlx5dv_qp_init_attr {
             dc_type: dc_type::DCT,
             dc: 7,
@@ -408,7 +438,7 @@ mod tests {
         );
         assert_eq!(
             with(flags, |attr| attr.create_flags = 0x8),
-            Ok(Asked::Initiator)
+            Ok(Asked::Initiator(None))
         );
         assert_eq!(
             with(flags, |attr| attr.create_flags = 0x80),
@@ -421,7 +451,7 @@ mod tests {
         );
         assert_eq!(
             with(ops, |attr| attr.send_ops_flags = 1 << 3),
-            Ok(Asked::Initiator)
+            Ok(Asked::Initiator(None))
         );
         let of_keys = |qp_type: QpType, send_ops_flags| {
             let comp_mask = mask::SEND_OPS_FLAGS;
@@ -441,11 +471,15 @@ mod tests {
             Err(Failure::INVALID)
         );
         let streams = mask::DCI_STREAMS;
+        let told = DcStreams {
+            log_count: 3,
+            log_failures: 2,
+        };
         assert_eq!(
-            with(streams, |attr| attr.dc = 0x0203),
-            Err(Failure::INVALID)
+            with(streams, |attr| attr.dc =
+                u64::from_ne_bytes([3, 2, 0, 0, 0, 0, 0, 0])),
+            Ok(Asked::Initiator(Some(told)))
         );
-        assert_eq!(with(streams, |attr| attr.dc = 0), Ok(Asked::Initiator));
     }
 
     const EMPTY: mlx5dv_qp_init_attr = mlx5dv_qp_init_attr {

@@ -6,6 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::slice;
 
+use zerocopy::IntoBytes;
+
 use crate::c::abi::context::ibv_context;
 use crate::c::abi::queue::{ibv_cq, ibv_qp, ibv_srq};
 use crate::c::context::context;
@@ -13,7 +15,7 @@ use crate::c::cq::cq;
 use crate::c::failure::{Failure, Result, pointer, status};
 use crate::c::qp::qp;
 use crate::c::srq::srq;
-use crate::direct::mlx5::command::{RegUmem, UmemHandle};
+use crate::direct::mlx5::command::{ObjectHandle, RegUmem, UmemHandle};
 use crate::direct::mlx5::object::{modify, query};
 use crate::direct::mlx5::{DevxObject, Direct, EventChannel, EventType, Uar, UarKind};
 use crate::error::{Errno, Error};
@@ -288,6 +290,132 @@ pub unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> 
         found.and_then(|found| {
             found.object.destroy()?;
             drop(Box::from_raw(umem));
+            Ok(())
+        })
+    })
+}
+
+/// What an exported object is described by.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Exported {
+    handle: u32,
+    /// That of memory.
+    umem_id: u32,
+}
+
+/// `mlx5dv_get_export_sizes(3)`: three sizes of one type, whichever that is. Page numbers (VAR) are not
+/// exported.
+pub unsafe extern "C" fn mlx5dv_get_export_sizes(sizes: *mut c_void, length: usize) {
+    let size = size_of::<Exported>() as u8;
+    // SAFETY: the caller passes room for that many bytes.
+    let sizes = unsafe { output(sizes, length) }.unwrap_or_default();
+    sizes.fill(0);
+    let each = length / 3;
+    for place in [each, 2 * each] {
+        if let Some(lowest) = sizes.get_mut(place) {
+            *lowest = size;
+        }
+    }
+}
+
+/// `mlx5dv_devx_umem_export(3)`.
+pub unsafe extern "C" fn mlx5dv_devx_umem_export(
+    umem: *mut mlx5dv_devx_umem,
+    data: *mut Exported,
+) -> c_int {
+    // SAFETY: the caller passes memory of the functions above, and room.
+    status(unsafe {
+        umem.as_ref().ok_or(Failure::INVALID).map(|umem| {
+            data.write_unaligned(Exported {
+                handle: umem.object.handle().into(),
+                umem_id: umem.umem_id,
+            });
+        })
+    })
+}
+
+/// `mlx5dv_devx_umem_import(3)`. Nobody can ask whether there is such memory.
+pub unsafe extern "C" fn mlx5dv_devx_umem_import(
+    c: *mut ibv_context,
+    data: *const Exported,
+) -> *mut mlx5dv_devx_umem {
+    // SAFETY: the caller passes an open context, and what was exported.
+    pointer(unsafe {
+        direct(c).map(|direct| {
+            let Exported { handle, umem_id } = data.read_unaligned();
+            let object = Owned::new(direct.context(), UmemHandle(handle));
+            Box::into_raw(Box::new(mlx5dv_devx_umem { umem_id, object }))
+        })
+    })
+}
+
+/// `mlx5dv_devx_umem_unimport(3)`.
+pub unsafe extern "C" fn mlx5dv_devx_umem_unimport(umem: *mut mlx5dv_devx_umem) {
+    if umem.is_null() {
+        return;
+    }
+    // SAFETY: the caller has imported it, and uses it no more.
+    let mut umem = unsafe { Box::from_raw(umem) };
+    umem.object.leave();
+}
+
+/// `mlx5dv_devx_obj_export(3)`.
+pub unsafe extern "C" fn mlx5dv_devx_obj_export(
+    object: *mut DevxObject,
+    data: *mut Exported,
+) -> c_int {
+    // SAFETY: the caller passes an object, and room.
+    status(unsafe {
+        object.as_ref().ok_or(Failure::INVALID).map(|object| {
+            data.write_unaligned(Exported {
+                handle: object.handle(),
+                umem_id: 0,
+            });
+        })
+    })
+}
+
+/// `mlx5dv_devx_obj_import(3)`. Nobody can ask whether there is such an object.
+pub unsafe extern "C" fn mlx5dv_devx_obj_import(
+    c: *mut ibv_context,
+    data: *const Exported,
+) -> *mut DevxObject {
+    // SAFETY: the caller passes an open context, and what was exported.
+    pointer(unsafe {
+        direct(c).map(|direct| {
+            let Exported { handle, .. } = data.read_unaligned();
+            let object = DevxObject::imported(direct.context(), ObjectHandle(handle));
+            Box::into_raw(Box::new(object))
+        })
+    })
+}
+
+/// `mlx5dv_devx_obj_unimport(3)`.
+pub unsafe extern "C" fn mlx5dv_devx_obj_unimport(object: *mut DevxObject) {
+    if object.is_null() {
+        return;
+    }
+    // SAFETY: the caller has imported it, and uses it no more.
+    unsafe { Box::from_raw(object) }.leave();
+}
+
+/// `mlx5dv_query_port(3)`, as much of the answer as the program has room for.
+pub unsafe extern "C" fn mlx5dv_query_port(
+    c: *mut ibv_context,
+    port: u32,
+    info: *mut c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller passes an open context and room.
+    status(unsafe {
+        direct(c).and_then(|direct| {
+            let port = u8::try_from(port).map_err(|_| Failure::INVALID)?;
+            let told = direct.query_port(port)?;
+            let room = output(info, length)?;
+            for (to, from) in room.iter_mut().zip(told.as_bytes()) {
+                *to = *from;
+            }
             Ok(())
         })
     })

@@ -17,6 +17,7 @@ structure! {
         STATUS: 0x0, 8;
         SYNDROME: 0x20, 32;
         [GENERAL: CmdHcaCap = 0x80];
+        [GENERAL_2: CmdHcaCap2 = 0x80];
         [ROCE: RoceCap = 0x80];
     }
 }
@@ -58,11 +59,19 @@ structure! {
         MAX_WQE_SZ_SQ_DC: 0x2d0, 16;
         LOG_MAX_PD: 0x32b, 5;
         LOG_MAX_RMP: 0x383, 5;
+        GENERAL_OBJ_TYPES: 0x400, 64;
         LOG_MAX_UCTX: 0x463, 5;
         LOG_MAX_UMEM: 0x46b, 5;
         LOG_MAX_DCI_STREAM_CHANNELS: 0x58b, 5;
         LOG_MAX_DCI_ERRORED_STREAMS: 0x593, 5;
         UCTX_CAP: 0x6a0, 32;
+    }
+}
+
+structure! {
+    /// The second set of general capabilities, if a device has it ([`CmdHcaCap::HCA_CAP_2`]).
+    CmdHcaCap2 = "cmd_hca_cap_2", 256 {
+        LOG_RESERVED_QPN_GRANULARITY: 0x93, 5;
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod capability;
 mod dct;
+mod general;
 mod memory;
 mod queue;
 mod queue_pair;
@@ -23,10 +24,11 @@ use std::fmt;
 use std::marker::PhantomData;
 
 pub use capability::{
-    CmdHcaCap, QueryHcaCapIn, QueryHcaCapOut, QueryRoceAddressIn, QueryRoceAddressOut,
+    CmdHcaCap, CmdHcaCap2, QueryHcaCapIn, QueryHcaCapOut, QueryRoceAddressIn, QueryRoceAddressOut,
     RoceAddrLayout, RoceCap,
 };
 pub use dct::{CreateDctIn, CreateDctOut, Dctc};
+pub use general::{GeneralObjInCmdHdr, GeneralObjOutCmdHdr};
 pub use memory::{CreateMkeyIn, CreateMkeyOut, Klm, Mkc, QueryMkeyIn, QueryMkeyOut};
 pub use queue::{
     Cqc, CreateCqIn, CreateCqOut, CreateRmpIn, CreateRmpOut, QueryCqIn, QueryCqOut, Rmpc, Wq,

@@ -10,7 +10,7 @@ const HEADER: &str = include_str!("mlx5_ifc.txt");
 
 /// What the header of the kernel does not have, but that of NVIDIA's adapters' interface
 /// (`include/host/mlx5_ifc.h` of gpunetio), or another header.
-const ELSEWHERE: [(&str, &str); 9] = [
+const ELSEWHERE: [(&str, &str); 12] = [
     ("create_cq_in", "cq_umem_offset"),
     ("create_cq_in", "cq_umem_id"),
     ("cqc", "dbr_umem_id"),
@@ -20,6 +20,9 @@ const ELSEWHERE: [(&str, &str); 9] = [
     ("klm", "va"),
     ("query_hca_cap_out", "general"),
     ("query_hca_cap_out", "roce"),
+    ("query_hca_cap_out", "general_2"),
+    ("cmd_hca_cap_2", "log_reserved_qpn_granularity"),
+    ("general_obj_in_cmd_hdr", "log_obj_range"),
 ];
 
 /// Fields by structure and name, and the bytes of structures.
@@ -79,6 +82,9 @@ fn every_field_lies_where_the_header_has_it() {
         compare::<QueryHcaCapIn>(&header),
         compare::<QueryHcaCapOut>(&header),
         compare::<CmdHcaCap>(&header),
+        compare::<CmdHcaCap2>(&header),
+        compare::<GeneralObjInCmdHdr>(&header),
+        compare::<GeneralObjOutCmdHdr>(&header),
         compare::<RoceCap>(&header),
         compare::<QueryRoceAddressIn>(&header),
         compare::<QueryRoceAddressOut>(&header),

@@ -235,6 +235,7 @@ impl Pair {
             inline_scatter,
             out_of_order,
             unsolicited_writes: false,
+            streams: None,
             for_agent: false,
             service_level: None,
             follows_requests: true,

@@ -371,6 +371,7 @@ fn requests_of_dc_name_target_and_key_first() {
         ah: &ah,
         number: 0x0003_0201,
         key: 0x0102_0304_0506_0708,
+        stream: 1,
         pd: PdTag::new(3, 1),
     });
     let mut batch = sending(&mut pair.send);

@@ -16,7 +16,7 @@ pub(crate) use self::status::Status;
 use crate::capability;
 use crate::function::Function;
 use crate::layout::cmd;
-use crate::object::{cq, dct, eq, memic, mkey, multicast, page, qp, rq, sq, srq, umem};
+use crate::object::{cq, dct, eq, memic, mkey, multicast, page, qp, reserved, rq, sq, srq, umem};
 
 /// What executes a command: input in, output out; the output is zero before.
 pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Status>;
@@ -25,7 +25,7 @@ pub(crate) type Handler = fn(&mut Function, &[u8], &mut [u8]) -> Result<(), Stat
 pub(crate) const CREATE_EQ: u16 = 0x301;
 
 /// All commands, by their numbers and names in the driver's header.
-const COMMANDS: [(u16, &str, Handler); 104] = [
+const COMMANDS: [(u16, &str, Handler); 106] = [
     (0x100, "QUERY_HCA_CAP", capability::query),
     (0x101, "QUERY_ADAPTER", initialize::query_adapter),
     (0x102, "INIT_HCA", initialize::succeed),
@@ -134,6 +134,8 @@ const COMMANDS: [(u16, &str, Handler); 104] = [
     (0x936, "SET_FLOW_TABLE_ENTRY", initialize::succeed),
     (0x938, "DELETE_FLOW_TABLE_ENTRY", initialize::succeed),
     (0x93c, "MODIFY_FLOW_TABLE", initialize::succeed),
+    (0xa00, "CREATE_GENERAL_OBJECT", reserved::create),
+    (0xa03, "DESTROY_GENERAL_OBJECT", reserved::destroy),
     (0xa04, "CREATE_UCTX", simple::create_context),
     (0xa06, "DESTROY_UCTX", simple::destroy_context),
     (0xa08, "CREATE_UMEM", umem::create),

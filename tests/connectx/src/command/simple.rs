@@ -140,7 +140,7 @@ pub(super) fn create_context(
 /// Executes DESTROY_UCTX.
 ///
 /// # Errors
-/// If there is no such context, or it has memory.
+/// If there is no such context, or it has memory or numbers.
 pub(super) fn destroy_context(
     function: &mut Function,
     input: &[u8],
@@ -148,7 +148,10 @@ pub(super) fn destroy_context(
 ) -> Result<(), Status> {
     let number = cmd::UCTX_UID.get32(input);
     let mut memory = function.objects.umems.values();
-    if memory.any(|memory| u32::from(memory.uid()) == number) {
+    let mut reserved = function.objects.reserved.values();
+    if memory.any(|memory| u32::from(memory.uid()) == number)
+        || reserved.any(|owner| *owner == number)
+    {
         return Err(Status::ResourceBusy);
     }
     function.objects.contexts.remove(number)

@@ -61,6 +61,7 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
         return false;
     };
     let control = fetched.control;
+    let flushing = flushing || has_failed(function, qpn, control.stream());
     let decoded = wqe::decode(&fetched.bytes, fetched.expected);
     // One that waits was seen when it was looked at first.
     if queue_pair_waits_not(function, qpn) {
@@ -89,6 +90,13 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
     }
     let outcome = execute(functions, index, qpn, &request);
     conclude(functions, index, qpn, control, outcome)
+}
+
+/// Whether that stream of an initiator has failed, which has streams.
+fn has_failed(function: &Function, qpn: u32, stream: u16) -> bool {
+    let queue_pair = function.objects.qps.get(qpn);
+    queue_pair
+        .is_ok_and(|queue_pair| queue_pair.streams().is_some() && queue_pair.has_failed(stream))
 }
 
 fn queue_pair_waits_not(function: &Function, qpn: u32) -> bool {
@@ -355,6 +363,7 @@ fn read_request(
     let control = Control::read(bytes.first_chunk()?);
     let expected = Expected {
         transport: queue_pair.transport(),
+        streams: queue_pair.streams(),
         qpn,
         index,
         posted,
@@ -645,11 +654,13 @@ fn finish_with(
     }
     let failed = result.is_err_and(|syndrome| syndrome != Syndrome::Flushed);
     if failed {
-        let after = match queue_pair.transport() {
-            Transport::Rc | Transport::Xrc | Transport::Dc | Transport::RegUmr => State::Error,
-            _ => State::SendQueueError,
-        };
-        queue_pair.set_state(after);
+        match queue_pair.transport() {
+            Transport::Dc if !queue_pair.fail_stream(control.stream()) => {}
+            Transport::Rc | Transport::Xrc | Transport::Dc | Transport::RegUmr => {
+                queue_pair.set_state(State::Error);
+            }
+            _ => queue_pair.set_state(State::SendQueueError),
+        }
     }
     let completion = Completion {
         kind: if result.is_ok() {

@@ -133,7 +133,7 @@ pub(crate) struct Control {
     /// The request's size in units.
     pub(crate) units: u8,
     signature: u8,
-    /// Zero for all that the model knows.
+    /// An initiator's stream, or zero.
     reserved: [u8; 2],
     flags: u8,
     /// Immediate data or the key to invalidate, as it stands there.
@@ -169,6 +169,11 @@ impl Control {
             flags,
             immediate,
         }
+    }
+
+    /// The initiator's stream, of dynamic connections.
+    pub(crate) fn stream(&self) -> u16 {
+        u16::from_be_bytes(self.reserved)
     }
 
     /// How many blocks the request takes in the queue.
@@ -341,6 +346,8 @@ fn malformed<T>(syndrome: Syndrome, reason: impl Into<String>) -> Result<T, Malf
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub(crate) transport: Transport,
+    /// How many streams an initiator has, if it was given any.
+    pub(crate) streams: Option<u16>,
     pub(crate) qpn: u32,
     pub(crate) index: u16,
     /// How many blocks were posted, from this request on.
@@ -384,7 +391,12 @@ pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opc
     if control.signature != 0 {
         return malformed(bad, "signatures are off");
     }
-    // An initiator's stream stands there. It has no streams here, so that whatever number is that of all.
+    // An initiator's stream stands there. If it has none, whatever number is that of all.
+    if let Some(count) = expected.streams
+        && control.stream() >= count
+    {
+        return malformed(bad, format!("there are {count} streams"));
+    }
     if control.reserved != [0; 2] && expected.transport != Transport::Dc {
         return malformed(bad, "the reserved bytes behind the signature are not zero");
     }

@@ -11,6 +11,14 @@ pub(crate) const SYNDROME: Field = Field::new(0x20, 32);
 
 /// The number of an object, where most commands have it in input and output.
 pub(crate) const OBJECT: Field = Field::new(0x48, 24);
+/// Whether a command has more of a queue pair's context than that, where it begins, and a stream in it.
+pub(crate) const QPC_EXT: Field = Field::new(0x40, 1);
+pub(crate) const QPC_DATA_EXT_END: usize = 0x1d0;
+pub(crate) const DCI_STREAM_CHANNEL_ID: Field = Field::new(0x880 + 0x10, 16);
+/// Of an object that has no commands of its own: its kind, its number, and how many it stands for.
+pub(crate) const OBJ_TYPE: Field = Field::new(0x30, 16);
+pub(crate) const OBJ_ID: Field = Field::new(0x40, 32);
+pub(crate) const LOG_OBJ_RANGE: Field = Field::new(0x63, 5);
 /// The event queue's number, and that of a counter set.
 pub(crate) const OBJECT_8: Field = Field::new(0x58, 8);
 

@@ -92,9 +92,15 @@ pub(crate) const LOG_MAX_VLAN_LIST: Field = Field::new(0x3eb, 5);
 pub(crate) const LOG_MAX_CURRENT_MC_LIST: Field = Field::new(0x3f3, 5);
 pub(crate) const LOG_MAX_CURRENT_UC_LIST: Field = Field::new(0x3fb, 5);
 pub(crate) const BASIC_CYCLIC_RCV_WQE: Field = Field::new(0x380, 1);
+pub(crate) const QPC_EXTENSION: Field = Field::new(0x122, 1);
+pub(crate) const LOG_MAX_DCI_STREAM_CHANNELS: Field = Field::new(0x58b, 5);
+pub(crate) const LOG_MAX_DCI_ERRORED_STREAMS: Field = Field::new(0x593, 5);
+/// A bit for each kind.
+pub(crate) const GENERAL_OBJ_TYPES: Field = Field::new(0x400, 64);
 
 /// Of the second set (`cmd_hca_cap_2`).
 pub(crate) const DP_ORDERING_FORCE: Field = Field::new(0x88, 1);
+pub(crate) const LOG_RESERVED_QPN_GRANULARITY: Field = Field::new(0x93, 5);
 
 /// Bytes of the structure.
 pub(crate) const SIZE: usize = 0x1000;

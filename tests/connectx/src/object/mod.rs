@@ -9,6 +9,7 @@ pub(crate) mod mkey;
 pub(crate) mod multicast;
 pub(crate) mod page;
 pub(crate) mod qp;
+pub(crate) mod reserved;
 pub(crate) mod rq;
 pub(crate) mod sq;
 pub(crate) mod srq;

@@ -2,6 +2,7 @@
 //!
 //! What happens to work requests is the engine's business.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use crate::command::Status;
@@ -16,6 +17,10 @@ use crate::pages::Pages;
 
 /// Bytes of a basic block, the unit of the send queue.
 pub(crate) const BLOCK: u64 = 64;
+
+/// The binary logarithms of the streams that an initiator may have, and of those that may fail before it does.
+pub(crate) const LOG_MOST_STREAMS: u64 = 4;
+pub(crate) const LOG_MOST_FAILURES: u64 = 2;
 
 /// The kind of service, by the driver's `MLX5_QP_ST_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -129,6 +134,8 @@ pub(crate) struct QueuePair {
     pub(crate) rung: Option<Rung>,
     /// Data of the next request that were read ahead.
     pub(crate) ahead: Option<Ahead>,
+    /// The streams of an initiator that have failed.
+    failed_streams: BTreeSet<u16>,
     /// The numbers of the next packet of a connection that it sends, and that it takes.
     pub(crate) psn: [u32; 2],
 }
@@ -163,6 +170,13 @@ impl QueuePair {
         if qpc::WQ_SIGNATURE.is_set(context) {
             return Err(Status::BadParameter);
         }
+        let streams = qpc::LOG_NUM_DCI_STREAM_CHANNELS.get(context);
+        let failures = qpc::LOG_NUM_DCI_ERRORED_STREAMS.get(context);
+        let is_initiator = Transport::from_code(qpc::ST.get(context))? == Transport::Dc;
+        let has_any = streams != 0 || failures != 0;
+        if has_any && !is_initiator || streams > LOG_MOST_STREAMS || failures > LOG_MOST_FAILURES {
+            return Err(Status::BadParameter);
+        }
         let queue_pair = Self {
             transport: Transport::from_code(qpc::ST.get(context))?,
             state: State::Reset,
@@ -177,6 +191,7 @@ impl QueuePair {
             left_shared: false,
             rung: None,
             ahead: None,
+            failed_streams: BTreeSet::new(),
             psn: [0; 2],
             context: context.to_vec(),
         };
@@ -193,6 +208,24 @@ impl QueuePair {
         [qpc::DP_ORDERING_1, qpc::DP_ORDERING_FORCE]
             .iter()
             .all(|field| field.is_set(&self.context))
+    }
+
+    /// How many streams an initiator has; none if it was given none.
+    pub(crate) fn streams(&self) -> Option<u16> {
+        let log = self.field32(qpc::LOG_NUM_DCI_STREAM_CHANNELS);
+        (log != 0).then_some(1 << log)
+    }
+
+    /// Whether that stream of an initiator has failed.
+    pub(crate) fn has_failed(&self, stream: u16) -> bool {
+        self.failed_streams.contains(&stream)
+    }
+
+    /// Notes that a request of that stream has failed; gives whether the queue pair has with it.
+    pub(crate) fn fail_stream(&mut self, stream: u16) -> bool {
+        self.failed_streams.insert(stream);
+        let most = 1 << self.field32(qpc::LOG_NUM_DCI_ERRORED_STREAMS);
+        self.streams().is_none() || self.failed_streams.len() >= most
     }
 
     /// The protection domain.
@@ -317,6 +350,7 @@ impl QueuePair {
             self.left_shared = false;
             self.rung = None;
             self.ahead = None;
+            self.failed_streams.clear();
             self.ece = 0;
         }
         self.waiting = None;
@@ -549,7 +583,7 @@ pub(crate) fn modify(
         cmd::ECE_GRANTED.set(output, queue_pair.ece.into());
         take_parameters(queue_pair, to, context, mask);
         if queue_pair.state == ReadyToSend {
-            take_more(queue_pair, input, context);
+            take_more(queue_pair, input, context)?;
         }
     }
     queue_pair.set_state(to);
@@ -688,12 +722,26 @@ fn take_parameters(queue_pair: &mut QueuePair, to: State, context: &[u8], mask: 
 }
 
 /// Takes over what the second mask of RTS2RTS_QP names; older drivers send none.
-fn take_more(queue_pair: &mut QueuePair, input: &[u8], context: &[u8]) {
+fn take_more(queue_pair: &mut QueuePair, input: &[u8], context: &[u8]) -> Result<(), Status> {
+    const STREAM: u64 = 1 << 0;
     const UDP_SPORT: u64 = 1 << 2;
     const MASK_END: usize = 0x110;
-    if input.len() >= MASK_END && cmd::OPT_PARAM_MASK_95_32.get(input) & UDP_SPORT != 0 {
+    if input.len() < MASK_END {
+        return Ok(());
+    }
+    let mask = cmd::OPT_PARAM_MASK_95_32.get(input);
+    if mask & UDP_SPORT != 0 {
         queue_pair.take(context, &[path::UDP_SPORT]);
     }
+    if mask & STREAM != 0 {
+        let stream = cmd::DCI_STREAM_CHANNEL_ID.get32(input) as u16;
+        let is_there = queue_pair.streams().is_some_and(|count| stream < count);
+        if !cmd::QPC_EXT.is_set(input) || input.len() < cmd::QPC_DATA_EXT_END || !is_there {
+            return Err(Status::BadParameter);
+        }
+        queue_pair.failed_streams.remove(&stream);
+    }
+    Ok(())
 }
 
 /// Answers QUERY_LAG: nothing is bonded, so packets leave by the port that the queue pair has.

@@ -66,6 +66,8 @@ pub mod control {
     pub const SMALL_FENCE: u8 = 0x20;
     /// Starts after earlier reads and atomics.
     pub const FENCE: u8 = 0x80;
+    /// How many bits up an initiator's stream is, of dynamic connections.
+    pub const STREAM: u32 = 8;
 }
 
 /// The start of a send request (`struct mlx5_wqe_ctrl_seg`).

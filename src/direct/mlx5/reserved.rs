@@ -1,0 +1,86 @@
+//! Numbers that no queue pair has.
+
+use std::fmt;
+use std::ops::Range;
+
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::layout::{
+    CmdHcaCap, CmdHcaCap2, GeneralObjInCmdHdr, GeneralObjOutCmdHdr, Input, QueryHcaCapOut,
+    Structure,
+};
+use super::{DevxObject, Direct};
+use crate::error::{Error, Result, Subject, Verb};
+
+/// The kind of these objects, and its bit among those that a device has.
+const RESERVED_QPN: u64 = 0x2c;
+
+/// Numbers that the device gives to no queue pair, until this is dropped.
+///
+/// Two sides that connect by the connection manager tell each other the number of a queue pair, and the
+/// kernel takes a number that it has seen of the same host lately for that of an old connection. A target of
+/// dynamic connections has one number for all, so each connection needs another one to tell.
+pub struct ReservedQpns {
+    object: DevxObject,
+    numbers: Range<u32>,
+}
+
+impl Direct {
+    /// Reserves numbers: as few as the device does at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device reserves none. It has no more.
+    /// Manual page: `mlx5dv_reserved_qpn_alloc(3)`.
+    #[doc(alias = "mlx5dv_reserved_qpn_alloc")]
+    pub fn reserve_qpns(&self) -> Result<ReservedQpns> {
+        /// The second set of general capabilities.
+        const SECOND: u64 = 0x20;
+        let subject = || Subject::the("reserved numbers");
+        let kinds = self.capabilities()?.get(CmdHcaCap::GENERAL_OBJ_TYPES);
+        if kinds >> RESERVED_QPN & 1 == 0 {
+            let what = "numbers that no queue pair has (RESERVED_QPN)";
+            return Err(Error::unsupported(Verb::DevxObjCreate, subject(), what));
+        }
+        let second = self.capability(SECOND)?;
+        let second = second.inner(QueryHcaCapOut::GENERAL_2);
+        let log = second.get(CmdHcaCap2::LOG_RESERVED_QPN_GRANULARITY);
+        let mut command = GeneralObjInCmdHdr::new();
+        command
+            .set(GeneralObjInCmdHdr::OBJ_TYPE, RESERVED_QPN)
+            .set(GeneralObjInCmdHdr::LOG_OBJ_RANGE, log);
+        // The object itself has nothing but reserved bytes behind the command's head.
+        let mut input = [0; 2 * size_of::<GeneralObjInCmdHdr>()];
+        input[..size_of::<GeneralObjInCmdHdr>()].copy_from_slice(command.as_bytes());
+        let mut answer = GeneralObjOutCmdHdr::new_zeroed();
+        let object = self.create_object(&input, answer.as_mut_bytes())?;
+        let first = answer.get(GeneralObjOutCmdHdr::OBJ_ID) as u32;
+        let end = first.checked_add(1 << log).filter(|end| *end <= 1 << 24);
+        let end = end.ok_or_else(|| {
+            let what = format!("{} numbers from {first:#x} on", 1_u64 << log);
+            Error::malformed(Verb::DevxObjCreate, subject(), what)
+        })?;
+        Ok(ReservedQpns {
+            object,
+            numbers: first..end,
+        })
+    }
+}
+
+impl ReservedQpns {
+    /// The numbers.
+    pub fn numbers(&self) -> Range<u32> {
+        self.numbers.clone()
+    }
+
+    /// The object of the device.
+    pub fn object(&self) -> &DevxObject {
+        &self.object
+    }
+}
+
+impl fmt::Debug for ReservedQpns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReservedQpns").field(&self.numbers).finish()
+    }
+}

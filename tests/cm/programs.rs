@@ -208,8 +208,8 @@ fn netdev() -> Result<String> {
     Ok(name.ok_or("no network device has the address")?.to_owned())
 }
 
-/// Catches a route that the subnet does not have and that is taken for a missing answer: the neighbour is known,
-/// and no port has its GID.
+/// Catches a route that the subnet does not have and that is taken for a missing answer: the neighbour is
+/// known, and no port has its GID.
 fn no_path_to_a_peer() -> Result {
     if open()?.query_port(1)?.link_layer != LinkLayer::INFINIBAND {
         return skip("on Ethernet the kernel makes the route itself");

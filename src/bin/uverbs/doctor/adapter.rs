@@ -346,8 +346,8 @@ mod tests {
         assert_eq!(routed.verdict, Verdict::Good);
     }
 
-    /// Nobody connects from such a port. The kernel leaves no port of a network device without a GID for long,
-    /// so the error is another one of the same kind.
+    /// Nobody connects from such a port. The kernel gives each port with a network device a GID, so the error
+    /// is another one of the same kind.
     #[test]
     fn a_port_without_gids_is_broken() {
         let error = uverbs::device::Discovery::Sysfs("/nowhere".into())

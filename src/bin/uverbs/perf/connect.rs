@@ -28,8 +28,8 @@ use crate::select;
 /// The key that datagrams carry.
 const QKEY: u32 = 0x1111_1111;
 
-/// Requests that a send queue has room for at least. One that is full after each post is looked at before each,
-/// for what the device has left in it.
+/// Requests that a send queue has room for at least. In one that is full after each post, each post has to
+/// look first for what the device has taken.
 const RING: u32 = 16;
 
 /// How long to wait before the next attempt to connect by address.

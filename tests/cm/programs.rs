@@ -6,12 +6,17 @@ use std::process::{Child, Command, Stdio};
 
 use libtest_mimic::Trial;
 use serde_json::Value;
+use support::doctor::{examine, is};
 use support::peers::{listens_by_address, play};
 use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
 use support::wait::until_so;
-use support::{LIMIT, Result, Wc, completion, device, fail, only_on_rxe, same, test_without_leaks};
+use support::{
+    LIMIT, Result, Wc, completion, device, fail, only_on_rxe, open, run, same, skip,
+    test_without_leaks,
+};
 use uverbs::cm::{self, Connection, Event, Listener, Params, Pending, RejectReason, Resolved};
+use uverbs::query::LinkLayer;
 use uverbs::{Caps, Cause, Qp, Rc, WcOpcode, WcStatus};
 use uverbs_uapi::rdma_cm::cmd;
 
@@ -59,6 +64,8 @@ pub(crate) fn tests() -> Vec<Trial> {
             the_doctor_finds_the_way,
         ),
         test_without_leaks("programs::the_doctor_pings", the_doctor_pings),
+        test_without_leaks("programs::no_path_to_a_peer", no_path_to_a_peer),
+        test_without_leaks("programs::link_local_addresses", link_local_addresses),
         rping(
             "programs::rping_client",
             "uverbs rping -s -a 10.9.0.1 -S 2000 -v",
@@ -129,21 +136,7 @@ fn perf_by_address() -> Result {
 fn examined(peer: &str, port: &str) -> Result<(Vec<Value>, Option<i32>)> {
     let mut doctor = Command::new(uverbs()?);
     doctor.args(["doctor", "--json", "-d", device().name(), "-p", port, peer]);
-    let output = doctor.output()?;
-    Ok((
-        serde_json::from_slice(&output.stdout)?,
-        output.status.code(),
-    ))
-}
-
-/// Fails unless a check has this verdict and says these words.
-fn finds(findings: &[Value], check: &str, verdict: &str, words: &str) -> Result {
-    let Some(finding) = findings.iter().find(|it| it["check"] == check) else {
-        return fail(format!("no check of {check}: {findings:?}"));
-    };
-    let said = finding.to_string();
-    let is = finding["verdict"].as_str().unwrap_or_default();
-    same((is, said.contains(words)), (verdict, true), &said)
+    examine(&mut doctor)
 }
 
 /// Catches an answer that is taken for none, a peer that is said to be there and is not, and a step that is
@@ -158,7 +151,7 @@ fn the_doctor_finds_the_way() -> Result {
         ("datagrams", "not tried: nobody answers pings"),
         ("connection", "not tried: nobody answers pings"),
     ] {
-        finds(&findings, check, "good", words)?;
+        is(&findings, check, "good", words)?;
     }
     same(status, Some(0), "exit status")?;
     // On the dummy below soft-RoCE every address seems to be there, and nothing comes from it.
@@ -173,7 +166,7 @@ fn the_doctor_finds_the_way() -> Result {
         ("10.9.0.77", step, silent),
     ] {
         let (findings, status) = examined(peer, "18630")?;
-        finds(&findings, step, "broken", words)?;
+        is(&findings, step, "broken", words)?;
         let after = findings.iter().any(|it| it["check"] == "connection");
         same((after, status), (false, Some(1)), peer)?;
     }
@@ -189,7 +182,7 @@ fn the_doctor_pings() -> Result {
     server.says("pings at port 18631 are answered")?;
     let (findings, status) = examined(&own, "18631")?;
     for check in ["datagrams", "connection"] {
-        finds(&findings, check, "good", "went there and came back")?;
+        is(&findings, check, "good", "went there and came back")?;
     }
     same(status, Some(0), "exit status")?;
     drop(server);
@@ -202,8 +195,78 @@ fn the_doctor_pings() -> Result {
         let server = Program::on_any(&server)?;
         until_so(LIMIT, "the server to listen", listens_by_address)?;
         let (findings, _) = examined(&own, "18632")?;
-        finds(&findings, "connection", verdict, words)?;
+        is(&findings, "connection", verdict, words)?;
         drop(server);
+    }
+    Ok(())
+}
+
+/// The network device that has the guest's address.
+fn netdev() -> Result<String> {
+    let said = run(&format!("ip -o -4 addr show to {}", own_address().ip()))?;
+    let name = said.split_whitespace().nth(1);
+    Ok(name.ok_or("no network device has the address")?.to_owned())
+}
+
+/// Catches a route that the subnet does not have and that is taken for a missing answer: the neighbour is
+/// known, and no port has its GID.
+fn no_path_to_a_peer() -> Result {
+    if open()?.query_port(1)?.link_layer != LinkLayer::INFINIBAND {
+        return skip("on Ethernet the kernel makes the route itself");
+    }
+    let neighbour = format!("10.9.0.78 dev {}", netdev()?);
+    let address = "80:00:00:48:fe:80:00:00:00:00:00:00:02:de:ad:00:be:ef:00:01";
+    run(&format!(
+        "ip neigh replace {neighbour} lladdr {address} nud permanent"
+    ))?;
+    let looked = examined("10.9.0.78", "18630");
+    run(&format!("ip neigh del {neighbour}"))?;
+    let (findings, status) = looked?;
+    is(&findings, "route", "broken", "see the subnet manager")?;
+    let after = findings.iter().any(|it| it["check"] == "answer");
+    same((after, status), (false, Some(1)), "what is left")
+}
+
+/// Catches an address whose network device is lost on its way through a program: it leads nowhere then.
+fn link_local_addresses() -> Result {
+    let netdev = netdev()?;
+    let said = run(&format!("ip -o -6 addr show dev {netdev} scope link"))?;
+    let address = said
+        .split_whitespace()
+        .nth(3)
+        .and_then(|it| it.split_once('/'));
+    let (address, _) = address.ok_or("no link-local address")?;
+    let own = format!("{address}%{netdev}");
+    let program = uverbs()?.display().to_string();
+    let mut server = Program::on_any(&format!("{program} doctor --serve -p 18634"))?;
+    server.says("pings at port 18634 are answered")?;
+    let (findings, status) = examined(&own, "18634")?;
+    is(&findings, "address", "good", address)?;
+    for check in ["datagrams", "connection"] {
+        is(&findings, check, "good", "went there and came back")?;
+    }
+    same(status, Some(0), "exit status")?;
+    let mut pings = Command::new(uverbs()?);
+    let pings = pings.args([
+        "rping", "-c", "-a", &own, "-p", "18634", "-C", "2", "-V", "-v",
+    ]);
+    let said = finish_of(pings)?;
+    same(said.matches("ping data").count(), 2, &said)?;
+    drop(server);
+    pingpong_by("--cm", &own)?;
+    for words in ["-n 5", "-n 5 --cm"] {
+        let mut serve = Command::new(uverbs()?);
+        serve.args(["perf", "serve", "--once", "-p", "18635"]);
+        let mut client = Command::new(uverbs()?);
+        client.args([
+            "perf", "latency", "send", &own, "-c", "-r", "1", "-p", "18635",
+        ]);
+        client
+            .args(["--connect-timeout", "30"])
+            .args(words.split(' '));
+        let said = play(serve, client, || Ok(true))?;
+        let checked = said.client.contains("every byte as it was sent");
+        same(checked, true, &said.client)?;
     }
     Ok(())
 }

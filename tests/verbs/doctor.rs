@@ -8,6 +8,7 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
+use support::doctor::{examine, found, is};
 use support::{
     Hca, OwnDevice, Pair, Result, completion, device, fail, only_on_rxe, open, program::uverbs,
     same, test, test_on_adapter, until,
@@ -56,16 +57,8 @@ fn doctor(start: &str) -> Result<(Vec<Value>, Option<i32>)> {
 fn doctor_of(name: &str, start: &str) -> Result<(Vec<Value>, Option<i32>)> {
     let program = uverbs()?;
     let line = format!("{start} {} doctor --json -d {name}", program.display());
-    let output = Command::new("unshare")
-        .args(["--mount", "sh", "-ec", &line])
-        .output()?;
-    match serde_json::from_slice(&output.stdout) {
-        Ok(findings) => Ok((findings, output.status.code())),
-        Err(error) => {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            fail(format!("{line}: {error}: {complaint}"))
-        }
-    }
+    let mut command = Command::new("unshare");
+    examine(command.args(["--mount", "sh", "-ec", &line]))
 }
 
 /// Starts a program as a user without rights.
@@ -76,28 +69,6 @@ const AS_NOBODY: &str =
 const NODES: &str = "mkdir -p /tmp/doctor && mount -t tmpfs none /tmp/doctor\n\
                      cp -a /dev/infiniband/. /tmp/doctor\n\
                      mount --bind /tmp/doctor /dev/infiniband\n";
-
-/// The verdict of a check, with what was found and the remedy.
-fn found(findings: &[Value], check: &str) -> Result<(String, String)> {
-    let Some(finding) = findings.iter().find(|finding| finding["check"] == check) else {
-        return fail(format!("no check of {check}: {findings:?}"));
-    };
-    let verdict = finding["verdict"].as_str().unwrap_or_default().to_owned();
-    Ok((
-        verdict,
-        format!("{}: {}", finding["found"], finding["remedy"]),
-    ))
-}
-
-/// Fails unless the check has this verdict and says these words.
-fn is(findings: &[Value], check: &str, verdict: &str, words: &str) -> Result {
-    let (is, text) = found(findings, check)?;
-    same(
-        (is.as_str(), text.contains(words)),
-        (verdict, true),
-        &format!("{check}: {text}"),
-    )
-}
 
 /// Runs lines of shell, which must succeed.
 fn sh(lines: &str) -> Result {
@@ -375,8 +346,8 @@ fn a_library_in_place_of_another() -> Result {
     same(status, Some(0), "exit status")
 }
 
-/// Catches that processors far away, a bridge that redirects, or an adapter that may not reorder are not
-/// found, or are still told of when they are gone again.
+/// Catches that processors far away, a bridge that redirects, an adapter that may not reorder, or a link that
+/// is slower than the adapter's port are not found, or are still told of when they are gone again.
 fn faults_of_the_bus(_hca: Hca) -> Result {
     let topology = topology()?;
     let adapters = topology.adapters().iter();
@@ -404,10 +375,19 @@ fn faults_of_the_bus(_hca: Hca) -> Result {
         }
     })?;
     let address = place.path.address();
-    with_word(address, express(address)? + 8, 0x10, |set| {
+    let express = express(address)?;
+    with_word(address, express + 8, 0x10, |set| {
         let (findings, _) = doctor("exec")?;
         let verdict = if set { "good" } else { "warning" };
         is(&findings, "relaxed ordering", verdict, "the adapter may")
+    })?;
+    // The speed that the link is to have: 16 GT/s, or the least.
+    with_word(address, express + 0x30, 4, |set| {
+        let (findings, _) = doctor("exec")?;
+        match set {
+            true => is(&findings, "pci", "good", "16 GT/s x16 of 16 GT/s x16"),
+            false => is(&findings, "pci", "warning", "2.5 GT/s x16 of 16 GT/s x16"),
+        }
     })
 }
 

@@ -217,9 +217,12 @@ impl Row<'_> {
                 option("-t", depth.to_string());
                 option("-l", batch.to_string());
                 option("-Q", batch.to_string());
-                if self.operation == "send" {
-                    option("-r", (2 * depth).to_string());
-                }
+            }
+            if self.operation == "send" {
+                // As many receives as `uverbs perf` keeps posted: with more than messages perftest posts none
+                // again.
+                let depth = if self.is_latency { 1 } else { self.queue()[0] };
+                option("-r", (2 * depth).to_string());
             }
             // -F: the processor's frequency does not matter.
             command.arg("-F");

@@ -23,11 +23,14 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let devices = select::devices(None)?;
-    match (options.json, options.verbose) {
-        (true, _) => output::json(&topology()?.adapters().iter().map(to_json).collect()),
-        (false, true) => verbose(&topology()?),
-        (false, false) => plain(&devices),
+    if !options.json && !options.verbose {
+        return plain(&select::devices(None)?);
+    }
+    let topology = topology()?;
+    match (topology.adapters(), options.json) {
+        ([], _) => Err(select::none()),
+        (adapters, true) => output::json(&adapters.iter().map(to_json).collect()),
+        (_, false) => verbose(&topology),
     }
 }
 

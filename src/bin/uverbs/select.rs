@@ -12,11 +12,14 @@ pub(crate) fn devices(name: Option<&str>) -> Result<Vec<Device>> {
     };
     match devices.is_empty() {
         false => Ok(devices),
-        true => Err(Failure::new(
-            Kind::NotFound,
-            "there is no RDMA device in this network namespace",
-        )),
+        true => Err(none()),
     }
+}
+
+/// The failure of who needs a device where there is none.
+pub(crate) fn none() -> Failure {
+    let text = "there is no RDMA device in this network namespace";
+    Failure::new(Kind::NotFound, text)
 }
 
 /// The device of that name, or the first that there is: in a container, of those that it has been given.

@@ -11,6 +11,7 @@
 //! * [`objects`], [`trace`], [`refused`]: what the kernel counts, what it is asked, and what is kept from
 //!   it.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
+//!   [`doctor`]: what the command line finds wrong.
 //! * [`sources`]: the library's own files.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.
 
@@ -19,6 +20,7 @@ pub mod check;
 pub mod completion;
 pub mod control;
 pub mod device;
+pub mod doctor;
 pub mod efa;
 pub mod exchange;
 pub mod harness;

@@ -38,6 +38,16 @@ const BAR0: usize = 0x10;
 const BARS_END: usize = BAR0 + 8 * PAIRS;
 const CAPABILITIES: usize = 0x34;
 const PCIE: usize = 0x60;
+/// In that capability, what the link can do: its speeds and its lanes.
+const LINK_CAPABILITIES: usize = PCIE + 0x0c;
+const LINK_SPEEDS: usize = PCIE + 0x2c;
+/// What the link does now.
+const LINK_STATUS: usize = PCIE + 0x12;
+/// The speed that the link is to have, which an administrator lowers.
+const LINK_TARGET: usize = PCIE + 0x30;
+/// The greatest speed, as these registers have it: 16 GT/s.
+const FASTEST: u8 = 4;
+const LANES: u8 = 16;
 const MSIX: usize = 0xa0;
 
 /// A memory BAR of 64 bits, prefetchable.
@@ -74,6 +84,11 @@ impl Config {
         config.put16(PCIE + 2, 0x0002); // version 2, an endpoint
         config.put16(PCIE + 4, 0x8002); // payloads up to 512 bytes; reset by function
         config.put16(PCIE + 6, 0x1000);
+        let link = u16::from(LANES) << 4 | u16::from(FASTEST);
+        config.put16(LINK_CAPABILITIES, link);
+        config.put16(LINK_SPEEDS, 0x001e); // a bit for each speed up to that
+        config.put16(LINK_STATUS, link);
+        config.put16(LINK_TARGET, FASTEST.into());
         config.put16(MSIX, 0x11);
         config.put16(MSIX + 2, identity.vectors - 1);
         let bar = u32::from(identity.msix_bar);
@@ -113,7 +128,8 @@ impl Config {
         u64::from_le_bytes(bytes)
     }
 
-    /// Writes what is writable: the command word, BARs, device control and the control of MSI-X.
+    /// Writes what is writable: the command word, BARs, device control, the speed that the link is to have,
+    /// and the control of MSI-X.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         for (index, &byte) in data.iter().enumerate() {
             let at = usize::try_from(offset).unwrap_or(CONFIG_SIZE) + index;
@@ -123,6 +139,7 @@ impl Config {
                 0x0c | 0x3c => 0xff,
                 BAR0..BARS_END => self.bar_mask(at),
                 _ if at == PCIE + 8 || at == PCIE + 9 => 0x7f,
+                LINK_TARGET => 0x0f,
                 _ if at == MSIX + 3 => 0xc0,
                 _ => 0,
             };
@@ -130,6 +147,14 @@ impl Config {
                 *place = (*place & !mask) | (byte & mask);
             }
         }
+        self.train();
+    }
+
+    /// Gives the link the speed that it is to have, as a port above it would when the link is trained again.
+    fn train(&mut self) {
+        let speed = self.bytes[LINK_TARGET].clamp(1, FASTEST);
+        let lanes = self.bytes[LINK_STATUS] & 0xf0;
+        self.bytes[LINK_STATUS] = lanes | speed;
     }
 
     /// The bits of a BAR's byte that can be set. The low bits of a BAR say how large it is: they are zero.
@@ -182,6 +207,18 @@ mod tests {
         assert_eq!(config.bar0(), Some(0xfe_1200_0000));
         config.write(0x04, &[0x04, 0]);
         assert_eq!(config.bar0(), None);
+    }
+
+    #[test]
+    fn a_link_has_the_speed_that_it_is_to_have() {
+        let mut config = Config::new(&IDENTITY);
+        let mut status = || {
+            let mut bytes = [0; 2];
+            config.read(0x72, &mut bytes);
+            config.write(0x90, &[1, 0]);
+            u16::from_le_bytes(bytes)
+        };
+        assert_eq!([status(), status()], [0x0104, 0x0101]);
     }
 
     #[test]

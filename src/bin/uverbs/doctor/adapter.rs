@@ -102,7 +102,7 @@ fn opened(files: &Files, context: &Context) -> Vec<Finding> {
                 if let Ok(Some(gid)) = &best {
                     findings.extend(netdev::findings(files, &subject, gid, &attr));
                 }
-                findings.push(gid(&subject, best, &attr));
+                findings.push(gid(&subject, best, attr.link_layer));
             }
             Err(error) => {
                 findings.push(
@@ -216,7 +216,7 @@ fn best_gid(context: &Context, port: u8) -> uverbs::Result<Option<GidEntry>> {
     entry.transpose()
 }
 
-fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, attr: &PortAttr) -> Finding {
+fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, layer: LinkLayer) -> Finding {
     let check = Check::new("gid", subject);
     match best {
         Ok(Some(entry)) => {
@@ -224,9 +224,7 @@ fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, attr: &PortAttr) -
             let is_link_local = entry.gid.raw()[..2] == [0xfe, 0x80];
             match entry.gid_type {
                 GidType::RoceV2 if is_link_local => check.warning(found, LINK_LOCAL),
-                GidType::RoceV1 if attr.link_layer == LinkLayer::ETHERNET => {
-                    check.warning(found, NOT_ROUTED)
-                }
+                GidType::RoceV1 if layer == LinkLayer::ETHERNET => check.warning(found, NOT_ROUTED),
                 _ => check.good(found),
             }
         }
@@ -324,6 +322,40 @@ mod tests {
         let finding = of("gpu-bufs", &[("sys/module/amdgpu/refcnt", "0\n")]);
         assert_eq!(finding.verdict, Verdict::Warning);
         assert!(finding.found.contains("amdgpu is loaded"), "{finding:?}");
+    }
+
+    /// The only entry of a port whose device has RoCE v1 alone, as adapters before ConnectX-3 Pro do
+    /// (`mlx4_port_immutable` in the kernel's `mlx4/main.c`): its type in the table is that of InfiniBand.
+    #[test]
+    fn packets_that_are_not_routed_are_told() {
+        let verdict = |gid: &str, gid_type, layer| {
+            let entry = GidEntry {
+                port: 1,
+                index: 0,
+                gid: gid.parse().unwrap(),
+                gid_type,
+                netdev_ifindex: 2,
+            };
+            super::gid("mlx4_0 port 1", Ok(Some(entry)), layer)
+        };
+        let finding = verdict("::ffff:10.9.0.1", GidType::RoceV1, LinkLayer::ETHERNET);
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(finding.found.contains("RoCE v1"), "{finding:?}");
+        assert_eq!(finding.remedy, NOT_ROUTED);
+        let routed = verdict("::ffff:10.9.0.1", GidType::RoceV2, LinkLayer::ETHERNET);
+        assert_eq!(routed.verdict, Verdict::Good);
+    }
+
+    /// Nobody connects from such a port. The kernel gives each port with a network device a GID, so the error
+    /// is another one of the same kind.
+    #[test]
+    fn a_port_without_gids_is_broken() {
+        let error = uverbs::device::Discovery::Sysfs("/nowhere".into())
+            .find("mlx4_0")
+            .unwrap_err();
+        let finding = super::gid("mlx4_0 port 1", Err(error), LinkLayer::ETHERNET);
+        assert_eq!(finding.verdict, Verdict::Broken);
+        assert!(finding.remedy.contains("an address"), "{finding:?}");
     }
 
     #[test]

@@ -17,7 +17,6 @@ mod report;
 mod serve;
 
 use std::fmt::{self, Display};
-use std::net::IpAddr;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -26,6 +25,7 @@ use crate::complete;
 use crate::failure::{Failure, Kind, Result};
 use crate::files::Files;
 use crate::output;
+use crate::pingpong::meet;
 
 const NOTES: &str = "\
 It ends with 1 if something is broken, which a host without devices is too; warnings alone do not count.
@@ -44,9 +44,9 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
-    /// The address of a peer: look for a way to it, ask its connection manager for an answer, and ping what
-    /// answers pings there
-    peer: Option<IpAddr>,
+    /// Name or address of a peer (fe80::1%eth0 if it is link-local): look for a way to it, ask its connection
+    /// manager for an answer, and ping what answers pings there
+    peer: Option<String>,
 
     /// Be the peer: answer the pings of other hosts, by datagrams and over connections
     #[arg(long, conflicts_with_all = ["peer", "device", "verbose", "json", "report"])]
@@ -147,10 +147,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return serve::run(options.port);
     }
     let files = Files::of_this_host();
+    // A name without an address is no fault of this host's RDMA.
+    let peer = match &options.peer {
+        Some(peer) => meet::resolve(peer, options.port)?.first().copied(),
+        None => None,
+    };
     let mut findings = host::findings(&files);
     findings.extend(adapter::findings(&files, options.device.as_deref())?);
-    if let Some(peer) = options.peer {
-        findings.extend(peer::findings(peer, options.port));
+    if let Some(peer) = peer {
+        findings.extend(peer::findings(peer));
     }
     match (options.json, options.report) {
         (true, _) => output::json(&findings.iter().map(to_json).collect())?,

@@ -4,7 +4,7 @@
 //! Over a connection the ping is that of `rping`, so any such server answers it; datagrams are answered by
 //! [`serve`](super::serve).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use uverbs::cm::{self, Params, Pending, Resolve, Resolved};
@@ -19,13 +19,15 @@ use crate::rping;
 const NOBODY: u16 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub(super) fn findings(peer: IpAddr, port: u16) -> Vec<Finding> {
+/// The way to who may answer pings at this address.
+pub(super) fn findings(at: SocketAddr) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Err(finding) = go(SocketAddr::new(peer, NOBODY), &mut findings) {
+    let mut nobody = at;
+    nobody.set_port(NOBODY);
+    if let Err(finding) = go(nobody, &mut findings) {
         findings.push(*finding);
         return findings;
     }
-    let at = SocketAddr::new(peer, port);
     findings.push(pinged("datagrams", at, datagram::ping(at, PATIENCE)));
     findings.push(pinged("connection", at, rping::once(at, PATIENCE)));
     findings

@@ -16,7 +16,7 @@ use uverbs::{
 };
 
 use super::conditions::{Conditions, adapter};
-use super::lane::{Lane, Layout, Parts, Reach, batches};
+use super::lane::{Lane, Layout, Parts, Reach};
 use super::memory::Data;
 use super::options::Own;
 use super::plan::{Plan, Transport};
@@ -27,6 +27,10 @@ use crate::select;
 
 /// The key that datagrams carry.
 const QKEY: u32 = 0x1111_1111;
+
+/// Requests that a send queue has room for at least. In one that is full after each post, each post has to
+/// look first for what the device has taken.
+const RING: u32 = 16;
 
 /// How long to wait before the next attempt to connect by address.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -167,7 +171,7 @@ impl Ground {
             false => Vec::new(),
         };
         let caps = Caps {
-            max_send_wr: batches(plan) * plan.batch,
+            max_send_wr: (plan.batches() * plan.batch).max(RING),
             max_recv_wr: match plan.operation.takes_receive() {
                 true => plan.receives(),
                 false => 1,

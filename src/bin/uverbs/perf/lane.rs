@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use uverbs::transport::Any;
 use uverbs::xrcd::XrcTarget;
-use uverbs::{Ah, Inline, LocalSlice, PeerSrq, Qp, RemoteSlice, Srq};
+use uverbs::{Ah, Inline, LocalSlice, PeerSrq, Qp, RemoteSlice, Request, Srq};
 
 use super::memory::Data;
 use super::pattern;
@@ -165,7 +165,7 @@ impl Lane {
     pub(super) fn new(parts: Parts, plan: &Plan, base: usize) -> Self {
         let most = parts.qp.caps().max_inline_data;
         let fits = plan.size <= plan.inline.unwrap_or(most).min(most);
-        let free = 0..batches(plan);
+        let free = 0..plan.batches();
         let slot = Slot {
             first: 0,
             messages: 0,
@@ -236,10 +236,11 @@ impl Lane {
         Ok(())
     }
 
-    /// Posts a batch of messages, fewer if the limit is near. [`Self::may_post`] must hold.
+    /// Posts a batch of messages at this time, fewer if the limit is near. [`Self::may_post`] must hold.
     pub(super) fn post(
         &mut self,
         own: u16,
+        posted: Instant,
         data: &mut Data,
         scratch: &mut [u8],
         plan: &Plan,
@@ -261,7 +262,6 @@ impl Lane {
             is_receive: false,
             slot,
         };
-        let posted = Instant::now();
         let due = self.write_batch(id, messages, data, scratch, plan)?;
         self.slots[slot as usize] = Slot {
             first: self.posted,
@@ -282,10 +282,17 @@ impl Lane {
         scratch: &mut [u8],
         plan: &Plan,
     ) -> Result<u32> {
-        let slices = Slices {
-            data,
-            layout: &self.layout,
-            base: self.base,
+        let way = Way {
+            reach: &self.reach,
+            peer_inbox: self.peer_inbox,
+            peer_outbox: self.peer_outbox,
+            slices: Slices {
+                data,
+                layout: &self.layout,
+                base: self.base,
+            },
+            inline: self.inline,
+            plan,
         };
         let mut due = 0;
         let mut batch = self.parts.qp.batch();
@@ -302,50 +309,7 @@ impl Lane {
                 true => batch.signaled(id.to_wr_id()),
                 false => batch.unsignaled(id.to_wr_id()),
             };
-            // A macro, because the destination is a type of its own, and the traits of destinations are
-            // sealed.
-            macro_rules! perform {
-                ($request:expr) => {
-                    match plan.operation {
-                        Operation::Send if self.inline => $request.send(Inline(scratch)),
-                        Operation::Send => $request.send(slices.out(place)?),
-                        Operation::Write if self.inline => {
-                            let to = slices.at_peer(self.peer_inbox, place, plan)?;
-                            $request.write(Inline(scratch), to)
-                        }
-                        Operation::Write => {
-                            let to = slices.at_peer(self.peer_inbox, place, plan)?;
-                            $request.write(slices.out(place)?, to)
-                        }
-                        Operation::WriteImm if self.inline => {
-                            let to = slices.at_peer(self.peer_inbox, place, plan)?;
-                            $request.write_imm(Inline(scratch), to, number as u32)
-                        }
-                        Operation::WriteImm => {
-                            let to = slices.at_peer(self.peer_inbox, place, plan)?;
-                            $request.write_imm(slices.out(place)?, to, number as u32)
-                        }
-                        Operation::Read => {
-                            let from = slices.at_peer(self.peer_outbox, place, plan)?;
-                            $request.read(slices.fetched(place)?, from)
-                        }
-                        Operation::FetchAdd => {
-                            let at = slices.at_peer(self.peer_outbox, 0, plan)?;
-                            $request.fetch_add(slices.fetched(place)?, at, 1)
-                        }
-                        Operation::CompareSwap => {
-                            let at = slices.at_peer(self.peer_outbox, 0, plan)?;
-                            $request.compare_swap(slices.fetched(place)?, at, number, number + 1)
-                        }
-                    }
-                };
-            }
-            let written = match &self.reach {
-                Reach::Connection => perform!(request),
-                Reach::Address { path, qpn, qkey } => perform!(request.to(path.to(*qpn, *qkey))),
-                Reach::Queue(queue) => perform!(request.to(*queue)),
-            };
-            written.map_err(uverbs::Error::from)?;
+            way.write(request, number, place, scratch)?;
         }
         batch.ring().map_err(uverbs::Error::from)?;
         Ok(due)
@@ -410,12 +374,73 @@ impl Lane {
     }
 }
 
-/// Batches of a queue pair that are in flight at most. In an exchange the next message may go before the one
-/// before is acknowledged: the peer has answered it.
-pub(super) fn batches(plan: &Plan) -> u32 {
-    match plan.is_exchange() {
-        true => 2,
-        false => plan.batches(),
+/// The way of requests: what they are, from where and to where.
+struct Way<'a> {
+    reach: &'a Reach,
+    peer_inbox: Option<RemoteSlice>,
+    peer_outbox: Option<RemoteSlice>,
+    slices: Slices<'a>,
+    inline: bool,
+    plan: &'a Plan,
+}
+
+impl<'a> Way<'a> {
+    /// Writes a request.
+    ///
+    /// Apart from the loop over a batch: there the compiler would prepare what each operation on each driver
+    /// needs before the first request, which takes longer than a request does.
+    #[inline(never)]
+    fn write(
+        &self,
+        request: Request<'_, 'a, Any>,
+        number: u64,
+        place: usize,
+        scratch: &[u8],
+    ) -> Result<()> {
+        // A macro, because the destination is a type of its own, and the traits of destinations are
+        // sealed.
+        macro_rules! perform {
+            ($request:expr) => {
+                match self.plan.operation {
+                    Operation::Send if self.inline => $request.send(Inline(scratch)),
+                    Operation::Send => $request.send(self.slices.out(place)?),
+                    Operation::Write if self.inline => {
+                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
+                        $request.write(Inline(scratch), to)
+                    }
+                    Operation::Write => {
+                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
+                        $request.write(self.slices.out(place)?, to)
+                    }
+                    Operation::WriteImm if self.inline => {
+                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
+                        $request.write_imm(Inline(scratch), to, number as u32)
+                    }
+                    Operation::WriteImm => {
+                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
+                        $request.write_imm(self.slices.out(place)?, to, number as u32)
+                    }
+                    Operation::Read => {
+                        let from = self.slices.at_peer(self.peer_outbox, place, self.plan)?;
+                        $request.read(self.slices.fetched(place)?, from)
+                    }
+                    Operation::FetchAdd => {
+                        let at = self.slices.at_peer(self.peer_outbox, 0, self.plan)?;
+                        $request.fetch_add(self.slices.fetched(place)?, at, 1)
+                    }
+                    Operation::CompareSwap => {
+                        let at = self.slices.at_peer(self.peer_outbox, 0, self.plan)?;
+                        $request.compare_swap(self.slices.fetched(place)?, at, number, number + 1)
+                    }
+                }
+            };
+        }
+        let written = match self.reach {
+            Reach::Connection => perform!(request),
+            Reach::Address { path, qpn, qkey } => perform!(request.to(path.to(*qpn, *qkey))),
+            Reach::Queue(queue) => perform!(request.to(*queue)),
+        };
+        written.map_err(|error| uverbs::Error::from(error).into())
     }
 }
 

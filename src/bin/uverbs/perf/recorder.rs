@@ -208,9 +208,19 @@ impl Outcome {
     }
 }
 
+/// Messages that were posted at one time and completed at another.
+#[derive(Clone, Copy, Debug)]
+struct Completed {
+    messages: u64,
+    posted: Instant,
+    at: Instant,
+}
+
 /// Records for one thread.
 #[derive(Debug)]
 pub(super) struct Recorder {
+    /// What has completed since the last [`Self::settle`].
+    completed: Vec<Completed>,
     /// From when on is measured.
     from: Instant,
     /// Until when, if that is known.
@@ -227,6 +237,7 @@ pub(super) struct Recorder {
 impl Recorder {
     pub(super) fn new(from: Instant, until: Option<Instant>, keeps: bool) -> Result<Self> {
         Ok(Self {
+            completed: Vec::new(),
             from,
             until,
             last: from,
@@ -247,8 +258,31 @@ impl Recorder {
         }
     }
 
-    /// Messages that were posted at one time have completed at another.
-    pub(super) fn completed(&mut self, messages: u64, posted: Instant, now: Instant) {
+    /// Messages that were posted at one time have completed at another. They are only noted: the next ones
+    /// are not to wait until these are counted.
+    pub(super) fn completed(&mut self, messages: u64, posted: Instant, at: Instant) {
+        self.completed.push(Completed {
+            messages,
+            posted,
+            at,
+        });
+    }
+
+    /// Counts what has completed, while the next messages are under way.
+    pub(super) fn settle(&mut self) {
+        let mut completed = std::mem::take(&mut self.completed);
+        for Completed {
+            messages,
+            posted,
+            at,
+        } in completed.drain(..)
+        {
+            self.count(messages, posted, at);
+        }
+        self.completed = completed;
+    }
+
+    fn count(&mut self, messages: u64, posted: Instant, now: Instant) {
         if now < self.from || self.until.is_some_and(|until| posted > until) {
             return;
         }
@@ -270,6 +304,7 @@ impl Recorder {
 
     /// What was found; the measurement ends where it should have, or with the last message.
     pub(super) fn outcome(mut self) -> Outcome {
+        self.settle();
         if let Some(until) = self.until {
             // Intervals at the end in which nothing has completed count, too.
             self.rates.count(until - self.from, 0);

@@ -221,22 +221,23 @@ impl Worker {
         recorder: &mut Recorder,
     ) -> Result<Duration> {
         let mut cpu = None;
-        let mut last = Instant::now();
         loop {
-            self.set_limits(plan, clock, &mut cpu, recorder);
+            let mut now = Instant::now();
+            self.set_limits(plan, clock, now, &mut cpu, recorder);
             for (own, lane) in self.lanes.iter_mut().enumerate() {
                 while lane.may_post() {
-                    lane.post(own as u16, &mut self.data, &mut self.scratch, plan)?;
+                    lane.post(own as u16, now, &mut self.data, &mut self.scratch, plan)?;
+                    now = Instant::now();
                 }
             }
+            recorder.settle();
             let is_over = |lane: &Lane| lane.is_over() && lane.is_idle();
             if self.lanes.iter().all(is_over) {
                 return Ok(cpu.unwrap_or_else(cpu_time));
             }
-            if self.turn(plan, Some(recorder))? {
-                last = Instant::now();
-            } else {
-                self.wait(plan, shared, Some(last))?;
+            // Something is in flight, and until it completes there is nothing to post.
+            while !self.turn(plan, Some(recorder))? {
+                self.wait(plan, shared, Some(now))?;
             }
         }
     }
@@ -251,27 +252,30 @@ impl Worker {
     ) -> Result<Duration> {
         let mut cpu = None;
         let mut number = 0;
+        let mut now = Instant::now();
         loop {
-            self.set_limits(plan, clock, &mut cpu, recorder);
+            self.set_limits(plan, clock, now, &mut cpu, recorder);
             if self.lanes[0].is_over() {
                 break;
             }
             let posted = Instant::now();
-            self.send_one(plan, shared)?;
+            self.send_one(posted, plan, shared)?;
+            recorder.settle();
             self.arrival(number, plan, shared, Some(posted))?;
-            recorder.completed(1, posted, Instant::now());
+            now = Instant::now();
+            recorder.completed(1, posted, now);
             number += 1;
         }
-        // The last ones are answered, and their completions are due.
-        self.turn_until(plan, shared, Lane::is_idle)?;
         Ok(cpu.unwrap_or_else(cpu_time))
     }
 
     /// Answers each message until the peer sends no more.
     fn pong(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let mut number = 0;
+        // When an answer was posted is nobody's question.
+        let start = Instant::now();
         while self.arrival(number, plan, shared, None)? {
-            self.send_one(plan, shared)?;
+            self.send_one(start, plan, shared)?;
             number += 1;
         }
         Ok(())
@@ -283,10 +287,10 @@ impl Worker {
         &mut self,
         plan: &Plan,
         clock: Clock,
+        now: Instant,
         cpu: &mut Option<Duration>,
         recorder: &mut Recorder,
     ) {
-        let now = Instant::now();
         let begins = cpu.is_none() && now >= clock.from;
         if begins {
             *cpu = Some(cpu_time());
@@ -302,21 +306,18 @@ impl Worker {
         }
     }
 
-    /// Takes completions until something holds for the queue pair of an exchange.
-    fn turn_until(&mut self, plan: &Plan, shared: &Shared, holds: fn(&Lane) -> bool) -> Result<()> {
-        let since = Instant::now();
-        while !holds(&self.lanes[0]) {
+    /// Posts the next message of an exchange, and takes its completion, which comes before the answer does:
+    /// then the next one does not wait for this.
+    fn send_one(&mut self, posted: Instant, plan: &Plan, shared: &Shared) -> Result<()> {
+        self.lanes[0].post(0, posted, &mut self.data, &mut self.scratch, plan)?;
+        let mut since = None;
+        while !self.lanes[0].is_idle() {
             if !self.turn(plan, None)? {
+                let since = *since.get_or_insert_with(Instant::now);
                 self.wait(plan, shared, Some(since))?;
             }
         }
         Ok(())
-    }
-
-    /// Posts the next message of an exchange.
-    fn send_one(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
-        self.turn_until(plan, shared, Lane::may_post)?;
-        self.lanes[0].post(0, &mut self.data, &mut self.scratch, plan)
     }
 
     /// Waits for a message of an exchange; false if the peer has sent all and this is none of them.
@@ -426,16 +427,17 @@ impl Worker {
     }
 
     /// Takes the completions that are there, and posts receives again. False if there was none.
-    fn turn(&mut self, plan: &Plan, mut recorder: Option<&mut Recorder>) -> Result<bool> {
+    fn turn(&mut self, plan: &Plan, recorder: Option<&mut Recorder>) -> Result<bool> {
         self.poll()?;
         if self.seen.is_empty() {
             return Ok(false);
         }
         self.vain = None;
-        let now = Instant::now();
+        // With a recorder each completion has its time.
+        let mut recorder = recorder.map(|recorder| (recorder, Instant::now()));
         let mut seen = std::mem::take(&mut self.seen);
         for completion in seen.drain(..) {
-            self.note(completion, plan, now, recorder.as_deref_mut())?;
+            self.note(completion, plan, recorder.as_mut())?;
         }
         self.seen = seen;
         for (own, lane) in self.lanes.iter_mut().enumerate() {
@@ -472,8 +474,7 @@ impl Worker {
         &mut self,
         Seen { id, length }: Seen,
         plan: &Plan,
-        now: Instant,
-        recorder: Option<&mut Recorder>,
+        recorder: Option<&mut (&mut Recorder, Instant)>,
     ) -> Result<()> {
         let Some(lane) = self.lanes.get_mut(usize::from(id.lane)) else {
             return Err(failed("a completion names no queue pair"));
@@ -482,10 +483,8 @@ impl Worker {
             let Some(done) = lane.note_sent(id.slot) else {
                 return Ok(());
             };
-            if let Some(recorder) = recorder
-                && !plan.is_exchange()
-            {
-                recorder.completed(done.messages.into(), done.posted, now);
+            if let Some((recorder, now)) = recorder {
+                recorder.completed(done.messages.into(), done.posted, *now);
             }
             return self.check_fetched(id, done, plan);
         }

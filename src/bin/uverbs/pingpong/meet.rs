@@ -75,9 +75,11 @@ pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpSt
     }
 }
 
-fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+/// The addresses of a host that is named, or given by its address, with the network device if that is
+/// link-local (`fe80::1%eth0`): at least one.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let failed = |why: &str| {
-        let text = format!("cannot resolve the name of the server, '{host}': {why}");
+        let text = format!("cannot resolve the name of the peer, '{host}': {why}");
         Failure::new(Kind::Peer, text)
     };
     match (host, port).to_socket_addrs() {

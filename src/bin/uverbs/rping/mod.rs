@@ -105,7 +105,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     match options.server {
         true => serve(options),
-        false => Ok(ping(options)?),
+        false => {
+            let server = options.address.as_deref().unwrap_or_default();
+            Ok(ping(at(server, options), options)?)
+        }
     }
 }
 
@@ -125,8 +128,9 @@ fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + Debug + u
 pub(crate) fn server(port: u16, timeout: Duration) -> Result<impl FnOnce() -> Result<()> + Send> {
     let options = Options {
         server: true,
+        client: false,
         persistent: true,
-        ..Options::of_one_ping(None, port, timeout)
+        ..Options::of_one_ping(port, timeout)
     };
     let listener = listen(&options)?;
     Ok(move || serve_at(&listener, &options))
@@ -134,16 +138,15 @@ pub(crate) fn server(port: u16, timeout: Duration) -> Result<impl FnOnce() -> Re
 
 /// A ping to a server, compared.
 pub(crate) fn once(server: SocketAddr, timeout: Duration) -> Result<(), Unanswered> {
-    let address = server.ip().to_string();
-    ping(&Options::of_one_ping(Some(address), server.port(), timeout))
+    ping(server, &Options::of_one_ping(server.port(), timeout))
 }
 
 impl Options {
-    fn of_one_ping(address: Option<String>, port: u16, timeout: Duration) -> Self {
+    fn of_one_ping(port: u16, timeout: Duration) -> Self {
         Self {
             server: false,
-            client: address.is_some(),
-            address,
+            client: true,
+            address: None,
             port,
             count: Some(1),
             size: 100,
@@ -210,9 +213,8 @@ fn answer_pings(end: &mut End, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn ping(options: &Options) -> Result<(), Unanswered> {
-    let address = options.address.as_deref().unwrap_or_default();
-    let resolving = cm::resolve::<Rc>(at(address, options))?.start()?;
+fn ping(server: impl ToSocketAddrs + Debug, options: &Options) -> Result<(), Unanswered> {
+    let resolving = cm::resolve::<Rc>(server)?.start()?;
     let way = resolving
         .within(options.timeout)
         .map_err(uverbs::Error::from)?;

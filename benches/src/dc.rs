@@ -1,5 +1,5 @@
-//! A WRITE of an initiator of dynamic connections, for callgrind to count. `dc.c` has a function of the same name
-//! that does the same through libibverbs and libmlx5.
+//! A WRITE of an initiator of dynamic connections, for callgrind to count. `dc.c` has a function of the same
+//! name that does the same through libibverbs and libmlx5.
 
 use anyhow::{Result, ensure};
 use uverbs::{

@@ -35,8 +35,8 @@ impl Resolved<Ud> {
 }
 
 impl<T: LookedUp> Resolved<T> {
-    /// Asks the peer for its queue pair, or its target. `data` is private data of the request: at most 180 bytes, or 216 by
-    /// InfiniBand addresses, with the restrictions of [`connect`](Self::connect) on the first two bytes. The
+    /// Asks the peer for its queue pair, or its target. `data` is private data of the request: at most 180
+    /// bytes, or 216 by InfiniBand addresses, with the restrictions of `connect` on the first two bytes. The
     /// peer gets it padded with zeros.
     ///
     /// # Errors

@@ -84,8 +84,8 @@ impl<'a> DcPeer<'a> {
     }
 
     /// The same target for a request in another stream than the first, of an initiator that has some
-    /// ([`QpBuilder::dc_streams`](crate::qp::QpBuilder::dc_streams)). The number counts modulo how many there
-    /// are.
+    /// ([`QpBuilder::dc_streams`](crate::qp::QpBuilder::dc_streams)). Any number will do: if there are more
+    /// of them than streams, some have one in common.
     #[inline(always)]
     pub fn on_stream(self, stream: u16) -> Self {
         Self { stream, ..self }

@@ -7,9 +7,10 @@
 //! be created that the kernel knows nothing of, to be posted to by an agent such as a GPU.
 //!
 //! What is typed here is safe: capabilities ([`Direct::capabilities`]), RoCE addresses, event queues, numbers
-//! of protection domains, numbers for connections ([`Direct::reserve_qpns`]), memory, registers ([`Uar`]), and keys that cover parts of several regions
-//! ([`Direct::gather`]), also by requests ([`Request::gather`](crate::Request::gather)), and memory that
-//! the device reaches past the processor ([`Direct::register_data_direct`]). A command as bytes, or a request
+//! of protection domains and for connections ([`Direct::reserve_qpns`]), memory, registers ([`Uar`]), and
+//! keys that cover parts of several regions ([`Direct::gather`]), also by requests
+//! ([`Request::gather`](crate::Request::gather)), and memory that the device reaches past the processor
+//! ([`Direct::register_data_direct`]). A command as bytes, or a request
 //! ([`Request::raw`](crate::Request::raw)), may name memory by numbers, which a type cannot follow: those are
 //! `unsafe`, and their contract is what the caller promises instead.
 //!

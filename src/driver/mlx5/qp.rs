@@ -162,11 +162,6 @@ fn as_streams(streams: DcStreams) -> abi::CreateQpDciStreams {
     }
 }
 
-/// The number of the last stream.
-fn last_of(streams: DcStreams) -> u16 {
-    ((1_u32 << streams.log_count.min(16)) - 1) as u16
-}
-
 /// Creates a queue pair without rings, to which the initiators of XRC connect.
 pub(crate) fn create_xrc_target(
     fd: &CommandFd,
@@ -221,10 +216,6 @@ impl Draft {
     ) -> Result<Self> {
         let refuse = || Error::os(Verb::CreateQp, spec.subject(), Errno::INVAL);
         let send = send_layout(spec.qp_type, &spec.cap, limits).ok_or_else(refuse)?;
-        let send = SendLayout {
-            last_stream: parts.streams.map_or(0, last_of),
-            ..send
-        };
         let recv = match parts.srq {
             Some(_) => NO_RECEIVES,
             None => recv_layout(&spec.cap, parts.out_of_order, limits).ok_or_else(refuse)?,
@@ -600,7 +591,6 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
             capacity: 0,
             max_sge: 0,
             max_inline: 0,
-            last_stream: 0,
         });
     }
     let ring = (u64::from(cap.max_send_wr) * request).next_power_of_two();
@@ -615,7 +605,6 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
         capacity: (ring / request) as u32,
         max_sge: (room / size_of::<Data>() as u64) as u32,
         max_inline: room.saturating_sub(INLINE_HEAD as u64) as u32,
-        last_stream: 0,
     })
 }
 

@@ -45,8 +45,6 @@ pub(super) struct SendLayout {
     pub(super) capacity: u32,
     pub(super) max_sge: u32,
     pub(super) max_inline: u32,
-    /// The last of an initiator's streams: their number is a power of two.
-    pub(super) last_stream: u16,
 }
 
 /// The send queue.
@@ -234,14 +232,13 @@ impl SendQueue {
         // SAFETY: by this function's contract.
         unsafe {
             let head = write_segments(wqe, self.qpn, operation, to, payload);
-            let stream = head.stream & self.layout.last_stream;
             put(
                 wqe,
                 Control::new(
                     position.at as u16,
                     head.opcode,
                     self.qpn | head.units,
-                    bits | u32::from(stream) << control::STREAM,
+                    bits | u32::from(head.stream) << control::STREAM,
                     head.imm,
                 ),
             );

@@ -69,8 +69,8 @@ impl<M: Membership> Qp<Dc, M> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no streams. There is
-    /// no such stream. Manual page: `mlx5dv_dci_stream_id_reset(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no streams, or the
+    /// queue pair has none. Manual page: `mlx5dv_dci_stream_id_reset(3)`.
     #[doc(alias = "mlx5dv_dci_stream_id_reset")]
     pub fn reset_stream(&mut self, stream: u16) -> Result<()> {
         self.must_send(Verb::DciStreamIdReset)?;

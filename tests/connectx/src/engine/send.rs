@@ -92,11 +92,10 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
     conclude(functions, index, qpn, control, outcome)
 }
 
-/// Whether that stream of an initiator has failed, which has streams.
+/// Whether that stream of an initiator has failed.
 fn has_failed(function: &Function, qpn: u32, stream: u16) -> bool {
     let queue_pair = function.objects.qps.get(qpn);
-    queue_pair
-        .is_ok_and(|queue_pair| queue_pair.streams().is_some() && queue_pair.has_failed(stream))
+    queue_pair.is_ok_and(|queue_pair| queue_pair.has_failed(stream))
 }
 
 fn queue_pair_waits_not(function: &Function, qpn: u32) -> bool {
@@ -363,7 +362,6 @@ fn read_request(
     let control = Control::read(bytes.first_chunk()?);
     let expected = Expected {
         transport: queue_pair.transport(),
-        streams: queue_pair.streams(),
         qpn,
         index,
         posted,

@@ -346,8 +346,6 @@ fn malformed<T>(syndrome: Syndrome, reason: impl Into<String>) -> Result<T, Malf
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub(crate) transport: Transport,
-    /// How many streams an initiator has, if it was given any.
-    pub(crate) streams: Option<u16>,
     pub(crate) qpn: u32,
     pub(crate) index: u16,
     /// How many blocks were posted, from this request on.
@@ -391,12 +389,7 @@ pub(crate) fn check_control(control: &Control, expected: Expected) -> Result<Opc
     if control.signature != 0 {
         return malformed(bad, "signatures are off");
     }
-    // An initiator's stream stands there. If it has none, whatever number is that of all.
-    if let Some(count) = expected.streams
-        && control.stream() >= count
-    {
-        return malformed(bad, format!("there are {count} streams"));
-    }
+    // An initiator's stream stands there, and any number will do.
     if control.reserved != [0; 2] && expected.transport != Transport::Dc {
         return malformed(bad, "the reserved bytes behind the signature are not zero");
     }

@@ -18,7 +18,8 @@ use crate::pages::Pages;
 /// Bytes of a basic block, the unit of the send queue.
 pub(crate) const BLOCK: u64 = 64;
 
-/// The binary logarithms of the streams that an initiator may have, and of those that may fail before it does.
+/// The binary logarithms of the streams that an initiator may have, and of those that may fail before it
+/// does.
 pub(crate) const LOG_MOST_STREAMS: u64 = 4;
 pub(crate) const LOG_MOST_FAILURES: u64 = 2;
 
@@ -210,22 +211,27 @@ impl QueuePair {
             .all(|field| field.is_set(&self.context))
     }
 
-    /// How many streams an initiator has; none if it was given none.
-    pub(crate) fn streams(&self) -> Option<u16> {
+    /// The stream of an initiator that requests with this number are in; none if it was given none. Any
+    /// number will do: rdma-core's tests have more than streams.
+    fn stream(&self, number: u16) -> Option<u16> {
         let log = self.field32(qpc::LOG_NUM_DCI_STREAM_CHANNELS);
-        (log != 0).then_some(1 << log)
+        (log != 0).then(|| number % (1 << log))
     }
 
-    /// Whether that stream of an initiator has failed.
-    pub(crate) fn has_failed(&self, stream: u16) -> bool {
-        self.failed_streams.contains(&stream)
+    /// Whether the stream with this number has failed.
+    pub(crate) fn has_failed(&self, number: u16) -> bool {
+        let stream = self.stream(number);
+        stream.is_some_and(|stream| self.failed_streams.contains(&stream))
     }
 
-    /// Notes that a request of that stream has failed; gives whether the queue pair has with it.
-    pub(crate) fn fail_stream(&mut self, stream: u16) -> bool {
+    /// Notes that a request of the stream with this number has failed; gives whether the queue pair has with
+    /// it.
+    pub(crate) fn fail_stream(&mut self, number: u16) -> bool {
+        let Some(stream) = self.stream(number) else {
+            return true;
+        };
         self.failed_streams.insert(stream);
-        let most = 1 << self.field32(qpc::LOG_NUM_DCI_ERRORED_STREAMS);
-        self.streams().is_none() || self.failed_streams.len() >= most
+        self.failed_streams.len() >= 1 << self.field32(qpc::LOG_NUM_DCI_ERRORED_STREAMS)
     }
 
     /// The protection domain.
@@ -734,11 +740,10 @@ fn take_more(queue_pair: &mut QueuePair, input: &[u8], context: &[u8]) -> Result
         queue_pair.take(context, &[path::UDP_SPORT]);
     }
     if mask & STREAM != 0 {
-        let stream = cmd::DCI_STREAM_CHANNEL_ID.get32(input) as u16;
-        let is_there = queue_pair.streams().is_some_and(|count| stream < count);
-        if !cmd::QPC_EXT.is_set(input) || input.len() < cmd::QPC_DATA_EXT_END || !is_there {
-            return Err(Status::BadParameter);
-        }
+        let number = cmd::DCI_STREAM_CHANNEL_ID.get32(input) as u16;
+        let has_it = cmd::QPC_EXT.is_set(input) && input.len() >= cmd::QPC_DATA_EXT_END;
+        let stream = queue_pair.stream(number).filter(|_| has_it);
+        let stream = stream.ok_or(Status::BadParameter)?;
         queue_pair.failed_streams.remove(&stream);
     }
     Ok(())

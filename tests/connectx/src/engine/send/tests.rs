@@ -235,7 +235,6 @@ fn behind(opcode: Opcode, fence: u8, seed: Option<u64>) -> Result<u8, Status> {
     assert_eq!(function.memory.write(DATA, b"nnnnnnnn"), Ok(()));
     let expected = Expected {
         transport: Transport::Rc,
-        streams: None,
         qpn,
         index: 1,
         posted: 1,

@@ -8,7 +8,6 @@ const INDEX: u16 = 7;
 fn expected(transport: Transport) -> Expected {
     Expected {
         transport,
-        streams: None,
         qpn: QPN,
         index: INDEX,
         posted: 4,

@@ -282,7 +282,6 @@ fn requests_are_read_as_they_are_written() {
         assert_eq!(memory.read(at, &mut bytes), Ok(()));
         let expected = Expected {
             transport: Transport::Rc,
-            streams: None,
             qpn: QPN,
             index,
             posted: 1,

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use super::abi::context::{ibv_context, ibv_context_ops, verbs_context};
 use super::abi::device::ibv_device;
 use super::device::DeviceObject;
-#[cfg(feature = "mlx5-direct")]
-use super::direct::mlx5::reserved::Reserved;
+use super::direct::Kept;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
 use super::on_demand::Regions;
@@ -27,8 +26,7 @@ pub(super) struct ContextObject {
     context: Context,
     device: Arc<DeviceObject>,
     on_demand: Regions,
-    #[cfg(feature = "mlx5-direct")]
-    reserved: Reserved,
+    kept: Kept,
 }
 
 // SAFETY: the offset of a field of a field.
@@ -54,8 +52,7 @@ impl ContextObject {
             context,
             device,
             on_demand: Regions::default(),
-            #[cfg(feature = "mlx5-direct")]
-            reserved: Reserved::default(),
+            kept: Kept::default(),
         }))
     }
 
@@ -69,10 +66,10 @@ impl ContextObject {
         &self.on_demand
     }
 
-    /// Numbers that it has reserved.
-    #[cfg(feature = "mlx5-direct")]
-    pub(super) fn reserved(&self) -> &Reserved {
-        &self.reserved
+    /// What direct verbs keep with it.
+    #[allow(dead_code, reason = "direct verbs may not be built in")]
+    pub(super) fn kept(&self) -> &Kept {
+        &self.kept
     }
 
     /// Its device.

@@ -4,3 +4,10 @@
 #[cfg(feature = "efa")]
 pub mod efa;
 pub mod mlx5;
+
+/// What direct verbs keep with an open device.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    #[cfg(feature = "mlx5-direct")]
+    pub(super) reserved: mlx5::reserved::Reserved,
+}

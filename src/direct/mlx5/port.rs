@@ -13,7 +13,7 @@ struct Ask(u8);
 
 impl Command for Ask {
     type Reply = QueryPort;
-    const VERB: Verb = Verb::Mlx5QueryPort;
+    const VERB: Verb = Verb::QueryPortSwitch;
 
     fn subject(&self) -> Subject {
         Subject::numbered("port", self.0.into())

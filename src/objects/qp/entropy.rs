@@ -71,7 +71,6 @@ impl<M: Membership> Qp<Dc, M> {
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device has no streams, or the
     /// queue pair has none. Manual page: `mlx5dv_dci_stream_id_reset(3)`.
-    #[doc(alias = "mlx5dv_dci_stream_id_reset")]
     pub fn reset_stream(&mut self, stream: u16) -> Result<()> {
         self.must_send(Verb::DciStreamIdReset)?;
         let context = self.context();

@@ -179,7 +179,7 @@ verbs! {
     /// Asks by which function mlx5's device reaches memory past the processor.
     GetDataDirectSysfsPath = "get_data_direct_sysfs_path",
     /// Asks what a port of mlx5's device is to the switch in it.
-    Mlx5QueryPort = "mlx5_query_port",
+    QueryPortSwitch = "dv_query_port",
     /// Gives mlx5's device a command that is about no object of the kernel's.
     DevxGeneralCmd = "devx_general_cmd",
     /// Asks mlx5's device for the context of a queue pair.

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn mlx5dv_reserved_qpn_alloc(c: *mut ibv_context, qpn: *mu
     status(unsafe {
         context(c).and_then(|context| {
             let direct = Direct::of(context.context())?;
-            qpn.write(context.reserved().alloc(&direct)?);
+            qpn.write(context.kept().reserved.alloc(&direct)?);
             Ok(())
         })
     })
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn mlx5dv_reserved_qpn_dealloc(c: *mut ibv_context, qpn: u
     status(unsafe {
         context(c).and_then(|context| {
             Direct::of(context.context())?;
-            context.reserved().dealloc(qpn)
+            context.kept().reserved.dealloc(qpn)
         })
     })
 }

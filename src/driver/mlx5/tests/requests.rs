@@ -371,7 +371,7 @@ fn requests_of_dc_name_target_and_key_first() {
         ah: &ah,
         number: 0x0003_0201,
         key: 0x0102_0304_0506_0708,
-        stream: 1,
+        stream: 0x0102,
         pd: PdTag::new(3, 1),
     });
     let mut batch = sending(&mut pair.send);
@@ -389,7 +389,9 @@ fn requests_of_dc_name_target_and_key_first() {
     batch.ring().unwrap();
     let mut vector = vec![1, 2, 3, 4, 5, 6, 7, 8, 0x80, 3, 2, 1, 3, 0, 0x0a, 0x0b];
     vector.resize(48, 0);
-    let bytes = [control(0, 8, 6, 0, 0), vector, remote(), data(0xa000, 100)].concat();
+    let mut bytes = [control(0, 8, 6, 0, 0), vector, remote(), data(0xa000, 100)].concat();
+    // The stream, between the signature and the flags.
+    bytes[9..11].copy_from_slice(&[1, 2]);
     assert_eq!(*pair.sent(0, 96), bytes[..]);
 }
 

@@ -26,19 +26,6 @@ fn post_write(
     request.write(from, *into).is_ok() && batch.ring().is_ok()
 }
 
-/// Whether a device has dynamic connections.
-///
-/// # Errors
-/// If it cannot be told.
-pub fn has(context: &Context) -> Result<bool> {
-    let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
-    match pd.create_qp::<Dc>(&cq, Caps::default()) {
-        Ok(_) => Ok(true),
-        Err(error) if error.is_unsupported() => Ok(false),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Does it in turn, as [`crate::instructions::run`].
 ///
 /// # Errors

@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use uverbs::transport::{Dc, StaticTransport};
 use uverbs::{
     Caps, Context, Cq, InDomain, Inline, LocalSlice, Qp, Rc, RemoteSlice, Srq, ThreadDomain,
 };
@@ -194,13 +195,13 @@ pub(crate) fn row(name: &str, mut operation: impl FnMut() -> Result<()>) -> Resu
     Ok(())
 }
 
-/// Whether a device has connections.
+/// Whether a device has queue pairs of a transport.
 ///
 /// # Errors
 /// If it cannot be told.
-pub fn has_connections(context: &Context) -> Result<bool> {
+pub fn has<T: StaticTransport>(context: &Context) -> Result<bool> {
     let (pd, cq) = (context.alloc_pd()?, context.create_cq(1)?);
-    match pd.create_qp::<Rc>(&cq, Caps::default()) {
+    match pd.create_qp::<T>(&cq, Caps::default()) {
         Ok(_) => Ok(true),
         Err(error) if error.is_unsupported() => Ok(false),
         Err(error) => Err(error.into()),
@@ -216,7 +217,7 @@ pub fn has_connections(context: &Context) -> Result<bool> {
 /// If an operation fails or a poll finds another number of completions than there must be.
 pub fn run(device: &str, arena: bool) -> Result<()> {
     let context = uverbs::open(device)?;
-    if !has_connections(&context)? {
+    if !has::<Rc>(&context)? {
         // Their rings are the kernel's and the device's.
         return if arena {
             Ok(())
@@ -231,7 +232,7 @@ pub fn run(device: &str, arena: bool) -> Result<()> {
     let local = pair.source.slice(..WRITE)?;
     let remote = pair.target.remote().slice(..WRITE)?;
     let into = pair.target.slice(..WRITE)?;
-    if !arena && crate::dc::has(&context)? {
+    if !arena && has::<Dc>(&context)? {
         crate::dc::run(&context)?;
     }
     let (here, there) = (&mut pair.here, &mut pair.there);

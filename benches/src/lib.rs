@@ -9,9 +9,9 @@ pub mod agent;
 pub mod awaited;
 pub mod connections;
 pub mod control;
+pub mod dc;
 pub mod instructions;
 
-pub mod dc;
 pub mod measure;
 pub mod pair;
 pub mod perf;

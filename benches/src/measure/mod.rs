@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::Serialize;
+use uverbs::{Rc, transport::Dc};
 
 use crate::instructions as instructions_of;
 
@@ -94,7 +95,7 @@ impl Plan {
     /// If the device cannot be opened and asked, or the path of this program cannot be found.
     pub fn new(device: String, programs: PathBuf) -> Result<Self> {
         let own = std::env::current_exe().context("finding this program")?;
-        let is_connectionless = !instructions_of::has_connections(&uverbs::open(&device)?)?;
+        let is_connectionless = !instructions_of::has::<Rc>(&uverbs::open(&device)?)?;
         Ok(Self {
             device,
             programs,
@@ -120,7 +121,7 @@ impl Plan {
 
     /// The program for dynamic connections, if the device has them.
     fn rdma_core_dc(&self) -> Result<Option<PathBuf>> {
-        let has = crate::dc::has(&uverbs::open(&self.device)?)?;
+        let has = instructions_of::has::<Dc>(&uverbs::open(&self.device)?)?;
         Ok(has.then(|| self.program("dc")))
     }
 

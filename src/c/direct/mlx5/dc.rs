@@ -337,7 +337,7 @@ unsafe extern "C" fn wr_set_dc_addr(
     remote_dc_key: u64,
 ) {
     // SAFETY: the caller has started.
-    unsafe { set_target::<Device>(of(c), ah, (remote_dctn, remote_dc_key, 0)) }
+    unsafe { wr_set_dc_addr_stream(c, ah, remote_dctn, remote_dc_key, 0) }
 }
 
 /// `mlx5dv_wr_set_dc_addr_stream(3)`. On an initiator without streams the number does not count: perftest
@@ -479,6 +479,10 @@ mod tests {
             with(streams, |attr| attr.dc =
                 u64::from_ne_bytes([3, 2, 0, 0, 0, 0, 0, 0])),
             Ok(Asked::Initiator(Some(told)))
+        );
+        assert_eq!(
+            with(streams, |attr| attr.dc = 0),
+            Ok(Asked::Initiator(None))
         );
     }
 

@@ -173,13 +173,16 @@ impl QueuePair {
         }
         let streams = qpc::LOG_NUM_DCI_STREAM_CHANNELS.get(context);
         let failures = qpc::LOG_NUM_DCI_ERRORED_STREAMS.get(context);
-        let is_initiator = Transport::from_code(qpc::ST.get(context))? == Transport::Dc;
+        let transport = Transport::from_code(qpc::ST.get(context))?;
         let has_any = streams != 0 || failures != 0;
-        if has_any && !is_initiator || streams > LOG_MOST_STREAMS || failures > LOG_MOST_FAILURES {
+        if has_any && transport != Transport::Dc
+            || streams > LOG_MOST_STREAMS
+            || failures > LOG_MOST_FAILURES
+        {
             return Err(Status::BadParameter);
         }
         let queue_pair = Self {
-            transport: Transport::from_code(qpc::ST.get(context))?,
+            transport,
             state: State::Reset,
             pages,
             record,

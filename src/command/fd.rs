@@ -268,6 +268,7 @@ impl CommandFd {
 }
 
 impl AsFd for CommandFd {
+    #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

@@ -90,6 +90,7 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     const HCA_CORE_CLOCK: u64 = 1 << 8;
     const NUM_LAG_PORTS: u64 = 1 << 9;
     const DCI_STREAMS: u64 = 1 << 11;
+    #[cfg(feature = "mlx5-direct")]
     const MAX_DC_RD_ATOM: u64 = 1 << 14;
 
     let context = context.context();

@@ -80,6 +80,7 @@ impl Region {
     }
 
     /// Notes that requests may name it.
+    #[inline]
     pub(super) fn mark_sliced(&self) {
         // Relaxed: see `stands`.
         self.sliced.store(true, Ordering::Relaxed);

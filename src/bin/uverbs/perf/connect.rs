@@ -280,8 +280,7 @@ impl Ground {
             ..self.options.clone()
         };
         for (lane, end) in lanes.into_iter().zip(&peer.lanes) {
-            lane.peer_inbox = Some(parsed(&end.inbox)?);
-            lane.peer_outbox = Some(parsed(&end.outbox)?);
+            lane.meet(parsed(&end.inbox)?, parsed(&end.outbox)?, plan)?;
             if !plan.by_address {
                 self.connect(plan, lane, end, &options)?;
             }

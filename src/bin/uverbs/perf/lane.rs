@@ -2,15 +2,16 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::time::Instant;
 
+use uverbs::mr::OutOfBounds;
 use uverbs::transport::Any;
 use uverbs::xrcd::XrcTarget;
-use uverbs::{Ah, Inline, LocalSlice, PeerSrq, Qp, RemoteSlice, Request, Srq};
+use uverbs::{Ah, Batch, Inline, LocalSlice, PeerSrq, PostError, Qp, RemoteSlice, Request, Srq};
 
 use super::memory::Data;
 use super::pattern;
 use super::plan::{Operation, Plan};
+use super::time::Time;
 use crate::failure::{Failure, Kind, Result};
 
 /// Messages begin at multiples of so many bytes.
@@ -94,7 +95,7 @@ struct Slot {
     /// The number of its first message.
     first: u64,
     messages: u32,
-    posted: Instant,
+    posted: Time,
     /// Completions that are due.
     due: u32,
 }
@@ -104,7 +105,7 @@ struct Slot {
 pub(super) struct Done {
     pub(super) messages: u32,
     pub(super) first: u64,
-    pub(super) posted: Instant,
+    pub(super) posted: Time,
     slot: u32,
 }
 
@@ -114,9 +115,8 @@ pub(super) struct Lane {
     // Before the region that its requests name, which the worker has.
     pub(super) parts: Parts,
     pub(super) reach: Reach,
-    /// The peer's memory.
-    pub(super) peer_inbox: Option<RemoteSlice>,
-    pub(super) peer_outbox: Option<RemoteSlice>,
+    /// Where the peer's memory is written to or read from, by places; none for SENDs.
+    there: Vec<RemoteSlice>,
     layout: Layout,
     /// Where its memory begins.
     base: usize,
@@ -169,7 +169,7 @@ impl Lane {
         let slot = Slot {
             first: 0,
             messages: 0,
-            posted: Instant::now(),
+            posted: Time::now(),
             due: 0,
         };
         Self {
@@ -177,8 +177,7 @@ impl Lane {
             free: free.collect(),
             parts,
             reach: Reach::Connection,
-            peer_inbox: None,
-            peer_outbox: None,
+            there: Vec::new(),
             layout: Layout::of(plan),
             base,
             inline: fits && !plan.operation.fetches(),
@@ -187,6 +186,29 @@ impl Lane {
             received: 0,
             taken: (0..plan.receives()).collect(),
         }
+    }
+
+    /// Learns of the peer's memory, which is laid out as this side's.
+    pub(super) fn meet(
+        &mut self,
+        inbox: RemoteSlice,
+        outbox: RemoteSlice,
+        plan: &Plan,
+    ) -> Result<()> {
+        let places = match plan.operation {
+            Operation::Send => 0,
+            // All are on one word.
+            Operation::FetchAdd | Operation::CompareSwap => 1,
+            _ => self.layout.places,
+        };
+        let there = (0..places).map(|place| match plan.operation.fetches() {
+            true => outbox.slice(self.layout.out_place(place)),
+            false => inbox.slice(self.layout.in_place(place)),
+        });
+        self.there = there
+            .collect::<std::result::Result<_, _>>()
+            .map_err(failed)?;
+        Ok(())
     }
 
     /// Nothing is in flight.
@@ -206,6 +228,11 @@ impl Lane {
     /// What the peer reads.
     pub(super) fn outbox(&self) -> Range<usize> {
         self.base..self.base + self.layout.outbox()
+    }
+
+    /// Its memory, both of these.
+    fn memory(&self) -> Range<usize> {
+        self.base..self.base + self.layout.length()
     }
 
     /// What the peer writes to.
@@ -240,7 +267,7 @@ impl Lane {
     pub(super) fn post(
         &mut self,
         own: u16,
-        posted: Instant,
+        posted: Time,
         data: &mut Data,
         scratch: &mut [u8],
         plan: &Plan,
@@ -282,37 +309,70 @@ impl Lane {
         scratch: &mut [u8],
         plan: &Plan,
     ) -> Result<u32> {
-        let way = Way {
-            reach: &self.reach,
-            peer_inbox: self.peer_inbox,
-            peer_outbox: self.peer_outbox,
-            slices: Slices {
-                data,
-                layout: &self.layout,
-                base: self.base,
-            },
-            inline: self.inline,
-            plan,
+        let here = Here::of(self.memory(), data, &self.layout)?;
+        let there = &*self.there;
+        let place = |message| place(id.slot, message, plan);
+        let out = |message| here.outgoing(place(message));
+        let into = |message| here.incoming(place(message));
+        let at = |message| {
+            let known = there.get(place(message) % there.len().max(1));
+            known.copied().ok_or(PostError::Destination)
         };
-        let mut due = 0;
-        let mut batch = self.parts.qp.batch();
-        for message in 0..messages {
-            let number = self.posted + u64::from(message);
-            let place = place(id.slot, message, plan);
-            if self.inline && (plan.check || plan.is_exchange()) {
-                compose(number, scratch, plan);
-            }
+        let first = self.posted;
+        let number = |message| first + u64::from(message);
+        let list = List {
+            id: id.to_wr_id(),
+            messages,
             // Who completes in no order tells of each.
-            let is_told = message + 1 == messages || !plan.transport.is_ordered();
-            due += u32::from(is_told);
-            let request = match is_told {
-                true => batch.signaled(id.to_wr_id()),
-                false => batch.unsignaled(id.to_wr_id()),
+            tells_all: !plan.transport.is_ordered(),
+        };
+        let mut batch = self.parts.qp.batch();
+        // A macro, because a request that names its destination is a type of its own.
+        macro_rules! each {
+            (|$request:ident, $message:ident| $post:expr) => {
+                match &self.reach {
+                    Reach::Connection => list.write(&mut batch, |$request, $message| $post),
+                    Reach::Address { path, qpn, qkey } => {
+                        let to = path.to(*qpn, *qkey);
+                        list.write(&mut batch, |request, $message| {
+                            let $request = request.to(to);
+                            $post
+                        })
+                    }
+                    Reach::Queue(queue) => list.write(&mut batch, |request, $message| {
+                        let $request = request.to(*queue);
+                        $post
+                    }),
+                }
             };
-            way.write(request, number, place, scratch)?;
         }
+        let written = match (plan.operation, self.inline) {
+            (Operation::Send, false) => each!(|request, m| request.send(out(m)?)),
+            (Operation::Write, false) => each!(|request, m| request.write(out(m)?, at(m)?)),
+            (Operation::WriteImm, false) => {
+                each!(|request, m| request.write_imm(out(m)?, at(m)?, number(m) as u32))
+            }
+            (Operation::Send, true) => each!(|request, m| {
+                compose(number(m), scratch, plan);
+                request.send(Inline(scratch))
+            }),
+            (Operation::Write, true) => each!(|request, m| {
+                compose(number(m), scratch, plan);
+                request.write(Inline(scratch), at(m)?)
+            }),
+            (Operation::WriteImm, true) => each!(|request, m| {
+                compose(number(m), scratch, plan);
+                request.write_imm(Inline(scratch), at(m)?, number(m) as u32)
+            }),
+            (Operation::Read, _) => each!(|request, m| request.read(into(m)?, at(m)?)),
+            (Operation::FetchAdd, _) => each!(|request, m| request.fetch_add(into(m)?, at(m)?, 1)),
+            (Operation::CompareSwap, _) => each!(|request, m| {
+                request.compare_swap(into(m)?, at(m)?, number(m), number(m) + 1)
+            }),
+        };
+        written.map_err(uverbs::Error::from)?;
         batch.ring().map_err(uverbs::Error::from)?;
-        Ok(due)
+        Ok(list.due())
     }
 
     /// Takes note of a completion of a batch, and gives the batch if that was the last one.
@@ -348,11 +408,7 @@ impl Lane {
         if self.taken.is_empty() || !plan.operation.takes_receive() {
             return Ok(());
         }
-        let slices = Slices {
-            data,
-            layout: &self.layout,
-            base: self.base,
-        };
+        let here = Here::of(self.memory(), data, &self.layout)?;
         let mut batch = match &mut self.parts.xrc {
             Some((_, srq)) => srq.batch(),
             None => self.parts.qp.recv_batch(),
@@ -364,83 +420,16 @@ impl Lane {
                 slot,
             };
             let posted = match plan.operation {
-                Operation::Send => batch.post(id.to_wr_id(), slices.receive(slot)?),
+                Operation::Send => {
+                    let into = here.incoming(slot as usize).map_err(failed)?;
+                    batch.post(id.to_wr_id(), into)
+                }
                 _ => batch.post_empty(id.to_wr_id()),
             };
             posted.map_err(uverbs::Error::from)?;
         }
         batch.ring();
         Ok(())
-    }
-}
-
-/// The way of requests: what they are, from where and to where.
-struct Way<'a> {
-    reach: &'a Reach,
-    peer_inbox: Option<RemoteSlice>,
-    peer_outbox: Option<RemoteSlice>,
-    slices: Slices<'a>,
-    inline: bool,
-    plan: &'a Plan,
-}
-
-impl<'a> Way<'a> {
-    /// Writes a request.
-    ///
-    /// Apart from the loop over a batch: there the compiler would prepare what each operation on each driver
-    /// needs before the first request, which takes longer than a request does.
-    #[inline(never)]
-    fn write(
-        &self,
-        request: Request<'_, 'a, Any>,
-        number: u64,
-        place: usize,
-        scratch: &[u8],
-    ) -> Result<()> {
-        // A macro, because the destination is a type of its own, and the traits of destinations are
-        // sealed.
-        macro_rules! perform {
-            ($request:expr) => {
-                match self.plan.operation {
-                    Operation::Send if self.inline => $request.send(Inline(scratch)),
-                    Operation::Send => $request.send(self.slices.out(place)?),
-                    Operation::Write if self.inline => {
-                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
-                        $request.write(Inline(scratch), to)
-                    }
-                    Operation::Write => {
-                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
-                        $request.write(self.slices.out(place)?, to)
-                    }
-                    Operation::WriteImm if self.inline => {
-                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
-                        $request.write_imm(Inline(scratch), to, number as u32)
-                    }
-                    Operation::WriteImm => {
-                        let to = self.slices.at_peer(self.peer_inbox, place, self.plan)?;
-                        $request.write_imm(self.slices.out(place)?, to, number as u32)
-                    }
-                    Operation::Read => {
-                        let from = self.slices.at_peer(self.peer_outbox, place, self.plan)?;
-                        $request.read(self.slices.fetched(place)?, from)
-                    }
-                    Operation::FetchAdd => {
-                        let at = self.slices.at_peer(self.peer_outbox, 0, self.plan)?;
-                        $request.fetch_add(self.slices.fetched(place)?, at, 1)
-                    }
-                    Operation::CompareSwap => {
-                        let at = self.slices.at_peer(self.peer_outbox, 0, self.plan)?;
-                        $request.compare_swap(self.slices.fetched(place)?, at, number, number + 1)
-                    }
-                }
-            };
-        }
-        let written = match self.reach {
-            Reach::Connection => perform!(request),
-            Reach::Address { path, qpn, qkey } => perform!(request.to(path.to(*qpn, *qkey))),
-            Reach::Queue(queue) => perform!(request.to(*queue)),
-        };
-        written.map_err(|error| uverbs::Error::from(error).into())
     }
 }
 
@@ -477,46 +466,66 @@ fn write_message(
     data.write_at(start + bytes.start, &scratch[bytes])
 }
 
-/// The slices of a lane's memory.
-struct Slices<'a> {
-    data: &'a Data,
-    layout: &'a Layout,
-    base: usize,
+/// The messages of a batch, as the requests are numbered.
+struct List {
+    id: u64,
+    messages: u32,
+    /// Each has a completion, not the last one alone.
+    tells_all: bool,
 }
 
-impl<'a> Slices<'a> {
-    fn at(&self, start: usize, range: Range<usize>) -> Result<LocalSlice<'a>> {
-        let range = start + range.start..start + range.end;
-        self.data.slice(range)
-    }
-
-    fn out(&self, place: usize) -> Result<LocalSlice<'a>> {
-        self.at(self.base, self.layout.out_place(place))
-    }
-
-    fn receive(&self, slot: u32) -> Result<LocalSlice<'a>> {
-        let start = self.base + self.layout.outbox();
-        self.at(start, self.layout.in_place(slot as usize))
-    }
-
-    /// Where what is read goes.
-    fn fetched(&self, place: usize) -> Result<LocalSlice<'a>> {
-        self.receive(place as u32)
-    }
-
-    /// A place in the peer's memory, which is laid out as this side's.
-    fn at_peer(
+impl List {
+    /// Writes the requests, of which `post` makes what they are.
+    ///
+    /// A loop of its own for each kind of them: in one for all, the compiler would prepare what each kind needs
+    /// on each driver before the first request, which takes longer than a request does.
+    #[inline(never)]
+    fn write<'q>(
         &self,
-        memory: Option<RemoteSlice>,
-        place: usize,
-        plan: &Plan,
-    ) -> Result<RemoteSlice> {
-        let memory = memory.ok_or_else(|| failed("the peer has not told where its memory is"))?;
-        let range = match plan.operation.fetches() {
-            true => self.layout.out_place(place),
-            false => self.layout.in_place(place),
-        };
-        memory.slice(range).map_err(failed)
+        batch: &mut Batch<'q, Any>,
+        mut post: impl FnMut(Request<'_, 'q, Any>, u32) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        for message in 0..self.messages {
+            let request = match self.tells_all || message + 1 == self.messages {
+                true => batch.signaled(self.id),
+                false => batch.unsignaled(self.id),
+            };
+            post(request, message)?;
+        }
+        Ok(())
+    }
+
+    /// How many completions will come.
+    fn due(&self) -> u32 {
+        match self.tells_all {
+            true => self.messages,
+            false => self.messages.min(1),
+        }
+    }
+}
+
+/// A lane's memory, as requests name it.
+struct Here<'a> {
+    all: LocalSlice<'a>,
+    layout: &'a Layout,
+}
+
+impl<'a> Here<'a> {
+    fn of(range: Range<usize>, data: &'a Data, layout: &'a Layout) -> Result<Self> {
+        let all = data.slice(range)?;
+        Ok(Self { all, layout })
+    }
+
+    /// Where the message of a place is that is sent.
+    fn outgoing(&self, place: usize) -> Result<LocalSlice<'a>, OutOfBounds> {
+        self.all.slice(self.layout.out_place(place))
+    }
+
+    /// Where the message of a place arrives, with its header; that which is read, too.
+    fn incoming(&self, place: usize) -> Result<LocalSlice<'a>, OutOfBounds> {
+        let start = self.layout.outbox();
+        let place = self.layout.in_place(place);
+        self.all.slice(start + place.start..start + place.end)
     }
 }
 

@@ -9,7 +9,7 @@
 //! | [`wire`], [`connect`] | what the two sides tell each other, and how their queues meet |
 //! | [`lane`], [`memory`], [`pattern`] | a queue pair with its messages, where these lie, and what they say |
 //! | [`worker`], [`session`] | a thread, and a side with all of them |
-//! | [`recorder`] | the measurement |
+//! | [`recorder`], [`time`] | the measurement, and its clock |
 //! | [`conditions`], [`record`] | under what conditions, and the document of it all |
 //! | [`show`], [`chart`], [`svg`], [`compare`] | what is shown |
 
@@ -27,6 +27,7 @@ mod recorder;
 mod session;
 mod show;
 mod svg;
+mod time;
 mod wire;
 mod worker;
 

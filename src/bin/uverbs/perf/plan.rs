@@ -330,7 +330,9 @@ impl Plan {
 
     /// Receives that are kept posted.
     pub(super) fn receives(&self) -> u32 {
-        match self.check {
+        // Of an exchange the next message comes when the one before has been looked at, and its receive is
+        // posted again behind the answer.
+        match self.check && !self.is_exchange() {
             true => self.places(),
             false => self.depth.saturating_mul(2),
         }

@@ -262,20 +262,21 @@ fn of_file(path: &Path, error: &std::io::Error) -> Failure {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::super::plan::tests::plan;
     use super::super::recorder::Recorder;
+    use super::super::time::Time;
     use super::*;
 
     /// A round in which messages took these times, in microseconds, one after the other.
     pub(in super::super) fn round(times: impl IntoIterator<Item = u64>) -> Round {
-        let start = Instant::now();
+        let start = Time::now();
         let mut recorder = Recorder::new(start, None, false).unwrap();
         let mut now = start;
         for time in times {
             let posted = now;
-            now += Duration::from_micros(time);
+            now = now + Duration::from_micros(time);
             recorder.completed(1, posted, now);
         }
         let client = recorder.outcome();

@@ -1,10 +1,11 @@
 //! The measurement: how long each message took, and how many went through in each interval.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::time::Time;
 use crate::failure::{Failure, Kind, Result};
 
 /// The longest time that the histogram tells apart; with a fixed limit it never grows during a run.
@@ -105,10 +106,10 @@ impl Rates {
         }
     }
 
-    /// Counts messages at a time after the beginning.
-    fn count(&mut self, at: Duration, messages: u64) {
+    /// Counts messages so many nanoseconds after the beginning.
+    fn count(&mut self, at: u64, messages: u64) {
         loop {
-            let index = (at.as_secs_f64() / self.interval) as usize;
+            let index = (at as f64 / (self.interval * 1e9)) as usize;
             if index < INTERVALS {
                 if self.counts.len() <= index {
                     self.counts.resize(index + 1, 0);
@@ -212,8 +213,8 @@ impl Outcome {
 #[derive(Clone, Copy, Debug)]
 struct Completed {
     messages: u64,
-    posted: Instant,
-    at: Instant,
+    posted: Time,
+    at: Time,
 }
 
 /// Records for one thread.
@@ -222,10 +223,10 @@ pub(super) struct Recorder {
     /// What has completed since the last [`Self::settle`].
     completed: Vec<Completed>,
     /// From when on is measured.
-    from: Instant,
+    from: Time,
     /// Until when, if that is known.
-    until: Option<Instant>,
-    last: Instant,
+    until: Option<Time>,
+    last: Time,
     messages: u64,
     histogram: Histogram<u64>,
     min: u64,
@@ -235,7 +236,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    pub(super) fn new(from: Instant, until: Option<Instant>, keeps: bool) -> Result<Self> {
+    pub(super) fn new(from: Time, until: Option<Time>, keeps: bool) -> Result<Self> {
         Ok(Self {
             completed: Vec::new(),
             from,
@@ -252,7 +253,7 @@ impl Recorder {
 
     /// The first message is about to be posted. Where messages are counted, and not seconds, it is measured
     /// from here on: what came before was the start of threads.
-    pub(super) fn begin(&mut self, now: Instant) {
+    pub(super) fn begin(&mut self, now: Time) {
         if self.until.is_none() {
             (self.from, self.last) = (now, now);
         }
@@ -260,7 +261,7 @@ impl Recorder {
 
     /// Messages that were posted at one time have completed at another. They are only noted: the next ones
     /// are not to wait until these are counted.
-    pub(super) fn completed(&mut self, messages: u64, posted: Instant, at: Instant) {
+    pub(super) fn completed(&mut self, messages: u64, posted: Time, at: Time) {
         self.completed.push(Completed {
             messages,
             posted,
@@ -282,7 +283,7 @@ impl Recorder {
         self.completed = completed;
     }
 
-    fn count(&mut self, messages: u64, posted: Instant, now: Instant) {
+    fn count(&mut self, messages: u64, posted: Time, now: Time) {
         if now < self.from || self.until.is_some_and(|until| posted > until) {
             return;
         }
@@ -290,9 +291,9 @@ impl Recorder {
         if self.until.is_none_or(|until| now <= until) {
             self.messages += messages;
             self.last = now;
-            self.rates.count(now - self.from, messages);
+            self.rates.count(now.since(self.from), messages);
         }
-        let time = (now - posted).as_nanos() as u64;
+        let time = now.since(posted);
         (self.min, self.max) = (self.min.min(time), self.max.max(time));
         self.histogram.saturating_record(time);
         if let Some(samples) = &mut self.samples
@@ -307,7 +308,7 @@ impl Recorder {
         self.settle();
         if let Some(until) = self.until {
             // Intervals at the end in which nothing has completed count, too.
-            self.rates.count(until - self.from, 0);
+            self.rates.count(until.since(self.from), 0);
         }
         let counts = self.histogram.iter_recorded();
         let counts = counts.map(|step| (step.value_iterated_to(), step.count_at_value()));
@@ -315,7 +316,7 @@ impl Recorder {
         let end = self.until.unwrap_or(self.last);
         Outcome {
             messages: self.messages,
-            seconds: (end - self.from).as_secs_f64(),
+            seconds: end.since(self.from) as f64 * 1e-9,
             times: Times {
                 min: if counts.is_empty() { 0 } else { self.min },
                 max: self.max,
@@ -335,12 +336,12 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn recorded(times: &[u64]) -> Outcome {
-        let start = Instant::now();
+        let start = Time::now();
         let mut recorder = Recorder::new(start, None, true).unwrap();
         let mut now = start;
         for &time in times {
             let posted = now;
-            now += Duration::from_nanos(time);
+            now = now + Duration::from_nanos(time);
             recorder.completed(1, posted, now);
         }
         recorder.outcome()
@@ -378,13 +379,13 @@ mod tests {
         let mut rates = Rates::new();
         let interval = rates.interval;
         for second in 0..100 {
-            rates.count(Duration::from_secs(second), 1);
+            rates.count(second * 1_000_000_000, 1);
         }
         assert!(rates.counts.len() <= INTERVALS);
         assert_eq!(rates.counts.iter().sum::<u64>(), 100);
         assert!(rates.interval > interval);
         let mut short = Rates::new();
-        short.count(5 * MS, 7);
+        short.count(5_000_000, 7);
         short.add(rates);
         assert_eq!(short.counts.iter().sum::<u64>(), 107);
         assert_eq!(short.counts[0], 8);
@@ -392,7 +393,7 @@ mod tests {
 
     #[test]
     fn what_is_outside_is_not_measured() {
-        let start = Instant::now();
+        let start = Time::now();
         let (from, until) = (start + MS, start + 3 * MS);
         let mut recorder = Recorder::new(from, Some(until), false).unwrap();
         for at in 0..=4 {
@@ -406,7 +407,7 @@ mod tests {
     /// Catches a rate that counts what a side did before it posted anything.
     #[test]
     fn a_count_is_measured_from_the_first_message_on() {
-        let start = Instant::now();
+        let start = Time::now();
         let mut recorder = Recorder::new(start, None, false).unwrap();
         let first = start + 10 * MS;
         recorder.begin(first);

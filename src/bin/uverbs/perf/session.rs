@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 use std::thread::{Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::connect::Side;
 use super::plan::Plan;
 use super::recorder::{Outcome, Recorder};
+use super::time::Time;
 use super::wire::{Message, Wire, unexpected};
 use super::worker::{Clock, Shared, Worker};
 use crate::failure::{Failure, Kind, Result};
@@ -61,7 +62,7 @@ fn work(workers: Vec<Worker>, wire: &mut Wire, plan: &Plan, part: Part) -> Resul
         Message::Ready => {}
         other => return Err(unexpected(&other)),
     }
-    let from = Instant::now() + plan.warm_up();
+    let from = Time::now() + plan.warm_up();
     let clock = Clock {
         from,
         until: plan.duration().map(|duration| from + duration),
@@ -163,17 +164,17 @@ fn talk(
 /// A bar for rounds that last longer than a moment, on terminals.
 struct Progress {
     bar: ProgressBar,
-    start: Instant,
+    start: Time,
 }
 
 impl Progress {
     fn new(plan: &Plan, part: Part, clock: Clock) -> Self {
-        let start = Instant::now();
+        let start = Time::now();
         let bar = match (clock.until, part.shows_progress) {
             (Some(until), true) => {
                 let style = ProgressStyle::with_template("{msg} {bar:40} {eta} left");
                 let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
-                ProgressBar::new((until - start).as_millis() as u64).with_style(style)
+                ProgressBar::new(until.since(start) / 1_000_000).with_style(style)
             }
             _ => ProgressBar::hidden(),
         };
@@ -186,7 +187,7 @@ impl Progress {
 
     fn show(&self) {
         self.bar
-            .set_position(self.start.elapsed().as_millis() as u64);
+            .set_position(Time::now().since(self.start) / 1_000_000);
     }
 }
 

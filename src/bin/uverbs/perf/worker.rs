@@ -1,8 +1,9 @@
 //! One thread: it posts and polls for its queue pairs.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -13,17 +14,22 @@ use super::memory::Data;
 use super::pattern::{self, Checker};
 use super::plan::{Operation, Plan, Until};
 use super::recorder::{Outcome, Recorder};
+use super::time::Time;
 use crate::failure::{Failure, Kind, Result};
 
 /// Looks at the clock, and at what others say, only after so many polls in vain.
 const POLLS: u32 = 32;
+
+/// So often a thread looks whether a message is in memory before it looks at its completion queue, which takes
+/// longer.
+const LOOKS: u32 = 8;
 
 /// After so long in vain a thread leaves its CPU to others. On a machine with few CPUs that may be the peer,
 /// or the kernel's part of the device.
 const VAIN: Duration = Duration::from_micros(50);
 
 /// How long a thread sleeps that waits for others to finish.
-const PAUSE: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a thread waits for an event before it looks at what others say.
 const EVENT: Duration = Duration::from_millis(20);
@@ -89,8 +95,8 @@ fn stopped() -> Failure {
 /// When is measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    pub(super) from: Instant,
-    pub(super) until: Option<Instant>,
+    pub(super) from: Time,
+    pub(super) until: Option<Time>,
 }
 
 /// A completion.
@@ -112,12 +118,12 @@ pub(super) struct Worker {
     /// The CPU on which it stays.
     pub(super) cpu: Option<usize>,
     scratch: Vec<u8>,
-    seen: Vec<Seen>,
+    seen: VecDeque<Seen>,
     checker: Option<Checker>,
     checked: u64,
     /// Polls in vain since the last look at the clock, and since when they are.
     polls: u32,
-    vain: Option<Instant>,
+    vain: Option<Time>,
 }
 
 impl Worker {
@@ -136,7 +142,7 @@ impl Worker {
             channel,
             cpu: None,
             scratch: vec![0; plan.size as usize],
-            seen: Vec::new(),
+            seen: VecDeque::new(),
             checker: plan.check.then(|| Checker::new(plan.size as usize)),
             checked: 0,
             polls: 0,
@@ -221,13 +227,13 @@ impl Worker {
         recorder: &mut Recorder,
     ) -> Result<Duration> {
         let mut cpu = None;
+        let mut now = Time::now();
         loop {
-            let mut now = Instant::now();
             self.set_limits(plan, clock, now, &mut cpu, recorder);
             for (own, lane) in self.lanes.iter_mut().enumerate() {
                 while lane.may_post() {
+                    let now = Time::now();
                     lane.post(own as u16, now, &mut self.data, &mut self.scratch, plan)?;
-                    now = Instant::now();
                 }
             }
             recorder.settle();
@@ -236,9 +242,12 @@ impl Worker {
                 return Ok(cpu.unwrap_or_else(cpu_time));
             }
             // Something is in flight, and until it completes there is nothing to post.
-            while !self.turn(plan, Some(recorder))? {
+            while !self.poll()? {
                 self.wait(plan, shared, Some(now))?;
             }
+            now = Time::now();
+            self.note_all(plan, Some((recorder, now)))?;
+            self.receive(plan)?;
         }
     }
 
@@ -252,17 +261,17 @@ impl Worker {
     ) -> Result<Duration> {
         let mut cpu = None;
         let mut number = 0;
-        let mut now = Instant::now();
+        let mut now = Time::now();
         loop {
             self.set_limits(plan, clock, now, &mut cpu, recorder);
             if self.lanes[0].is_over() {
                 break;
             }
-            let posted = Instant::now();
+            let posted = Time::now();
             self.send_one(posted, plan, shared)?;
             recorder.settle();
             self.arrival(number, plan, shared, Some(posted))?;
-            now = Instant::now();
+            now = Time::now();
             recorder.completed(1, posted, now);
             number += 1;
         }
@@ -273,7 +282,7 @@ impl Worker {
     fn pong(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let mut number = 0;
         // When an answer was posted is nobody's question.
-        let start = Instant::now();
+        let start = Time::now();
         while self.arrival(number, plan, shared, None)? {
             self.send_one(start, plan, shared)?;
             number += 1;
@@ -287,7 +296,7 @@ impl Worker {
         &mut self,
         plan: &Plan,
         clock: Clock,
-        now: Instant,
+        now: Time,
         cpu: &mut Option<Duration>,
         recorder: &mut Recorder,
     ) {
@@ -306,15 +315,19 @@ impl Worker {
         }
     }
 
-    /// Posts the next message of an exchange, and takes its completion, which comes before the answer does:
-    /// then the next one does not wait for this.
-    fn send_one(&mut self, posted: Instant, plan: &Plan, shared: &Shared) -> Result<()> {
+    /// Posts the next message of an exchange. While it is under way its completion is taken, and the receive
+    /// of the message before is posted again: then the next message does not wait for that.
+    fn send_one(&mut self, posted: Time, plan: &Plan, shared: &Shared) -> Result<()> {
         self.lanes[0].post(0, posted, &mut self.data, &mut self.scratch, plan)?;
+        self.receive(plan)?;
         let mut since = None;
         while !self.lanes[0].is_idle() {
-            if !self.turn(plan, None)? {
-                let since = *since.get_or_insert_with(Instant::now);
-                self.wait(plan, shared, Some(since))?;
+            match self.poll()? {
+                true => self.note_all(plan, None)?,
+                false => {
+                    let since = *since.get_or_insert_with(Time::now);
+                    self.wait(plan, shared, Some(since))?;
+                }
             }
         }
         Ok(())
@@ -326,7 +339,7 @@ impl Worker {
         number: u64,
         plan: &Plan,
         shared: &Shared,
-        since: Option<Instant>,
+        since: Option<Time>,
     ) -> Result<bool> {
         loop {
             let has_come = match plan.operation {
@@ -336,7 +349,8 @@ impl Worker {
             if has_come {
                 return Ok(true);
             }
-            if self.turn(plan, None)? {
+            if self.poll()? {
+                self.note_all(plan, None)?;
                 continue;
             }
             let sent = shared.peer_sent.get().and_then(|sent| sent.get(self.first));
@@ -350,9 +364,7 @@ impl Worker {
     /// Whether the peer has written a message, which is checked.
     fn is_written(&mut self, number: u64) -> Result<bool> {
         let range = self.lanes[0].arrived(0);
-        let mut last = [0];
-        self.data.read_at(range.end - 1, &mut last)?;
-        if last[0] != pattern::stamp(number) {
+        if !self.shows(range.end - 1, pattern::stamp(number))? {
             return Ok(false);
         }
         // The device wrote the last byte last.
@@ -362,20 +374,33 @@ impl Worker {
         Ok(true)
     }
 
+    /// Whether a byte of this memory becomes this one within a few looks.
+    fn shows(&self, offset: usize, expected: u8) -> Result<bool> {
+        for _ in 0..LOOKS {
+            let mut byte = [0];
+            self.data.read_at(offset, &mut byte)?;
+            if byte[0] == expected {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Receives what the peer still sends.
     fn rest(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let receives = plan.operation.takes_receive();
-        let mut last = Instant::now();
+        let mut last = Time::now();
         loop {
-            let got = receives && self.turn(plan, None)?;
-            if got {
-                last = Instant::now();
+            self.receive(plan)?;
+            if receives && self.poll()? {
+                self.note_all(plan, None)?;
+                last = Time::now();
                 continue;
             }
             if let Some(sent) = shared.peer_sent.get() {
                 let mut lanes = self.lanes.iter().zip(&sent[self.first..]);
                 let has_all = !receives || lanes.all(|(lane, sent)| lane.received >= *sent);
-                let is_quiet = !plan.transport.is_reliable() && last.elapsed() > QUIET;
+                let is_quiet = !plan.transport.is_reliable() && last.is_older_than(QUIET);
                 if has_all || is_quiet {
                     return Ok(());
                 }
@@ -392,7 +417,7 @@ impl Worker {
 
     /// After a poll in vain: waits for an event, or says when it is time to poll again. If something is due,
     /// it is so since then.
-    fn wait(&mut self, plan: &Plan, shared: &Shared, since: Option<Instant>) -> Result<()> {
+    fn wait(&mut self, plan: &Plan, shared: &Shared, since: Option<Time>) -> Result<()> {
         match &self.channel {
             Some(channel) => {
                 // The poll that found nothing has armed the queue.
@@ -407,15 +432,15 @@ impl Worker {
                     return Ok(());
                 }
                 self.polls = 0;
-                let since = self.vain.get_or_insert_with(Instant::now);
-                if !plan.spin && since.elapsed() > VAIN {
+                let since = *self.vain.get_or_insert_with(Time::now);
+                if !plan.spin && since.is_older_than(VAIN) {
                     std::thread::yield_now();
                 }
             }
         }
         shared.check()?;
         match since {
-            Some(since) if since.elapsed() > plan.patience() => {
+            Some(since) if since.is_older_than(plan.patience()) => {
                 let text = format!(
                     "nothing has completed for {:?}: the peer has gone, or a message was lost",
                     plan.patience()
@@ -426,46 +451,43 @@ impl Worker {
         }
     }
 
-    /// Takes the completions that are there, and posts receives again. False if there was none.
-    fn turn(&mut self, plan: &Plan, recorder: Option<&mut Recorder>) -> Result<bool> {
-        self.poll()?;
-        if self.seen.is_empty() {
-            return Ok(false);
-        }
-        self.vain = None;
-        // With a recorder each completion has its time.
-        let mut recorder = recorder.map(|recorder| (recorder, Instant::now()));
-        let mut seen = std::mem::take(&mut self.seen);
-        for completion in seen.drain(..) {
-            self.note(completion, plan, recorder.as_mut())?;
-        }
-        self.seen = seen;
-        for (own, lane) in self.lanes.iter_mut().enumerate() {
-            lane.receive(own as u16, &self.data, plan)?;
-        }
-        Ok(true)
-    }
-
-    /// Takes the completions that are there; with events, asks for one if there is none.
-    fn poll(&mut self) -> Result<()> {
+    /// Looks what has completed; false if nothing has. With events, asks for one then.
+    fn poll(&mut self) -> Result<bool> {
         let completions = match self.channel {
             Some(_) => self.cq.poll_or_arm(Notify::Next)?,
             None => Some(self.cq.poll().map_err(uverbs::Error::from)?),
         };
         let Some(mut completions) = completions else {
-            return Ok(());
+            return Ok(false);
         };
         for completion in &mut completions {
             if let Err(error) = completion.result() {
                 return Err(Failure::new(Kind::Peer, error));
             }
-            self.seen.push(Seen {
+            self.seen.push_back(Seen {
                 id: Id::of_wr_id(completion.wr_id()),
                 length: match completion.is_recv() {
                     true => completion.byte_len(),
                     false => 0,
                 },
             });
+        }
+        Ok(!self.seen.is_empty())
+    }
+
+    /// Takes note of what has completed: with a recorder, of when.
+    fn note_all(&mut self, plan: &Plan, mut recorder: Option<(&mut Recorder, Time)>) -> Result<()> {
+        self.vain = None;
+        while let Some(completion) = self.seen.pop_front() {
+            self.note(completion, plan, recorder.as_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Posts the receives again that have completed.
+    fn receive(&mut self, plan: &Plan) -> Result<()> {
+        for (own, lane) in self.lanes.iter_mut().enumerate() {
+            lane.receive(own as u16, &self.data, plan)?;
         }
         Ok(())
     }
@@ -474,7 +496,7 @@ impl Worker {
         &mut self,
         Seen { id, length }: Seen,
         plan: &Plan,
-        recorder: Option<&mut (&mut Recorder, Instant)>,
+        recorder: Option<&mut (&mut Recorder, Time)>,
     ) -> Result<()> {
         let Some(lane) = self.lanes.get_mut(usize::from(id.lane)) else {
             return Err(failed("a completion names no queue pair"));

@@ -19,8 +19,8 @@ use crate::guest::{self, Guest, Options, Outcome, Stream};
 use crate::qemu::Accelerator;
 use crate::store::Store;
 
-/// How long all measurements may take.
-const LIMIT: Duration = Duration::from_secs(30 * 60);
+/// How long all measurements of a guest may take.
+const LIMIT: Duration = Duration::from_secs(90 * 60);
 
 /// What the guest is given before: huge pages to register, and where there are two processors one of them for
 /// the kernel's workers, so that a program that polls on the other one does not wait for the scheduler.

@@ -3,23 +3,27 @@
 //! A completion queue has one ring or several; a queue pair reports its sends in one of them and its receives
 //! in one. All requests complete; those that nobody asked for are dropped here, unless they failed.
 
-use std::mem;
+#[cfg(feature = "c-abi")]
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use uverbs_uapi::enums::{WcOpcode, WcStatus};
 use uverbs_uapi::flags::WcFlags;
 use uverbs_uapi::handle::CqHandle;
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::types::Wc;
 
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
-use super::format::{Entry, Words, doorbell, entry, request, status};
+use super::format::{Entry, Words, doorbell, entry, failure, request};
 use super::order;
 use super::reporters::{Directory, Name, Reporters, Ring};
 use super::ring::{Register, RingMemory, View};
 use crate::command::CommandFd;
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::Completion as _;
 use crate::driver::contract::{self, Driver as _};
-use crate::driver::kit::ledger::Noted;
 use crate::driver::kit::turn::Turn;
 use crate::error::{Result, Verb};
 use crate::work::PollError;
@@ -44,6 +48,23 @@ pub(crate) struct CqCore {
 struct Doorbell {
     register: Register,
     turn: Turn,
+    /// Entries that were taken of all rings, as the device knows, modulo 2^32. By turns.
+    taken: AtomicU32,
+}
+
+impl Doorbell {
+    /// Tells the device that so many entries more were taken, which have been read; with a wish for an event,
+    /// which is made here, or 0.
+    #[inline(always)]
+    fn tell(&self, more: u32, wish: impl FnOnce() -> u32) {
+        // By turns: else an older count could come last, of entries or of events. Relaxed for that.
+        let _turn = self.turn.take();
+        let taken = self.taken.load(Ordering::Relaxed).wrapping_add(more);
+        self.taken.store(taken, Ordering::Relaxed);
+        let value = taken & u32::from(u16::MAX) | wish();
+        order::after_writing();
+        self.register.store(value);
+    }
 }
 
 impl CqCore {
@@ -55,22 +76,19 @@ impl CqCore {
             doorbell: register.map(|register| Doorbell {
                 register,
                 turn: Turn::new(),
+                taken: AtomicU32::new(0),
             }),
             memory,
         }
     }
 
-    /// Tells the device how many entries were taken, and whether an event is wanted for the next; nothing
-    /// without a doorbell.
+    /// Goes past so many entries of a ring from this index on, which have been read. The device hears of it,
+    /// if it wants to, before the request is finished: room in a queue means room for one more completion.
     #[inline(always)]
-    fn tell(&self, wants_event: bool) {
-        if let Some(Doorbell { register, turn }) = &self.doorbell {
-            // By turns: else an older count could come last, of entries or of events.
-            let _turn = turn.take();
-            let taken = self.directory.taken() & u32::from(u16::MAX);
-            let wish = if wants_event { self.wish() } else { 0 };
-            order::after_writing();
-            register.store(taken | wish);
+    fn pass(&self, ring: &Ring, index: u32, count: u32) {
+        ring.pass(index.wrapping_add(count));
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.tell(count, || 0);
         }
     }
 
@@ -79,14 +97,6 @@ impl CqCore {
         // Relaxed: who read an event and then asked for the next had the turn before, or has it after.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         doorbell::ARM | sequence << doorbell::SEQUENCE
-    }
-
-    /// Goes past the entry at this index of a ring, and tells the device. Before the request is finished:
-    /// room in a queue means room for one more completion.
-    #[inline(always)]
-    fn pass(&self, ring: &Ring, index: u32) {
-        self.directory.pass(ring, index.wrapping_add(1));
-        self.tell(false);
     }
 
     /// Its rings, one behind the other.
@@ -112,26 +122,36 @@ impl CqCore {
 /// A completion queue's poller.
 #[derive(Debug)]
 pub(crate) struct Cq {
-    /// The ring that is looked at next.
-    turn: usize,
-    reporters: Reporters,
-    /// What the next poll has to tell.
-    wrong: Option<PollError>,
-    /// Entries that this poll may still look at: once round the rings, while the device goes on.
-    left: u32,
-    /// The last completion that was found.
-    found: Option<Completion>,
-    /// Nobody has taken it yet.
-    waits: bool,
-    /// What a C program looks at.
-    #[cfg(feature = "c-abi")]
-    shown: Option<Completion>,
+    poller: Poller,
+    kept: Kept,
     /// Entries that a ring holds, and all of them.
     capacity: u32,
     entries: u32,
+    core: Arc<CqCore>,
+}
+
+/// What changes while completions are taken.
+#[derive(Debug)]
+struct Poller {
+    /// The ring that was looked at last.
+    ring: u32,
+    reporters: Reporters,
+    /// What the next poll has to tell.
+    wrong: Option<PollError>,
+    /// The next poll has something to see to: what is `wrong`, queues that are gone, or what waits.
+    has_news: bool,
     /// Entries have the GIDs of senders for whom there is no AH.
     tells_senders: bool,
-    core: Arc<CqCore>,
+}
+
+/// The last completion that was found.
+#[derive(Debug, Default)]
+struct Kept {
+    /// C programs look at it, and may still do so when there is no other: one of libefa's may ask about it
+    /// behind `ibv_end_poll`.
+    found: Option<Completion>,
+    /// Nobody has taken it yet.
+    waits: bool,
 }
 
 impl Cq {
@@ -142,15 +162,14 @@ impl Cq {
         Self {
             entries: capacity.saturating_mul(rings.len() as u32),
             capacity,
-            turn: 0,
-            reporters: Reporters::new(qpn_mask),
-            wrong: None,
-            left: 0,
-            found: None,
-            waits: false,
-            #[cfg(feature = "c-abi")]
-            shown: None,
-            tells_senders,
+            poller: Poller {
+                ring: 0,
+                reporters: Reporters::new(qpn_mask),
+                wrong: None,
+                has_news: false,
+                tells_senders,
+            },
+            kept: Kept::default(),
             core: Arc::new(core),
         }
     }
@@ -161,160 +180,63 @@ impl Cq {
     }
 
     /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
-    /// which is told once. Out of line, as [`Self::next`].
-    #[inline(never)]
+    /// which is told once.
+    #[inline(always)]
     fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
-        self.left = self.entries;
-        let is_stale = self.reporters.are_stale(&self.core.directory);
-        match is_stale || self.reporters.are_leaving() || self.wrong.is_some() {
+        match self.needs_attention() {
             true => self.attend(),
             false => Ok(self),
         }
     }
 
+    /// Whether something has come up since the last poll.
+    #[inline(always)]
+    fn needs_attention(&self) -> bool {
+        self.poller.has_news || self.poller.reporters.are_stale(&self.core.directory)
+    }
+
     #[cold]
     #[inline(never)]
     fn attend(&mut self) -> std::result::Result<&mut Self, PollError> {
-        self.reporters.catch_up(&self.core.directory);
-        self.reporters.settle(&self.core.directory);
-        match self.wrong.take() {
+        let poller = &mut self.poller;
+        poller.reporters.catch_up(&self.core.directory);
+        poller.reporters.settle(&self.core.directory);
+        poller.has_news = poller.reporters.are_leaving() || self.kept.waits;
+        match poller.wrong.take() {
             None => Ok(self),
             Some(error) => Err(error),
         }
     }
 
-    /// Has the next ring looked at next.
+    /// The completions of all rings. The next ring comes first, so that one that is never empty does not stop
+    /// the others.
+    #[inline(always)]
+    fn begin(&mut self) -> Polled<'_> {
+        self.pass_turn();
+        self.go_on()
+    }
+
+    /// Has the next ring come first.
     #[inline(always)]
     fn pass_turn(&mut self) {
-        let next = self.turn + 1;
-        self.turn = match next == self.core.directory.rings().len() {
-            true => 0,
-            false => next,
-        };
+        self.poller.ring = self.core.directory.behind(self.poller.ring).number;
     }
 
-    /// The next completion that somebody wants. By reference: the caller reads what it wants of it.
-    ///
-    /// Out of line: a program that polls has the loops of all drivers in one function, and one that takes
-    /// many registers would have the others save them.
-    #[inline(never)]
-    fn next(&mut self) -> Option<&Completion> {
-        match self.next_usual() {
-            Some(completion) => Some(self.found.insert(completion)),
-            None => self.next_closely(),
-        }
-    }
-
-    /// The next completion, if it is in the ring whose turn it is, tells of a request in the usual way, and
-    /// all is well. None tells nothing.
+    /// The completions of all rings, that first which was looked at last.
     #[inline(always)]
-    fn next_usual(&mut self) -> Option<Completion> {
-        let ring = self.core.directory.rings().get(self.turn)?;
-        let (view, index) = (ring.view, ring.passed());
-        if self.left == 0 || self.waits || !view.has_arrived(index) {
-            return None;
+    fn go_on(&mut self) -> Polled<'_> {
+        let look = Look {
+            ring: &self.core.directory.rings()[self.poller.ring as usize],
+            left: self.entries,
+            core: &self.core,
+            poller: &mut self.poller,
+        };
+        Polled {
+            look,
+            kept: &mut self.kept,
         }
-        let fields = view.entry(index);
-        if !fields.is_usual() || self.reporters.are_stale(&self.core.directory) {
-            return None;
-        }
-        let reporter = self.reporters.usual(name(&fields), self.turn)?;
-        let request = reporter.ledger.find(fields.number.get())?;
-        self.core.pass(ring, index);
-        let noted = request.finish();
-        self.left -= 1;
-        self.pass_turn();
-        noted.is_signaled.then_some(Completion {
-            fields,
-            noted,
-            status: WcStatus::SUCCESS,
-            tells_sender: self.tells_senders,
-        })
-    }
-
-    /// Takes the next entry of the rings, which are looked at in turn: its ring, its index and what it says.
-    /// None as well if a ring has overrun.
-    fn take(&mut self) -> Option<(usize, u32, Words)> {
-        for _ in 0..self.core.directory.rings().len() {
-            let turn = self.turn;
-            self.pass_turn();
-            let ring = &self.core.directory.rings()[turn];
-            let (view, index) = (ring.view, ring.passed());
-            if view.has_arrived(index) {
-                let fields = view.entry(index);
-                self.core.pass(ring, index);
-                return Some((turn, index, fields));
-            }
-            if view.has_overrun(index) {
-                self.skip_lost(turn);
-                return None;
-            }
-        }
-        None
-    }
-
-    /// Goes on behind the entries of a ring that the device has written over. The next poll tells.
-    #[cold]
-    #[inline(never)]
-    fn skip_lost(&mut self, ring: usize) {
-        let ring = &self.core.directory.rings()[ring];
-        let from = ring.passed();
-        let behind = ring.view.behind_lost(from).unwrap_or(from);
-        self.core.directory.pass(ring, behind);
-        self.core.tell(false);
-        self.wrong = Some(PollError::Overrun);
-    }
-
-    /// As [`Self::next`], whatever the entry is. None as well if it makes no sense, which the next poll
-    /// tells.
-    #[inline(never)]
-    fn next_closely(&mut self) -> Option<&Completion> {
-        if mem::take(&mut self.waits) {
-            return self.found.as_ref();
-        }
-        while self.left > 0 {
-            self.left -= 1;
-            let (ring, index, fields) = self.take()?;
-            if self.reporters.are_stale(&self.core.directory) {
-                self.reporters.catch_up(&self.core.directory);
-            }
-            let (name, code) = (name(&fields), fields.operation());
-            let Some(reporter) = self.reporters.find(name, ring, index) else {
-                self.wrong = Some(PollError::Stray { number: name.qpn });
-                return None;
-            };
-            if reporter.is_forgotten {
-                continue;
-            }
-            let noted = match fields.flags & entry::UNSOLICITED {
-                0 => reporter.ledger.finish(fields.number.get()),
-                // Its number means nothing.
-                _ => (reporter.takes_unsolicited && code == request::WRITE).then_some(UNSOLICITED),
-            };
-            let Some(noted) = noted else {
-                self.wrong = Some(PollError::Unknown { code });
-                return None;
-            };
-            let status = status(fields.status);
-            if noted.is_signaled || status != WcStatus::SUCCESS {
-                return Some(self.found.insert(Completion {
-                    fields,
-                    noted,
-                    status,
-                    tells_sender: self.tells_senders,
-                }));
-            }
-        }
-        None
     }
 }
-
-/// What is noted of messages that consume no receive.
-const UNSOLICITED: Noted = Noted {
-    id: 0,
-    is_signaled: true,
-    bytes: 0,
-};
 
 #[inline(always)]
 fn name(fields: &Entry) -> Name {
@@ -348,8 +270,8 @@ impl contract::Cq for Cq {
         match &backing.doorbell {
             _ if solicited_only => lacks("events for solicited messages alone"),
             None => lacks("events of completion queues that were created without a channel"),
-            Some(_) => {
-                backing.tell(true);
+            Some(doorbell) => {
+                doorbell.tell(0, || backing.wish());
                 Ok(())
             }
         }
@@ -361,34 +283,52 @@ impl contract::Cq for Cq {
 
     /// What nobody wants does not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
-        let cq = self.up_to_date()?;
-        cq.waits = cq.next_closely().is_some();
-        let cq = cq.up_to_date()?;
-        Ok(!cq.waits)
+        let waits = self.poll()?.next().is_some();
+        (self.kept.waits, self.poller.has_news) = (waits, true);
+        self.up_to_date()?;
+        Ok(!waits)
     }
 
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        Ok(Polled(self.up_to_date()?))
+        Ok(self.up_to_date()?.begin())
     }
 
-    /// Entries have gone back when they are shown. The last one stays to be looked at when there is none: a
-    /// program of libefa's may ask about it behind `ibv_end_poll`.
     #[cfg(feature = "c-abi")]
+    #[inline(always)]
+    fn take_into(&mut self, places: &mut [MaybeUninit<Wc>]) -> Option<usize> {
+        if self.needs_attention() {
+            return None;
+        }
+        let mut look = self.begin().look;
+        let mut taken = 0;
+        for place in places {
+            let see = |completion: Completion| _ = place.write(completion.to_wc());
+            if look.take_next(see).is_none() {
+                break;
+            }
+            taken += 1;
+        }
+        Some(taken)
+    }
+
+    /// Entries have gone back when they are shown.
+    #[cfg(feature = "c-abi")]
+    #[inline(always)]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        let next = self.poll()?.next();
-        self.shown = next.or(self.shown);
-        Ok(next)
+        Ok(self.up_to_date()?.go_on().next())
     }
 
     #[cfg(feature = "c-abi")]
     fn shown(&self) -> Option<Completion> {
-        self.shown
+        self.kept.found
     }
 
+    /// What was shown stays, as told there. The next ring comes first when the next are shown.
     #[cfg(feature = "c-abi")]
+    #[inline(always)]
     fn hide(&mut self) {
-        // What was shown stays, as in `show_next`.
+        self.pass_turn();
     }
 }
 
@@ -400,14 +340,155 @@ impl Drop for Cq {
 
 /// Completions that are being taken.
 #[derive(Debug)]
-pub(crate) struct Polled<'q>(&'q mut Cq);
+pub(crate) struct Polled<'q> {
+    look: Look<'q>,
+    kept: &'q mut Kept,
+}
+
+impl Polled<'_> {
+    /// The next completion. By reference: the caller reads what it wants of it.
+    ///
+    /// Out of line: a program that polls has the loops of all drivers in one function, and one that takes
+    /// many registers would have the others save them.
+    #[inline(never)]
+    fn next_found(&mut self) -> Option<&Completion> {
+        let Self { look, kept } = self;
+        match kept.waits {
+            true => kept.waits = false,
+            // Written where it stays.
+            false => look.take_next(|completion| kept.found = Some(completion))?,
+        }
+        kept.found.as_ref()
+    }
+}
 
 impl Iterator for Polled<'_> {
     type Item = Completion;
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.0.next().copied()
+        self.next_found().copied()
+    }
+}
+
+/// A look at the rings.
+#[derive(Debug)]
+struct Look<'q> {
+    poller: &'q mut Poller,
+    core: &'q CqCore,
+    /// The ring that is looked at, until it is empty.
+    ring: &'q Ring,
+    /// Entries that it may still look at: once round the rings, while the device goes on.
+    left: u32,
+}
+
+impl Look<'_> {
+    /// Takes the next completion that somebody wants; returns what `see` makes of it. None as well if an
+    /// entry makes no sense or a ring has overrun, which the next poll tells.
+    #[inline(always)]
+    fn take_next<T>(&mut self, see: impl FnOnce(Completion) -> T) -> Option<T> {
+        while self.left > 0 {
+            let (view, index) = (self.ring.view, self.ring.passed());
+            if !view.has_arrived(index) {
+                match self.goes_on() {
+                    true => continue,
+                    false => return None,
+                }
+            }
+            self.left -= 1;
+            if self.poller.reporters.are_stale(&self.core.directory) {
+                self.catch_up();
+            }
+            let head = view.head(index);
+            let (name, code) = (name(&head), head.operation());
+            let reporter = self.poller.reporters.find(name, self.ring.number, index);
+            let Some(reporter) = reporter else {
+                return self.fail(index, PollError::Stray { number: name.qpn });
+            };
+            if reporter.is_forgotten {
+                self.core.pass(self.ring, index, 1);
+                continue;
+            }
+            let completion = |wr_id, bytes| Completion {
+                fields: view.entry(index),
+                wr_id,
+                bytes,
+                tells_sender: self.poller.tells_senders,
+            };
+            if head.flags & entry::UNSOLICITED != 0 {
+                // Its number means nothing.
+                if !reporter.takes_unsolicited || code != request::WRITE {
+                    return self.fail(index, PollError::Unknown { code });
+                }
+                let seen = see(completion(0, 0));
+                self.core.pass(self.ring, index, 1);
+                return Some(seen);
+            }
+            let Some(request) = reporter.ledger.find(head.number.get()) else {
+                return self.fail(index, PollError::Unknown { code });
+            };
+            let is_wanted = request.is_signaled() || head.status != 0;
+            if is_wanted {
+                let seen = see(completion(request.id(), request.bytes()));
+                self.core.pass(self.ring, index, 1);
+                request.finish();
+                return Some(seen);
+            }
+            self.core.pass(self.ring, index, 1);
+            request.finish();
+        }
+        None
+    }
+
+    /// Goes on to the next ring that has an entry; false if none has, or one has overrun.
+    #[inline(never)]
+    fn goes_on(&mut self) -> bool {
+        let directory = &self.core.directory;
+        for _ in directory.rings() {
+            let index = self.ring.passed();
+            if self.ring.view.has_overrun(index) {
+                self.skip_lost(index);
+                return false;
+            }
+            self.ring = directory.behind(self.ring.number);
+            self.poller.ring = self.ring.number;
+            if self.ring.view.has_arrived(self.ring.passed()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Goes on behind the entries of the ring from this index on that the device has written over.
+    #[cold]
+    #[inline(never)]
+    fn skip_lost(&mut self, index: u32) {
+        let behind = self.ring.view.behind_lost(index).unwrap_or(index);
+        self.core.pass(self.ring, index, behind.wrapping_sub(index));
+        self.tell_next(PollError::Overrun);
+    }
+
+    /// Takes over what has changed among the queues that report here.
+    #[cold]
+    #[inline(never)]
+    fn catch_up(&mut self) {
+        self.poller.reporters.catch_up(&self.core.directory);
+        self.poller.has_news = true;
+    }
+
+    /// Goes past an entry that makes no sense, which the next poll tells.
+    #[cold]
+    #[inline(never)]
+    fn fail<T>(&mut self, index: u32, error: PollError) -> Option<T> {
+        self.core.pass(self.ring, index, 1);
+        self.tell_next(error);
+        None
+    }
+
+    /// Has the next poll tell that something is wrong.
+    fn tell_next(&mut self, error: PollError) {
+        self.poller.wrong = Some(error);
+        self.poller.has_news = true;
     }
 }
 
@@ -415,8 +496,9 @@ impl Iterator for Polled<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     fields: Words,
-    noted: Noted,
-    status: WcStatus,
+    /// What was noted of its request: the id, and the bytes of one of this side's.
+    wr_id: u64,
+    bytes: u32,
     /// It has the sender's GID if there is no AH for that.
     tells_sender: bool,
 }
@@ -424,12 +506,15 @@ pub(crate) struct Completion {
 impl contract::Completion for Completion {
     #[inline(always)]
     fn wr_id(&self) -> u64 {
-        self.noted.id
+        self.wr_id
     }
 
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        self.status
+        match self.fields.status {
+            0 => WcStatus::SUCCESS,
+            code => failure(code),
+        }
     }
 
     #[inline(always)]
@@ -453,7 +538,7 @@ impl contract::Completion for Completion {
     fn byte_len(&self) -> u32 {
         match self.fields.is_receive() {
             true => self.fields.bytes(),
-            false => self.noted.bytes,
+            false => self.bytes,
         }
     }
 
@@ -496,7 +581,7 @@ impl contract::Completion for Completion {
     fn sender_gid(&self) -> Option<[u8; 16]> {
         let is_unknown = self.fields.ah.get() == entry::NO_AH;
         let is_message = self.fields.is_receive() && self.fields.operation() == request::SEND;
-        (self.tells_sender && is_unknown && is_message && self.status == WcStatus::SUCCESS)
+        (self.tells_sender && is_unknown && is_message && self.fields.status == 0)
             .then_some(self.fields.rest)
     }
 }

@@ -23,7 +23,7 @@ struct Queue {
 const CAPACITY: u32 = 4;
 
 impl Queue {
-    fn new(cq: &CqCore, ring: usize, name: Name) -> Option<Self> {
+    fn new(cq: &CqCore, ring: u32, name: Name) -> Option<Self> {
         let ledger = Arc::new(NumberedLedger::new(CAPACITY));
         let registration = Registration::new(&cq.directory, ring, name, Arc::clone(&ledger));
         Some(Self {
@@ -83,7 +83,7 @@ pub fn efa_poll(bytes: &[u8]) {
             is_receive,
             takes_unsolicited: shape & 0x20 != 0,
         };
-        Queue::new(&core, usize::from(is_receive) % rings, name)
+        Queue::new(&core, u32::from(is_receive) % rings as u32, name)
     };
     let mut queues: Vec<Queue> = [false, true].into_iter().filter_map(queue).collect();
     let mut next_id = 1;

@@ -16,28 +16,35 @@ use crate::driver::kit::ledger::NumberedLedger;
 #[derive(Debug)]
 pub(super) struct Reporter {
     pub(super) ledger: Arc<NumberedLedger>,
+    qpn: u32,
+    /// The ring that it reports in, and the first entry of it that may be its own.
+    ring: u32,
+    from: u32,
     /// As in [`Name`].
     pub(super) takes_unsolicited: bool,
-    /// The ring that it reports in.
-    ring: usize,
-    /// The first entry of that ring that may be its own, and the first that is not, if it is gone.
-    from: u32,
-    until: Option<u32>,
     /// What it reported goes with it.
     pub(super) is_forgotten: bool,
 }
 
 impl Reporter {
-    /// Whether it may have written the entry at this index of the ring.
+    /// Whether it has this number, and reports in this ring.
     #[inline(always)]
-    fn reports(&self, ring: usize, index: u32) -> bool {
-        let may = |until| !is_before(index, self.from) && is_before(index, until);
-        self.ring == ring && self.until.is_none_or(may)
+    fn reports(&self, name: Name, ring: u32) -> bool {
+        self.qpn == name.qpn && self.ring == ring
     }
 
     fn is(&self, ledger: &Arc<NumberedLedger>) -> bool {
         Arc::ptr_eq(&self.ledger, ledger)
     }
+}
+
+/// A queue that is gone: its place among those that are known, and the first entry of its ring that is not
+/// its own.
+#[derive(Debug)]
+struct Gone {
+    place: usize,
+    reporter: Reporter,
+    until: u32,
 }
 
 /// Which queue: the queue pair's number, and which of its two.
@@ -67,6 +74,8 @@ enum Change {
 #[derive(Debug)]
 pub(super) struct Ring {
     pub(super) view: View,
+    /// Which of the queue's rings it is.
+    pub(super) number: u32,
     /// The first entry that the poller has not taken. Indices count on and wrap at 2^32.
     passed: AtomicU32,
 }
@@ -79,6 +88,13 @@ impl Ring {
         // say whether they are valid.
         self.passed.load(Ordering::Relaxed)
     }
+
+    /// Goes on to the entry at this index.
+    #[inline(always)]
+    pub(super) fn pass(&self, index: u32) {
+        // Relaxed: as in `passed`.
+        self.passed.store(index, Ordering::Relaxed);
+    }
 }
 
 /// The side of a completion queue that its queue pairs share with its poller.
@@ -87,8 +103,6 @@ pub(super) struct Directory {
     /// Counts changes.
     version: AtomicU64,
     rings: Box<[Ring]>,
-    /// Entries that the poller has taken of all rings, modulo 2^32.
-    taken: AtomicU32,
     inner: Mutex<Inner>,
 }
 
@@ -101,14 +115,14 @@ struct Inner {
 
 impl Directory {
     pub(super) fn new(rings: Box<[View]>) -> Self {
-        let ring = |view| Ring {
+        let ring = |(view, number)| Ring {
             view,
+            number,
             passed: AtomicU32::new(0),
         };
         Self {
             version: AtomicU64::new(0),
-            rings: rings.into_iter().map(ring).collect(),
-            taken: AtomicU32::new(0),
+            rings: rings.into_iter().zip(0..).map(ring).collect(),
             inner: Mutex::default(),
         }
     }
@@ -118,31 +132,21 @@ impl Directory {
         &self.rings
     }
 
+    /// The ring whose turn it is behind that of this number.
+    #[inline(always)]
+    pub(super) fn behind(&self, ring: u32) -> &Ring {
+        let next = self.rings.get(ring as usize + 1);
+        next.unwrap_or(&self.rings[0])
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Its contents are consistent after every statement, so a panic elsewhere did no harm.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how far the poller is in a ring, one of these.
-    #[inline(always)]
-    pub(super) fn pass(&self, ring: &Ring, index: u32) {
-        let more = index.wrapping_sub(ring.passed());
-        // Relaxed: as in `Ring::passed`, and in `taken`.
-        ring.passed.store(index, Ordering::Relaxed);
-        let taken = self.taken.load(Ordering::Relaxed).wrapping_add(more);
-        self.taken.store(taken, Ordering::Relaxed);
-    }
-
-    /// Entries that were taken of all rings, modulo 2^32.
-    #[inline(always)]
-    pub(super) fn taken(&self) -> u32 {
-        // Relaxed: only the poller stores it, and who tells the device of it does so by turns.
-        self.taken.load(Ordering::Relaxed)
-    }
-
     /// Where the present entries of a ring end, behind those too that the device has written over.
-    fn end(&self, ring: usize) -> u32 {
-        let ring = &self.rings[ring];
+    fn end(&self, ring: u32) -> u32 {
+        let ring = &self.rings[ring as usize];
         let view = ring.view;
         let mut index = ring.passed();
         loop {
@@ -172,23 +176,23 @@ impl Directory {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn set(&self, name: Name, ring: usize, ledger: &Arc<NumberedLedger>) {
+    fn set(&self, name: Name, ring: u32, ledger: &Arc<NumberedLedger>) {
         let mut inner = self.lock();
         if inner.is_closed {
             return;
         }
         let reporter = Reporter {
             ledger: Arc::clone(ledger),
-            takes_unsolicited: name.takes_unsolicited,
+            qpn: name.qpn,
             ring,
             from: self.end(ring),
-            until: None,
+            takes_unsolicited: name.takes_unsolicited,
             is_forgotten: false,
         };
         self.push(&mut inner, Change::Set(name, reporter));
     }
 
-    fn end_of(&self, name: Name, ring: usize, ledger: &Arc<NumberedLedger>, is_forgotten: bool) {
+    fn end_of(&self, name: Name, ring: u32, ledger: &Arc<NumberedLedger>, is_forgotten: bool) {
         let mut inner = self.lock();
         if inner.is_closed {
             return;
@@ -227,7 +231,7 @@ impl Directory {
 pub(super) struct Registration {
     directory: Arc<Directory>,
     name: Name,
-    ring: usize,
+    ring: u32,
     /// That of the requests since the last reset; and whether what was reported goes with the queue.
     now: Mutex<(Arc<NumberedLedger>, bool)>,
 }
@@ -236,11 +240,11 @@ impl Registration {
     /// `None` if the completion queue has no such ring.
     pub(super) fn new(
         directory: &Arc<Directory>,
-        ring: usize,
+        ring: u32,
         name: Name,
         ledger: Arc<NumberedLedger>,
     ) -> Option<Self> {
-        directory.rings.get(ring)?;
+        directory.rings.get(ring as usize)?;
         directory.set(name, ring, &ledger);
         Some(Self {
             directory: Arc::clone(directory),
@@ -284,13 +288,13 @@ impl Drop for Registration {
 /// The poller's table.
 #[derive(Debug)]
 pub(super) struct Reporters {
-    /// By the low bits of the number, in which no two queue pairs at a time are alike, and the queue. The
-    /// newest of a place comes last.
-    known: Vec<Vec<(u32, Reporter)>>,
+    /// The newest ones, by the low bits of their numbers, in which no two queue pairs at a time are alike,
+    /// and which of the two queues it is.
+    known: Vec<Option<Reporter>>,
     mask: u32,
     version: u64,
-    /// Some are gone, and entries of theirs may wait.
-    are_leaving: bool,
+    /// Those of which entries may wait, the oldest first.
+    gone: Vec<Gone>,
 }
 
 impl Reporters {
@@ -300,7 +304,7 @@ impl Reporters {
             known: Vec::new(),
             mask,
             version: 0,
-            are_leaving: false,
+            gone: Vec::new(),
         }
     }
 
@@ -319,28 +323,31 @@ impl Reporters {
     /// Whether some are gone that the poller may have passed.
     #[inline(always)]
     pub(super) fn are_leaving(&self) -> bool {
-        self.are_leaving
+        !self.gone.is_empty()
     }
 
     /// Who wrote the entry at this index of a ring.
     #[inline(always)]
-    pub(super) fn find(&self, name: Name, ring: usize, index: u32) -> Option<&Reporter> {
-        let known = self.known.get(self.place(name))?;
-        let its =
-            |(qpn, reporter): &&(u32, Reporter)| *qpn == name.qpn && reporter.reports(ring, index);
-        known.iter().find(its).map(|(_, reporter)| reporter)
+    pub(super) fn find(&self, name: Name, ring: u32, index: u32) -> Option<&Reporter> {
+        if self.are_leaving()
+            && let Some(gone) = self.find_gone(name, ring, index)
+        {
+            return Some(gone);
+        }
+        let known = self.known.get(self.place(name))?.as_ref()?;
+        known.reports(name, ring).then_some(known)
     }
 
-    /// The queue that has this number, if it reports in this ring, stays, and there is no other: as
-    /// [`find`](Self::find) of most entries.
-    #[inline(always)]
-    pub(super) fn usual(&self, name: Name, ring: usize) -> Option<&Reporter> {
-        let [(qpn, reporter)] = self.known.get(self.place(name))?.as_slice() else {
-            return None;
+    /// As [`Self::find`], of those that are gone.
+    #[cold]
+    #[inline(never)]
+    fn find_gone(&self, name: Name, ring: u32, index: u32) -> Option<&Reporter> {
+        let place = self.place(name);
+        let may = |gone: &&Gone| {
+            let is_its = gone.place == place && gone.reporter.reports(name, ring);
+            is_its && is_before(index, gone.until)
         };
-        // One that is forgotten is gone as well.
-        let stays = reporter.until.is_none();
-        (*qpn == name.qpn && reporter.ring == ring && stays).then_some(reporter)
+        self.gone.iter().find(may).map(|gone| &gone.reporter)
     }
 
     /// Takes over what has changed.
@@ -352,50 +359,56 @@ impl Reporters {
         drop(inner);
         for change in changes {
             match change {
-                Change::Set(name, reporter) => self.set(name, reporter),
+                Change::Set(name, reporter) => self.set(name, reporter, directory),
                 Change::End {
                     name,
                     ledger,
                     until,
                     is_forgotten,
-                } => {
-                    let place = self.place(name);
-                    let known = self.known.get_mut(place).into_iter().flatten();
-                    for (_, gone) in known.filter(|(_, reporter)| reporter.is(&ledger)) {
-                        gone.until.get_or_insert(until);
-                        gone.is_forgotten |= is_forgotten;
-                        self.are_leaving = true;
-                    }
-                }
+                } => self.end(name, &ledger, until, is_forgotten),
             }
         }
     }
 
-    fn set(&mut self, name: Name, reporter: Reporter) {
+    fn set(&mut self, name: Name, reporter: Reporter, directory: &Directory) {
+        let (ring, from) = (reporter.ring, reporter.from);
         let place = self.place(name);
         if place >= self.known.len() {
-            self.known.resize_with(place + 1, Vec::new);
+            self.known.resize_with(place + 1, || None);
         }
         // The kernel has given the number away, so the one before is gone, whether it has been told or not.
-        for (_, gone) in &mut self.known[place] {
-            if gone.ring == reporter.ring {
-                gone.until.get_or_insert(reporter.from);
-                self.are_leaving = true;
-            }
+        if let Some(reporter) = self.known[place].replace(reporter) {
+            let until = match reporter.ring == ring {
+                true => from,
+                false => directory.end(reporter.ring),
+            };
+            self.gone.push(Gone {
+                place,
+                reporter,
+                until,
+            });
         }
-        self.known[place].push((name.qpn, reporter));
+    }
+
+    fn end(&mut self, name: Name, ledger: &Arc<NumberedLedger>, until: u32, is_forgotten: bool) {
+        let place = self.place(name);
+        let known = self.known.get_mut(place);
+        if let Some(reporter) = known.and_then(|known| known.take_if(|it| it.is(ledger))) {
+            self.gone.push(Gone {
+                place,
+                reporter,
+                until,
+            });
+        }
+        if let Some(gone) = self.gone.iter_mut().find(|gone| gone.reporter.is(ledger)) {
+            gone.reporter.is_forgotten |= is_forgotten;
+        }
     }
 
     /// Lets those go whose entries the poller has passed.
     pub(super) fn settle(&mut self, directory: &Directory) {
-        self.are_leaving = false;
-        let passed = |ring: usize| directory.rings[ring].passed();
-        for known in &mut self.known {
-            known.retain(|(_, reporter)| {
-                let until = reporter.until;
-                until.is_none_or(|until| is_before(passed(reporter.ring), until))
-            });
-            self.are_leaving |= known.iter().any(|(_, it)| it.until.is_some());
-        }
+        let passed = |ring: u32| directory.rings[ring as usize].passed();
+        self.gone
+            .retain(|gone| is_before(passed(gone.reporter.ring), gone.until));
     }
 }

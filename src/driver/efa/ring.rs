@@ -123,6 +123,14 @@ impl View {
         places.find(|at| self.has_arrived(*at))
     }
 
+    /// The first word of the entry at this index, which has arrived: whose it is, and how it went.
+    #[inline(always)]
+    pub(super) fn head(self, index: u32) -> Words {
+        order::step(Step::Read);
+        // SAFETY: as in `entry`, of its first word.
+        Words([unsafe { self.at(index).cast().read_volatile() }, 0, 0, 0])
+    }
+
     /// A copy of the entry at this index, which has arrived.
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> Words {

@@ -11,7 +11,7 @@ use uverbs_uapi::types::Sge;
 
 use super::device::{Cqe, Data, Device, Rqe, Wqe};
 use crate::driver::contract::{self, NewQp, Position};
-use crate::driver::kit::ledger::{About, Noted, NumberedLedger};
+use crate::driver::kit::ledger::{About, NumberedLedger};
 use crate::error::Errno;
 use crate::work::{
     Destination, Element, Operation, Payload, PollError, PostError, Progress, WorkRequest,
@@ -379,12 +379,8 @@ impl Iterator for Polled<'_> {
             let Some(noted) = ledger.finish(cqe.number) else {
                 continue;
             };
-            let Noted {
-                id: wr_id,
-                is_signaled,
-                ..
-            } = noted;
-            if is_signaled || cqe.status != WcStatus::SUCCESS {
+            let wr_id = noted.id;
+            if noted.is_signaled || cqe.status != WcStatus::SUCCESS {
                 return Some(Completion { wr_id, cqe });
             }
         }

@@ -46,7 +46,7 @@ pub(super) fn ring(rings: usize, size: usize) -> Ring {
 impl Ring {
     pub(super) fn register(
         &self,
-        ring: usize,
+        ring: u32,
         is_receive: bool,
     ) -> (Registration, Arc<NumberedLedger>) {
         self.register_with(ring, is_receive, false)
@@ -54,7 +54,7 @@ impl Ring {
 
     fn register_with(
         &self,
-        ring: usize,
+        ring: u32,
         is_receive: bool,
         takes_unsolicited: bool,
     ) -> (Registration, Arc<NumberedLedger>) {
@@ -123,7 +123,7 @@ fn an_overrun_is_told_and_polling_goes_on() {
     for (rings, size) in [(1, Entry::SMALL), (2, Entry::LARGE)] {
         let mut ring = ring(rings, size);
         let own = rings - 1;
-        let (_queue, ledger) = ring.register(own, false);
+        let (_queue, ledger) = ring.register(own as u32, false);
         // Wherever in the ring the poller is, and in a lap of either phase.
         for start in 0..2 * DEPTH {
             for lost in 1..DEPTH {
@@ -365,30 +365,82 @@ fn what_nobody_asked_for_is_dropped() {
     assert_eq!((ledger.in_flight(), ledger.before()), (0, 4));
 }
 
+/// Has the device tell of all these requests in a ring.
+fn complete(ring: &mut Ring, own: usize, flags: u8, numbers: Vec<u16>) {
+    for number in numbers {
+        let fields = Entry {
+            flags,
+            ..sent(number, 0)
+        };
+        ring.write(own, fields);
+    }
+}
+
+/// Would catch a poll that leaves a ring before it is empty, and one that misses another ring.
 #[test]
-fn rings_are_looked_at_in_turn() {
+fn a_poll_takes_one_ring_after_the_other() {
     let mut ring = ring(2, Entry::LARGE);
     let (_first, sends) = ring.register(0, false);
     let (_second, receives) = ring.register(1, true);
-    let numbers = post(&sends, 0..4, true);
-    for number in numbers {
-        ring.write(0, sent(number, 0));
-    }
-    for number in post(&receives, 10..12, true) {
-        ring.write(
-            1,
-            Entry {
-                flags: entry::RECEIVES,
-                ..sent(number, 0)
-            },
+    for round in 0..3 {
+        let first = 10 * round;
+        complete(
+            &mut ring,
+            0,
+            entry::SENDS,
+            post(&sends, first..first + 4, true),
         );
+        let other = 100 + first;
+        let numbers = post(&receives, other..other + 2, true);
+        complete(&mut ring, 1, entry::RECEIVES, numbers);
+        let expected: Vec<u64> = (other..other + 2).chain(first..first + 4).collect();
+        assert_eq!(ring.ids(), expected, "{round}");
     }
-    assert_eq!(ring.ids(), [0, 10, 1, 11, 2, 3]);
-    // And once they have gone round.
-    for number in post(&sends, 4..6, true) {
-        ring.write(0, sent(number, 0));
+    // And whichever comes first, if the other is empty.
+    for round in 40..43 {
+        complete(
+            &mut ring,
+            0,
+            entry::SENDS,
+            post(&sends, round..round + 1, true),
+        );
+        assert_eq!(ring.ids(), [round]);
     }
-    assert_eq!(ring.ids(), [4, 5]);
+}
+
+/// Would catch a ring that starves while another is never empty: completions are taken one at a time.
+#[test]
+fn the_next_poll_begins_with_the_next_ring() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (_first, sends) = ring.register(0, false);
+    let (_second, receives) = ring.register(1, true);
+    complete(&mut ring, 0, entry::SENDS, post(&sends, 0..3, true));
+    complete(&mut ring, 1, entry::RECEIVES, post(&receives, 10..12, true));
+    let mut next = || ring.cq.poll().unwrap().next().map(|it| it.wr_id());
+    let all: Vec<u64> = std::iter::from_fn(&mut next).collect();
+    assert_eq!(all, [10, 0, 11, 1, 2]);
+}
+
+/// As the test before, of a C program that shows itself one completion after the other.
+#[cfg(feature = "c-abi")]
+#[test]
+fn what_is_shown_comes_from_one_ring_until_it_is_hidden() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (_first, sends) = ring.register(0, false);
+    let (_second, receives) = ring.register(1, true);
+    complete(&mut ring, 0, entry::SENDS, post(&sends, 0..4, true));
+    complete(&mut ring, 1, entry::RECEIVES, post(&receives, 10..13, true));
+    let mut shown = Vec::new();
+    for count in [2, 2, 1, 2] {
+        for _ in 0..count {
+            let next = ring.cq.show_next().unwrap().unwrap();
+            assert_eq!(ring.cq.shown().unwrap().wr_id(), next.wr_id());
+            shown.push(next.wr_id());
+        }
+        ring.cq.hide();
+    }
+    assert_eq!(shown, [0, 1, 10, 11, 2, 12, 3]);
+    assert!(ring.cq.show_next().unwrap().is_none());
 }
 
 #[test]

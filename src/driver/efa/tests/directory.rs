@@ -43,6 +43,25 @@ fn a_new_queue_pair_ends_the_old_one_of_its_number() {
     assert_eq!(ring.ids(), [12]);
 }
 
+/// Would catch completions of the old one that are nobody's, or the new one's: it reports in another ring.
+#[test]
+fn a_new_queue_pair_in_another_ring_ends_the_old_one_too() {
+    let mut ring = ring(2, Entry::LARGE);
+    let (old, old_ledger) = ring.register(0, false);
+    complete(&mut ring, post(&old_ledger, 1..3, true));
+    let (_new, new_ledger) = ring.register(1, false);
+    for number in post(&new_ledger, 11..13, true) {
+        ring.write(1, sent(number, 0));
+    }
+    assert_eq!(ring.ids(), [11, 12, 1, 2]);
+    drop(old);
+    assert_eq!((old_ledger.in_flight(), new_ledger.in_flight()), (0, 0));
+    for number in post(&new_ledger, 13..14, true) {
+        ring.write(1, sent(number, 0));
+    }
+    assert_eq!(ring.ids(), [13]);
+}
+
 #[test]
 fn what_was_reported_before_a_reset_is_passed_over() {
     let mut ring = ring(1, Entry::LARGE);

@@ -99,6 +99,6 @@ fn an_entry_is_read_behind_its_phase_and_then_told() {
     }
     let seen = steps(None);
     assert_eq!(ring.ids(), [0, 1]);
-    let one = |count| [Arrived, Read, Written, Stored(count)];
+    let one = |count| [Arrived, Read, Read, Written, Stored(count)];
     assert_eq!(*seen.borrow(), [one(1), one(2)].concat());
 }

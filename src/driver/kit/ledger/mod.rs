@@ -19,7 +19,7 @@ mod sends;
 mod shared;
 
 pub(crate) use self::loose::LooseLedger;
-pub(crate) use self::numbered::{About, Noted, NumberedLedger};
+pub(crate) use self::numbered::{About, NumberedLedger};
 pub(crate) use self::receives::RecvLedger;
 pub(crate) use self::sends::{Does, SendLedger, SendNote};
 pub(crate) use self::shared::{SrqElement, SrqLedger};

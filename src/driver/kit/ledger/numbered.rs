@@ -19,10 +19,9 @@ pub(crate) struct NumberedLedger {
     ahead: u32,
     /// Requests that the device knows of, counted from the start, modulo 2^32.
     posted: AtomicU32,
-    /// Requests that are finished, those before the first that is not, and those that the poster may rely on.
+    /// Requests that are finished, and those before the first that is not.
     count: AtomicU32,
     before: AtomicU32,
-    done: AtomicU32,
 }
 
 /// What is noted of a request. Relaxed throughout, but for `finished`: see the module on who reads it when.
@@ -108,7 +107,6 @@ impl NumberedLedger {
             posted: AtomicU32::new(0),
             count: AtomicU32::new(0),
             before: AtomicU32::new(0),
-            done: AtomicU32::new(0),
         }
     }
 
@@ -144,10 +142,13 @@ impl NumberedLedger {
 
     /// The count of finished requests that the poster may rely on: it may post up to the queue's capacity
     /// beyond it.
-    #[inline(always)]
     pub(crate) fn done(&self) -> u32 {
+        // In this order: `count` is stored before what `before` shows, so it is no less.
+        let before = self.before();
         // Acquire: pairs with the release in `Found::finish`.
-        self.done.load(Ordering::Acquire)
+        let behind = self.count.load(Ordering::Acquire).wrapping_sub(before);
+        // So many may be posted, beyond what the poster is told, that the first keeps its number.
+        before.wrapping_add(behind.min(self.ahead))
     }
 
     /// Requests before the first that is not finished.
@@ -204,7 +205,14 @@ impl NumberedLedger {
     /// Takes the request of a number as finished; as [`find`](Self::find).
     #[inline(always)]
     pub(crate) fn finish(&self, number: u16) -> Option<Noted> {
-        self.find(number).map(Found::finish)
+        let found = self.find(number)?;
+        let noted = Noted {
+            id: found.id(),
+            is_signaled: found.is_signaled(),
+            bytes: found.bytes(),
+        };
+        found.finish();
+        Some(noted)
     }
 
     /// The first request behind the first, which is finished now, that is not.
@@ -234,38 +242,41 @@ pub(crate) struct Found<'l> {
 }
 
 impl Found<'_> {
+    #[inline(always)]
+    pub(crate) fn id(&self) -> u64 {
+        self.note.id.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> u32 {
+        self.note.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Somebody wants to hear of it even if all is well.
+    #[inline(always)]
+    pub(crate) fn is_signaled(&self) -> bool {
+        self.note.about.load(Ordering::Relaxed) & About::SIGNALED != 0
+    }
+
     /// Takes it as finished: from now on its number may be given to another.
     #[inline(always)]
-    pub(crate) fn finish(self) -> Noted {
-        let Self {
-            ledger,
-            note,
-            mut before,
-            is_first,
-        } = self;
-        let about = About(note.about.load(Ordering::Relaxed));
-        let noted = Noted {
-            id: note.id.load(Ordering::Relaxed),
-            is_signaled: about.0 & About::SIGNALED != 0,
-            bytes: note.bytes.load(Ordering::Relaxed),
-        };
+    pub(crate) fn finish(self) {
+        let ledger = self.ledger;
+        // Relaxed: only the poller stores it.
         let count = ledger.count.load(Ordering::Relaxed).wrapping_add(1);
-        match is_first {
-            true => before = ledger.go_on(before),
+        // Release: what was done with the completion is behind the poster when it finds room; pairs with the
+        // acquire in `done`.
+        ledger.count.store(count, Ordering::Release);
+        match self.is_first {
+            // Release: the notes are read, and counted as finished, before their numbers may be used again;
+            // pairs with the acquire in `before`.
+            true => {
+                let before = ledger.go_on(self.before);
+                ledger.before.store(before, Ordering::Release);
+            }
             // Release: for who finds it in `names`.
-            false => note.finished.store(true, Ordering::Release),
+            false => self.note.finished.store(true, Ordering::Release),
         }
-        // Relaxed: a number to look at.
-        ledger.count.store(count, Ordering::Relaxed);
-        // Release: the note is read before its number may be used again; pairs with the acquire in `before`.
-        ledger.before.store(before, Ordering::Release);
-        // So many may be posted, beyond what the poster is told, that the first keeps its number.
-        let ahead = count.wrapping_sub(before).min(ledger.ahead);
-        // Release: as above; pairs with the acquire in `done`.
-        ledger
-            .done
-            .store(before.wrapping_add(ahead), Ordering::Release);
-        noted
     }
 }
 
@@ -325,7 +336,7 @@ mod tests {
     fn the_one_left_behind_keeps_its_number() {
         let ledger = NumberedLedger::new(4);
         let start = 0_u32.wrapping_sub(3);
-        for counter in [&ledger.posted, &ledger.count, &ledger.before, &ledger.done] {
+        for counter in [&ledger.posted, &ledger.count, &ledger.before] {
             counter.store(start, Ordering::Relaxed);
         }
         let capacity = 4;

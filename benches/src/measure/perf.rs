@@ -31,8 +31,8 @@ struct Size {
     name: &'static str,
     /// Microseconds in which each processor has had its turn.
     turn: u32,
-    /// Round trips, and messages of a stream. A stream lasts so long that what its begin takes, such as first uses of
-    /// pages, hardly counts.
+    /// Round trips, and messages of a stream. A stream lasts so long that what its beginning takes, such as
+    /// first uses of pages, hardly counts.
     counts: [usize; 2],
     /// Messages in flight, and those of a batch.
     queue: [usize; 2],

@@ -477,8 +477,8 @@ struct List {
 impl List {
     /// Writes the requests, of which `post` makes what they are.
     ///
-    /// A loop of its own for each kind of them: in one for all, the compiler would prepare what each kind needs
-    /// on each driver before the first request, which takes longer than a request does.
+    /// A loop of its own for each kind of them: in one for all, the compiler would prepare what each kind
+    /// needs on each driver before the first request, which takes longer than a request does.
     #[inline(never)]
     fn write<'q>(
         &self,

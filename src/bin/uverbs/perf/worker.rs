@@ -20,8 +20,8 @@ use crate::failure::{Failure, Kind, Result};
 /// Looks at the clock, and at what others say, only after so many polls in vain.
 const POLLS: u32 = 32;
 
-/// So often a thread looks whether a message is in memory before it looks at its completion queue, which takes
-/// longer.
+/// So often a thread looks whether a message is in memory before it looks at its completion queue, which
+/// takes longer.
 const LOOKS: u32 = 8;
 
 /// After so long in vain a thread leaves its CPU to others. On a machine with few CPUs that may be the peer,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::super::format::Entry;
-use super::completions::{Ring, post, ring, sent};
+use super::super::reporters::{Name, Registration};
+use super::completions::{QPN, Ring, post, ring, sent};
 use crate::driver::contract::Cq as _;
 use crate::driver::kit::ledger::NumberedLedger;
 use crate::work::PollError;
@@ -119,4 +120,68 @@ fn what_is_forgotten_goes_with_its_queue_pair() {
     queue.forget();
     drop(queue);
     assert!(ring.ids().is_empty());
+}
+
+/// Would catch queues that are gone and stay in the poller's table for good: every entry would be held
+/// against them.
+#[test]
+fn a_queue_that_is_gone_leaves_the_table_when_its_entries_are_passed() {
+    let mut ring = ring(1, Entry::LARGE);
+    let (queue, ledger) = ring.register(0, false);
+    complete(&mut ring, post(&ledger, 1..3, true));
+    drop(queue);
+    assert_eq!(ring.ids(), [1, 2]);
+    assert!(has_none_gone(&mut ring));
+    // The poller hears of it while it takes completions.
+    let (queue, ledger) = ring.register(0, false);
+    complete(&mut ring, post(&ledger, 3..5, true));
+    let mut polled = ring.cq.poll().unwrap();
+    drop(queue);
+    assert_eq!(polled.by_ref().count(), 2);
+    assert!(has_none_gone(&mut ring));
+}
+
+fn has_none_gone(ring: &mut Ring) -> bool {
+    assert!(ring.ids().is_empty());
+    format!("{:?}", ring.cq).contains("gone: []")
+}
+
+/// Would catch a poll that looks up its entries in the table as it was when the poll began.
+#[test]
+fn a_queue_pair_that_comes_during_a_poll_reports_in_it() {
+    let mut ring = ring(1, Entry::LARGE);
+    let directory = Arc::clone(&ring.cq.core().directory);
+    let ledger = Arc::new(NumberedLedger::new(4));
+    let name = Name {
+        qpn: QPN,
+        is_receive: false,
+        takes_unsolicited: false,
+    };
+    let mut polled = ring.cq.poll().unwrap();
+    let _queue = Registration::new(&directory, 0, name, Arc::clone(&ledger)).unwrap();
+    let numbers = post(&ledger, 1..2, true);
+    ring.views[0].play(0, sent(numbers[0], 0));
+    assert!(polled.next().is_some());
+}
+
+/// Would catch an entry that is taken for that of a queue pair whose number ends alike, or that reports in
+/// another ring.
+#[test]
+fn an_entry_is_of_the_queue_pair_with_all_of_its_number_and_its_ring() {
+    let mut other = ring(1, Entry::LARGE);
+    let (_queue, ledger) = other.register(0, false);
+    let numbers = post(&ledger, 1..2, true);
+    let stray = Entry {
+        qpn: (QPN as u16 + 0x100).into(),
+        ..sent(numbers[0], 0)
+    };
+    other.write(0, stray);
+    assert!(other.ids().is_empty());
+    assert!(matches!(other.cq.poll(), Err(PollError::Stray { .. })));
+    let mut elsewhere = ring(2, Entry::LARGE);
+    let (_queue, ledger) = elsewhere.register(0, false);
+    let numbers = post(&ledger, 1..2, true);
+    elsewhere.write(1, sent(numbers[0], 0));
+    assert!(elsewhere.ids().is_empty());
+    assert!(matches!(elsewhere.cq.poll(), Err(PollError::Stray { .. })));
 }

@@ -444,14 +444,10 @@ impl Look<'_> {
     #[inline(never)]
     fn goes_on(&mut self) -> bool {
         let directory = &self.core.directory;
-        let mut others = 1..directory.rings().len();
-        loop {
+        for _ in directory.rings() {
             let index = self.ring.passed();
             if self.ring.view.has_overrun(index) {
                 self.skip_lost(index);
-                return false;
-            }
-            if others.next().is_none() {
                 return false;
             }
             self.ring = directory.behind(self.ring.number);
@@ -460,6 +456,7 @@ impl Look<'_> {
                 return true;
             }
         }
+        false
     }
 
     /// Goes on behind the entries of the ring from this index on that the device has written over.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use uverbs::mr::OutOfBounds;
 use uverbs::transport::Any;
 use uverbs::xrcd::XrcTarget;
-use uverbs::{Ah, Batch, Inline, LocalSlice, PeerSrq, PostError, Qp, RemoteSlice, Request, Srq};
+use uverbs::{Ah, Inline, LocalSlice, PeerSrq, PostError, Qp, RemoteSlice, Request, Srq};
 
 use super::memory::Data;
 use super::pattern;
@@ -289,7 +289,7 @@ impl Lane {
             is_receive: false,
             slot,
         };
-        let due = self.write_batch(id, messages, data, scratch, plan)?;
+        let due = self.post_batch(id, messages, data, scratch, plan)?;
         self.slots[slot as usize] = Slot {
             first: self.posted,
             messages,
@@ -300,8 +300,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Writes the requests of a batch and rings; gives how many completions will come.
-    fn write_batch(
+    /// Posts the requests of a batch; gives how many completions will come.
+    fn post_batch(
         &mut self,
         id: Id,
         messages: u32,
@@ -326,27 +326,27 @@ impl Lane {
             // Who completes in no order tells of each.
             tells_all: !plan.transport.is_ordered(),
         };
-        let mut batch = self.parts.qp.batch();
+        let qp = &mut self.parts.qp;
         // A macro, because a request that names its destination is a type of its own.
         macro_rules! each {
             (|$request:ident, $message:ident| $post:expr) => {
                 match &self.reach {
-                    Reach::Connection => list.write(&mut batch, |$request, $message| $post),
+                    Reach::Connection => list.post(qp, |$request, $message| $post),
                     Reach::Address { path, qpn, qkey } => {
                         let to = path.to(*qpn, *qkey);
-                        list.write(&mut batch, |request, $message| {
+                        list.post(qp, |request, $message| {
                             let $request = request.to(to);
                             $post
                         })
                     }
-                    Reach::Queue(queue) => list.write(&mut batch, |request, $message| {
+                    Reach::Queue(queue) => list.post(qp, |request, $message| {
                         let $request = request.to(*queue);
                         $post
                     }),
                 }
             };
         }
-        let written = match (plan.operation, self.inline) {
+        let posted = match (plan.operation, self.inline) {
             (Operation::Send, false) => each!(|request, m| request.send(out(m)?)),
             (Operation::Write, false) => each!(|request, m| request.write(out(m)?, at(m)?)),
             (Operation::WriteImm, false) => {
@@ -370,8 +370,7 @@ impl Lane {
                 request.compare_swap(into(m)?, at(m)?, number(m), number(m) + 1)
             }),
         };
-        written.map_err(uverbs::Error::from)?;
-        batch.ring().map_err(uverbs::Error::from)?;
+        posted.map_err(uverbs::Error::from)?;
         Ok(list.due())
     }
 
@@ -475,23 +474,28 @@ struct List {
 }
 
 impl List {
-    /// Writes the requests, of which `post` makes what they are.
+    /// Posts the requests, of which `perform` makes what they are.
     ///
     /// A loop of its own for each kind of them: in one for all, the compiler would prepare what each kind
     /// needs on each driver before the first request, which takes longer than a request does.
     #[inline(never)]
-    fn write<'q>(
+    fn post<'q>(
         &self,
-        batch: &mut Batch<'q, Any>,
-        mut post: impl FnMut(Request<'_, 'q, Any>, u32) -> Result<(), PostError>,
+        qp: &'q mut Qp<Any>,
+        mut perform: impl FnMut(Request<'_, 'q, Any>, u32) -> Result<(), PostError>,
     ) -> Result<(), PostError> {
+        if self.messages == 1 {
+            return perform(qp.one(self.id), 0);
+        }
+        let mut batch = qp.batch();
         for message in 0..self.messages {
             let request = match self.tells_all || message + 1 == self.messages {
                 true => batch.signaled(self.id),
                 false => batch.unsignaled(self.id),
             };
-            post(request, message)?;
+            perform(request, message)?;
         }
+        batch.ring()?;
         Ok(())
     }
 

@@ -232,8 +232,8 @@ impl Worker {
             self.set_limits(plan, clock, now, &mut cpu, recorder);
             for (own, lane) in self.lanes.iter_mut().enumerate() {
                 while lane.may_post() {
-                    let now = Time::now();
-                    lane.post(own as u16, now, &mut self.data, &mut self.scratch, plan)?;
+                    let posted = Time::now();
+                    lane.post(own as u16, posted, &mut self.data, &mut self.scratch, plan)?;
                 }
             }
             recorder.settle();

@@ -52,6 +52,7 @@ impl Programs {
             for (package, name) in [
                 ("uverbs-c", "libibverbs.so.1"),
                 ("uverbs-efa", "libefa.so.1"),
+                ("uverbs-mlx5", "libmlx5.so.1"),
             ] {
                 fs::copy(suite::c_library(workspace, package)?, library.join(name))
                     .with_context(|| format!("copying {name}"))?;

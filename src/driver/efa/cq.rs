@@ -135,6 +135,8 @@ pub(crate) struct Cq {
 struct Poller {
     /// The ring that was looked at last.
     ring: u32,
+    /// Entries that this poll may still look at: once round the rings, while the device goes on.
+    left: u32,
     reporters: Reporters,
     /// What the next poll has to tell.
     wrong: Option<PollError>,
@@ -164,6 +166,7 @@ impl Cq {
             capacity,
             poller: Poller {
                 ring: 0,
+                left: 0,
                 reporters: Reporters::new(qpn_mask),
                 wrong: None,
                 has_news: false,
@@ -208,12 +211,12 @@ impl Cq {
         }
     }
 
-    /// The completions of all rings. The next ring comes first, so that one that is never empty does not stop
+    /// Begins a poll of all rings. The next ring comes first, so that one that is never empty does not stop
     /// the others.
     #[inline(always)]
-    fn begin(&mut self) -> Polled<'_> {
+    fn begin(&mut self) {
         self.pass_turn();
-        self.go_on()
+        self.poller.left = self.entries;
     }
 
     /// Has the next ring come first.
@@ -222,19 +225,36 @@ impl Cq {
         self.poller.ring = self.core.directory.behind(self.poller.ring).number;
     }
 
-    /// The completions of all rings, that first which was looked at last.
-    #[inline(always)]
-    fn go_on(&mut self) -> Polled<'_> {
-        let look = Look {
-            ring: &self.core.directory.rings()[self.poller.ring as usize],
-            left: self.entries,
-            core: &self.core,
-            poller: &mut self.poller,
-        };
-        Polled {
-            look,
-            kept: &mut self.kept,
+    /// The completions of all rings.
+    ///
+    /// Out of line, as is [`next_found`](Self::next_found): a program that polls has the loops of all drivers
+    /// in one function, and one that takes many registers would have the others save them.
+    #[inline(never)]
+    fn polled(&mut self) -> std::result::Result<Polled<'_>, PollError> {
+        let cq = self.up_to_date()?;
+        cq.begin();
+        Ok(Polled { cq })
+    }
+
+    /// The next completion of this poll. By reference: the caller reads what it wants of it.
+    #[inline(never)]
+    fn next_found(&mut self) -> Option<&Completion> {
+        let kept = &mut self.kept;
+        match kept.waits {
+            true => kept.waits = false,
+            // Written where it stays.
+            false => Look::new(&mut self.poller, &self.core)
+                .take_next(|completion| kept.found = Some(completion))?,
         }
+        kept.found.as_ref()
+    }
+}
+
+#[inline(always)]
+fn status(code: u8) -> WcStatus {
+    match code {
+        0 => WcStatus::SUCCESS,
+        code => failure(code),
     }
 }
 
@@ -291,7 +311,7 @@ impl contract::Cq for Cq {
 
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        Ok(self.up_to_date()?.begin())
+        self.polled()
     }
 
     #[cfg(feature = "c-abi")]
@@ -300,7 +320,8 @@ impl contract::Cq for Cq {
         if self.needs_attention() {
             return None;
         }
-        let mut look = self.begin().look;
+        self.begin();
+        let mut look = Look::new(&mut self.poller, &self.core);
         let mut taken = 0;
         for place in places {
             let see = |completion: Completion| _ = place.write(completion.to_wc());
@@ -316,7 +337,9 @@ impl contract::Cq for Cq {
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        Ok(self.up_to_date()?.go_on().next())
+        let cq = self.up_to_date()?;
+        cq.poller.left = cq.entries;
+        Ok(cq.next_found().copied())
     }
 
     #[cfg(feature = "c-abi")]
@@ -338,28 +361,11 @@ impl Drop for Cq {
     }
 }
 
-/// Completions that are being taken.
+/// Completions that are being taken. A reference alone, and the rest in the queue: the other drivers' loops
+/// keep theirs in registers, which they could not if one of them lay on the stack.
 #[derive(Debug)]
 pub(crate) struct Polled<'q> {
-    look: Look<'q>,
-    kept: &'q mut Kept,
-}
-
-impl Polled<'_> {
-    /// The next completion. By reference: the caller reads what it wants of it.
-    ///
-    /// Out of line: a program that polls has the loops of all drivers in one function, and one that takes
-    /// many registers would have the others save them.
-    #[inline(never)]
-    fn next_found(&mut self) -> Option<&Completion> {
-        let Self { look, kept } = self;
-        match kept.waits {
-            true => kept.waits = false,
-            // Written where it stays.
-            false => look.take_next(|completion| kept.found = Some(completion))?,
-        }
-        kept.found.as_ref()
-    }
+    cq: &'q mut Cq,
 }
 
 impl Iterator for Polled<'_> {
@@ -367,7 +373,7 @@ impl Iterator for Polled<'_> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Completion> {
-        self.next_found().copied()
+        self.cq.next_found().copied()
     }
 }
 
@@ -378,16 +384,21 @@ struct Look<'q> {
     core: &'q CqCore,
     /// The ring that is looked at, until it is empty.
     ring: &'q Ring,
-    /// Entries that it may still look at: once round the rings, while the device goes on.
-    left: u32,
 }
 
-impl Look<'_> {
+impl<'q> Look<'q> {
+    /// Goes on where the last look ended.
+    #[inline(always)]
+    fn new(poller: &'q mut Poller, core: &'q CqCore) -> Self {
+        let ring = &core.directory.rings()[poller.ring as usize];
+        Self { poller, core, ring }
+    }
+
     /// Takes the next completion that somebody wants; returns what `see` makes of it. None as well if an
     /// entry makes no sense or a ring has overrun, which the next poll tells.
     #[inline(always)]
     fn take_next<T>(&mut self, see: impl FnOnce(Completion) -> T) -> Option<T> {
-        while self.left > 0 {
+        while self.poller.left > 0 {
             let (view, index) = (self.ring.view, self.ring.passed());
             if !view.has_arrived(index) {
                 match self.goes_on() {
@@ -395,7 +406,7 @@ impl Look<'_> {
                     false => return None,
                 }
             }
-            self.left -= 1;
+            self.poller.left -= 1;
             if self.poller.reporters.are_stale(&self.core.directory) {
                 self.catch_up();
             }
@@ -413,6 +424,7 @@ impl Look<'_> {
                 fields: view.entry(index),
                 wr_id,
                 bytes,
+                status: status(head.status),
                 tells_sender: self.poller.tells_senders,
             };
             if head.flags & entry::UNSOLICITED != 0 {
@@ -499,6 +511,8 @@ pub(crate) struct Completion {
     /// What was noted of its request: the id, and the bytes of one of this side's.
     wr_id: u64,
     bytes: u32,
+    /// Made where it is taken: a call to tell it would have all drivers' polls save registers.
+    status: WcStatus,
     /// It has the sender's GID if there is no AH for that.
     tells_sender: bool,
 }
@@ -511,10 +525,7 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        match self.fields.status {
-            0 => WcStatus::SUCCESS,
-            code => failure(code),
-        }
+        self.status
     }
 
     #[inline(always)]
@@ -581,7 +592,7 @@ impl contract::Completion for Completion {
     fn sender_gid(&self) -> Option<[u8; 16]> {
         let is_unknown = self.fields.ah.get() == entry::NO_AH;
         let is_message = self.fields.is_receive() && self.fields.operation() == request::SEND;
-        (self.tells_sender && is_unknown && is_message && self.fields.status == 0)
+        (self.tells_sender && is_unknown && is_message && self.status == WcStatus::SUCCESS)
             .then_some(self.fields.rest)
     }
 }

@@ -3,10 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use uverbs::mr::OutOfBounds;
 use uverbs::transport::Any;
 use uverbs::xrcd::XrcTarget;
-use uverbs::{Ah, Inline, LocalSlice, PeerSrq, PostError, Qp, RemoteSlice, Request, Srq};
+use uverbs::{Ah, Inline, PeerSrq, PostError, Qp, RemoteSlice, Request, Srq};
 
 use super::memory::Data;
 use super::pattern;
@@ -67,6 +66,19 @@ impl Layout {
     fn in_place(&self, place: usize) -> Range<usize> {
         let start = place % self.places * self.in_step();
         start..start + self.header + self.size
+    }
+
+    /// Where a message to send is, if the lane's memory begins there.
+    fn outgoing(&self, base: usize, place: usize) -> Range<usize> {
+        let Range { start, end } = self.out_place(place);
+        base + start..base + end
+    }
+
+    /// Where a message arrives, with its header, as [`Self::outgoing`].
+    fn incoming(&self, base: usize, place: usize) -> Range<usize> {
+        let inbox = base + self.outbox();
+        let Range { start, end } = self.in_place(place);
+        inbox + start..inbox + end
     }
 }
 
@@ -230,11 +242,6 @@ impl Lane {
         self.base..self.base + self.layout.outbox()
     }
 
-    /// Its memory, both of these.
-    fn memory(&self) -> Range<usize> {
-        self.base..self.base + self.layout.length()
-    }
-
     /// What the peer writes to.
     pub(super) fn inbox(&self) -> Range<usize> {
         let start = self.base + self.layout.outbox();
@@ -243,9 +250,8 @@ impl Lane {
 
     /// Where the message of a place is that was received or fetched, without its header.
     pub(super) fn arrived(&self, place: usize) -> Range<usize> {
-        let place = self.layout.in_place(place);
-        let start = self.inbox().start;
-        start + place.start + self.layout.header..start + place.end
+        let Range { start, end } = self.layout.incoming(self.base, place);
+        start + self.layout.header..end
     }
 
     /// The place of a message of a batch.
@@ -257,7 +263,7 @@ impl Lane {
     pub(super) fn fill_outbox(&self, data: &mut Data, scratch: &mut [u8]) -> Result<()> {
         for place in 0..self.layout.places {
             pattern::fill(scratch, place as u64);
-            let start = self.base + self.layout.out_place(place).start;
+            let start = self.layout.outgoing(self.base, place).start;
             data.write_at(start, scratch)?;
         }
         Ok(())
@@ -279,8 +285,8 @@ impl Lane {
         let writes_each = plan.check || plan.is_exchange();
         if writes_each && !self.inline && !plan.operation.fetches() {
             for message in 0..messages {
-                let range = self.layout.out_place(place(slot, message, plan));
-                let start = self.base + range.start;
+                let place = place(slot, message, plan);
+                let start = self.layout.outgoing(self.base, place).start;
                 write_message(self.posted + u64::from(message), data, start, scratch, plan)?;
             }
         }
@@ -309,11 +315,10 @@ impl Lane {
         scratch: &mut [u8],
         plan: &Plan,
     ) -> Result<u32> {
-        let here = Here::of(self.memory(), data, &self.layout)?;
-        let there = &*self.there;
+        let (layout, base, there) = (self.layout, self.base, &*self.there);
         let place = |message| place(id.slot, message, plan);
-        let out = |message| here.outgoing(place(message));
-        let into = |message| here.incoming(place(message));
+        let out = |message| data.slice(layout.outgoing(base, place(message)));
+        let into = |message| data.slice(layout.incoming(base, place(message)));
         let at = |message| {
             let known = there.get(place(message) % there.len().max(1));
             known.copied().ok_or(PostError::Destination)
@@ -407,7 +412,7 @@ impl Lane {
         if self.taken.is_empty() || !plan.operation.takes_receive() {
             return Ok(());
         }
-        let here = Here::of(self.memory(), data, &self.layout)?;
+        let (layout, base) = (self.layout, self.base);
         let mut batch = match &mut self.parts.xrc {
             Some((_, srq)) => srq.batch(),
             None => self.parts.qp.recv_batch(),
@@ -420,7 +425,8 @@ impl Lane {
             };
             let posted = match plan.operation {
                 Operation::Send => {
-                    let into = here.incoming(slot as usize).map_err(failed)?;
+                    let into = layout.incoming(base, slot as usize);
+                    let into = data.slice(into).map_err(failed)?;
                     batch.post(id.to_wr_id(), into)
                 }
                 _ => batch.post_empty(id.to_wr_id()),
@@ -505,31 +511,6 @@ impl List {
             true => self.messages,
             false => self.messages.min(1),
         }
-    }
-}
-
-/// A lane's memory, as requests name it.
-struct Here<'a> {
-    all: LocalSlice<'a>,
-    layout: &'a Layout,
-}
-
-impl<'a> Here<'a> {
-    fn of(range: Range<usize>, data: &'a Data, layout: &'a Layout) -> Result<Self> {
-        let all = data.slice(range)?;
-        Ok(Self { all, layout })
-    }
-
-    /// Where the message of a place is that is sent.
-    fn outgoing(&self, place: usize) -> Result<LocalSlice<'a>, OutOfBounds> {
-        self.all.slice(self.layout.out_place(place))
-    }
-
-    /// Where the message of a place arrives, with its header; that which is read, too.
-    fn incoming(&self, place: usize) -> Result<LocalSlice<'a>, OutOfBounds> {
-        let start = self.layout.outbox();
-        let place = self.layout.in_place(place);
-        self.all.slice(start + place.start..start + place.end)
     }
 }
 

@@ -7,7 +7,7 @@ use memmap2::{MmapMut, MmapOptions};
 use serde::{Deserialize, Serialize};
 use uverbs::alloc::{DmabufMemory, HugePages, Udmabuf};
 use uverbs::dm::Dm;
-use uverbs::mr::{DmMr, DmabufMr};
+use uverbs::mr::{DmMr, DmabufMr, OutOfBounds};
 use uverbs::{Access, LocalSlice, Mr, Pd, RemoteSlice};
 
 use super::lane::ALIGNMENT;
@@ -112,14 +112,16 @@ impl Data {
 
     /// A part of it, for a request.
     #[inline]
-    pub(super) fn slice(&self, range: Range<usize>) -> Result<LocalSlice<'_>> {
-        let slice = match self {
+    pub(super) fn slice(
+        &self,
+        range: Range<usize>,
+    ) -> std::result::Result<LocalSlice<'_>, OutOfBounds> {
+        match self {
             Self::Pages(mr) => mr.slice(range),
             Self::Huge(mr) => mr.slice(range),
             Self::Dmabuf { mr, .. } => mr.slice(range),
             Self::Device { mr, .. } => mr.slice(range),
-        };
-        slice.map_err(failed)
+        }
     }
 
     /// All of it, as the peer names it.

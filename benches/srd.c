@@ -2,9 +2,9 @@
  * rdma-core's side of the measurements on an EFA: the same work as src/srd.rs, through libibverbs and libefa.
  *
  *   srd instructions DEVICE          each operation of the data path, for callgrind
- *   srd instructions-ex DEVICE       the same, and completions by ibv_start_poll
+ *   srd instructions-ex DEVICE       the same, requests by ibv_wr_start, and completions by ibv_start_poll
  *
- * Requests go by ibv_wr_start in both: libefa has no READ in ibv_post_send.
+ * READs are in the second alone: libefa has none in ibv_post_send.
  */
 
 #include <stdint.h>
@@ -68,6 +68,13 @@ COUNTED int op_srd_batch(struct ibv_qp_ex *qp, const struct to *to, const struct
 COUNTED int op_srd_inline(struct ibv_qp_ex *qp, const struct to *to, void *bytes)
 {
 	return send_inline(qp, to, bytes);
+}
+
+COUNTED int op_srd_list(struct ibv_qp *qp, struct ibv_send_wr *wr)
+{
+	struct ibv_send_wr *bad;
+
+	return ibv_post_send(qp, wr, &bad);
 }
 
 COUNTED int op_srd_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr)
@@ -146,14 +153,19 @@ static void make_ready(struct pair *p, const struct ibv_sge *sge, int *ready, in
 	*ready -= want;
 }
 
-/* Messages that have been received. */
-static void make_received(struct pair *p, int *ready, int want)
+static void post_receives(struct pair *p, int count)
 {
 	struct ibv_recv_wr *bad;
 
+	for (int i = 0; i < count; i++)
+		CHECK(!ibv_post_recv(p->there, &p->receive, &bad));
+}
+
+/* Messages that have been received. */
+static void make_received(struct pair *p, int *ready, int want)
+{
 	if (*ready < want) {
-		for (int i = 0; i < READY; i++)
-			CHECK(!ibv_post_recv(p->there, &p->receive, &bad));
+		post_receives(p, READY);
 		for (int i = 0; i < READY; i++)
 			CHECK(!send_inline(p->here_ex, &p->to, p->bytes));
 		drain(p->cq, READY);
@@ -166,14 +178,36 @@ static void make_received(struct pair *p, int *ready, int want)
 static void instructions(const char *device, int extended)
 {
 	static struct pair p;
-	struct ibv_sge sge;
+	struct ibv_sge sge, message;
+	struct ibv_send_wr send = {
+		.wr_id = 9, .sg_list = &message, .num_sge = 1, .opcode = IBV_WR_SEND,
+		.send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE,
+	};
 	uint64_t ids = 0, from;
 	int ready = 0;
 
 	make_pair(&p, device);
 	sge = (struct ibv_sge){ (uintptr_t)p.source->addr, READ_LENGTH, p.source->lkey };
 	from = (uintptr_t)p.target->addr;
+	message = (struct ibv_sge){ (uintptr_t)p.bytes, INLINE_LENGTH, 0 };
+	send.wr.ud.ah = p.to.ah;
+	send.wr.ud.remote_qpn = p.to.qpn;
+	send.wr.ud.remote_qkey = QKEY;
 	if (extended) {
+		ROW("post_read", {
+			CHECK(!op_srd_read(p.here_ex, &p.to, &sge, p.target->rkey, from));
+			drain(p.cq, 1);
+		});
+		post_receives(&p, WARM_UP + CALLS);
+		ROW("post_inline", {
+			CHECK(!op_srd_inline(p.here_ex, &p.to, p.bytes));
+			drain(p.cq, 1);
+		});
+		drain(p.peer_cq, WARM_UP + CALLS);
+		ROW("post_reads", {
+			CHECK(!op_srd_batch(p.here_ex, &p.to, &sge, p.target->rkey, from));
+			drain(p.cq, BATCH);
+		});
 		ROW("poll_nothing", CHECK(op_ex_poll_one(p.cq_ex, &ids) == 0));
 		ROW("poll_one", {
 			make_ready(&p, &sge, &ready, 1);
@@ -195,20 +229,12 @@ static void instructions(const char *device, int extended)
 		});
 		return;
 	}
-	ROW("post_read", {
-		CHECK(!op_srd_read(p.here_ex, &p.to, &sge, p.target->rkey, from));
-		drain(p.cq, 1);
-	});
 	ROW("post_receive", CHECK(!op_srd_receive(p.there, &p.receive)));
 	ROW("post_inline", {
-		CHECK(!op_srd_inline(p.here_ex, &p.to, p.bytes));
+		CHECK(!op_srd_list(p.here, &send));
 		drain(p.cq, 1);
 	});
 	drain(p.peer_cq, WARM_UP + CALLS);
-	ROW("post_reads", {
-		CHECK(!op_srd_batch(p.here_ex, &p.to, &sge, p.target->rkey, from));
-		drain(p.cq, BATCH);
-	});
 	ROW("poll_nothing", CHECK(op_poll_one(p.cq, &ids) == 0));
 	ROW("poll_one", { make_ready(&p, &sge, &ready, 1); CHECK(op_poll_one(p.cq, &ids) == 1); });
 	ROW("poll_many", { make_ready(&p, &sge, &ready, MANY); CHECK(op_poll_many(p.cq, &ids) == MANY); });

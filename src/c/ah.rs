@@ -22,7 +22,7 @@ use crate::error::Errno;
 use crate::gid::{Gid, GidEntry, GidType};
 use crate::grh::{GRH_LENGTH, Grh, GrhNetwork};
 use crate::pd::{PdUse, User};
-use crate::work::{DatagramTo, PdTag};
+use crate::work::{DatagramTo, PdTag, TargetAt};
 
 /// An address handle as C programs have it.
 #[repr(C)]
@@ -30,6 +30,8 @@ pub(super) struct AhObject {
     c: CStruct<ibv_ah>,
     /// None if the kernel does not know of it. Then its PD need not stay for it.
     kernel: Option<(AhHandle, PdUse)>,
+    /// The protection domain that it was created in.
+    pd: PdTag,
     /// How requests name it.
     vector: driver::Ah,
 }
@@ -42,26 +44,43 @@ unsafe impl Object for AhObject {
 impl AhObject {
     /// The destination of a datagram: a queue pair that this address handle leads to.
     #[inline(always)]
-    pub(super) fn to(&self, qpn: u32, qkey: u32, pd: PdTag) -> DatagramTo<'_, driver::Ah> {
+    pub(super) fn to(&self, qpn: u32, qkey: u32) -> DatagramTo<'_, driver::Ah> {
         DatagramTo {
             ah: &self.vector,
             qpn,
             qkey,
-            pd,
+            pd: self.pd,
         }
+    }
+
+    /// A target of dynamic connections that it leads to.
+    #[inline(always)]
+    pub(super) fn to_target(&self, number: u32, key: u64, stream: u16) -> TargetAt<'_, driver::Ah> {
+        TargetAt {
+            ah: &self.vector,
+            number,
+            key,
+            stream,
+            pd: self.pd,
+        }
+    }
+
+    /// How requests name it.
+    #[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
+    pub(super) fn vector(&self) -> &driver::Ah {
+        &self.vector
     }
 }
 
-/// How requests name the address handle of a C program's.
+/// The address handle of a C program's.
 ///
 /// # Safety
 ///
 /// As for [`object`].
-#[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
-pub(super) unsafe fn ah<'a>(c: *mut ibv_ah) -> Result<&'a driver::Ah> {
+#[inline(always)]
+pub(super) unsafe fn ah<'a>(c: *mut ibv_ah) -> Result<&'a AhObject> {
     // SAFETY: the caller vouches for it.
-    let object = unsafe { object::<AhObject>(c) }.ok_or(Failure::INVALID)?;
-    Ok(&object.vector)
+    unsafe { object::<AhObject>(c) }.ok_or(Failure::INVALID)
 }
 
 /// A path as the kernel has it.
@@ -113,6 +132,7 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
             let object = AhObject {
                 c: CStruct::new(ah),
                 kernel: handle.map(|handle| (handle, pd.pd().user(User::Ah))),
+                pd: pd.pd().tag(),
                 vector,
             };
             Ok(Box::new(object).give())

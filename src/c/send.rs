@@ -10,7 +10,7 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::abi::queue::ibv_qp;
 use super::abi::work::{ibv_send_wr, ibv_sge};
-use super::ah::AhObject;
+use super::ah::ah;
 use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
@@ -20,9 +20,7 @@ use super::wr::Session;
 use crate::driver::contract::methods::*;
 use crate::driver::{Listed, Position, SendQueue};
 use crate::qp::transport::Addressing;
-use crate::work::{
-    Destination, Operation, Operations, Payload, Pieces, Remote, RemoteKey, WorkRequest,
-};
+use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey, WorkRequest};
 
 /// What posts to a send queue.
 pub(super) struct Sender {
@@ -134,21 +132,52 @@ unsafe fn push<D: Listed>(
     let remote = remote(rdma.remote_addr, rdma.rkey);
     // SAFETY: by this function's contract.
     unsafe {
-        match WrOpcode(request.opcode) {
-            _ if qp.names_destination() => push_any::<D>(qp, queue, at, request),
-            WrOpcode::RDMA_WRITE => {
+        match (qp.addressing, WrOpcode(request.opcode)) {
+            (Addressing::Connection, WrOpcode::RDMA_WRITE) => {
                 write::<D>(qp, queue, at, request, Operation::Write { remote }, None)
             }
-            WrOpcode::SEND => write::<D>(qp, queue, at, request, Operation::Send, None),
-            WrOpcode::RDMA_READ => {
+            (Addressing::Connection, WrOpcode::SEND) => {
+                write::<D>(qp, queue, at, request, Operation::Send, None)
+            }
+            (Addressing::Connection, WrOpcode::RDMA_READ) => {
                 write::<D>(qp, queue, at, request, Operation::Read { remote }, None)
             }
+            (Addressing::EachRequest, _) => push_datagram::<D>(qp, queue, at, request),
             _ => push_any::<D>(qp, queue, at, request),
         }
     }
 }
 
-/// Writes a request of any operation.
+/// Writes a request to a destination that it names by an address handle.
+///
+/// # Safety
+///
+/// As for [`push`].
+#[inline(never)]
+unsafe fn push_datagram<D: Listed>(
+    qp: &QpObject,
+    queue: &mut D::SendQueue,
+    at: Position,
+    request: &ibv_send_wr,
+) -> Result<Position> {
+    let operation = match WrOpcode(request.opcode) {
+        WrOpcode::SEND => Operation::Send,
+        WrOpcode::SEND_WITH_IMM => Operation::SendImm {
+            imm: u32::from_be(request.ex),
+        },
+        // In a list there is no room for a destination beside the memory of a peer.
+        _ => return Err(Failure::INVALID),
+    };
+    // SAFETY: the request has this form, and the handle is the program's.
+    let (ud, ah) = unsafe { (request.wr.ud, ah(request.wr.ud.ah)?) };
+    let to = ah.to(ud.remote_qpn, ud.remote_qkey);
+    // Another driver's is of another PD.
+    let to = to.with(D::get(to.ah).ok_or(Failure::INVALID)?);
+    // SAFETY: by this function's contract.
+    unsafe { write::<D>(qp, queue, at, request, operation, Some(to)) }
+}
+
+/// Writes a request of any operation, of another queue pair.
 ///
 /// # Safety
 ///
@@ -168,23 +197,8 @@ unsafe fn push_any<D: Listed>(
     let to = match qp.addressing {
         Addressing::Connection => None,
         Addressing::PeersSrq => Some(Destination::Srq(request.remote_srqn)),
-        // In a list there is no room for a destination beside the memory of a peer.
-        Addressing::EachRequest if !Operations::SENDS.contains(operation.needs()) => {
-            return Err(Failure::INVALID);
-        }
-        Addressing::EachRequest => {
-            let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
-            // SAFETY: a request of a datagram queue pair has this form, and the handle is the program's.
-            let (ud, ah) = unsafe { (request.wr.ud, object::<AhObject>(request.wr.ud.ah)) };
-            let to = ah
-                .ok_or(Failure::INVALID)?
-                .to(ud.remote_qpn, ud.remote_qkey, pd.tag());
-            // Another driver's is of another PD.
-            let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
-            Some(to.with(ah))
-        }
-        // They are named by functions alone.
-        Addressing::EachTarget => return Err(Failure::INVALID),
+        // Targets are named by functions alone, and datagrams have code of their own.
+        Addressing::EachTarget | Addressing::EachRequest => return Err(Failure::INVALID),
     };
     // SAFETY: by this function's contract.
     unsafe { write::<D>(qp, queue, at, request, operation, to) }

@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
-use std::mem;
+use std::slice;
 
 use smallvec::SmallVec;
 use uverbs_uapi::enums::FlushLevel;
@@ -15,7 +15,7 @@ use uverbs_uapi::flags::{FlushPlacement, SendFlags};
 
 use super::abi::queue::{ibv_ah, ibv_mw, ibv_qp, ibv_qp_ex};
 use super::abi::work::{ibv_data_buf, ibv_mw_bind_info, ibv_sge};
-use super::ah::{self, AhObject};
+use super::ah;
 use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
@@ -25,7 +25,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::typed::ForDriver;
 use crate::driver::{Listed, Position, SendQueue};
 use crate::qp::transport::Addressing;
-use crate::work::{Destination, Operation, Operations, Payload, RemoteKey, TargetAt, WorkRequest};
+use crate::work::{Destination, Operation, Operations, Payload, PostError, RemoteKey, WorkRequest};
 
 /// What has been asked for since `ibv_wr_start`.
 pub(super) struct Session {
@@ -73,6 +73,25 @@ struct Request {
     flags: SendFlags,
 }
 
+impl Request {
+    /// The request with all that belongs to it.
+    #[inline(always)]
+    fn whole<'a, A>(
+        &self,
+        operation: Operation,
+        to: Option<Destination<'a, A>>,
+        payload: Payload<'a>,
+    ) -> WorkRequest<'a, A> {
+        WorkRequest {
+            wr_id: self.wr_id,
+            flags: self.flags,
+            operation,
+            to,
+            payload,
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Address {
     Datagram {
@@ -89,6 +108,31 @@ enum Address {
     },
 }
 
+impl Address {
+    /// The destination as its driver knows it. Another driver's is of another PD.
+    #[inline(always)]
+    fn destination<D: Listed>(self) -> Result<Destination<'static, D::Ah>> {
+        match self {
+            Self::Srq(srqn) => Ok(Destination::Srq(srqn)),
+            Self::Datagram { ah, qpn, qkey } => {
+                // SAFETY: the program passed an address handle, which stays until the request has completed.
+                let to = unsafe { ah::ah(ah)? }.to(qpn, qkey);
+                Ok(to.with(D::get(to.ah).ok_or(Failure::INVALID)?))
+            }
+            Self::Target {
+                ah,
+                number,
+                key,
+                stream,
+            } => {
+                // SAFETY: as above.
+                let to = unsafe { ah::ah(ah)? }.to_target(number, key, stream);
+                Ok(to.with(D::get(to.ah).ok_or(Failure::INVALID)?))
+            }
+        }
+    }
+}
+
 /// A payload that waits for its address. Its memory serves all requests of the queue pair.
 #[derive(Default)]
 struct Saved {
@@ -99,13 +143,17 @@ struct Saved {
 
 #[derive(Clone, Copy)]
 enum Form {
+    /// Most payloads are this one slice: for these there is code without loops.
+    Slice(ibv_sge),
     Sges,
     Inline,
 }
 
 impl Saved {
+    #[inline(always)]
     fn save(&mut self, payload: Payload<'_>) {
         match payload {
+            Payload::Sges([one]) => self.form = Some(Form::Slice(*one)),
             Payload::Sges(sges) => {
                 self.form = Some(Form::Sges);
                 self.sges.clear();
@@ -402,12 +450,30 @@ const NOTHING: Payload<'static> = Payload::Sges(&[]);
 /// # Safety
 ///
 /// As for [`session`].
-unsafe fn begin_and_end<D: Listed>(c: *mut ibv_qp_ex, operation: Operation, payload: Payload<'_>) {
+unsafe fn begin_and_carry<D: Listed>(
+    c: *mut ibv_qp_ex,
+    operation: Operation,
+    payload: Payload<'_>,
+) {
     // SAFETY: by this function's contract.
     unsafe {
         begin::<D>(c, || operation);
         let (qp, session, queue) = session::<D>(c);
         session.carry::<D>(qp, queue, || payload);
+    }
+}
+
+/// A request that changes what a key stands for. It carries nothing and goes nowhere.
+///
+/// # Safety
+///
+/// As for [`session`].
+unsafe fn begin_and_end<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        begin::<D>(c, || operation);
+        let (qp, session, queue) = session::<D>(c);
+        session.end_bare::<D>(qp, queue);
     }
 }
 
@@ -465,10 +531,11 @@ impl Session {
 
     /// Whether a request has begun. If not, what has been called has nothing to belong to.
     fn has_begun(&mut self) -> bool {
-        if let Step::Between | Step::Announced = self.step {
+        let has_begun = self.step.has_begun();
+        if !has_begun {
             self.fail(Failure::INVALID);
         }
-        self.step.has_begun()
+        has_begun
     }
 
     /// Ends a request that has begun, if one has: no payload came to it.
@@ -538,38 +605,11 @@ impl Session {
         qp: &QpObject,
     ) -> Result<Option<Destination<'static, D::Ah>>> {
         match self.to.take() {
+            Some(to) => to.destination::<D>().map(Some),
             None if !qp.names_destination() => Ok(None),
-            None if changes_keys(self.request.operation) => Ok(None),
+            // What changes keys goes nowhere.
+            None if Operations::OF_KEYS.contains(self.request.operation.needs()) => Ok(None),
             None => Err(Failure::INVALID),
-            Some(Address::Srq(srqn)) => Ok(Some(Destination::Srq(srqn))),
-            Some(Address::Datagram { ah, qpn, qkey }) => {
-                // SAFETY: the program passed an address handle, which stays until the request has completed.
-                let ah = unsafe { object::<AhObject>(ah) }.ok_or(Failure::INVALID)?;
-                let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?;
-                let to = ah.to(qpn, qkey, pd.tag());
-                // Another driver's is of another PD.
-                let ah = D::get(to.ah).ok_or(Failure::INVALID)?;
-                Ok(Some(to.with(ah)))
-            }
-            Some(Address::Target {
-                ah,
-                number,
-                key,
-                stream,
-            }) => {
-                // SAFETY: as above.
-                let ah = unsafe { ah::ah(ah)? };
-                let pd = qp.pd.as_ref().ok_or(Failure::INVALID)?.tag();
-                let ah = D::get(ah).ok_or(Failure::INVALID)?;
-                let to = TargetAt {
-                    ah,
-                    number,
-                    key,
-                    stream,
-                    pd,
-                };
-                Ok(Some(Destination::Target(to)))
-            }
         }
     }
 
@@ -583,18 +623,16 @@ impl Session {
         to: Option<Destination<'_, D::Ah>>,
         payload: Payload<'_>,
     ) {
-        let request = WorkRequest {
-            wr_id: self.request.wr_id,
-            flags: self.request.flags,
-            operation,
-            to,
-            payload,
-        };
-        match queue.write(self.end, request) {
-            Ok(end) => {
-                self.end = end;
-                self.step = Step::Between;
-            }
+        let request = self.request.whole(operation, to, payload);
+        let written = queue.write(self.end, request);
+        self.go_on(qp, written);
+    }
+
+    /// Goes on behind a request, unless the queue has refused it.
+    #[inline(always)]
+    fn go_on(&mut self, qp: &QpObject, written: std::result::Result<Position, PostError>) {
+        match written {
+            Ok(end) => (self.end, self.step) = (end, Step::Between),
             Err(error) => self.step = Step::Failed(Failure::of_function(error, &qp.refusals)),
         }
     }
@@ -609,42 +647,36 @@ impl Session {
         payload: impl Fn() -> Payload<'p>,
     ) {
         if !self.end_usual::<D>(qp, queue, payload()) {
-            self.carry_any::<D>(qp, queue, payload());
+            self.save_or_end::<D>(qp, queue, payload);
         }
     }
 
     /// As [`Self::carry`], of any request.
+    #[inline(always)]
+    fn save_or_end<'p, D: Listed>(
+        &mut self,
+        qp: &QpObject,
+        queue: &mut D::SendQueue,
+        payload: impl Fn() -> Payload<'p>,
+    ) {
+        match self.step.has_begun() && qp.names_destination() && self.to.is_none() {
+            true => self.saved.save(payload()),
+            false => self.end_begun::<D>(qp, queue, payload()),
+        }
+    }
+
+    /// Ends the request that has begun, if one has, with a payload.
     #[inline(never)]
-    fn carry_any<D: Listed>(
+    fn end_begun<D: Listed>(
         &mut self,
         qp: &QpObject,
         queue: &mut D::SendQueue,
         payload: Payload<'_>,
     ) {
-        match self.has_begun() {
-            false => {}
-            true if qp.names_destination() => self.carry_there::<D>(qp, queue, payload),
-            true => self.end_any::<D>(qp, queue, payload),
+        if self.has_begun() {
+            self.end_any::<D>(qp, queue, payload);
         }
     }
-
-    /// As [`Self::carry`], where requests name their destinations. What changes keys goes nowhere.
-    fn carry_there<D: Listed>(
-        &mut self,
-        qp: &QpObject,
-        queue: &mut D::SendQueue,
-        payload: Payload<'_>,
-    ) {
-        match self.to.is_some() || changes_keys(self.request.operation) {
-            true => self.end_any::<D>(qp, queue, payload),
-            false => self.saved.save(payload),
-        }
-    }
-}
-
-/// Whether a request changes what a key stands for.
-fn changes_keys(operation: Operation) -> bool {
-    Operations::OF_KEYS.contains(operation.needs())
 }
 
 /// `ibv_wr_set_ud_addr(3)`.
@@ -691,6 +723,7 @@ pub(super) unsafe fn set_target<D: Listed>(
 /// # Safety
 ///
 /// As for [`session`].
+#[inline(always)]
 unsafe fn address<D: Listed>(c: *mut ibv_qp_ex, addressing: Addressing, to: Address) {
     // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
@@ -700,18 +733,22 @@ unsafe fn address<D: Listed>(c: *mut ibv_qp_ex, addressing: Addressing, to: Addr
     if !session.has_begun() {
         return;
     }
-    session.to = Some(to);
     let Some(form) = session.saved.form.take() else {
+        session.to = Some(to);
         return;
     };
-    // It is not in the session while that writes it.
-    let saved = mem::take(&mut session.saved);
-    let payload = match form {
-        Form::Sges => Payload::Sges(&saved.sges),
-        Form::Inline => Payload::Inline(&saved.bytes),
+    let to = match to.destination::<D>() {
+        Ok(to) => Some(to),
+        Err(failure) => return session.fail(failure),
     };
-    session.end_any::<D>(qp, queue, payload);
-    session.saved = saved;
+    let (request, end) = (&session.request, session.end);
+    let with = |payload| request.whole(request.operation, to, payload);
+    let written = match &form {
+        Form::Slice(one) => queue.write(end, with(Payload::Sges(slice::from_ref(one)))),
+        Form::Sges => queue.write(end, with(Payload::Sges(&session.saved.sges))),
+        Form::Inline => queue.write(end, with(Payload::Inline(&session.saved.bytes))),
+    };
+    session.go_on(qp, written);
 }
 
 /// `ibv_wr_set_sge(3)`.
@@ -735,7 +772,8 @@ unsafe extern "C" fn wr_set_sge<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u
 unsafe fn carry_slice<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
-    session.carry_any::<D>(qp, queue, Payload::Sges(&[ibv_sge { addr, length, lkey }]));
+    let slice = ibv_sge { addr, length, lkey };
+    session.save_or_end::<D>(qp, queue, || Payload::Sges(slice::from_ref(&slice)));
 }
 
 /// `ibv_wr_set_sge_list(3)`.
@@ -907,7 +945,7 @@ unsafe extern "C" fn wr_atomic_fetch_add<D: Listed>(
 unsafe extern "C" fn wr_local_inv<D: Listed>(c: *mut ibv_qp_ex, rkey: u32) {
     let rkey = RemoteKey(rkey);
     // SAFETY: as in `wr_send`.
-    unsafe { begin_and_end::<D>(c, Operation::LocalInv { rkey }, NOTHING) }
+    unsafe { begin_and_end::<D>(c, Operation::LocalInv { rkey }) }
 }
 
 /// `ibv_wr_bind_mw(3)`.
@@ -921,7 +959,7 @@ unsafe extern "C" fn wr_bind_mw<D: Listed>(
     unsafe {
         let bind = info.as_ref().ok_or(Failure::INVALID);
         match bind.and_then(|info| binding(mw, rkey, info)) {
-            Ok(bind) => begin_and_end::<D>(c, bind, NOTHING),
+            Ok(bind) => begin_and_end::<D>(c, bind),
             Err(failure) => refuse::<D>(c, failure),
         }
     }
@@ -950,7 +988,7 @@ unsafe extern "C" fn wr_atomic_write<D: Listed>(
     // SAFETY: as in `wr_send`, and the caller passes 8 bytes.
     unsafe {
         let word = Payload::Inline(bytes(word, 8));
-        begin_and_end::<D>(c, Operation::AtomicWrite { remote }, word);
+        begin_and_carry::<D>(c, Operation::AtomicWrite { remote }, word);
     }
 }
 
@@ -970,5 +1008,5 @@ unsafe extern "C" fn wr_flush<D: Listed>(
         level: FlushLevel(level.into()),
     };
     // SAFETY: as in `wr_send`.
-    unsafe { begin_and_end::<D>(c, operation, NOTHING) }
+    unsafe { begin_and_carry::<D>(c, operation, NOTHING) }
 }

@@ -18,7 +18,7 @@ use crate::c::abi::context::ibv_context;
 use crate::c::abi::ibv_pd;
 use crate::c::abi::port::ibv_gid;
 use crate::c::abi::queue::{ibv_ah, ibv_cq, ibv_cq_ex, ibv_mr, ibv_qp};
-use crate::c::ah::ah;
+use crate::c::ah::{AhObject, ah};
 use crate::c::context::context;
 use crate::c::cq::{CqObject, cq};
 use crate::c::failure::{Failure, Result, pointer, status};
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn efadv_query_ah(
 ) -> c_int {
     // SAFETY: the caller passes an address handle and attributes.
     status(unsafe {
-        let answer = match ah(c) {
+        let answer = match ah(c).map(AhObject::vector) {
             Ok(OneOf::Efa(ahn)) => Ok(efadv_ah_attr {
                 ahn: *ahn,
                 ..Default::default()

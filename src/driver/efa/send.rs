@@ -129,19 +129,22 @@ impl SendQueue {
     }
 
     /// Copies requests from one count to another to the device, and rings.
+    #[inline(always)]
     fn hand_over(&self, start: u32, end: u32) {
-        let bytes = self.layout.blocks as usize * BLOCK;
+        // Looked at once: the copies may change any memory, for all that the compiler knows.
+        let (written, first, at_once) = (&*self.written, self.ring.first, self.ring.at_once);
+        let blocks = self.layout.blocks as usize;
         let mut count = start;
         while count != end {
             let place = (count & (self.layout.depth - 1)) as usize;
-            let from = NonNull::from(&self.written[place]).cast();
+            let from = NonNull::from(&written[place]).cast();
             order::step(Step::Copied(place as u32));
-            // SAFETY: the ring has `depth` requests of `bytes` bytes, in the map that this value keeps, and
+            // SAFETY: the ring has `depth` requests of so many blocks, in the map that this value keeps, and
             // each of them is aligned to a block, as the written ones are, which are no smaller. `at_once` is
             // what the CPU says.
             unsafe {
-                let to = self.ring.first.add(place * bytes);
-                copy_blocks(from, to, self.layout.blocks as usize, self.ring.at_once);
+                let to = first.add(place * blocks * BLOCK);
+                copy_blocks(from, to, blocks, at_once);
             }
             count = count.wrapping_add(1);
         }
@@ -181,24 +184,30 @@ impl contract::SendQueue for SendQueue {
         at: Position,
         request: WorkRequest<'_, u16>,
     ) -> Result<Position, PostError> {
-        let layout = self.layout;
-        let parts = Parts::new(&layout, &request)?;
+        let parts = Parts::new(&self.layout, &request)?;
         if at.count == self.room_until && !self.finds_room(at.count) {
-            let capacity = layout.depth;
+            let capacity = self.layout.depth;
             return Err(PostError::QueueFull { capacity });
         }
+        let layout = &self.layout;
         let is_signaled = layout.signal_all || request.flags.contains(SendFlags::SIGNALED);
         let place = (at.count & (layout.depth - 1)) as usize;
         let wqe = &mut self.written[place];
-        let about = parts.write(wqe, About::new(is_signaled), layout.blocks);
+        let (length, about) = parts.write(wqe, About::new(is_signaled), layout.blocks);
         let number = self
             .ledger
             .note(at.count, request.wr_id, about, parts.bytes);
         let is_odd_lap = at.count & layout.depth != 0;
         wqe.head = Head {
             number: number.into(),
+            operation: parts.operation | request::META,
             control: request::WHOLE | if is_odd_lap { request::PHASE } else { 0 },
-            ..wqe.head
+            dest_qpn: (parts.qpn as u16).into(),
+            length: (length as u16).into(),
+            imm: parts.imm.into(),
+            ah: parts.ah.into(),
+            qkey: parts.qkey.into(),
+            ..Head::default()
         };
         Ok(Position::counted(at.count.wrapping_add(1)))
     }
@@ -270,6 +279,10 @@ impl<'a> Parts<'a> {
         };
         let bytes = payload.len();
         check(payload, max_sge, max_inline)?;
+        let operation = match payload {
+            Payload::Gather(_) | Payload::Sges(_) => operation,
+            Payload::Inline(_) | Payload::InlineSges(_) => operation | request::INLINE,
+        };
         if remote.is_some() && bytes > rdma.max_bytes.into() {
             return Err(PostError::MessageTooLong {
                 given: bytes,
@@ -289,9 +302,10 @@ impl<'a> Parts<'a> {
         })
     }
 
-    /// Writes all of it but the number and the phase to a request of so many blocks, and notes its keys.
+    /// Writes what is behind the head to a request of so many blocks, and notes its keys. Returns how many
+    /// slices or inline bytes there are.
     #[inline(always)]
-    fn write(&self, wqe: &mut Wqe, about: About, blocks: u32) -> About {
+    fn write(&self, wqe: &mut Wqe, about: About, blocks: u32) -> (usize, About) {
         // Each at a length that is known, so that it is a few stores.
         let (first, second) = wqe.body.split_at_mut(BLOCK - size_of::<Head>());
         first.fill(0);
@@ -312,33 +326,20 @@ impl<'a> Parts<'a> {
                 body
             }
         };
-        let mut operation = self.operation | request::META;
-        let (length, about) = match self.payload {
+        match self.payload {
             Payload::Gather(slices) => put_slices(body, slices, about),
             Payload::Sges(slices) => put_slices(body, slices, about),
             Payload::Inline(bytes) => {
-                operation |= request::INLINE;
                 body[..bytes.len()].copy_from_slice(bytes);
                 (bytes.len(), about)
             }
             Payload::InlineSges(pieces) => {
-                operation |= request::INLINE;
                 let room = &mut body[..pieces.len()];
                 // SAFETY: there is room for all of them.
                 unsafe { pieces.copy_to(NonNull::from(room).cast()) };
                 (pieces.len(), about)
             }
-        };
-        wqe.head = Head {
-            operation,
-            dest_qpn: (self.qpn as u16).into(),
-            length: (length as u16).into(),
-            imm: self.imm.into(),
-            ah: self.ah.into(),
-            qkey: self.qkey.into(),
-            ..Head::default()
-        };
-        about
+        }
     }
 }
 

@@ -278,7 +278,7 @@ unsafe fn tell_ah(asked: &Asked<ibv_ah, mlx5dv_ah>) -> Result<()> {
     // SAFETY: by this function's contract.
     let (ah, to) = unsafe { (ah(asked.object)?, asked.told) };
     let answer = mlx5dv_ah {
-        av: ptr::from_ref(of_this_device(Device::get(ah))?.vector()).cast(),
+        av: ptr::from_ref(of_this_device(Device::get(ah.vector()))?.vector()).cast(),
         comp_mask: 0,
     };
     // SAFETY: as above.

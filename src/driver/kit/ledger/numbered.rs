@@ -119,11 +119,12 @@ impl NumberedLedger {
     /// Notes the request of this count, for which there is room; returns its number.
     #[inline(always)]
     pub(crate) fn note(&self, count: u32, id: u64, about: About, bytes: u32) -> u16 {
-        let note = self.at(count);
+        let number = count & self.mask;
+        let note = self.at(number);
         note.id.store(id, Ordering::Relaxed);
         note.about.store(about.0, Ordering::Relaxed);
         note.bytes.store(bytes, Ordering::Relaxed);
-        (count & self.mask) as u16
+        number as u16
     }
 
     /// Notes how many requests the device knows of, before it does.

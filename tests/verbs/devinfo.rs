@@ -55,7 +55,8 @@ fn a_shell_completes_them() -> Result {
         same(all, true, &format!("{wanted:?} in {found:?}"))
     };
     names.sort_unstable();
-    has_all(&completed(&["info", ""])?, &names)?;
+    has_all(&completed(&["info", "-d", ""])?, &names)?;
+    has_all(&completed(&["gids", "--device", ""])?, &names)?;
     has_all(&completed(&["perf", "serve", "-d", ""])?, &names)?;
     has_all(&completed(&["gids", "-i", ""])?, &["1".to_owned()])?;
     let gids = open()?.gid_table()?;
@@ -64,7 +65,7 @@ fn a_shell_completes_them() -> Result {
     has_all(&completed(&["stati"])?, &["statistic".to_owned()])?;
     // What begins otherwise is left out.
     same(
-        completed(&["info", "no such"])?,
+        completed(&["info", "-d", "no such"])?,
         vec![String::new()],
         "completions",
     )

@@ -84,7 +84,7 @@ fn default_gid() -> Result {
     let context = open()?;
     let expected = context.best_gid(1)?.map(|(index, _)| u64::from(index));
     let name = device().name();
-    let table = said(&["gids", name, "-i", "1", "--json"])?;
+    let table = said(&["gids", "-d", name, "-i", "1", "--json"])?;
     let table: Vec<Value> = serde_json::from_str(&table)?;
     let marked: Vec<u64> = table
         .iter()

@@ -20,7 +20,7 @@ The device is asked if it can be opened, and sysfs otherwise.
 #[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The device; all by default
-    #[arg(add = complete::devices())]
+    #[arg(short, long, add = complete::devices())]
     pub(crate) device: Option<String>,
 
     /// Show only this port

@@ -39,8 +39,8 @@ Examples:
   uverbs devices -v                    where they are: NUMA nodes, PCI switches, links
   uverbs doctor                        why RDMA does not work here, or will not
   uverbs doctor 10.9.0.1               and whether that host can be reached
-  uverbs info rxe0 -v                  all properties of rxe0
-  uverbs gids rxe0 --json              the GID table, for a program
+  uverbs info -d rxe0 -v               all properties of rxe0
+  uverbs gids -d rxe0 --json           the GID table, for a program
   uverbs resource qp -d rxe0           the queue pairs of all processes
   uverbs statistic -w                  what ports count, once a second
   uverbs pingpong rc                   wait for a peer (ours or ibv_rc_pingpong), then
@@ -49,7 +49,7 @@ Examples:
   uverbs perf bandwidth write 10.9.0.1 how much goes through
   uverbs rping -c -a 10.9.0.1 -C 5 -v  ping an rping server, connected by address
   uverbs exec -- ibv_devinfo           run a libibverbs program on this project's library
-  uverbs --trace info rxe0             show each command that goes to the kernel
+  uverbs --trace info -d rxe0          show each command that goes to the kernel
 
 ";
 

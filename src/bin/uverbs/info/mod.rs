@@ -28,7 +28,7 @@ Fields have the names of ibv_query_device_ex(3) and ibv_query_port(3).
 #[command(after_help = NOTES.to_owned() + crate::failure::EXIT_CODES)]
 pub(crate) struct Options {
     /// The device; all by default
-    #[arg(add = complete::devices())]
+    #[arg(short, long, add = complete::devices())]
     pub(crate) device: Option<String>,
 
     /// Show only this port

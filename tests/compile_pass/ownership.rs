@@ -25,6 +25,7 @@ fn is_send_and_sync<T: Send + Sync + 'static>() {}
 
 fn main() {
     is_send_and_sync::<Session>();
+    is_send_and_sync::<Mr<uverbs::mr::RawMemory>>();
     is_send_and_sync::<Qp<Any>>();
     is_send_and_sync::<Qp<Ud>>();
     is_send_and_sync::<uverbs::Error>();

@@ -188,6 +188,8 @@ impl RawMemory {
 
 // SAFETY: by the contract of `RawMemory::new`; a pointer and a length may change threads.
 unsafe impl Send for RawMemory {}
+// SAFETY: a shared reference tells the address and the length, and reaches no byte of the memory.
+unsafe impl Sync for RawMemory {}
 // SAFETY: by the contract of `RawMemory::new`.
 unsafe impl Memory for RawMemory {
     fn address(&mut self) -> *mut u8 {

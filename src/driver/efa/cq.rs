@@ -225,18 +225,10 @@ impl Cq {
         self.poller.ring = self.core.directory.behind(self.poller.ring).number;
     }
 
-    /// The completions of all rings.
-    ///
-    /// Out of line, as is [`next_found`](Self::next_found): a program that polls has the loops of all drivers
-    /// in one function, and one that takes many registers would have the others save them.
-    #[inline(never)]
-    fn polled(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        let cq = self.up_to_date()?;
-        cq.begin();
-        Ok(Polled { cq })
-    }
-
     /// The next completion of this poll. By reference: the caller reads what it wants of it.
+    ///
+    /// Out of line, as is [`poll`](contract::Cq::poll): a program that polls has the loops of all drivers in
+    /// one function, and one that takes many registers would have the others save them.
     #[inline(never)]
     fn next_found(&mut self) -> Option<&Completion> {
         let kept = &mut self.kept;
@@ -309,9 +301,11 @@ impl contract::Cq for Cq {
         Ok(!waits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        self.polled()
+        let cq = self.up_to_date()?;
+        cq.begin();
+        Ok(Polled { cq })
     }
 
     #[cfg(feature = "c-abi")]

@@ -17,12 +17,12 @@ use super::failure::{Failure, Result, minus_one, pointer};
 use super::object::{CStruct, Object, destroy, object};
 use super::pd::pd;
 use crate::command::{CreateAh, Destroy, DriverData};
-use crate::driver;
+use crate::driver::{self, Listed};
 use crate::error::Errno;
 use crate::gid::{Gid, GidEntry, GidType};
 use crate::grh::{GRH_LENGTH, Grh, GrhNetwork};
 use crate::pd::{PdUse, User};
-use crate::work::{DatagramTo, PdTag, TargetAt};
+use crate::work::{DatagramTo, Destination, PdTag, TargetAt};
 
 /// An address handle as C programs have it.
 #[repr(C)]
@@ -44,25 +44,32 @@ unsafe impl Object for AhObject {
 impl AhObject {
     /// The destination of a datagram: a queue pair that this address handle leads to.
     #[inline(always)]
-    pub(super) fn to(&self, qpn: u32, qkey: u32) -> DatagramTo<'_, driver::Ah> {
-        DatagramTo {
-            ah: &self.vector,
-            qpn,
-            qkey,
-            pd: self.pd,
-        }
+    pub(super) fn to<D: Listed>(&self, qpn: u32, qkey: u32) -> Result<Destination<'_, D::Ah>> {
+        let (ah, pd) = (self.of::<D>()?, self.pd);
+        Ok(Destination::Datagram(DatagramTo { ah, qpn, qkey, pd }))
     }
 
     /// A target of dynamic connections that it leads to.
     #[inline(always)]
-    pub(super) fn to_target(&self, number: u32, key: u64, stream: u16) -> TargetAt<'_, driver::Ah> {
-        TargetAt {
-            ah: &self.vector,
+    pub(super) fn to_target<D: Listed>(
+        &self,
+        number: u32,
+        key: u64,
+        stream: u16,
+    ) -> Result<Destination<'_, D::Ah>> {
+        Ok(Destination::Target(TargetAt {
+            ah: self.of::<D>()?,
             number,
             key,
             stream,
             pd: self.pd,
-        }
+        }))
+    }
+
+    /// What this driver has in it. Another driver's handle is of another PD.
+    #[inline(always)]
+    fn of<D: Listed>(&self) -> Result<&D::Ah> {
+        D::get(&self.vector).ok_or(Failure::INVALID)
     }
 
     /// How requests name it.

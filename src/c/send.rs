@@ -170,9 +170,7 @@ unsafe fn push_datagram<D: Listed>(
     };
     // SAFETY: the request has this form, and the handle is the program's.
     let (ud, ah) = unsafe { (request.wr.ud, ah(request.wr.ud.ah)?) };
-    let to = ah.to(ud.remote_qpn, ud.remote_qkey);
-    // Another driver's is of another PD.
-    let to = to.with(D::get(to.ah).ok_or(Failure::INVALID)?);
+    let to = ah.to::<D>(ud.remote_qpn, ud.remote_qkey)?;
     // SAFETY: by this function's contract.
     unsafe { write::<D>(qp, queue, at, request, operation, Some(to)) }
 }

@@ -109,15 +109,14 @@ enum Address {
 }
 
 impl Address {
-    /// The destination as its driver knows it. Another driver's is of another PD.
+    /// The destination as its driver knows it.
     #[inline(always)]
     fn destination<D: Listed>(self) -> Result<Destination<'static, D::Ah>> {
         match self {
             Self::Srq(srqn) => Ok(Destination::Srq(srqn)),
             Self::Datagram { ah, qpn, qkey } => {
                 // SAFETY: the program passed an address handle, which stays until the request has completed.
-                let to = unsafe { ah::ah(ah)? }.to(qpn, qkey);
-                Ok(to.with(D::get(to.ah).ok_or(Failure::INVALID)?))
+                unsafe { ah::ah(ah)? }.to::<D>(qpn, qkey)
             }
             Self::Target {
                 ah,
@@ -126,8 +125,7 @@ impl Address {
                 stream,
             } => {
                 // SAFETY: as above.
-                let to = unsafe { ah::ah(ah)? }.to_target(number, key, stream);
-                Ok(to.with(D::get(to.ah).ok_or(Failure::INVALID)?))
+                unsafe { ah::ah(ah)? }.to_target::<D>(number, key, stream)
             }
         }
     }

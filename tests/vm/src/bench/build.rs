@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::store::Store;
+use crate::suite::CLibrary;
 use crate::{c, suite};
 
 const PACKAGE: &str = "uverbs-bench";
@@ -46,16 +47,11 @@ impl Programs {
                 .with_context(|| format!("copying {}", path.display()))?;
         }
         if wants("c-abi") {
-            let library = others.join("c-abi");
-            fs::create_dir_all(&library)
-                .with_context(|| format!("making {}", library.display()))?;
-            for (package, name) in [
-                ("uverbs-c", "libibverbs.so.1"),
-                ("uverbs-efa", "libefa.so.1"),
-                ("uverbs-mlx5", "libmlx5.so.1"),
-            ] {
-                fs::copy(suite::c_library(workspace, package)?, library.join(name))
-                    .with_context(|| format!("copying {name}"))?;
+            let libraries = others.join("c-abi");
+            for (library, file) in CLibrary::build_all(workspace)? {
+                if library.is_beside_verbs() {
+                    library.install(&file, &libraries)?;
+                }
             }
         }
         let sources = workspace.join("benches");

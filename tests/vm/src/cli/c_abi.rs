@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -12,58 +11,7 @@ use clap::Args;
 use crate::fetch;
 use crate::process;
 use crate::store::Store;
-use crate::suite::{self, Sanitized, Sanitizer};
-
-/// A library for C programs.
-struct Library {
-    package: &'static str,
-    /// Where it is put, beside cargo's own output.
-    directory: &'static str,
-    /// Its own name, which programs are linked to.
-    soname: &'static str,
-    /// The name that the linker looks for.
-    link: &'static str,
-}
-
-/// librdmacm has a directory of its own: a program can have the distribution's on this libibverbs.
-const LIBRARIES: [Library; 6] = [
-    Library {
-        package: "uverbs-c",
-        directory: "lib",
-        soname: "libibverbs.so.1",
-        link: "libibverbs.so",
-    },
-    Library {
-        package: "uverbs-efa",
-        directory: "lib",
-        soname: "libefa.so.1",
-        link: "libefa.so",
-    },
-    Library {
-        package: "uverbs-hns",
-        directory: "lib",
-        soname: "libhns.so.1",
-        link: "libhns.so",
-    },
-    Library {
-        package: "uverbs-mana",
-        directory: "lib",
-        soname: "libmana.so.1",
-        link: "libmana.so",
-    },
-    Library {
-        package: "uverbs-mlx5",
-        directory: "lib",
-        soname: "libmlx5.so.1",
-        link: "libmlx5.so",
-    },
-    Library {
-        package: "uverbs-rdmacm",
-        directory: "rdmacm",
-        soname: "librdmacm.so.1",
-        link: "librdmacm.so",
-    },
-];
+use crate::suite::{self, CLibrary, Sanitized, Sanitizer};
 
 /// The test program that runs others on it.
 pub(super) const TESTS: &str = "c_abi";
@@ -104,15 +52,11 @@ impl CAbi {
 /// # Errors
 /// If one does not build.
 pub(super) fn build(store: &Store) -> Result<Vec<PathBuf>> {
-    let build = |library: &Library| {
-        let built = suite::c_library(store.workspace(), library.package)?;
-        let place = built.with_file_name(library.directory);
-        library
-            .install(&built, &place)
-            .with_context(|| format!("installing into {}", place.display()))?;
-        Ok(place.join(library.soname))
+    let built = CLibrary::build_all(store.workspace())?.into_iter();
+    let install = |(library, file): (&CLibrary, PathBuf)| {
+        library.install(&file, &file.with_file_name(library.directory))
     };
-    LIBRARIES.iter().map(build).collect()
+    built.map(install).collect()
 }
 
 /// How the names of its tests begin that run programs of newer suites.
@@ -130,7 +74,7 @@ const SANITIZED: &str = "target/c-abi/thread";
 /// # Errors
 /// If they do not build, or there is no runtime or no source of the standard library.
 pub(super) fn build_sanitized(store: &Store) -> Result<()> {
-    let ([library, ..], place) = (&LIBRARIES, store.workspace().join(SANITIZED));
+    let (library, place) = (&CLibrary::VERBS, store.workspace().join(SANITIZED));
     // An earlier one is of no use to the test.
     match fs::remove_dir_all(&place) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -143,27 +87,11 @@ pub(super) fn build_sanitized(store: &Store) -> Result<()> {
         library: Some(fetch::standard_library(store)?),
     };
     let built = suite::sanitized_c_library(store.workspace(), library.package, &sanitized)?;
-    library
-        .install(&built, &place)
-        .with_context(|| format!("installing into {}", place.display()))?;
+    library.install(&built, &place)?;
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut rustc = Command::new(rustc);
     rustc.args(["--print", "target-libdir"]);
     let directory = process::output("asking the compiler", &mut rustc)?;
     let tools = fetch::libibverbs(store)?;
     suite::compile_sanitized(store, &tools, Path::new(directory.trim()))
-}
-
-impl Library {
-    /// Copies the library beside its old copy first: programs may have that mapped.
-    fn install(&self, built: &Path, place: &Path) -> io::Result<()> {
-        fs::create_dir_all(place)?;
-        let fresh = place.join(format!("{}.new", self.soname));
-        fs::copy(built, &fresh)?;
-        fs::rename(&fresh, place.join(self.soname))?;
-        match symlink(self.soname, place.join(self.link)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-            linked => linked,
-        }
-    }
 }

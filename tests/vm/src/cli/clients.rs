@@ -159,7 +159,7 @@ impl Clients {
         }
         c_abi::build(store)?;
         let grounds = [Ground::SoftRoce];
-        let built = Built::alone(store.workspace(), Target::Here, &suites, &grounds)?;
+        let built = Built::some(store.workspace(), Target::Here, &suites, &grounds)?;
         let mut jobs = Vec::new();
         for program in built.programs(&suites, Ground::SoftRoce)? {
             let program = Arc::new(program);

@@ -267,11 +267,11 @@ impl Test {
         kernels: usize,
         all: bool,
     ) -> Result<Vec<Round>> {
-        let mut suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
-        if !all {
-            // Those that run always do without the examples, and the command line.
-            suites = suites.into_iter().map(Suite::without_examples).collect();
-        }
+        let part = match all {
+            true => Suite::for_arm64,
+            false => Suite::for_arm64_always,
+        };
+        let suites: Vec<Suite> = suites.iter().map(part).collect();
         let always: Vec<&String> = suites
             .iter()
             .flat_map(|suite| &suite.arm64_always)
@@ -279,8 +279,7 @@ impl Test {
         let places = self.places_on_arm64(all);
         let cross = fetch::cross(store)?;
         let target = Target::Arm64(&cross);
-        let build = if all { Built::some } else { Built::alone };
-        let built = build(store.workspace(), target, &suites, &grounds(&places))?;
+        let built = Built::some(store.workspace(), target, &suites, &grounds(&places))?;
         let mut rounds = Vec::new();
         for place in places {
             let mut jobs = Vec::new();

@@ -20,7 +20,7 @@ use crate::store::Store;
 const HERE: &str = "x86_64-unknown-linux-gnu";
 
 /// What kind of program it is.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Kind {
     /// One with many tests.
     Tests,
@@ -123,8 +123,7 @@ pub(crate) struct Sanitized {
 pub(crate) struct Built(Vec<Artifact>);
 
 impl Built {
-    /// Builds the programs of these suites for guests of these kinds: at once, so that cargo looks at the
-    /// workspace once.
+    /// Builds the programs of these suites for guests of these kinds.
     ///
     /// # Errors
     /// If one does not build.
@@ -134,28 +133,19 @@ impl Built {
         suites: &[Suite],
         grounds: &[Ground],
     ) -> Result<Self> {
-        build_command_line(workspace, target)?;
-        Self::alone(workspace, target, suites, grounds)
-    }
-
-    /// As [`some`](Self::some), for tests that do not run the command line.
-    ///
-    /// # Errors
-    /// As there.
-    pub(crate) fn alone(
-        workspace: &Path,
-        target: Target<'_>,
-        suites: &[Suite],
-        grounds: &[Ground],
-    ) -> Result<Self> {
-        let mut artifacts = Vec::new();
-        for kind in [Kind::Tests, Kind::Example] {
-            let arguments = arguments(suites, kind, grounds);
-            if !arguments.is_empty() {
-                artifacts.extend(cargo(workspace, target, arguments)?);
+        let mut wanted = BTreeSet::new();
+        for suite in suites {
+            // Tests run some of the examples where they do not run by themselves.
+            wanted.extend(suite.examples.iter().map(|name| (Kind::Example, name)));
+            for ground in grounds {
+                let tests = names(suite, Kind::Tests, *ground);
+                wanted.extend(tests.iter().map(|name| (Kind::Tests, name)));
             }
         }
-        Ok(Self(artifacts))
+        let named = wanted
+            .into_iter()
+            .flat_map(|(kind, name)| [flag(kind), name]);
+        Self::build(workspace, target, named)
     }
 
     /// Builds all that `cargo test` runs on the host as well.
@@ -163,9 +153,21 @@ impl Built {
     /// # Errors
     /// If something does not build.
     pub(crate) fn all(workspace: &Path) -> Result<Self> {
-        build_command_line(workspace, Target::Here)?;
-        let arguments = ["test", "--no-run", "--workspace"].map(str::to_owned);
-        Ok(Self(cargo(workspace, Target::Here, arguments.to_vec())?))
+        Self::build(workspace, Target::Here, ["--tests", "--examples"])
+    }
+
+    /// Builds these with the command line `uverbs`, which some tests run and look for beside themselves.
+    ///
+    /// In one command, and of the whole workspace, as the host's tests are: cargo would choose other features
+    /// for a package or a program by itself, and build the library once more.
+    fn build<'a>(
+        workspace: &Path,
+        target: Target<'_>,
+        programs: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self> {
+        let command = ["build", "--workspace", "--bin", "uverbs"];
+        let arguments = command.into_iter().chain(programs).map(str::to_owned);
+        Ok(Self(cargo(workspace, target, arguments.collect())?))
     }
 
     /// The programs of these suites for guests of that kind.
@@ -207,13 +209,6 @@ impl Built {
             directory: suite.directory.clone(),
         })
     }
-}
-
-/// Builds the command line `uverbs`, which some tests run and look for beside themselves. The whole workspace
-/// is named, so that cargo chooses the same features as for the tests.
-fn build_command_line(workspace: &Path, target: Target<'_>) -> Result<()> {
-    let arguments = ["build", "--workspace", "--bin", "uverbs"];
-    cargo(workspace, target, arguments.map(str::to_owned).to_vec()).map(drop)
 }
 
 /// Builds the command line `uverbs` by itself and gives its path: in release mode, but for arm64 as the tests
@@ -278,33 +273,33 @@ fn binary_with(workspace: &Path, package: &str, name: &str, options: &[&str]) ->
     executable(artifacts, name)
 }
 
-/// Builds a shared library for C programs, which is all of this package, and gives its path.
+/// Builds shared libraries for C programs, each of which is all of its package, and gives their paths.
+///
+/// In one command, so that the library under them is built once.
 ///
 /// # Errors
-/// If it does not build, or cargo does not say where it is.
-pub(crate) fn c_library(workspace: &Path, package: &str) -> Result<PathBuf> {
-    let arguments = ["build", "--profile", "c-abi", "--package", package];
-    let artifacts = cargo(
-        workspace,
-        Target::Here,
-        arguments.map(str::to_owned).to_vec(),
-    )?;
-    shared_library(artifacts)
+/// If one does not build.
+pub(super) fn c_libraries(workspace: &Path, packages: &[&str]) -> Result<Vec<PathBuf>> {
+    let named = packages.iter().flat_map(|package| ["--package", package]);
+    let arguments = ["build", "--profile", "c-abi"].into_iter().chain(named);
+    let arguments = arguments.map(str::to_owned).collect();
+    let artifacts = cargo(workspace, Target::Here, arguments)?;
+    Ok(shared_libraries(artifacts).collect())
 }
 
 /// Builds the library that interrupts programs (`tests/signals`), and gives its path.
 ///
 /// # Errors
-/// As of [`c_library`].
+/// If it does not build, or cargo does not say where it is.
 pub(super) fn signals(workspace: &Path) -> Result<PathBuf> {
     let arguments = ["build", "--package", "uverbs-test-signals"].map(str::to_owned);
     shared_library(cargo(workspace, Target::Here, arguments.to_vec())?)
 }
 
-/// As [`c_library`], with a sanitizer, whose runtime is the program's.
+/// Builds a library for C programs with a sanitizer, whose runtime is the program's.
 ///
 /// # Errors
-/// As of `c_library`.
+/// As of [`signals`].
 pub(crate) fn sanitized_c_library(
     workspace: &Path,
     package: &str,
@@ -316,11 +311,15 @@ pub(crate) fn sanitized_c_library(
 }
 
 fn shared_library(artifacts: Vec<Artifact>) -> Result<PathBuf> {
-    let built = artifacts
-        .into_iter()
-        .find(|artifact| artifact.target.is_cdylib());
-    let path = built.and_then(|artifact| artifact.filenames.into_iter().next());
-    Ok(path.context("cargo built no shared library")?.into())
+    shared_libraries(artifacts)
+        .next()
+        .context("cargo built no shared library")
+}
+
+fn shared_libraries(artifacts: Vec<Artifact>) -> impl Iterator<Item = PathBuf> {
+    let built = artifacts.into_iter();
+    let built = built.filter(|artifact| artifact.target.is_cdylib());
+    built.filter_map(|artifact| Some(artifact.filenames.into_iter().next()?.into()))
 }
 
 /// Builds the test programs of a workspace that is not this one, and gives all of them.
@@ -409,35 +408,6 @@ fn executable(artifacts: Vec<Artifact>, name: &str) -> Result<PathBuf> {
     Ok(path
         .with_context(|| format!("cargo built no binary {name}"))?
         .into())
-}
-
-/// The arguments of cargo that build all programs of one kind; none if there is no such program. The whole
-/// workspace is named, as for the host's tests: with a package named, cargo would choose other features and
-/// build everything once more.
-fn arguments(suites: &[Suite], kind: Kind, grounds: &[Ground]) -> Vec<String> {
-    let command = match kind {
-        Kind::Tests => ["test", "--no-run", "--workspace"].as_slice(),
-        Kind::Example => ["build", "--workspace"].as_slice(),
-    };
-    let wanted: BTreeSet<&String> = match kind {
-        Kind::Tests => suites
-            .iter()
-            .flat_map(|suite| grounds.iter().map(move |ground| (suite, *ground)))
-            .flat_map(|(suite, ground)| names(suite, kind, ground))
-            .collect(),
-        // Tests run some of them where they do not run by themselves.
-        Kind::Example => suites.iter().flat_map(|suite| &suite.examples).collect(),
-    };
-    if wanted.is_empty() {
-        return Vec::new();
-    }
-    let named = wanted.into_iter().flat_map(|name| [flag(kind), name]);
-    command
-        .iter()
-        .copied()
-        .chain(named)
-        .map(str::to_owned)
-        .collect()
 }
 
 /// The option of cargo that names a program of that kind.

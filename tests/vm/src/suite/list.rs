@@ -52,12 +52,15 @@ impl Suite {
         }
     }
 
-    /// The part of it that is no example.
-    pub(crate) fn without_examples(self) -> Self {
-        Self {
-            examples: Vec::new(),
-            ..self
-        }
+    /// The part of it that has the tests that run on arm64 in every run.
+    pub(crate) fn for_arm64_always(&self) -> Self {
+        let has_some = |program: &String| {
+            let mut always = self.arm64_always.iter();
+            always.any(|test| test.split(' ').next() == Some(program))
+        };
+        let mut suite = self.clone();
+        suite.arm64_tests.retain(has_some);
+        suite.for_arm64()
     }
 
     /// The part of it that is this integration test, in a guest with soft-RoCE; none if it has no such test.

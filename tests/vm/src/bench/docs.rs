@@ -9,6 +9,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use super::table::MISSED;
 use super::{Measured, Record, plot, table};
 
 /// The pages of each device, without the ending of their names.
@@ -62,6 +63,50 @@ pub(crate) fn write(workspace: &Path, measured: &[Measured], has_adapter: bool) 
     Ok(())
 }
 
+/// The rows that miss a goal now and not in the tables of the device's pages. A group that has no table there
+/// is not compared.
+///
+/// # Errors
+/// If a page cannot be read.
+pub(crate) fn newly_missed(
+    workspace: &Path,
+    measured: &[Measured],
+    has_adapter: bool,
+) -> Result<Vec<String>> {
+    let mut missed = Vec::new();
+    for name in if has_adapter { ADAPTER } else { SOFT_ROCE } {
+        let path = workspace.join("docs").join(format!("{name}.md"));
+        let page =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for record in measured.iter().flat_map(|run| &run.records) {
+            let misses = record.goal.as_ref().is_some_and(|goal| !goal.met);
+            if misses && told_as_missed(&page, record) == Some(false) {
+                missed.push(format!("{}: {}", record.group, record.row));
+            }
+        }
+    }
+    Ok(missed)
+}
+
+/// Whether the table of the record's group says that this row misses its goal; nothing if there is no table.
+fn told_as_missed(page: &str, record: &Record) -> Option<bool> {
+    let lines: Vec<&str> = page.lines().collect();
+    let section = &lines[section(&lines, &record.group)?..];
+    let section = &section[..length(section, |line| !line.starts_with("## "))];
+    let says = |line: &&str| {
+        let mut cells = line.trim_end_matches('|').split('|').map(str::trim);
+        cells.nth(1) == Some(&*record.row)
+            && cells.next_back().is_some_and(|it| it.ends_with(MISSED))
+    };
+    Some(section.iter().any(says))
+}
+
+/// The line behind the heading of a group's section.
+fn section(lines: &[&str], group: &str) -> Option<usize> {
+    let heading = format!("## {}", title(group));
+    Some(1 + lines.iter().position(|line| **line == *heading)?)
+}
+
 /// The heading of a group's section.
 fn title(group: &str) -> String {
     let (first, rest) = group.split_at(group.len().min(1));
@@ -80,9 +125,8 @@ fn draw(directory: &Path, group: &str, records: &[&Record]) -> Result<()> {
 
 /// The page with another table in the group's section; nothing if it has no such section.
 fn with_table(page: &str, group: &str, table: &str, made_by: &str) -> Option<String> {
-    let heading = format!("## {}", title(group));
     let lines: Vec<&str> = page.lines().collect();
-    let first = 1 + lines.iter().position(|line| **line == *heading)?;
+    let first = section(&lines, group)?;
     let section = &lines[first..];
     let section = &section[..length(section, |line| !line.starts_with("## "))];
     let text = length(section, |line| !line.starts_with('|'));
@@ -199,6 +243,27 @@ mod tests {
         );
         let expected = "## Two\n\nNot yet.\n\n| c |\n\nMade by `cargo vm z`.\n\n## Three\n";
         assert_eq!(page.as_deref(), Some(expected));
+    }
+
+    /// Catches a row that has come above its bound and is not told, and one that is told again and again.
+    #[test]
+    fn a_row_that_misses_its_goal_is_told_unless_the_page_does() {
+        let line = |row: &str, met: bool| {
+            format!(
+                r#"{{"group":"one","row":"{row}","unit":"u","values":{{}},"ratio":1,"against":"a","goal":{{"text":"g","met":{met}}}}}"#
+            )
+        };
+        let lines = [line("a", true), line("b", false), line("c", false)].join("\n");
+        let [a, b, c] = records(&lines).unwrap().try_into().unwrap();
+        let page = with_table(PAGE, "one", &table::markdown(&[&a, &b]), "Made").unwrap();
+        assert_eq!(told_as_missed(&page, &a), Some(false));
+        assert_eq!(told_as_missed(&page, &b), Some(true));
+        assert_eq!(told_as_missed(&page, &c), Some(false));
+        let elsewhere = Record {
+            group: "three".into(),
+            ..c
+        };
+        assert_eq!(told_as_missed(&page, &elsewhere), None);
     }
 
     #[test]

@@ -21,6 +21,9 @@ const COLUMNS: [&str; 12] = [
     "bare calls",
 ];
 
+/// How the cell of a goal ends that was missed.
+pub(super) const MISSED: &str = ": NO";
+
 /// All tables, each under its name, for a terminal.
 pub(crate) fn all(measured: &[Measured]) -> String {
     let groups = measured.iter().flat_map(|run| groups(&run.records));
@@ -89,7 +92,7 @@ fn cells(record: &Record, columns: &[&str]) -> Vec<String> {
     cells.push(match (&record.goal, skipped) {
         (_, Some(reason)) => format!("skipped: {reason}"),
         (Some(goal), None) if goal.met => format!("{}: yes", goal.text),
-        (Some(goal), None) => format!("{}: NO", goal.text),
+        (Some(goal), None) => format!("{}{MISSED}", goal.text),
         (None, None) => String::new(),
     });
     cells

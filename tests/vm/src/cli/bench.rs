@@ -92,6 +92,9 @@ pub(crate) struct Bench {
     /// with an adapter in docs/benchmarks-mlx5.md and docs/transfer-mlx5.md
     #[arg(long)]
     write_docs: bool,
+    /// Fail if a row misses its goal that does not miss it in those tables
+    #[arg(long)]
+    held: bool,
     /// instructions, c-abi, awaited, waits, start-up, control, transfer, perftest, perf, scale; all if none
     /// is named
     #[arg(value_name = "GROUP", value_parser = GROUPS)]
@@ -110,8 +113,17 @@ impl Bench {
             files => (Measured::read(files)?, true),
         };
         print!("{}", table::all(&measured));
+        let missed = match self.held {
+            true => docs::newly_missed(store.workspace(), &measured, self.has_adapter())?,
+            false => Vec::new(),
+        };
+        for row in &missed {
+            eprintln!("vm: it misses its goal, and met it in docs/: {row}");
+        }
         self.write(&store, &measured)?;
-        Ok(if clean {
+        Ok(if !missed.is_empty() {
+            ExitCode::FAILURE
+        } else if clean {
             ExitCode::SUCCESS
         } else {
             ExitCode::from(EXIT_RUNNER_FAILED)
@@ -142,6 +154,11 @@ impl Bench {
             });
         }
         Ok((measured, clean))
+    }
+
+    /// Whether the pages of the adapter are meant.
+    fn has_adapter(&self) -> bool {
+        self.adapter.wanted().is_some()
     }
 
     /// Whether a group is measured.
@@ -216,8 +233,7 @@ impl Bench {
             fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
         }
         if self.write_docs {
-            let has_adapter = self.adapter.wanted().is_some();
-            docs::write(store.workspace(), measured, has_adapter)?;
+            docs::write(store.workspace(), measured, self.has_adapter())?;
         }
         Ok(())
     }
@@ -228,7 +244,9 @@ fn told(arguments: impl Iterator<Item = String>) -> Vec<String> {
     let mut told = Vec::new();
     let mut is_file = false;
     for argument in arguments {
-        let hidden = is_file || argument.starts_with("--json") || argument == "--write-docs";
+        let hidden = is_file
+            || argument.starts_with("--json")
+            || ["--write-docs", "--held"].contains(&&*argument);
         is_file = argument == "--json";
         if !hidden {
             told.push(argument);

@@ -9,11 +9,11 @@ use libtest_mimic::Trial;
 use support::peers::{free_port, listens, listens_by_address, play};
 use support::{Result, device, fail, skip, test};
 
-use crate::library::{Library, gid_index};
+use crate::library::{Library, client, gid_index};
 use crate::runs::ADDRESS;
 
-/// Where the programs lie, in the directory of cargo's output.
-const DIRECTORY: &str = "clients/linked/programs";
+/// Where the programs lie, in the directory of clients.
+const DIRECTORY: &str = "linked/programs";
 
 /// What limits a program's time: some do not end on libibverbs.
 const LIMIT: [&str; 4] = ["timeout", "-k", "5", "100"];
@@ -48,16 +48,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// # Errors
 /// [`support::outcome::Skip`] if it has not been built.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe()?;
-    let programs = own
-        .ancestors()
-        .map(|place| place.join(DIRECTORY).join(name));
-    match programs.into_iter().find(|program| program.is_file()) {
-        Some(program) => Ok(program),
-        None => skip(format!(
-            "{name} is not there: `cargo vm clients --full` builds it"
-        )),
-    }
+    client(&format!("{DIRECTORY}/{name}"))
 }
 
 /// Asks the loader which libibverbs a program gets, which may be one that it opens by itself.

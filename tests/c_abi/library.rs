@@ -105,6 +105,24 @@ impl Library {
     }
 }
 
+/// What `cargo vm clients --full` puts here, in the directory of cargo's output.
+const CLIENTS: &str = "clients";
+
+/// Something of what others wrote, by its path there.
+///
+/// # Errors
+/// [`support::outcome::Skip`] if it is not there.
+pub(crate) fn client(path: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe()?;
+    let mut places = own.ancestors().map(|place| place.join(CLIENTS).join(path));
+    match places.find(|place| place.exists()) {
+        Some(place) => Ok(place),
+        None => skip(format!(
+            "{path} is not there: `cargo vm clients --full` fetches or builds it"
+        )),
+    }
+}
+
 /// A C program of this directory, compiled.
 ///
 /// # Errors

@@ -8,11 +8,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use libtest_mimic::Trial;
 use support::{Result, device, fail, is_full, skip, test};
 
-use crate::library::Library;
+use crate::library::{Library, client};
 use crate::runs::ADDRESS;
 
-/// Where the wheel is unpacked, in the directory of cargo's output.
-const DIRECTORY: &str = "clients/mooncake";
+/// Where the wheel is unpacked, in the directory of clients.
+const DIRECTORY: &str = "mooncake";
 
 /// The program, in the package's directory.
 const PROGRAM: &str = "tests/clients/mooncake/transfer.py";
@@ -87,14 +87,9 @@ impl Drop for Side {
 
 /// The directory of the engine.
 fn engine() -> Result<PathBuf> {
-    if !is_full() {
-        return skip("only in a run of everything, or by its name");
-    }
-    let own = std::env::current_exe()?;
-    let mut places = own.ancestors().map(|place| place.join(DIRECTORY));
-    match places.find(|place| place.join("mooncake").is_dir()) {
-        Some(place) => Ok(place),
-        None => skip("Mooncake is not there: `cargo vm clients --full` fetches it"),
+    match is_full() {
+        true => client(DIRECTORY),
+        false => skip("only in a run of everything, or by its name"),
     }
 }
 

@@ -19,6 +19,7 @@ mod programs;
 mod pyverbs;
 mod runs;
 mod start_up;
+mod valkey;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         crates::tests(),
         migration::tests(),
         mooncake::tests(),
+        valkey::tests(),
         pyverbs::tests(),
         start_up::tests(),
     ]

@@ -14,6 +14,7 @@ mod run;
 mod shell;
 mod soak;
 mod test;
+mod valkey;
 
 use std::process::ExitCode;
 

@@ -14,7 +14,7 @@ use nix::sys::statvfs::statvfs;
 
 use super::output::{Archive, Offered, parse_show, parse_uri_line, percent};
 use super::progress::Progress;
-use super::sources::{self, Source};
+use super::sources::{self, Kind, Source};
 use crate::arch::Arch;
 use crate::process;
 use crate::store::Store;
@@ -74,14 +74,36 @@ impl Apt {
         suites: &[&str],
         progress: &Progress,
     ) -> Result<Self> {
+        Self::of(store, Kind::Binary, arch, suites, progress)
+    }
+
+    /// As [`Apt::open`], with the lists of source packages alone.
+    ///
+    /// # Errors
+    /// As of [`Apt::open`].
+    pub(crate) fn of_sources(store: &Store, suite: &str, progress: &Progress) -> Result<Self> {
+        Self::of(store, Kind::Source, Arch::X86_64, &[suite], progress)
+    }
+
+    fn of(
+        store: &Store,
+        kind: Kind,
+        arch: Arch,
+        suites: &[&str],
+        progress: &Progress,
+    ) -> Result<Self> {
         require_apt()?;
-        let name = format!("{}{}", suites.join("+"), arch.suffix());
+        let of_kind = match kind {
+            Kind::Binary => "",
+            Kind::Source => "-source",
+        };
+        let name = format!("{}{}{of_kind}", suites.join("+"), arch.suffix());
         let directory = store.directory("apt")?;
         for part in ["lists/partial", "archives/partial"] {
             store.directory(Path::new("apt").join(part))?;
         }
         let list = directory.join(format!("{name}.sources"));
-        let stanza = archive()?.stanza(arch.debian(), suites);
+        let stanza = archive()?.stanza(kind, arch.debian(), suites);
         fs::write(&list, stanza).with_context(|| format!("writing {}", list.display()))?;
         fs::write(directory.join(NOTHING), "").context("writing an empty package status")?;
         let config = directory.join(format!("{name}.conf"));
@@ -239,14 +261,37 @@ impl Apt {
         }
         command.args(["-o", "APT::Status-Fd=1"]);
         self.run(&step, &mut command, progress)?;
-        let files: Vec<PathBuf> = archives
-            .iter()
-            .map(|archive| into.join(&archive.name))
-            .collect();
-        match files.iter().find(|file| !file.is_file()) {
-            Some(missing) => bail!("{step}: apt left out {}", missing.display()),
-            None => Ok(files),
-        }
+        files(&step, &archives, into)
+    }
+
+    /// Downloads the files of a source package into a directory, checked against the lists, and gives them.
+    ///
+    /// # Errors
+    /// If no list has the package, or apt cannot get or verify a file, or there is no room.
+    pub(crate) fn download_source(
+        &self,
+        package: &str,
+        into: &Path,
+        progress: &Progress,
+    ) -> Result<Vec<PathBuf>> {
+        fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
+        let step = format!("downloading the source of {package}");
+        let command = || {
+            let mut command = self.command("apt-get");
+            // It downloads into the current directory.
+            command.current_dir(into);
+            command.args(["-qq", "source", "--download-only", package]);
+            command
+        };
+        let plan = process::output(&step, command().arg("--print-uris"))?;
+        let archives: Vec<Archive> = plan.lines().filter_map(parse_uri_line).collect();
+        require_room(
+            into,
+            archives.iter().map(|archive| archive.size).sum::<u64>() * UNPACKED,
+        )?;
+        let mut download = command();
+        self.run(&step, download.args(["-o", "APT::Status-Fd=1"]), progress)?;
+        files(&step, &archives, into)
     }
 
     /// The command that resolves dependencies and, if left alone, would install; the files go to `archives`.
@@ -419,6 +464,18 @@ fn pretended_status(arch: Arch, names: &[String]) -> String {
         )
     };
     names.iter().map(stanza).collect()
+}
+
+/// Where the files of these archives lie.
+fn files(step: &str, archives: &[Archive], directory: &Path) -> Result<Vec<PathBuf>> {
+    let files: Vec<PathBuf> = archives
+        .iter()
+        .map(|archive| directory.join(&archive.name))
+        .collect();
+    match files.iter().find(|file| !file.is_file()) {
+        Some(missing) => bail!("{step}: apt left out {}", missing.display()),
+        None => Ok(files),
+    }
 }
 
 /// Fails if there are fewer bytes free where the directory is.

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use self::apt::Apt;
 use self::progress::Progress;
 use crate::arch::Arch;
 use crate::kernel::Kernel;
@@ -150,6 +151,21 @@ pub(crate) fn build_tools(store: &Store) -> Result<PathBuf> {
 pub(crate) fn libibverbs(store: &Store) -> Result<PathBuf> {
     let _lock = store.lock()?;
     Ok(tools::ensure(store, Arch::X86_64, &Progress::new())?.root)
+}
+
+/// Gets the files of a source package of a suite into a directory.
+///
+/// # Errors
+/// If they cannot be fetched.
+pub(crate) fn source(
+    store: &Store,
+    suite: &str,
+    package: &str,
+    into: &Path,
+) -> Result<Vec<PathBuf>> {
+    let _lock = store.lock()?;
+    let progress = Progress::new();
+    Apt::of_sources(store, suite, &progress)?.download_source(package, into, &progress)
 }
 
 /// Gets what builds programs for arm64 on this machine.

@@ -24,6 +24,25 @@ const BASE_SUITES: [&str; 11] = [
     "unstable",
 ];
 
+/// What an entry of the apt sources has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Packages that are compiled.
+    Binary,
+    /// What they are made of.
+    Source,
+}
+
+impl Kind {
+    /// Its name in the field `Types`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Binary => "deb",
+            Self::Source => "deb-src",
+        }
+    }
+}
+
 /// One entry of the apt sources.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Source {
@@ -48,8 +67,9 @@ impl Source {
             && self.uris.iter().any(|uri| !uri.starts_with("cdrom:"))
     }
 
-    /// The same archive with other suites, for packages of this architecture, as a deb822 stanza.
-    pub(crate) fn stanza(&self, architecture: &str, suites: &[&str]) -> String {
+    /// The same archive with other suites, for packages of this architecture or for source packages, as a
+    /// deb822 stanza.
+    pub(crate) fn stanza(&self, kind: Kind, architecture: &str, suites: &[&str]) -> String {
         let uris: Vec<&str> = self
             .uris
             .iter()
@@ -57,7 +77,8 @@ impl Source {
             .filter(|uri| !uri.starts_with("cdrom:"))
             .collect();
         let mut text = format!(
-            "Types: deb\nURIs: {}\nSuites: {}\nComponents: {}\nArchitectures: {architecture}\n",
+            "Types: {}\nURIs: {}\nSuites: {}\nComponents: {}\nArchitectures: {architecture}\n",
+            kind.word(),
             uris.join(" "),
             suites.join(" "),
             self.components.join(" ")
@@ -255,7 +276,7 @@ mod tests {
     #[test]
     fn an_inline_key_goes_through_unchanged() {
         let text = "Types: deb\nURIs: http://mirror.test/debian\nSuites: trixie\nComponents: main\nSigned-By:\n -----BEGIN-----\n .\n abc\n";
-        let stanza = parse_deb822(text)[0].stanza("arm64", &["trixie-backports"]);
+        let stanza = parse_deb822(text)[0].stanza(Kind::Binary, "arm64", &["trixie-backports"]);
         assert!(stanza.contains("Suites: trixie-backports\n"), "{stanza}");
         assert!(
             stanza.ends_with("Signed-By: \n -----BEGIN-----\n .\n abc\n"),

@@ -50,9 +50,9 @@ const WITHOUT: &str = "libibverbs";
 /// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
 /// libibverbs side by side. So do Mooncake's transfer engine (tests/clients/mooncake), which comes as a wheel
 /// for Python, and Valkey over RDMA, which is built of Debian's source package. All programs in packages of
-/// Debian's newer suites that need libibverbs or librdmacm are started, in a tree of their own, for which 3 GB
-/// are fetched and unpacked. The clients are built in target/clients, which takes minutes the first time, and
-/// needs the registries.
+/// Debian's newer suites that need libibverbs or librdmacm are started, in a tree of their own, for which 3
+/// GB are fetched and unpacked. The clients are built in target/clients, which takes minutes the first time,
+/// and needs the registries.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read\n  \

@@ -11,6 +11,7 @@ mod differences;
 mod efa;
 mod exec;
 mod library;
+mod llama;
 mod migration;
 mod mooncake;
 mod mpi;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         newer::tests(),
         crates::tests(),
         migration::tests(),
+        llama::tests(),
         mooncake::tests(),
         valkey::tests(),
         pyverbs::tests(),

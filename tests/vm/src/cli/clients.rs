@@ -11,7 +11,7 @@ use clap::Args;
 use connectx::PortKind;
 
 use super::options::{Kernel, Machine};
-use super::{c_abi, linked, mooncake, valkey};
+use super::{c_abi, linked, llama, mooncake, valkey};
 use crate::arch::Arch;
 use crate::fetch::{self, Parts};
 use crate::guest::Options;
@@ -32,7 +32,7 @@ const PLACE: &str = "target/clients";
 /// The part of the C ABI's tests that runs crates which are linked to libibverbs.
 const LINKED: &str = "crates::";
 
-/// The part that runs engines and stores: Mooncake as it was built by others, and Valkey.
+/// The part that runs engines and stores: Mooncake as it was built by others, Valkey and llama.cpp.
 const ENGINES: &str = "engines::";
 
 /// The name of the test of the host about packages that need those libraries.
@@ -48,11 +48,12 @@ const WITHOUT: &str = "libibverbs";
 /// its integration tests run on soft-RoCE in a guest that has no libibverbs. With --full there are also
 /// crates that are linked to libibverbs and know nothing of this library (tests/clients/linked): their own
 /// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
-/// libibverbs side by side. So do Mooncake's transfer engine (tests/clients/mooncake), which comes as a wheel
-/// for Python, and Valkey over RDMA, which is built of Debian's source package. All programs in packages of
-/// Debian's newer suites that need libibverbs or librdmacm are started, in a tree of their own, for which 3
-/// GB are fetched and unpacked. The clients are built in target/clients, which takes minutes the first time,
-/// and needs the registries.
+/// libibverbs side by side. So do Mooncake's transfer engine (tests/clients/mooncake), which comes as a
+/// wheel for Python, Valkey over RDMA, which is built of Debian's source package, and llama.cpp's backend for
+/// remote procedure calls (tests/clients/llama), built of Python's. All programs in packages of Debian's
+/// newer suites that need libibverbs or librdmacm are started, in a tree of their own, for which 3 GB are
+/// fetched and unpacked. The clients are built in target/clients, which takes minutes the first time, and
+/// needs the registries.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  cargo vm clients\n  cargo vm clients --kernel 6.12 test_remote_read\n  \
@@ -66,7 +67,7 @@ pub(crate) struct Clients {
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
-    /// Also crates that are linked to libibverbs, Mooncake and Valkey
+    /// Also crates that are linked to libibverbs, Mooncake, Valkey and llama.cpp
     #[arg(long)]
     full: bool,
     /// The time limit of one test, in seconds
@@ -156,6 +157,7 @@ impl Clients {
         if self.is_meant(ENGINES) {
             mooncake::fetch(store)?;
             valkey::build(store)?;
+            llama::build(store)?;
         }
         if !self.is_meant(LINKED) && !self.is_meant(ENGINES) {
             return Ok(Vec::new());

@@ -7,6 +7,7 @@ mod clients;
 mod demo;
 mod fetch;
 mod linked;
+mod llama;
 mod mooncake;
 mod options;
 mod package;

@@ -539,9 +539,10 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// The peer's endpoint lacks a GID, or there is no route to it. The queue pair then stays in the state
-    /// that it reached; call [`Qp::reset`] before another attempt. Retry after `ETIMEDOUT`: on Ethernet the
-    /// kernel requests the peer's link-layer address once, and gives up after a second.
+    /// The peer's endpoint lacks a GID, or a LID as well, or there is no route to it. The queue pair then
+    /// stays in the state that it reached; call [`Qp::reset`] before another attempt. Retry after
+    /// `ETIMEDOUT`: on Ethernet the kernel requests the peer's link-layer address once, and gives up after a
+    /// second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,
@@ -691,8 +692,9 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// The port is an Ethernet port and the peer has no GID, or this side's GID cannot be found: the port has
-    /// none, or no longer the one that the [options](ConnectOptions::queried) know.
+    /// The peer has no GID and the port is an Ethernet port, or it has no LID either; or this side's GID
+    /// cannot be found: the port has none, or no longer the one that the [options](ConnectOptions::queried)
+    /// know.
     pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
         let own = match (LocalEnd::known(options), options.gid_index) {
             (Some(end), _) => end
@@ -707,6 +709,10 @@ impl Context {
 
 /// The path to a peer from the GID with this index, if there is one.
 fn path_from(own: Option<u8>, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
+    let invalid = |why: &'static str| {
+        let endpoint = Subject::named("endpoint", peer);
+        Err(Error::invalid(Verb::ModifyQp, endpoint, why))
+    };
     let local = AddressVector {
         sl: options.sl,
         ..AddressVector::local(options.port, peer.lid)
@@ -719,12 +725,11 @@ fn path_from(own: Option<u8>, peer: &Endpoint, options: &ConnectOptions) -> Resu
             traffic_class: options.traffic_class,
             ..local
         }),
-        (None, None) => Ok(local),
-        (None, Some(_)) => Err(Error::invalid(
-            Verb::ModifyQp,
-            Subject::named("endpoint", peer),
-            "it has no GID, which this side's port or GID index calls for",
-        )),
+        (None, None) if peer.lid != 0 => Ok(local),
+        (None, None) => {
+            invalid("it has neither a GID nor a LID: a subnet manager gives a port its LID")
+        }
+        (None, Some(_)) => invalid("it has no GID, which this side's port or GID index calls for"),
     }
 }
 
@@ -843,6 +848,24 @@ mod tests {
             });
             made.unwrap();
             assert_eq!(from, QpState::RTS, "{transport:?}");
+        }
+    }
+
+    /// Would catch a path that the kernel takes and that leads nowhere.
+    #[test]
+    fn a_peer_without_an_address_is_refused() {
+        let options = ConnectOptions::default();
+        let peer = Endpoint {
+            lid: 0x12,
+            qpn: 0x11,
+            psn: 1,
+            gid: None,
+        };
+        assert_eq!(path_from(None, &peer, &options).unwrap().dlid, 0x12);
+        let nowhere = Endpoint { lid: 0, ..peer };
+        for (own, why) in [(None, "nor a LID"), (Some(1), "no GID")] {
+            let error = path_from(own, &nowhere, &options).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
         }
     }
 

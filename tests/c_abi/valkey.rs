@@ -305,6 +305,8 @@ const COUNTED: u64 = 50;
 /// leaves that keeps the next one from its address, and a request that was answered and not kept.
 fn killed() -> Result {
     let ours = Library::ours_with_rdmacm()?;
+    // If it is not there, that is told as it is, and as no failure of two libraries.
+    program("valkey-server")?;
     for (of_server, of_client) in [
         (&Library::Theirs, &Library::Theirs),
         (&ours, &ours),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Result, fail, skip};
+use support::{Result, fail, is_full, skip};
 
 /// Whose libibverbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +51,17 @@ impl Library {
             }
             _ => skip("librdmacm is not there: `cargo vm c-abi` builds it"),
         }
+    }
+
+    /// The libraries of two programs that talk to each other: this one and the distribution's, each on either
+    /// side.
+    pub(crate) fn pairs(&self) -> [(&Self, &Self); 4] {
+        [
+            (&Self::Theirs, &Self::Theirs),
+            (self, self),
+            (self, &Self::Theirs),
+            (&Self::Theirs, self),
+        ]
     }
 
     /// A command that runs on this library.
@@ -120,6 +131,17 @@ pub(crate) fn client(path: &str) -> Result<PathBuf> {
         None => skip(format!(
             "{path} is not there: `cargo vm clients --full` fetches or builds it"
         )),
+    }
+}
+
+/// As [`client`], of engines and stores, whose tests take long.
+///
+/// # Errors
+/// As of `client`; and [`support::outcome::Skip`] if neither all tests were asked for nor this one.
+pub(crate) fn engine(path: &str) -> Result<PathBuf> {
+    match is_full() {
+        true => client(path),
+        false => skip("only in a run of everything, or by its name"),
     }
 }
 

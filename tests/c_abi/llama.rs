@@ -8,10 +8,10 @@ use std::process::{Child, Command, ExitStatus};
 use libtest_mimic::Trial;
 use support::peers::{free_port, listens};
 use support::wait::{PROCESS, until_so};
-use support::{Result, device, fail, is_full, skip, test};
+use support::{Result, device, fail, skip, test};
 use tempfile::NamedTempFile;
 
-use crate::library::{self, Library, gid_index};
+use crate::library::{Library, engine, gid_index};
 use crate::runs::ADDRESS;
 
 /// Where the programs are, in the directory of clients.
@@ -81,16 +81,13 @@ impl Drop for Side {
 }
 
 /// A program of llama.cpp's, on this library.
-fn program(on: &Library, name: &str) -> Result<Command> {
-    if !is_full() {
-        return skip("only in a run of everything, or by its name");
-    }
+fn program(library: &Library, name: &str) -> Result<Command> {
+    let program = engine(&format!("{DIRECTORY}/{name}"))?;
     if gid_index(device().name())?.is_none() {
         return skip("it looks for a GID that is an IP address, which InfiniBand has not");
     }
-    let program = library::client(&format!("{DIRECTORY}/{name}"))?;
-    on.is_used_by(&program)?;
-    Ok(on.command(program))
+    library.is_used_by(&program)?;
+    Ok(library.command(program))
 }
 
 /// A server on this port, which listens.
@@ -132,12 +129,7 @@ fn all_pass(library: &Library, port: u16) -> Result {
 /// that are posted again, inline data, a completion channel; and a tensor's bytes that are wrong.
 fn operators() -> Result {
     let ours = Library::ours()?;
-    for (of_server, of_client) in [
-        (&Library::Theirs, &Library::Theirs),
-        (&ours, &ours),
-        (&ours, &Library::Theirs),
-        (&Library::Theirs, &ours),
-    ] {
+    for (of_server, of_client) in ours.pairs() {
         let port = free_port()?;
         let server = server(of_server, port)?;
         let result = all_pass(of_client, port);

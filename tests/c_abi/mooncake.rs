@@ -2,13 +2,12 @@
 //! fetched by `cargo vm clients --full`.
 
 use std::io::{BufRead, BufReader, Lines, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, is_full, skip, test};
+use support::{Result, device, fail, test};
 
-use crate::library::{Library, client};
+use crate::library::{Library, engine};
 use crate::runs::ADDRESS;
 
 /// Where the wheel is unpacked, in the directory of clients.
@@ -34,7 +33,7 @@ struct Side {
 impl Side {
     fn start(library: &Library, role: &str, words: &[&str]) -> Result<Self> {
         let mut command: Command = library.command("python3");
-        command.arg(PROGRAM).arg(engine()?).arg(role);
+        command.arg(PROGRAM).arg(engine(DIRECTORY)?).arg(role);
         command.args([ADDRESS, device().name()]).args(words);
         let mut child = command
             .stdin(Stdio::piped())
@@ -85,14 +84,6 @@ impl Drop for Side {
     }
 }
 
-/// The directory of the engine.
-fn engine() -> Result<PathBuf> {
-    match is_full() {
-        true => client(DIRECTORY),
-        false => skip("only in a run of everything, or by its name"),
-    }
-}
-
 /// A target on this library, and the words by which hosts find it.
 fn target(library: &Library) -> Result<(Side, Vec<String>)> {
     let mut target = Side::start(library, "target", &[])?;
@@ -112,12 +103,7 @@ fn transfer(target: &mut Side, library: &Library, words: &[&str]) -> Result {
 /// mebibyte.
 fn transfers() -> Result {
     let ours = Library::ours()?;
-    for (one, other) in [
-        (&Library::Theirs, &Library::Theirs),
-        (&ours, &ours),
-        (&ours, &Library::Theirs),
-        (&Library::Theirs, &ours),
-    ] {
+    for (one, other) in ours.pairs() {
         let (mut target, words) = target(one)?;
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let result = transfer(&mut target, other, &words);

@@ -10,9 +10,9 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use support::wait::PROCESS;
-use support::{Result, fail, is_full, same, says, skip, test};
+use support::{Result, fail, same, says, test};
 
-use crate::library::{Library, client};
+use crate::library::{Library, engine};
 use crate::runs::ADDRESS;
 
 /// Where the server listens, by rdma_cm alone.
@@ -38,10 +38,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// One of its programs.
 fn program(name: &str) -> Result<PathBuf> {
-    match is_full() {
-        true => client(&format!("valkey/{name}")),
-        false => skip("only in a run of everything, or by its name"),
-    }
+    engine(&format!("valkey/{name}"))
 }
 
 /// A server, which is killed at the end of the test at the latest.
@@ -307,12 +304,7 @@ fn killed() -> Result {
     let ours = Library::ours_with_rdmacm()?;
     // If it is not there, that is told as it is, and as no failure of two libraries.
     program("valkey-server")?;
-    for (of_server, of_client) in [
-        (&Library::Theirs, &Library::Theirs),
-        (&ours, &ours),
-        (&ours, &Library::Theirs),
-        (&Library::Theirs, &ours),
-    ] {
+    for (of_server, of_client) in ours.pairs() {
         killed_between(of_server, of_client)
             .map_err(|error| format!("{of_client:?} to {of_server:?}: {error}"))?;
     }

@@ -5,7 +5,7 @@
 //! behind it says what made it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
@@ -38,9 +38,7 @@ pub(crate) fn write(workspace: &Path, measured: &[Measured], has_adapter: bool) 
     };
     let mut of_none: Vec<&str> = groups().map(|(group, ..)| group).collect();
     for name in if has_adapter { ADAPTER } else { SOFT_ROCE } {
-        let path = docs.join(format!("{name}.md"));
-        let before =
-            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let (path, before) = page(workspace, name)?;
         let mut page = before.clone();
         for (group, records, made_by) in groups() {
             let Some(with) = with_table(&page, group, &table::markdown(&records), &made_by) else {
@@ -75,9 +73,7 @@ pub(crate) fn newly_missed(
 ) -> Result<Vec<String>> {
     let mut missed = Vec::new();
     for name in if has_adapter { ADAPTER } else { SOFT_ROCE } {
-        let path = workspace.join("docs").join(format!("{name}.md"));
-        let page =
-            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let (_, page) = page(workspace, name)?;
         for record in measured.iter().flat_map(|run| &run.records) {
             let misses = record.goal.as_ref().is_some_and(|goal| !goal.met);
             if misses && told_as_missed(&page, record) == Some(false) {
@@ -105,6 +101,13 @@ fn told_as_missed(page: &str, record: &Record) -> Option<bool> {
 fn section(lines: &[&str], group: &str) -> Option<usize> {
     let heading = format!("## {}", title(group));
     Some(1 + lines.iter().position(|line| **line == *heading)?)
+}
+
+/// The file of a page, and its text.
+fn page(workspace: &Path, name: &str) -> Result<(PathBuf, String)> {
+    let path = workspace.join("docs").join(format!("{name}.md"));
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok((path, text))
 }
 
 /// The heading of a group's section.
@@ -196,8 +199,6 @@ impl Measured {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
     use crate::bench::records;
 

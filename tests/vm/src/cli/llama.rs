@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::pip;
 use crate::fetch;
 use crate::process;
 use crate::store::Store;
@@ -78,23 +79,10 @@ fn fetch(store: &Store, place: &Path) -> Result<PathBuf> {
         return Ok(source);
     }
     let packages = place.join("package");
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "download", "--quiet", "--no-deps"])
-        // Of this one alone: what reads its metadata comes as it was built.
-        .args([
-            "--no-binary",
-            "llama-cpp-python",
-            "--require-hashes",
-            "--dest",
-        ])
-        .arg(&packages)
-        .arg("--requirement")
-        .arg(store.workspace().join(HERE).join("requirements.txt"));
-    process::output("fetching llama.cpp", &mut pip)?;
-    let read = || format!("reading {}", packages.display());
-    let mut found = fs::read_dir(&packages).with_context(read)?;
-    let package = found.next().context("pip has fetched nothing")?;
-    let package = package.with_context(read)?.path();
+    let requirements = store.workspace().join(HERE).join("requirements.txt");
+    // Of this one alone: what reads its metadata comes as it was built.
+    let form = ["--no-binary", "llama-cpp-python"];
+    let package = pip::download("llama.cpp", &requirements, form, &packages)?;
     let half = place.join("source.half");
     fs::create_dir_all(&half).with_context(|| format!("making {}", half.display()))?;
     let mut tar = Command::new("tar");

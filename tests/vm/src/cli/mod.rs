@@ -11,6 +11,7 @@ mod llama;
 mod mooncake;
 mod options;
 mod package;
+mod pip;
 mod run;
 mod shell;
 mod soak;

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::pip;
 use crate::process;
 use crate::store::Store;
 
@@ -24,17 +25,9 @@ pub(super) fn fetch(store: &Store) -> Result<()> {
         return Ok(());
     }
     let wheels = place.with_extension("wheels");
-    let mut pip = Command::new("python3");
-    pip.args(["-m", "pip", "download", "--quiet", "--no-deps"])
-        .args(["--only-binary", ":all:", "--require-hashes", "--dest"])
-        .arg(&wheels)
-        .arg("--requirement")
-        .arg(store.workspace().join(WANTED));
-    process::output("fetching Mooncake's wheel", &mut pip)?;
-    let read = || format!("reading {}", wheels.display());
-    let mut found = fs::read_dir(&wheels).with_context(read)?;
-    let wheel = found.next().context("pip has fetched nothing")?;
-    let wheel = wheel.with_context(read)?.path();
+    let requirements = store.workspace().join(WANTED);
+    let form = ["--only-binary", ":all:"];
+    let wheel = pip::download("Mooncake's wheel", &requirements, form, &wheels)?;
     let half = place.with_extension("half");
     let mut unzip = Command::new("python3");
     unzip.args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&half);

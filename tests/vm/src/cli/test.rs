@@ -1,12 +1,13 @@
 //! `cargo vm test`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -120,12 +121,8 @@ struct Boot {
     before: Group,
 }
 
-/// What a thread takes next.
-enum Work {
-    Host,
-    /// The results are those of the round of that number.
-    Guest(usize, Box<Boot>),
-}
+/// The host's part, which runs already.
+type RunningHost<'scope> = ScopedJoinHandle<'scope, Result<Group>>;
 
 impl Test {
     /// Runs them.
@@ -145,7 +142,33 @@ impl Test {
         if self.full && self.arch() == Arch::X86_64 {
             fetch::full_tools(&store)?;
         }
-        let (kernels, rounds, absent) = self.plan(&store, &suites, &record)?;
+        self.sanitized(&store)?;
+        let (kernels, built) = thread::scope(|scope| {
+            // The network and cargo do not wait for each other.
+            let kernels = scope.spawn(|| self.fetch(&store));
+            let built = self.build(&store, &suites);
+            (joined(kernels), built)
+        });
+        let (kernels, built) = (kernels?, built?);
+        thread::scope(|scope| {
+            // It has what it needs now. The guests need more, which is made meanwhile.
+            let host = self.with_host() && !self.list;
+            let host = host.then(|| scope.spawn(|| self.run_host(&store, &suites)));
+            self.run_guests(&store, &suites, record, kernels, &built, host)
+        })
+    }
+
+    /// Runs the guests' part, and reports on both.
+    fn run_guests(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        record: Record,
+        kernels: Vec<Kernel>,
+        built: &Built,
+        host: Option<RunningHost<'_>>,
+    ) -> Result<ExitCode> {
+        let (kernels, rounds, absent) = self.plan(store, suites, &record, kernels, built)?;
         if !self.list
             && rounds.iter().any(|round| {
                 let is_here = kernels[round.kernel].arch == Arch::X86_64;
@@ -153,7 +176,7 @@ impl Test {
             })
         {
             // This machine's perftest knows less of an EFA.
-            fetch::newer_programs(&store)?;
+            fetch::newer_programs(store)?;
         }
         if self.list {
             print!("{}", listed(&kernels, &rounds));
@@ -163,9 +186,9 @@ impl Test {
             let names = rounds
                 .iter()
                 .map(|round| suite::name_of_guest(&kernels[round.kernel].series, &round.place));
-            Kept(&store).forget(names)?;
+            Kept(store).forget(names)?;
         }
-        let (host, of_guests) = self.run_all(&store, &suites, &kernels, &rounds)?;
+        let (host, of_guests) = self.run_all(store, suites, &kernels, &rounds, host)?;
         let columns = columns(&kernels, &rounds, &of_guests);
         if let Some(path) = &self.support {
             match results::totals(&of_guests).clean() {
@@ -187,6 +210,22 @@ impl Test {
         })
     }
 
+    /// Fetches what the guests are made of, and gives the kernels that were asked for.
+    fn fetch(&self, store: &Store) -> Result<Vec<Kernel>> {
+        let kernels = self.kernels(store, self.arch())?;
+        if !self.selects() {
+            // What fails fails again when that part is planned, and is told there.
+            _ = self.fetch_arm64(store);
+        }
+        Ok(kernels)
+    }
+
+    /// Fetches what the part on arm64 needs in a run of everything, and gives its kernels.
+    fn fetch_arm64(&self, store: &Store) -> Result<Vec<Kernel>> {
+        fetch::cross(store)?;
+        self.kernels(store, Arch::Arm64)
+    }
+
     /// The kernels that were asked for. What they are is known when they are there.
     fn kernels(&self, store: &Store, arch: Arch) -> Result<Vec<Kernel>> {
         let kernel = |wanted: &str| {
@@ -201,7 +240,8 @@ impl Test {
         asked_for.into_iter().map(kernel).collect()
     }
 
-    /// The kernels and the rounds; and of what cannot run here the reason, as a result.
+    /// The rounds, with the kernels of this machine's architecture and of others; and of what cannot run here
+    /// the reason, as a result.
     ///
     /// A run of everything has a part on arm64 after that on this machine's architecture.
     fn plan(
@@ -209,18 +249,18 @@ impl Test {
         store: &Store,
         suites: &[Suite],
         record: &Record,
+        mut kernels: Vec<Kernel>,
+        built: &Built,
     ) -> Result<(Vec<Kernel>, Vec<Round>, Option<Group>)> {
-        let mut kernels = self.kernels(store, self.arch())?;
-        let built = self.build(store, suites)?;
         if self.arch() == Arch::Arm64 {
-            let rounds = self.arm64_rounds(store, suites, &built, kernels.len(), true)?;
+            let rounds = self.arm64_rounds(store, suites, built, kernels.len(), true)?;
             return Ok((kernels, rounds, None));
         }
-        let mut rounds = self.rounds(suites, &built, &kernels, record)?;
+        let mut rounds = self.rounds(suites, built, &kernels, record)?;
         if self.selects() {
             return Ok((kernels, rounds, None));
         }
-        match self.arm64_part(store, suites, &built) {
+        match self.arm64_part(store, suites, built) {
             Ok((further, of_arm64)) => {
                 let first = kernels.len();
                 kernels.extend(further);
@@ -249,8 +289,7 @@ impl Test {
         suites: &[Suite],
         here: &Built,
     ) -> Result<(Vec<Kernel>, Vec<Round>)> {
-        fetch::cross(store)?;
-        let kernels = self.kernels(store, Arch::Arm64)?;
+        let kernels = self.fetch_arm64(store)?;
         let rounds = self.arm64_rounds(store, suites, here, kernels.len(), self.full)?;
         Ok((kernels, rounds))
     }
@@ -446,82 +485,91 @@ impl Test {
         Ok(rounds)
     }
 
-    /// Runs the host's part, if it is wanted, and the rounds, some at a time, and gives the results of the
-    /// rounds in their order.
-    ///
-    /// A guest whose CPUs are emulated keeps about one CPU busy, and so does the host's part. What takes
-    /// longest begins first, so that no CPU is idle while another has much to do.
+    /// Runs the host's part.
+    fn run_host(&self, store: &Store, suites: &[Suite]) -> Result<Group> {
+        println!("host");
+        let sanitized = self.sanitized(store)?;
+        suite::run_on_host(
+            store.workspace(),
+            suites,
+            &self.names,
+            sanitized.as_ref(),
+            self.at_a_time() > 1,
+        )
+    }
+
+    /// How many parts run at a time: as many as there are CPUs, at most four, if it was not said. A guest
+    /// whose CPUs are emulated keeps about one CPU busy, and so does the host's part.
+    fn at_a_time(&self) -> usize {
+        let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.guests_at_a_time.map_or(cpus.min(4), NonZeroUsize::get)
+    }
+
+    /// Runs the rounds, some at a time, the host's part counted as one; gives its results, and those of the
+    /// rounds in their order. A round begins as soon as it is prepared.
     fn run_all(
         &self,
         store: &Store,
         suites: &[Suite],
         kernels: &[Kernel],
         rounds: &[Round],
+        mut host: Option<RunningHost<'_>>,
     ) -> Result<(Option<Group>, Vec<Group>)> {
-        let sanitized = self.sanitized(store)?;
         let interrupts = |round: &Round| matches!(round.place, Place::Signals(_));
         let signals = match rounds.iter().any(interrupts) {
             true => Some(Signals::new(store, self.signal_seed)?),
             false => None,
         };
-        let cpus = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let at_a_time = self.guests_at_a_time.map_or(cpus.min(4), NonZeroUsize::get);
-        let (waiting, failed) = self.prepare_all(store, suites, kernels, rounds);
-        let groups = Mutex::new(failed);
-        let mut work: VecDeque<Work> = self.with_host().then_some(Work::Host).into_iter().collect();
-        work.extend(waiting);
-        let beside_others = at_a_time > 1 && work.len() > 1;
-        let work = Mutex::new(work);
-        let host = Mutex::new(None);
-        thread::scope(|scope| {
-            for _ in 0..at_a_time {
-                scope.spawn(|| {
-                    while let Some(next) = locked(&work, VecDeque::pop_front) {
-                        match next {
-                            Work::Host => {
-                                println!("host");
-                                let group = suite::run_on_host(
-                                    store.workspace(),
-                                    suites,
-                                    &self.names,
-                                    sanitized.as_ref(),
-                                    beside_others,
-                                );
-                                locked(&host, |host| *host = Some(group));
-                            }
-                            Work::Guest(index, boot) => {
-                                let kernel = &kernels[boot.round.kernel];
-                                let group = self.run_round(
-                                    store,
-                                    *boot,
-                                    kernel,
-                                    beside_others,
-                                    signals.as_ref(),
-                                );
-                                locked(&groups, |groups| groups[index] = Some(group));
-                            }
-                        }
-                    }
-                });
+        let parts = rounds.len() + usize::from(host.is_some());
+        let beside_others = self.at_a_time() > 1 && parts > 1;
+        let groups: Mutex<Vec<Option<Group>>> = Mutex::new(rounds.iter().map(|_| None).collect());
+        let put = |index: usize, group| locked(&groups, |groups| groups[index] = Some(group));
+        let (ready, waiting) = mpsc::channel::<(usize, Box<Boot>)>();
+        let waiting = Mutex::new(waiting);
+        let lane = |host: Option<RunningHost<'_>>| {
+            let of_host = host.map(joined);
+            while let Ok((index, boot)) = locked(&waiting, |waiting| waiting.recv()) {
+                let kernel = &kernels[boot.round.kernel];
+                let signals = signals.as_ref();
+                put(
+                    index,
+                    self.run_round(store, *boot, kernel, beside_others, signals),
+                );
             }
+            of_host
+        };
+        let of_host = thread::scope(|scope| {
+            let lane = &lane;
+            let lanes: Vec<_> = (0..self.at_a_time())
+                .map(|_| host.take())
+                .map(|host| scope.spawn(move || lane(host)))
+                .collect();
+            self.prepare_all(store, suites, kernels, rounds, |index, prepared| {
+                match prepared {
+                    // The lanes take what comes until the sender is gone.
+                    Ok(boot) => _ = ready.send((index, boot)),
+                    Err(group) => put(index, group),
+                }
+            });
+            drop(ready);
+            let of_host: Vec<_> = lanes.into_iter().filter_map(joined).collect();
+            of_host.into_iter().next()
         });
-        let host = host.into_inner().unwrap_or_else(PoisonError::into_inner);
         let groups = groups.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Ok((host.transpose()?, groups.into_iter().flatten().collect()))
+        Ok((of_host.transpose()?, groups.into_iter().flatten().collect()))
     }
 
-    /// Prepares the rounds, longest first, and gives those that can run, and at their places the results of
-    /// those that cannot.
-    ///
-    /// One after the other, for a trial boot may be made.
+    /// Prepares the rounds one after the other, for a trial boot may be made, and hands over each by its
+    /// number; of one that does not run, the results. What takes longest comes first, so that no CPU is idle
+    /// in the end while another has much to do.
     fn prepare_all(
         &self,
         store: &Store,
         suites: &[Suite],
         kernels: &[Kernel],
         rounds: &[Round],
-    ) -> (Vec<Work>, Vec<Option<Group>>) {
-        let mut groups: Vec<Option<Group>> = rounds.iter().map(|_| None).collect();
+        mut hand_over: impl FnMut(usize, std::result::Result<Box<Boot>, Group>),
+    ) {
         let mut order: Vec<usize> = (0..rounds.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(rounds[*index].weight()));
         let of_library = |job: &Job| job.program.name == c_abi::TESTS;
@@ -546,28 +594,24 @@ impl Test {
             // The test says so.
             eprintln!("vm: no C library with the thread sanitizer: {error:#}");
         }
-        let mut work = Vec::new();
         for index in order {
             let round = &rounds[index];
             let kernel = &kernels[round.kernel];
             let (round, before) = self.left(store, round, kernel);
             if round.jobs.is_empty() {
-                groups[index] = Some(before);
+                hand_over(index, Err(before));
                 continue;
             }
-            match self.prepare(store, suites, &round, kernel) {
-                Ok(prepared) => {
-                    let boot = Boot {
-                        prepared,
-                        round,
-                        before,
-                    };
-                    work.push(Work::Guest(index, Box::new(boot)));
-                }
-                Err(error) => groups[index] = Some(failed(&round, kernel, &error)),
-            }
+            let prepared = match self.prepare(store, suites, &round, kernel) {
+                Ok(prepared) => Ok(Box::new(Boot {
+                    prepared,
+                    round,
+                    before,
+                })),
+                Err(error) => Err(failed(&round, kernel, &error)),
+            };
+            hand_over(index, prepared);
         }
-        (work, groups)
     }
 
     /// What is to be run of a round: all, or what is left if this run goes on with one that was cut off,
@@ -778,6 +822,14 @@ fn ran_nowhere(record: &Record, rounds: &[Round], columns: &[Column]) -> String 
 }
 
 /// Does something under the lock, and lets go of it.
+/// What a thread gives, when it has ended.
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
 fn locked<T, R>(mutex: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
     work(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }

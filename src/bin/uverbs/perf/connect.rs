@@ -96,7 +96,7 @@ pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -
         .flat_map(|(_, workers)| workers)
         .collect();
     for worker in &mut workers {
-        worker.prepare(plan)?;
+        worker.lanes.prepare(plan)?;
     }
     let peer_conditions = peer.into_iter().map(|ends| ends.conditions).collect();
     Ok(Side {
@@ -203,6 +203,7 @@ impl Ground {
                 let parts = make(&self.pd, &worker.cq, caps)?;
                 worker
                     .lanes
+                    .all
                     .push(Lane::new(parts, plan, lane * layout.length()));
             }
             worker.cpu = (!cpus.is_empty()).then(|| cpus[own % cpus.len()]);
@@ -228,8 +229,8 @@ impl Ground {
         };
         let mut lanes = Vec::new();
         for worker in workers {
-            let data = &worker.data;
-            for lane in &mut worker.lanes {
+            let data = &worker.lanes.data;
+            for lane in &mut worker.lanes.all {
                 let remote = |range| data.remote().slice(range).map_err(failed);
                 let target = match &mut lane.parts.xrc {
                     Some((target, srq)) => {
@@ -262,7 +263,7 @@ impl Ground {
     fn meet(&self, plan: &Plan, workers: &mut [Worker], peer: &Ends) -> Result<()> {
         let lanes: Vec<&mut Lane> = workers
             .iter_mut()
-            .flat_map(|worker| &mut worker.lanes)
+            .flat_map(|worker| &mut worker.lanes.all)
             .collect();
         if lanes.len() != peer.lanes.len() {
             let text = format!(

@@ -22,33 +22,31 @@ pub(super) struct Layout {
     size: usize,
     header: usize,
     places: usize,
+    /// From one message to send to the next, and from one place for a message that arrives.
+    out_step: usize,
+    in_step: usize,
 }
 
 impl Layout {
     pub(super) fn of(plan: &Plan) -> Self {
+        let (size, header) = (plan.size as usize, plan.transport.header());
         Self {
-            size: plan.size as usize,
-            header: plan.transport.header(),
+            size,
+            header,
             places: plan.places() as usize,
+            out_step: size.next_multiple_of(ALIGNMENT),
+            in_step: (header + size).next_multiple_of(ALIGNMENT),
         }
-    }
-
-    fn out_step(&self) -> usize {
-        self.size.next_multiple_of(ALIGNMENT)
-    }
-
-    fn in_step(&self) -> usize {
-        (self.header + self.size).next_multiple_of(ALIGNMENT)
     }
 
     /// Bytes of what is sent, and of what the peer reads.
     pub(super) fn outbox(&self) -> usize {
-        self.places * self.out_step()
+        self.places * self.out_step
     }
 
     /// Bytes of what is received, and of what the peer writes to.
     pub(super) fn inbox(&self) -> usize {
-        self.places * self.in_step()
+        self.places * self.in_step
     }
 
     /// Bytes of both.
@@ -58,13 +56,13 @@ impl Layout {
 
     /// Where a message to send is, from the beginning of the outbox.
     fn out_place(&self, place: usize) -> Range<usize> {
-        let start = place % self.places * self.out_step();
+        let start = place % self.places * self.out_step;
         start..start + self.size
     }
 
     /// Where a message arrives, with its header, from the beginning of the inbox.
     fn in_place(&self, place: usize) -> Range<usize> {
-        let start = place % self.places * self.in_step();
+        let start = place % self.places * self.in_step;
         start..start + self.header + self.size
     }
 
@@ -282,8 +280,9 @@ impl Lane {
             return Ok(());
         };
         let messages = u64::from(plan.batch).min(self.limit - self.posted) as u32;
-        let writes_each = plan.check || plan.is_exchange();
-        if writes_each && !self.inline && !plan.operation.fetches() {
+        // The peer sees by its stamp that a WRITE of an exchange is there.
+        let is_awaited = plan.is_exchange() && plan.operation == Operation::Write;
+        if (plan.check || is_awaited) && !self.inline && !plan.operation.fetches() {
             for message in 0..messages {
                 let place = place(slot, message, plan);
                 let start = self.layout.outgoing(self.base, place).start;
@@ -463,12 +462,13 @@ fn write_message(
     scratch: &mut [u8],
     plan: &Plan,
 ) -> Result<()> {
-    compose(number, scratch, plan);
-    let bytes = match plan.check {
-        true => 0..scratch.len(),
-        false => scratch.len() - 1..scratch.len(),
-    };
-    data.write_at(start + bytes.start, &scratch[bytes])
+    match plan.check {
+        true => {
+            pattern::fill(scratch, number);
+            data.write_at(start, scratch)
+        }
+        false => data.write_at(start + scratch.len() - 1, &[pattern::stamp(number)]),
+    }
 }
 
 /// The messages of a batch, as the requests are numbered.

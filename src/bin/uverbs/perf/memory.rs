@@ -151,7 +151,7 @@ impl Data {
     }
 
     /// Copies bytes in.
-    #[inline]
+    #[inline(always)]
     pub(super) fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Pages(mr) => mr.write_at(offset, bytes).map_err(failed),

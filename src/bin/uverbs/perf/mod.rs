@@ -18,6 +18,7 @@ mod compare;
 mod conditions;
 mod connect;
 mod lane;
+mod lanes;
 mod memory;
 mod options;
 mod pattern;

@@ -55,7 +55,7 @@ pub(super) fn tell(wire: &mut Wire, failure: &Failure) {
 }
 
 fn work(workers: Vec<Worker>, wire: &mut Wire, plan: &Plan, part: Part) -> Result<Outcome> {
-    let count = workers.iter().map(|worker| worker.lanes.len()).sum();
+    let count = workers.iter().map(|worker| worker.lanes.all.len()).sum();
     let shared = Shared::new(workers.len(), count);
     wire.say(&Message::Ready)?;
     match wire.hear(plan.patience())? {

@@ -1,7 +1,6 @@
 //! One thread: it posts and polls for its queue pairs.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -9,9 +8,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use uverbs::{CompletionChannel, Cq, Notify};
 
-use super::lane::{Done, Id, Lane};
+use super::lane::Lane;
+use super::lanes::Lanes;
 use super::memory::Data;
-use super::pattern::{self, Checker};
 use super::plan::{Operation, Plan, Until};
 use super::recorder::{Outcome, Recorder};
 use super::time::Time;
@@ -19,10 +18,6 @@ use crate::failure::{Failure, Kind, Result};
 
 /// Looks at the clock, and at what others say, only after so many polls in vain.
 const POLLS: u32 = 32;
-
-/// So often a thread looks whether a message is in memory before it looks at its completion queue, which
-/// takes longer.
-const LOOKS: u32 = 8;
 
 /// After so long in vain a thread leaves its CPU to others. On a machine with few CPUs that may be the peer,
 /// or the kernel's part of the device.
@@ -99,28 +94,14 @@ pub(super) struct Clock {
     pub(super) until: Option<Time>,
 }
 
-/// A completion.
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    id: Id,
-    length: u32,
-}
-
 /// A thread's queues and memory.
 #[derive(Debug)]
 pub(super) struct Worker {
-    /// The number of its first queue pair among all.
-    pub(super) first: usize,
-    pub(super) lanes: Vec<Lane>,
-    pub(super) data: Data,
+    pub(super) lanes: Lanes,
     pub(super) cq: Cq,
     pub(super) channel: Option<CompletionChannel>,
     /// The CPU on which it stays.
     pub(super) cpu: Option<usize>,
-    scratch: Vec<u8>,
-    seen: VecDeque<Seen>,
-    checker: Option<Checker>,
-    checked: u64,
     /// Polls in vain since the last look at the clock, and since when they are.
     polls: u32,
     vain: Option<Time>,
@@ -135,30 +116,13 @@ impl Worker {
         channel: Option<CompletionChannel>,
     ) -> Self {
         Self {
-            first,
-            lanes: Vec::new(),
-            data,
+            lanes: Lanes::new(first, plan, data),
             cq,
             channel,
             cpu: None,
-            scratch: vec![0; plan.size as usize],
-            seen: VecDeque::new(),
-            checker: plan.check.then(|| Checker::new(plan.size as usize)),
-            checked: 0,
             polls: 0,
             vain: None,
         }
-    }
-
-    /// Posts the first receives, and fills what the peer reads: from here on the peer may begin.
-    pub(super) fn prepare(&mut self, plan: &Plan) -> Result<()> {
-        for (own, lane) in self.lanes.iter_mut().enumerate() {
-            lane.receive(own as u16, &self.data, plan)?;
-            if plan.check && plan.operation == Operation::Read {
-                lane.fill_outbox(&mut self.data, &mut self.scratch)?;
-            }
-        }
-        Ok(())
     }
 
     /// Does the thread's part of a round.
@@ -185,9 +149,9 @@ impl Worker {
             }
             _ => Outcome::default(),
         };
-        for (number, lane) in self.lanes.iter().enumerate() {
+        for (number, lane) in self.lanes.all.iter().enumerate() {
             // Release, for the main thread's acquire of `busy`.
-            shared.sent[self.first + number].store(lane.posted, Ordering::Relaxed);
+            shared.sent[self.lanes.first + number].store(lane.posted, Ordering::Relaxed);
         }
         shared.busy.fetch_sub(1, Ordering::Release);
         match plan.is_exchange() && !is_active {
@@ -197,10 +161,10 @@ impl Worker {
         if !is_active {
             outcome.cpu_seconds = (cpu_time() - start).as_secs_f64();
         }
-        self.check_written(plan, shared)?;
-        outcome.sent = self.lanes.iter().map(|lane| lane.posted).sum();
-        outcome.received = self.lanes.iter().map(|lane| lane.received).sum();
-        outcome.checked = self.checked;
+        self.lanes.check_written(plan, shared)?;
+        outcome.sent = self.lanes.all.iter().map(|lane| lane.posted).sum();
+        outcome.received = self.lanes.all.iter().map(|lane| lane.received).sum();
+        outcome.checked = self.lanes.checked;
         Ok(outcome)
     }
 
@@ -230,24 +194,17 @@ impl Worker {
         let mut now = Time::now();
         loop {
             self.set_limits(plan, clock, now, &mut cpu, recorder);
-            for (own, lane) in self.lanes.iter_mut().enumerate() {
-                while lane.may_post() {
-                    let posted = Time::now();
-                    lane.post(own as u16, posted, &mut self.data, &mut self.scratch, plan)?;
-                }
-            }
+            self.lanes.post_all(plan)?;
             recorder.settle();
             let is_over = |lane: &Lane| lane.is_over() && lane.is_idle();
-            if self.lanes.iter().all(is_over) {
+            if self.lanes.all.iter().all(is_over) {
                 return Ok(cpu.unwrap_or_else(cpu_time));
             }
             // Something is in flight, and until it completes there is nothing to post.
-            while !self.poll()? {
+            while !self.poll(plan, Some((recorder, &mut now)))? {
                 self.wait(plan, shared, Some(now))?;
             }
-            now = Time::now();
-            self.note_all(plan, Some((recorder, now)))?;
-            self.receive(plan)?;
+            self.lanes.receive(plan)?;
         }
     }
 
@@ -264,7 +221,7 @@ impl Worker {
         let mut now = Time::now();
         loop {
             self.set_limits(plan, clock, now, &mut cpu, recorder);
-            if self.lanes[0].is_over() {
+            if self.lanes.all[0].is_over() {
                 break;
             }
             let posted = Time::now();
@@ -306,7 +263,7 @@ impl Worker {
             recorder.begin(now);
         }
         let is_over = clock.until.is_some_and(|until| now >= until);
-        for lane in &mut self.lanes {
+        for lane in &mut self.lanes.all {
             match plan.until {
                 _ if is_over => lane.limit = lane.posted,
                 Until::Messages(count) if begins => lane.limit = lane.posted + count,
@@ -318,16 +275,13 @@ impl Worker {
     /// Posts the next message of an exchange. While it is under way its completion is taken, and the receive
     /// of the message before is posted again: then the next message does not wait for that.
     fn send_one(&mut self, posted: Time, plan: &Plan, shared: &Shared) -> Result<()> {
-        self.lanes[0].post(0, posted, &mut self.data, &mut self.scratch, plan)?;
-        self.receive(plan)?;
+        self.lanes.post(posted, plan)?;
+        self.lanes.receive(plan)?;
         let mut since = None;
-        while !self.lanes[0].is_idle() {
-            match self.poll()? {
-                true => self.note_all(plan, None)?,
-                false => {
-                    let since = *since.get_or_insert_with(Time::now);
-                    self.wait(plan, shared, Some(since))?;
-                }
+        while !self.lanes.all[0].is_idle() {
+            if !self.poll(plan, None)? {
+                let since = *since.get_or_insert_with(Time::now);
+                self.wait(plan, shared, Some(since))?;
             }
         }
         Ok(())
@@ -343,17 +297,17 @@ impl Worker {
     ) -> Result<bool> {
         loop {
             let has_come = match plan.operation {
-                Operation::Write => self.is_written(number)?,
-                _ => self.lanes[0].received > number,
+                Operation::Write => self.lanes.is_written(number)?,
+                _ => self.lanes.all[0].received > number,
             };
             if has_come {
                 return Ok(true);
             }
-            if self.poll()? {
-                self.note_all(plan, None)?;
+            if self.poll(plan, None)? {
                 continue;
             }
-            let sent = shared.peer_sent.get().and_then(|sent| sent.get(self.first));
+            let sent = shared.peer_sent.get();
+            let sent = sent.and_then(|sent| sent.get(self.lanes.first));
             if since.is_none() && sent.is_some_and(|sent| *sent == number) {
                 return Ok(false);
             }
@@ -361,44 +315,18 @@ impl Worker {
         }
     }
 
-    /// Whether the peer has written a message, which is checked.
-    fn is_written(&mut self, number: u64) -> Result<bool> {
-        let range = self.lanes[0].arrived(0);
-        if !self.shows(range.end - 1, pattern::stamp(number))? {
-            return Ok(false);
-        }
-        // The device wrote the last byte last.
-        fence(Ordering::Acquire);
-        self.lanes[0].received += 1;
-        self.check(range, Some(number))?;
-        Ok(true)
-    }
-
-    /// Whether a byte of this memory becomes this one within a few looks.
-    fn shows(&self, offset: usize, expected: u8) -> Result<bool> {
-        for _ in 0..LOOKS {
-            let mut byte = [0];
-            self.data.read_at(offset, &mut byte)?;
-            if byte[0] == expected {
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
     /// Receives what the peer still sends.
     fn rest(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let receives = plan.operation.takes_receive();
         let mut last = Time::now();
         loop {
-            self.receive(plan)?;
-            if receives && self.poll()? {
-                self.note_all(plan, None)?;
+            self.lanes.receive(plan)?;
+            if receives && self.poll(plan, None)? {
                 last = Time::now();
                 continue;
             }
             if let Some(sent) = shared.peer_sent.get() {
-                let mut lanes = self.lanes.iter().zip(&sent[self.first..]);
+                let mut lanes = self.lanes.all.iter().zip(&sent[self.lanes.first..]);
                 let has_all = !receives || lanes.all(|(lane, sent)| lane.received >= *sent);
                 let is_quiet = !plan.transport.is_reliable() && last.is_older_than(QUIET);
                 if has_all || is_quiet {
@@ -451,8 +379,13 @@ impl Worker {
         }
     }
 
-    /// Looks what has completed; false if nothing has. With events, asks for one then.
-    fn poll(&mut self) -> Result<bool> {
+    /// Takes note of what has completed; false if nothing has, and then, with events, asks for one. A
+    /// recorder hears of it, with the time that it is then.
+    fn poll(
+        &mut self,
+        plan: &Plan,
+        mut recorder: Option<(&mut Recorder, &mut Time)>,
+    ) -> Result<bool> {
         let completions = match self.channel {
             Some(_) => self.cq.poll_or_arm(Notify::Next)?,
             None => Some(self.cq.poll().map_err(uverbs::Error::from)?),
@@ -460,145 +393,21 @@ impl Worker {
         let Some(mut completions) = completions else {
             return Ok(false);
         };
+        let mut has_some = false;
         for completion in &mut completions {
-            if let Err(error) = completion.result() {
-                return Err(Failure::new(Kind::Peer, error));
+            if let (false, Some((_, now))) = (has_some, &mut recorder) {
+                **now = Time::now();
             }
-            self.seen.push_back(Seen {
-                id: Id::of_wr_id(completion.wr_id()),
-                length: match completion.is_recv() {
-                    true => completion.byte_len(),
-                    false => 0,
-                },
-            });
+            has_some = true;
+            let recorder = recorder.as_mut();
+            let recorder = recorder.map(|(recorder, now)| (&mut **recorder, **now));
+            self.lanes.note(&completion, plan, recorder)?;
         }
-        Ok(!self.seen.is_empty())
+        if has_some {
+            self.vain = None;
+        }
+        Ok(has_some)
     }
-
-    /// Takes note of what has completed: with a recorder, of when.
-    fn note_all(&mut self, plan: &Plan, mut recorder: Option<(&mut Recorder, Time)>) -> Result<()> {
-        self.vain = None;
-        while let Some(completion) = self.seen.pop_front() {
-            self.note(completion, plan, recorder.as_mut())?;
-        }
-        Ok(())
-    }
-
-    /// Posts the receives again that have completed.
-    fn receive(&mut self, plan: &Plan) -> Result<()> {
-        for (own, lane) in self.lanes.iter_mut().enumerate() {
-            lane.receive(own as u16, &self.data, plan)?;
-        }
-        Ok(())
-    }
-
-    fn note(
-        &mut self,
-        Seen { id, length }: Seen,
-        plan: &Plan,
-        recorder: Option<&mut (&mut Recorder, Time)>,
-    ) -> Result<()> {
-        let Some(lane) = self.lanes.get_mut(usize::from(id.lane)) else {
-            return Err(failed("a completion names no queue pair"));
-        };
-        if !id.is_receive {
-            let Some(done) = lane.note_sent(id.slot) else {
-                return Ok(());
-            };
-            if let Some((recorder, now)) = recorder {
-                recorder.completed(done.messages.into(), done.posted, *now);
-            }
-            return self.check_fetched(id, done, plan);
-        }
-        let expected = plan.transport.header() + plan.size as usize;
-        if length as usize != expected {
-            let text = format!("a message of {length} bytes came instead of {expected}");
-            return Err(Failure::new(Kind::Peer, text));
-        }
-        let number = lane.received;
-        lane.note_received(id.slot);
-        let range = match plan.operation {
-            Operation::Send => lane.arrived(id.slot as usize),
-            // Of several WRITEs the next may be there already: they are looked at in the end.
-            _ if plan.is_exchange() => lane.arrived(0),
-            _ => return Ok(()),
-        };
-        let in_turn = plan.transport.is_reliable() && plan.transport.is_ordered();
-        self.check(range, in_turn.then_some(number))
-    }
-
-    /// Checks what a batch has fetched.
-    fn check_fetched(&mut self, id: Id, done: Done, plan: &Plan) -> Result<()> {
-        if self.checker.is_none() || !plan.operation.fetches() {
-            return Ok(());
-        }
-        for message in 0..done.messages {
-            let place = Lane::place_of(&done, message, plan);
-            let range = self.lanes[usize::from(id.lane)].arrived(place);
-            if plan.operation == Operation::Read {
-                let start = range.start;
-                self.check(range, Some(place as u64))?;
-                // The next READ to this place must bring its bytes itself.
-                self.scratch.fill(0);
-                self.data.write_at(start, &self.scratch)?;
-                continue;
-            }
-            // The word before this operation, which was the only one in its turn.
-            let should = done.first + u64::from(message);
-            let is = self.data.load_u64(range.start)?;
-            if is != should {
-                let text = format!("the word was {is} instead of {should}");
-                return Err(Failure::new(Kind::Check, text));
-            }
-            self.checked += 1;
-        }
-        Ok(())
-    }
-
-    /// Checks a message in memory, if messages are checked.
-    fn check(&mut self, range: std::ops::Range<usize>, expected: Option<u64>) -> Result<()> {
-        let Some(checker) = &mut self.checker else {
-            return Ok(());
-        };
-        self.data.read_at(range.start, &mut self.scratch)?;
-        self.checked += 1;
-        checker
-            .check(&self.scratch, expected)
-            .map_err(|wrong| Failure::new(Kind::Check, wrong))
-    }
-
-    /// Checks what the peer has written in the end: each place has a whole message, and the last one is
-    /// there.
-    fn check_written(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
-        let writes = matches!(plan.operation, Operation::Write | Operation::WriteImm);
-        if self.checker.is_none() || !writes || plan.is_exchange() {
-            return Ok(());
-        }
-        let sent: Vec<u64> = shared.peer_sent.get().cloned().unwrap_or_default();
-        for own in 0..self.lanes.len() {
-            let sent = sent.get(self.first + own).copied().unwrap_or(0);
-            let mut last = None;
-            for place in 0..plan.depth as usize {
-                let range = self.lanes[own].arrived(place);
-                self.data.read_at(range.start, &mut self.scratch)?;
-                // Nothing was ever written there: a short round does not reach all places.
-                if self.scratch.iter().all(|byte| *byte == 0) {
-                    continue;
-                }
-                self.check(range, None)?;
-                last = last.max(Some(pattern::number(&self.scratch)));
-            }
-            if last != sent.checked_sub(1) {
-                let text = format!("of {sent} messages the last is not in memory");
-                return Err(Failure::new(Kind::Check, text));
-            }
-        }
-        Ok(())
-    }
-}
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::new(Kind::Failed, error)
 }
 
 /// The processor time of this thread.

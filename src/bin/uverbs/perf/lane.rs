@@ -467,7 +467,7 @@ fn write_message(
             pattern::fill(scratch, number);
             data.write_at(start, scratch)
         }
-        false => data.write_at(start + scratch.len() - 1, &[pattern::stamp(number)]),
+        false => data.set(start + scratch.len() - 1, pattern::stamp(number)),
     }
 }
 

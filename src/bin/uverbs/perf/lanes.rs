@@ -95,9 +95,7 @@ impl Lanes {
     /// Whether a byte of this memory becomes this one within a few looks.
     fn shows(&self, offset: usize, expected: u8) -> Result<bool> {
         for _ in 0..LOOKS {
-            let mut byte = [0];
-            self.data.read_at(offset, &mut byte)?;
-            if byte[0] == expected {
+            if self.data.get(offset)? == expected {
                 return Ok(true);
             }
         }

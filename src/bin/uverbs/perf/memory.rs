@@ -135,7 +135,7 @@ impl Data {
     }
 
     /// Copies bytes out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         match self {
             Self::Pages(mr) => mr.read_at(offset, into).map_err(failed),
@@ -164,6 +164,21 @@ impl Data {
                 dm.write_at(start as u64, &words).map_err(failed)
             }
         }
+    }
+
+    /// The byte at an offset. It has a function of its own, as setting it has, so that it is one load and no
+    /// call to copy memory: exchanges do both for each message.
+    #[inline(never)]
+    pub(super) fn get(&self, offset: usize) -> Result<u8> {
+        let mut byte = [0];
+        self.read_at(offset, &mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// Sets the byte at an offset.
+    #[inline(never)]
+    pub(super) fn set(&mut self, offset: usize, byte: u8) -> Result<()> {
+        self.write_at(offset, &[byte])
     }
 
     /// The 8 bytes at an offset as a word.

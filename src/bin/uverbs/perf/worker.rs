@@ -226,10 +226,11 @@ impl Worker {
             }
             let posted = Time::now();
             self.send_one(posted, plan, shared)?;
-            recorder.settle();
             self.arrival(number, plan, shared, Some(posted))?;
             now = Time::now();
+            // Between two messages nobody waits.
             recorder.completed(1, posted, now);
+            recorder.settle();
             number += 1;
         }
         Ok(cpu.unwrap_or_else(cpu_time))

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
+use support::doctor::{examine, is};
 use support::peers::{free_port, listens, play};
+use support::program::uverbs;
 use support::wait::until_so;
-use support::{Control, Hca, Result, run, skip, test_on_adapter};
+use support::{Control, Hca, Result, run, same, skip, test_on_adapter};
 
 /// How long anything that must happen may take: the driver looks at a function's health every few seconds,
 /// and sets one up anew that has failed or was removed.
@@ -27,6 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "faults::an_internal_error_is_recovered_from",
             internal_error,
         ),
+        test_on_adapter("faults::a_port_without_a_netdev", without_netdev),
         test_on_adapter("faults::a_function_is_removed", removal),
     ]
 }
@@ -208,6 +211,41 @@ fn removal(hca: Hca) -> Result {
     until_so(LIMIT, "the function to come back", || {
         Ok(port_state().is_ok_and(|state| state.contains("PORT_ACTIVE")))
     })
+}
+
+/// Catches a port without GIDs that is taken for another fault: its network device goes when the adapter's
+/// driver for that is unbound, and GIDs go with it.
+fn without_netdev(hca: Hca) -> Result {
+    if !hca.roce {
+        return skip("a port of InfiniBand has a GID without a network device");
+    }
+    let device = "/sys/class/infiniband/mlx5_0/device";
+    let entries = std::fs::read_dir(device)?.flatten();
+    let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let function = names.find(|name| name.starts_with("mlx5_core.eth."));
+    let function = function.ok_or("no function for Ethernet")?;
+    let netdevs = std::fs::read_dir(format!("{device}/net"))?.flatten();
+    let netdev = netdevs.map(|entry| entry.file_name()).next();
+    let netdev = netdev.ok_or("no netdev")?.to_string_lossy().into_owned();
+    let driver = "/sys/bus/auxiliary/drivers/mlx5_core.eth";
+    let context = uverbs::open("mlx5_0")?;
+    let before = context.best_gid(1)?;
+    std::fs::write(format!("{driver}/unbind"), &function)?;
+    let seen = until_so(LIMIT, "the GIDs to go", || {
+        Ok(context.gid_table()?.is_empty())
+    })
+    .and_then(|()| examine(Command::new(uverbs()?).args(["doctor", "--json", "-d", "mlx5_0"])));
+    std::fs::write(format!("{driver}/bind"), &function)?;
+    run(&format!("ip addr add 10.9.0.1/24 dev {netdev}"))?;
+    run(&format!("ip link set {netdev} up"))?;
+    until_so(LIMIT, "the GIDs to come back", || {
+        Ok(context.best_gid(1).is_ok_and(|best| best == before))
+    })?;
+    let (findings, status) = seen?;
+    same(status, Some(1), "exit status")?;
+    is(&findings, "port", "broken", "DOWN")?;
+    is(&findings, "gid", "broken", "nor a network device")?;
+    is(&findings, "gid", "broken", "bind the device")
 }
 
 fn port_state() -> Result<String> {

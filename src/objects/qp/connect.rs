@@ -228,7 +228,8 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// There is no such port, or an Ethernet port has no GID because its network device has no address.
+    /// There is no such port, or it has no GID: those of an Ethernet port come from its network device, which
+    /// may be missing.
     pub fn best_gid(&self, port: u8) -> Result<Option<(u8, Gid)>> {
         self.best_gid_of(port, &self.query_port(port)?)
     }
@@ -245,7 +246,7 @@ impl Context {
             None => Err(Error::new(
                 Verb::QueryGidTable,
                 Subject::numbered("port", port.into()),
-                Cause::NotFound("a GID: the port's network device has no address".into()),
+                Cause::NotFound("a GID: the port has none, nor a network device".into()),
             )),
         }
     }

@@ -219,14 +219,13 @@ fn without_netdev(hca: Hca) -> Result {
     if !hca.roce {
         return skip("a port of InfiniBand has a GID without a network device");
     }
-    let device = "/sys/class/infiniband/mlx5_0/device";
-    let entries = std::fs::read_dir(device)?.flatten();
+    let entries = std::fs::read_dir("/sys/class/infiniband/mlx5_0/device")?.flatten();
     let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let function = names.find(|name| name.starts_with("mlx5_core.eth."));
     let function = function.ok_or("no function for Ethernet")?;
-    let netdevs = std::fs::read_dir(format!("{device}/net"))?.flatten();
-    let netdev = netdevs.map(|entry| entry.file_name()).next();
-    let netdev = netdev.ok_or("no netdev")?.to_string_lossy().into_owned();
+    let ports = uverbs::device::find("mlx5_0")?.ports()?;
+    let netdev = ports.first().and_then(|port| port.netdev.as_ref());
+    let netdev = &netdev.ok_or("no netdev")?.name;
     let driver = "/sys/bus/auxiliary/drivers/mlx5_core.eth";
     let context = uverbs::open("mlx5_0")?;
     let before = context.best_gid(1)?;

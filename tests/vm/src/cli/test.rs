@@ -109,6 +109,13 @@ struct Kernel {
     series: String,
 }
 
+/// The kernels of the run, which are there.
+struct Fetched {
+    kernels: Vec<Kernel>,
+    /// Those of arm64 in a run of everything, or why that part cannot run.
+    of_arm64: Option<Result<Vec<Kernel>>>,
+}
+
 /// What a guest is made of.
 type Prepared = (Parts, guest::Options);
 
@@ -142,19 +149,20 @@ impl Test {
         if self.full && self.arch() == Arch::X86_64 {
             fetch::full_tools(&store)?;
         }
-        self.sanitized(&store)?;
-        let (kernels, built) = thread::scope(|scope| {
+        let sanitized = self.sanitized(&store)?;
+        let (fetched, built) = thread::scope(|scope| {
             // The network and cargo do not wait for each other.
-            let kernels = scope.spawn(|| self.fetch(&store));
-            let built = self.build(&store, &suites);
-            (joined(kernels), built)
+            let fetched = scope.spawn(|| self.fetch(&store));
+            let built = self.build(&store, &suites, sanitized.as_ref());
+            (joined(fetched), built)
         });
-        let (kernels, built) = (kernels?, built?);
+        let (fetched, built) = (fetched?, built?);
         thread::scope(|scope| {
             // It has what it needs now. The guests need more, which is made meanwhile.
             let host = self.with_host() && !self.list;
-            let host = host.then(|| scope.spawn(|| self.run_host(&store, &suites)));
-            self.run_guests(&store, &suites, record, kernels, &built, host)
+            let host =
+                host.then(|| scope.spawn(|| self.run_host(&store, &suites, sanitized.as_ref())));
+            self.run_guests(&store, &suites, record, fetched, &built, host)
         })
     }
 
@@ -164,11 +172,11 @@ impl Test {
         store: &Store,
         suites: &[Suite],
         record: Record,
-        kernels: Vec<Kernel>,
+        fetched: Fetched,
         built: &Built,
         host: Option<RunningHost<'_>>,
     ) -> Result<ExitCode> {
-        let (kernels, rounds, absent) = self.plan(store, suites, &record, kernels, built)?;
+        let (kernels, rounds, absent) = self.plan(store, suites, &record, fetched, built)?;
         if !self.list
             && rounds.iter().any(|round| {
                 let is_here = kernels[round.kernel].arch == Arch::X86_64;
@@ -210,14 +218,12 @@ impl Test {
         })
     }
 
-    /// Fetches what the guests are made of, and gives the kernels that were asked for.
-    fn fetch(&self, store: &Store) -> Result<Vec<Kernel>> {
-        let kernels = self.kernels(store, self.arch())?;
-        if !self.selects() {
-            // What fails fails again when that part is planned, and is told there.
-            _ = self.fetch_arm64(store);
-        }
-        Ok(kernels)
+    /// Fetches what the guests are made of.
+    fn fetch(&self, store: &Store) -> Result<Fetched> {
+        Ok(Fetched {
+            kernels: self.kernels(store, self.arch())?,
+            of_arm64: (!self.selects()).then(|| self.fetch_arm64(store)),
+        })
     }
 
     /// Fetches what the part on arm64 needs in a run of everything, and gives its kernels.
@@ -249,7 +255,10 @@ impl Test {
         store: &Store,
         suites: &[Suite],
         record: &Record,
-        mut kernels: Vec<Kernel>,
+        Fetched {
+            mut kernels,
+            of_arm64,
+        }: Fetched,
         built: &Built,
     ) -> Result<(Vec<Kernel>, Vec<Round>, Option<Group>)> {
         if self.arch() == Arch::Arm64 {
@@ -257,10 +266,14 @@ impl Test {
             return Ok((kernels, rounds, None));
         }
         let mut rounds = self.rounds(suites, built, &kernels, record)?;
-        if self.selects() {
+        let Some(of_arm64) = of_arm64 else {
             return Ok((kernels, rounds, None));
-        }
-        match self.arm64_part(store, suites, built) {
+        };
+        let planned = of_arm64.and_then(|further| {
+            let rounds = self.arm64_rounds(store, suites, built, further.len(), self.full)?;
+            Ok((further, rounds))
+        });
+        match planned {
             Ok((further, of_arm64)) => {
                 let first = kernels.len();
                 kernels.extend(further);
@@ -280,18 +293,6 @@ impl Test {
                 Ok((kernels, rounds, Some(group)))
             }
         }
-    }
-
-    /// The kernels and rounds of arm64 in a run of everything.
-    fn arm64_part(
-        &self,
-        store: &Store,
-        suites: &[Suite],
-        here: &Built,
-    ) -> Result<(Vec<Kernel>, Vec<Round>)> {
-        let kernels = self.fetch_arm64(store)?;
-        let rounds = self.arm64_rounds(store, suites, here, kernels.len(), self.full)?;
-        Ok((kernels, rounds))
     }
 
     /// The rounds on arm64: all tests for it on each kernel and device, or those that run always, on
@@ -433,7 +434,12 @@ impl Test {
     }
 
     /// Builds the programs as this machine runs them.
-    fn build(&self, store: &Store, suites: &[Suite]) -> Result<Built> {
+    fn build(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        sanitized: Option<&Sanitized>,
+    ) -> Result<Built> {
         let workspace = store.workspace();
         if self.arch() == Arch::Arm64 {
             let suites: Vec<Suite> = suites.iter().map(Suite::for_arm64).collect();
@@ -441,7 +447,7 @@ impl Test {
             return Built::some(workspace, Target::Here, &suites, &grounds);
         }
         let grounds = grounds(&self.places());
-        match &self.sanitized(store)? {
+        match sanitized {
             Some(by) => Built::some(workspace, Target::Sanitized(by), suites, &grounds),
             None if self.with_host() => Built::all(workspace),
             None => Built::some(workspace, Target::Here, suites, &grounds),
@@ -486,14 +492,18 @@ impl Test {
     }
 
     /// Runs the host's part.
-    fn run_host(&self, store: &Store, suites: &[Suite]) -> Result<Group> {
+    fn run_host(
+        &self,
+        store: &Store,
+        suites: &[Suite],
+        sanitized: Option<&Sanitized>,
+    ) -> Result<Group> {
         println!("host");
-        let sanitized = self.sanitized(store)?;
         suite::run_on_host(
             store.workspace(),
             suites,
             &self.names,
-            sanitized.as_ref(),
+            sanitized,
             self.at_a_time() > 1,
         )
     }
@@ -552,8 +562,7 @@ impl Test {
                 }
             });
             drop(ready);
-            let of_host: Vec<_> = lanes.into_iter().filter_map(joined).collect();
-            of_host.into_iter().next()
+            lanes.into_iter().find_map(joined)
         });
         let groups = groups.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok((of_host.transpose()?, groups.into_iter().flatten().collect()))

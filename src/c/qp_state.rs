@@ -17,6 +17,7 @@ use crate::command::{DriverData, ModifyQp, QueryQp};
 use crate::driver::{QpName, ResetQp};
 use crate::pd::PdUse;
 use crate::probes;
+use crate::qp::attr::narrow;
 
 /// `ibv_modify_qp(3)`.
 pub unsafe extern "C" fn ibv_modify_qp(
@@ -113,10 +114,10 @@ fn command(handle: u32, attr: &ibv_qp_attr, mask: QpAttrMask) -> abi::ModifyQp {
         qp_access_flags: attr.qp_access_flags,
         pkey_index: attr.pkey_index,
         alt_pkey_index: attr.alt_pkey_index,
-        qp_state: attr.qp_state as u8,
-        cur_qp_state: attr.cur_qp_state as u8,
-        path_mtu: attr.path_mtu as u8,
-        path_mig_state: attr.path_mig_state as u8,
+        qp_state: narrow(attr.qp_state),
+        cur_qp_state: narrow(attr.cur_qp_state),
+        path_mtu: narrow(attr.path_mtu),
+        path_mig_state: narrow(attr.path_mig_state),
         en_sqd_async_notify: attr.en_sqd_async_notify,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,

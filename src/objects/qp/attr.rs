@@ -117,9 +117,9 @@ impl QpAttr {
     fn put_into(&self, raw: &mut abi::ModifyQp) {
         use QpAttrMask as Mask;
         let mut set = Set(Mask::empty());
-        set.put(Mask::STATE, self.state, |it| raw.qp_state = it.0 as u8);
+        set.put(Mask::STATE, self.state, |it| raw.qp_state = narrow(it.0));
         set.put(Mask::CUR_STATE, self.cur_state, |it| {
-            raw.cur_qp_state = it.0 as u8;
+            raw.cur_qp_state = narrow(it.0);
         });
         set.put(Mask::EN_SQD_ASYNC_NOTIFY, self.sqd_async_notify, |it| {
             raw.en_sqd_async_notify = it.into();
@@ -132,7 +132,7 @@ impl QpAttr {
         set.put(Mask::QKEY, self.qkey, |it| raw.qkey = it);
         set.put(Mask::AV, self.path.as_ref(), |it| raw.dest = dest(it));
         set.put(Mask::PATH_MTU, self.path_mtu, |it| {
-            raw.path_mtu = it.0 as u8
+            raw.path_mtu = narrow(it.0);
         });
         set.put(Mask::TIMEOUT, self.timeout, |it| raw.timeout = it);
         set.put(Mask::RETRY_CNT, self.retry_cnt, |it| raw.retry_cnt = it);
@@ -155,11 +155,17 @@ impl QpAttr {
         });
         set.put(Mask::SQ_PSN, self.sq_psn, |it| raw.sq_psn = it);
         set.put(Mask::PATH_MIG_STATE, self.path_mig_state, |it| {
-            raw.path_mig_state = it.0 as u8;
+            raw.path_mig_state = narrow(it.0);
         });
         set.put(Mask::DEST_QPN, self.dest_qpn, |it| raw.dest_qp_num = it);
         raw.attr_mask = set.0.bits();
     }
+}
+
+/// A number for a field of 8 bits. One that does not fit becomes 255, a value that the kernel does not know: cut
+/// off, 256 would be the state RESET.
+pub(crate) fn narrow(number: u32) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
 }
 
 /// Which attributes are set.
@@ -455,6 +461,22 @@ mod tests {
             error.contains("sq_psn 0x1000000 has more than 24 bits"),
             "{error}"
         );
+    }
+
+    /// Would catch a state that is cut off to RESET: the kernel would reset the queue pair, and the rings here
+    /// would go on.
+    #[test]
+    fn a_state_that_does_not_fit_is_no_reset() {
+        for state in [0x100, 0x103, u32::MAX] {
+            let attr = QpAttr {
+                state: Some(QpState(state)),
+                ..QpAttr::default()
+            };
+            let checked =
+                attr.to_abi()
+                    .check(|| Subject::numbered("QP", 3), QpType::RC, QpState::RTS);
+            assert!(checked.is_err(), "{state:#x}");
+        }
     }
 
     #[test]

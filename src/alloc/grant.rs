@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::mem;
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
@@ -129,7 +130,7 @@ impl Buffers {
             Ok(Ok(Allocation::Default)) => return Ok(None),
             Ok(Err(error)) => return Err(refused(&request, error)),
             Err(panic) => {
-                let text = format!("the allocator panicked: {}", panic_text(&*panic));
+                let text = format!("the allocator panicked: {}", panic_text(panic));
                 return Err(refused(&request, AllocError::new(text)));
             }
         };
@@ -203,10 +204,13 @@ fn subject(request: &BufferRequest) -> Subject {
 }
 
 /// The text of a panic, where it is one.
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
+fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a text")
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("without a text").to_owned();
+    // What the allocator panicked with may panic in its turn when it is dropped.
+    mem::forget(panic);
+    text
 }
 
 /// A buffer on loan. Dropping it returns the buffer; the holder ensures that the kernel has released it by
@@ -364,7 +368,7 @@ impl Drop for Grant {
             (_, None) => {}
         }));
         if let Err(panic) = freed {
-            let text = panic_text(&*panic);
+            let text = panic_text(panic);
             tracing::error!(target: "uverbs", "an allocator panicked when it was to free a buffer: {text}");
         }
     }
@@ -614,5 +618,22 @@ mod tests {
             "{error}"
         );
         assert_eq!(scripted.freed.load(Ordering::Relaxed), 0);
+    }
+
+    /// Would catch what an allocator panics with being dropped in the middle of a verb, where it panics again.
+    #[test]
+    fn a_panic_that_panics_again_becomes_an_error() {
+        struct Twice;
+        impl Drop for Twice {
+            fn drop(&mut self) {
+                panic!("once more");
+            }
+        }
+        let (_, buffers) = buffers(|_| std::panic::panic_any(Twice));
+        let error = ask(&buffers).unwrap_err();
+        assert!(
+            error.to_string().contains("panicked: without a text"),
+            "{error}"
+        );
     }
 }

@@ -145,4 +145,13 @@ mod tests {
                 .is_err()
         );
     }
+
+    /// Would catch an alignment that is divided by.
+    #[test]
+    fn no_alignment_is_one_of_a_byte() {
+        let guard = GuardPages::new();
+        let request = memory(100, 0);
+        let buffer = granted(&guard, &request);
+        give_back(&guard, buffer, &request);
+    }
 }

@@ -133,10 +133,10 @@ pub struct BufferRequest {
 }
 
 impl BufferRequest {
-    /// The size and alignment to reserve: a place takes whole pages.
+    /// The size and alignment to reserve, at least 1: a place takes whole pages.
     pub(crate) fn span(&self) -> (usize, usize) {
         match self.purpose {
-            Purpose::Memory => (self.size.max(1), self.alignment),
+            Purpose::Memory => (self.size.max(1), self.alignment.max(1)),
             Purpose::Place => {
                 let page = page_size();
                 let size = self.size.max(1).checked_next_multiple_of(page);

@@ -82,7 +82,11 @@ fn room_for_keys(cap: &mut ibv_qp_cap) {
     const HEAD: u32 = 4;
     let inline = match cap.max_inline_data {
         0 => 0,
-        bytes => bytes.saturating_add(HEAD).next_multiple_of(16),
+        // What does not fit is refused, as too long.
+        bytes => bytes
+            .checked_add(HEAD)
+            .and_then(|sum| sum.checked_next_multiple_of(16))
+            .unwrap_or(u32::MAX),
     };
     let behind = inline.max(cap.max_send_sge.saturating_mul(16));
     cap.max_inline_data = behind.saturating_add(BEFORE - HEAD);
@@ -394,6 +398,19 @@ mod tests {
         assert_eq!(offset_of!(mlx5dv_qp_ex, wr_raw_wqe), 72);
         assert_eq!(offset_of!(mlx5dv_qp_ex, wr_set_dc_addr_stream), 80);
         assert_eq!(offset_of!(mlx5dv_qp_ex, wr_set_mkey_crypto), 96);
+    }
+
+    /// Would catch a length that wraps, and a queue pair with less inline data than was asked for.
+    #[test]
+    fn more_inline_data_than_there_can_be_stays_more() {
+        for bytes in [u32::MAX, 0xffff_ffec, 0xffff_fff0] {
+            let mut cap = ibv_qp_cap {
+                max_inline_data: bytes,
+                ..Default::default()
+            };
+            room_for_keys(&mut cap);
+            assert!(cap.max_inline_data >= bytes, "{bytes:#x}");
+        }
     }
 
     #[test]

@@ -384,7 +384,7 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
 
     /// Requests that may be in flight: written, and not known to be done.
     pub fn in_flight(&self) -> u64 {
-        self.written - self.done
+        self.written.wrapping_sub(self.done)
     }
 
     /// Writes a request to the ring, and gives the number by which a completion names it
@@ -404,7 +404,7 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         if local.length == 0 || local.length > LONGEST_SLICE || is_atomic && local.length != 8 {
             return Err(Refused::Length(local.length));
         }
-        if self.written - self.done > self.mask {
+        if self.written.wrapping_sub(self.done) > self.mask {
             return Err(Refused::Full);
         }
         let index = self.written as u16;
@@ -412,7 +412,7 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         let start = (self.written & self.mask) as usize * BLOCK;
         self.ring.store_words(start, &block.words[..block.used]);
         self.last = block.words[0];
-        self.written += 1;
+        self.written = self.written.wrapping_add(1);
         Ok(index)
     }
 
@@ -437,10 +437,10 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
     #[inline]
     pub fn done(&mut self, counter: u16) -> bool {
         let further = u64::from(counter.wrapping_sub(self.done as u16)) + 1;
-        if further > self.rung - self.done {
+        if further > self.rung.wrapping_sub(self.done) {
             return false;
         }
-        self.done += further;
+        self.done = self.done.wrapping_add(further);
         true
     }
 }
@@ -587,7 +587,7 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
 
     /// Receives that are written, and not known to be done.
     pub fn in_flight(&self) -> u64 {
-        self.written - self.done
+        self.written.wrapping_sub(self.done)
     }
 
     /// Writes a receive to the ring, and gives the number by which its completion names it
@@ -601,7 +601,7 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
         if local.length == 0 || local.length > LONGEST_SLICE {
             return Err(Refused::Length(local.length));
         }
-        if self.written - self.done > self.mask {
+        if self.written.wrapping_sub(self.done) > self.mask {
             return Err(Refused::Full);
         }
         let start = (self.written & self.mask) as usize * self.size;
@@ -611,7 +611,7 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
             self.put(start + UNIT, TERMINATOR);
         }
         let index = self.written as u16;
-        self.written += 1;
+        self.written = self.written.wrapping_add(1);
         Ok(index)
     }
 
@@ -639,10 +639,10 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
     #[inline]
     pub fn done(&mut self, counter: u16) -> bool {
         let further = u64::from(counter.wrapping_sub(self.done as u16)) + 1;
-        if further > self.told - self.done {
+        if further > self.told.wrapping_sub(self.done) {
             return false;
         }
-        self.done += further;
+        self.done = self.done.wrapping_add(further);
         true
     }
 }
@@ -1225,7 +1225,8 @@ mod tests {
             taken: u32::MAX - 100,
         };
         let mut poller = Poller::new(&ring, &record, queue_of).unwrap();
-        let mut poster = Poster::new(&send, &record, &register, queue(4, 0)).unwrap();
+        // A hand-over may say that as many were posted.
+        let mut poster = Poster::new(&send, &record, &register, queue(4, u64::MAX)).unwrap();
         let (mut state, mut taken) = (0x9e37_79b9_7f4a_7c15_u64, 0);
         for _ in 0..20_000 {
             for at in (0..ring.length()).step_by(8) {

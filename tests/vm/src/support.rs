@@ -9,9 +9,10 @@ use crate::suite::{Cell, Device, Record};
 const HEAD: &str = "# What works where
 
 Made from [support.txt](support.txt), the record of the tests, by `cargo vm test --support docs/support.md`;
-do not edit. `yes`: on all kernels that were tried; a number: only on that kernel; `no`: on none,
+do not edit. `yes`: on all kernels that were tried; numbers: only on those kernels; `no`: on none,
 for a reason below the table. The last column names the tests that show it, all of which must have passed;
-`verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`.
+`verbs mr::prefetch` is the test `mr::prefetch` of the program `tests/verbs`. Where these need connections, an EFA has
+tests of its own.
 
 Both mlx5 columns are the kernel's real mlx5 driver over a
 [ConnectX modelled in software](../tests/connectx/README.md), and the column EFA is the kernel's real efa driver over an
@@ -21,14 +22,14 @@ Both mlx5 columns are the kernel's real mlx5 driver over a
 /// Text that comes after the table.
 const TAIL: &str = "
 Reasons for the gaps: the kernel's rxe has ATOMIC WRITE, FLUSH and `rereg_mr` since Linux 6.2, and on-demand paging
-on 7.3 but not on 6.12; what lies in the middle of an on-demand page it takes from the start of that page
-(`__rxe_odp_mr_copy`). It has no XRC, no DC, no inline scatter, no regions in dma-bufs, and neither memory nor a clock of
+on 7.3 but not on 6.12, where it reads and writes on-demand memory from the start of a page, wherever in the page the
+data lie (`__rxe_odp_mr_copy`). It has no XRC, no DC, no inline scatter, no regions in dma-bufs, and neither memory nor a clock of
 its own; it checks a peer's range against the region under a window. The modelled adapter waits for no missing page, so
 on-demand paging of mlx5 has never been tried. The kernel's mlx5 driver has no transition to SQD and does not resize
 shared receive queues; mlx5 has neither ATOMIC WRITE nor FLUSH. On Linux 6.1 the guests have no dma-buf to register,
 and out-of-order receive needs Linux 6.13. The removal of a device while it is in use has tests of its own for each
-driver (`lifecycle removal`, `lifecycle unplug`). An EFA has reliable datagrams of its own instead of connections, on
-which the tests of most capabilities stand; what else it lacks is in [efa.md](efa.md).
+driver (`lifecycle removal`, `lifecycle unplug`). An EFA has no connections, fences or shared receive queues; what else it
+lacks is in [efa.md](efa.md).
 
 On arm64 the programs named in `arm64-tests` of [Cargo.toml](../Cargo.toml) run with Linux 7.3, with pages of
 4 KiB and of 16 KiB. They show the same, except that the kernel shows the adapter's clock only on pages of 4 KiB.
@@ -38,79 +39,113 @@ tag matching, flow steering, counters, DMA handles, and rate limits.
 ";
 
 /// What a device may be able to do, and the tests that show it.
-const CAPABILITIES: &[(&str, &[&str])] = &[
-    (
+struct Capability {
+    name: &'static str,
+    tests: &'static [&'static str],
+    /// Those that show it on an EFA, if they are others.
+    on_efa: Option<&'static [&'static str]>,
+}
+
+impl Capability {
+    const fn new(name: &'static str, tests: &'static [&'static str]) -> Self {
+        Self {
+            name,
+            tests,
+            on_efa: None,
+        }
+    }
+
+    const fn on_efa(self, tests: &'static [&'static str]) -> Self {
+        Self {
+            on_efa: Some(tests),
+            ..self
+        }
+    }
+
+    fn tests_on(&self, device: Device) -> &[&str] {
+        match device {
+            Device::Efa => self.on_efa.unwrap_or(self.tests),
+            _ => self.tests,
+        }
+    }
+}
+
+const CAPABILITIES: &[Capability] = &[
+    Capability::new(
         "RC: SEND, WRITE, READ, atomics, immediate data",
         &["traffic data::rc_has_every_operation"],
     ),
-    (
+    Capability::new(
         "UC: SEND, WRITE, immediate data",
         &["traffic data::uc_sends_and_writes"],
     ),
-    ("UD: SEND", &["traffic data::ud_sends_datagrams"]),
-    (
+    Capability::new("UD: SEND", &["traffic data::ud_sends_datagrams"])
+        .on_efa(&["fabric uverbs::pingpong_of_datagrams"]),
+    Capability::new(
         "SRD: SEND, WRITE, READ, immediate data",
         &["fabric srd::each_operation", "fabric srd::many_in_no_order"],
     ),
-    (
+    Capability::new(
         "SRD: WRITEs that consume no receive",
         &["fabric srd::unsolicited_writes"],
     ),
-    (
+    Capability::new(
         "DC: SEND, WRITE, READ, atomics, immediate data",
         &[
             "traffic dc::has_every_operation",
             "traffic dc::one_reaches_many",
         ],
     ),
-    (
+    Capability::new(
         "XRC",
         &[
             "traffic xrc::has_every_operation",
             "traffic xrc::messages_go_to_the_queue_they_name",
         ],
     ),
-    (
+    Capability::new(
         "scatter and gather",
         &["traffic data::lists_are_gathered_and_scattered"],
-    ),
-    (
+    )
+    .on_efa(&["fabric srd::lists_are_gathered"]),
+    Capability::new(
         "inline payloads",
         &["traffic shapes::inline_around_the_end"],
-    ),
-    ("fence", &["traffic data::a_fence_waits_for_the_read"]),
-    (
+    )
+    .on_efa(&["fabric srd::inline_and_empty"]),
+    Capability::new("fence", &["traffic data::a_fence_waits_for_the_read"]),
+    Capability::new(
         "SEND with invalidate, local invalidate",
         &[
             "traffic opcodes::send_inv_takes_the_peers_key",
             "traffic opcodes::local_inv_takes_the_own_key",
         ],
     ),
-    ("ATOMIC WRITE", &["traffic opcodes::atomic_write"]),
-    (
+    Capability::new("ATOMIC WRITE", &["traffic opcodes::atomic_write"]),
+    Capability::new(
         "FLUSH",
         &[
             "traffic opcodes::flush_global",
             "traffic opcodes::flush_persistent",
         ],
     ),
-    (
+    Capability::new(
         "memory windows, type 1 and type 2",
         &[
             "verbs mw::type_1_opens_a_part",
             "verbs mw::type_2_belongs_to_its_queue_pair",
         ],
     ),
-    (
+    Capability::new(
         "windows that also check the peer's range",
         &["verbs mw::bounds_are_the_windows"],
     ),
-    (
+    Capability::new(
         "`rereg_mr`: access and protection domain",
         &["verbs mr::rereg_access", "verbs mr::rereg_pd"],
     ),
-    ("`rereg_mr`: memory", &["verbs mr::rereg_memory"]),
-    (
+    Capability::new("`rereg_mr`: memory", &["verbs mr::rereg_memory"]),
+    Capability::new(
         "on-demand paging, prefetch",
         &[
             "verbs mr::on_demand_serves_every_operation",
@@ -118,72 +153,74 @@ const CAPABILITIES: &[(&str, &[&str])] = &[
             "verbs mr::prefetch",
         ],
     ),
-    ("regions in dma-bufs", &["verbs dmabuf::every_byte"]),
-    (
+    Capability::new("regions in dma-bufs", &["verbs dmabuf::every_byte"]),
+    Capability::new(
         "the null region",
         &["traffic null_mr::parts_that_nobody_wants"],
     ),
-    (
+    Capability::new(
         "device memory",
         &["verbs dm::every_byte", "verbs dm::atomics"],
     ),
-    (
+    Capability::new(
         "completion channels",
         &[
             "verbs events::poll_or_arm_misses_nothing",
             "verbs events::solicited_only",
         ],
-    ),
-    ("CQ resize", &["verbs cq::resize_under_traffic"]),
-    (
+    )
+    .on_efa(&["fabric srd::events"]),
+    Capability::new("CQ resize", &["verbs cq::resize_under_traffic"]),
+    Capability::new(
         "completions with the device's clock",
         &["verbs cq::timestamps_are_of_the_clock"],
     ),
-    (
+    Capability::new(
         "inline scatter",
         &[
             "traffic inline_scatter::rc",
             "traffic inline_scatter::shared_queue",
         ],
     ),
-    (
+    Capability::new(
         "SRQ, with limit event",
         &[
             "verbs srq::several_draw_from_one",
             "verbs srq::the_limit_tells_once",
         ],
     ),
-    ("SRQ resize", &["verbs srq::resize_under_traffic"]),
-    (
+    Capability::new("SRQ resize", &["verbs srq::resize_under_traffic"]),
+    Capability::new(
         "SQD: draining a send queue",
         &["verbs qp::drained_and_back"],
     ),
-    (
+    Capability::new(
         "event for the last receive of a failed queue pair",
         &["verbs qp::failed_tells_the_last_receive"],
     ),
-    (
+    Capability::new(
         "out-of-order receive",
         &["traffic loose::rc", "traffic loose::uc"],
     ),
-    ("ECE", &["verbs ece::rc"]),
-    (
+    Capability::new("ECE", &["verbs ece::rc"]),
+    Capability::new(
         "paths by GID: IPv4 (RoCE v2)",
         &["traffic ud::answered_over_ipv4"],
     ),
-    (
+    Capability::new(
         "paths by GID: IPv6 (RoCE v2), or the subnet's GID",
         &["traffic ud::answered_over_ipv6"],
-    ),
-    ("paths by LID", &["traffic ud::answered_over_lids"]),
-    (
+    )
+    .on_efa(&["fabric srd::between_two_functions"]),
+    Capability::new("paths by LID", &["traffic ud::answered_over_lids"]),
+    Capability::new(
         "multicast",
         &[
             "traffic ud::a_group_is_a_multicast_gid",
             "cm multicast::all_receive",
         ],
     ),
-    (
+    Capability::new(
         "connections by IP address (`cm`): RC, UC, UD lookup",
         &[
             "cm connect::and_talk",
@@ -191,42 +228,42 @@ const CAPABILITIES: &[(&str, &[&str])] = &[
             "cm datagrams::look_up_and_send",
         ],
     ),
-    ("connections by IP address: XRC", &["cm xrc::and_talk"]),
-    (
+    Capability::new("connections by IP address: XRC", &["cm xrc::and_talk"]),
+    Capability::new(
         "connections by InfiniBand address (`AF_IB`)",
         &["cm infiniband::and_talk"],
     ),
-    (
+    Capability::new(
         "parent domains with allocators",
         &["domain allocators::rings_lie_where_the_allocator_says"],
     ),
-    (
+    Capability::new(
         "thread domains",
         &["domain posting::queue_pairs_of_a_domain_take_turns"],
     ),
-    (
+    Capability::new(
         "a register for each thread domain",
         &["traffic many::a_thread_domain_has_a_register"],
     ),
-    (
+    Capability::new(
         "import of contexts, PDs and MRs",
         &[
             "share import::after_scm_rights",
             "share import::in_every_verb",
         ],
     ),
-    (
+    Capability::new(
         "sharing a PD between processes (`share`)",
         &["share share::joined_pd_carries_traffic"],
     ),
-    (
+    Capability::new(
         "asynchronous operations (`aio`), over connections or SRD",
         &[
             "aio cancel::dropped_at_any_time",
             "aio runtime::a_task_pumps",
         ],
     ),
-    (
+    Capability::new(
         "asynchronous channels by IP address (`aio`)",
         &["aio ops::messages", "aio channel::by_address"],
     ),
@@ -244,18 +281,28 @@ pub(crate) fn page(record: &Record) -> String {
          |---|---|---|---|---|---|\n",
         kernels.join(", ")
     );
-    for (capability, tests) in CAPABILITIES {
-        let cells = Device::ALL.map(|device| cell(record, tests, device));
-        let tests: Vec<String> = tests.iter().map(|test| format!("`{test}`")).collect();
-        let _ = writeln!(
+    for capability in CAPABILITIES {
+        let cells = Device::ALL.map(|device| cell(record, capability.tests_on(device), device));
+        let _ = write!(
             text,
-            "| {capability} | {} | {} |",
+            "| {} | {} | {}",
+            capability.name,
             cells.join(" | "),
-            tests.join(", ")
+            quoted(capability.tests)
         );
+        if let Some(tests) = capability.on_efa {
+            let _ = write!(text, "; EFA: {}", quoted(tests));
+        }
+        text.push_str(" |\n");
     }
     text.push_str(TAIL);
     text
+}
+
+/// The names of tests, in a row.
+fn quoted(tests: &[&str]) -> String {
+    let tests: Vec<String> = tests.iter().map(|test| format!("`{test}`")).collect();
+    tests.join(", ")
 }
 
 /// The kernels on which all these tests ran on a device.
@@ -310,9 +357,14 @@ mod tests {
     #[test]
     fn each_test_of_a_capability_is_in_the_record() {
         let record = Record::read(&docs().join("support.txt")).expect("the record");
-        for (capability, tests) in CAPABILITIES {
-            for test in *tests {
-                assert!(record.has(test), "{capability}: no test is named `{test}`");
+        for Capability {
+            name,
+            tests,
+            on_efa,
+        } in CAPABILITIES
+        {
+            for test in tests.iter().chain(on_efa.unwrap_or_default()) {
+                assert!(record.has(test), "{name}: no test is named `{test}`");
             }
         }
     }

@@ -42,7 +42,7 @@ pub(crate) struct Options {
     pub(super) server: Option<String>,
 
     /// The device; by default the first
-    #[arg(short, long, add = complete::devices())]
+    #[arg(short, long, alias = "ib-dev", add = complete::devices())]
     pub(super) device: Option<String>,
 
     /// The device's port

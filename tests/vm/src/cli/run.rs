@@ -21,7 +21,7 @@ use crate::store::Store;
 /// The command finds the host's file system, read-only, with rdma-core's programs added; /tmp, /run and
 /// /dev/shm are fresh. There is one soft-RoCE device, rxe0, on the netdev d0 with the address 10.9.0.1. The
 /// status is 128+N for signal N, 124 at the time limit, and 125 if the guest fails or its kernel complains.
-/// With --hca the devices are mlx5_0 and so on, and there is no soft-RoCE.
+/// With --hca the devices are mlx5_0 or efa_0 and so on, and there is no soft-RoCE.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  \
     cargo vm run -- ibv_devinfo\n  \

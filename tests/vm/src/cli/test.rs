@@ -830,7 +830,6 @@ fn ran_nowhere(record: &Record, rounds: &[Round], columns: &[Column]) -> String 
     lines.collect()
 }
 
-/// Does something under the lock, and lets go of it.
 /// What a thread gives, when it has ended.
 fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     match thread.join() {
@@ -839,6 +838,7 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     }
 }
 
+/// Does something under the lock, and lets go of it.
 fn locked<T, R>(mutex: &Mutex<T>, work: impl FnOnce(&mut T) -> R) -> R {
     work(&mut mutex.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -17,6 +17,7 @@ use crate::command::{DriverData, ModifyQp, QueryQp};
 use crate::driver::{QpName, ResetQp};
 use crate::pd::PdUse;
 use crate::probes;
+use crate::qp::DataOrder;
 use crate::qp::attr::narrow;
 
 /// `ibv_modify_qp(3)`.
@@ -253,8 +254,10 @@ fn c_attr(found: &abi::QueryQpResp, cap: ibv_qp_cap) -> ibv_qp_attr {
 const RETURN_CAPS: u32 = 1 << 0;
 /// `IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY`: whatever the CPU makes of it.
 const DEVICE_ONLY: u32 = 1 << 1;
-/// `IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG`, and with it `IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES`.
-const ALL_PROMISES: c_int = 0b11;
+/// `IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES`.
+const ALIGNED_128: c_int = 1 << 1;
+/// `IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG`, and with it the other.
+const WHOLE: c_int = 1 << 0 | ALIGNED_128;
 
 /// `ibv_query_qp_data_in_order(3)`. The promise is the same for all operations. Who cannot be asked promises
 /// nothing.
@@ -263,23 +266,23 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(c: *mut ibv_qp, _: c_int, fl
     // What CPUs other than x86 make of the order in which a device writes is not known.
     let is_asked = is_known && (cfg!(target_arch = "x86_64") || flags & DEVICE_ONLY != 0);
     // SAFETY: the caller passes a queue pair.
-    let promise = is_asked && unsafe { qp(c).and_then(is_in_order) }.unwrap_or(false);
-    match flags & RETURN_CAPS {
-        0 => promise.into(),
-        _ if promise => ALL_PROMISES,
-        _ => 0,
+    let order = match is_asked {
+        true => unsafe { qp(c).and_then(data_order) }.unwrap_or(DataOrder::Any),
+        false => DataOrder::Any,
+    };
+    let returns_caps = flags & RETURN_CAPS != 0;
+    match order {
+        DataOrder::Whole if returns_caps => WHOLE,
+        DataOrder::Whole => 1,
+        DataOrder::Aligned128 if returns_caps => ALIGNED_128,
+        DataOrder::Aligned128 | DataOrder::Any => 0,
     }
 }
 
-fn is_in_order(qp: &QpObject) -> Result<bool> {
+fn data_order(qp: &QpObject) -> Result<DataOrder> {
     // SAFETY: the C struct lies in the object.
     let (state, qpn) = unsafe { ((*qp.c()).state, (*qp.c()).qp_num) };
-    if state != QpState::RTS.0 {
-        return Ok(false);
-    }
-    let context = &qp.context;
-    let handle = qp.handle;
-    Ok(context
-        .driver()
-        .data_in_order(context.fd(), QpName { handle, qpn })?)
+    let (context, handle) = (&qp.context, qp.handle);
+    let (driver, name) = (context.driver(), QpName { handle, qpn });
+    Ok(driver.data_order(context.fd(), name, QpState(state))?)
 }

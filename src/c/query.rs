@@ -14,7 +14,7 @@ use super::abi::port::{COMPAT_PORT_ATTR, ibv_port_attr};
 use super::context::{ContextObject, context};
 use super::device::put;
 use super::failure::{Failure, Result, minus_one, number, status};
-use crate::command::{QueryDevice, QueryPort, QueryPortSpeed};
+use crate::command::{QueryPort, QueryPortSpeed};
 
 /// `ibv_query_device(3)`.
 pub unsafe extern "C" fn ibv_query_device(
@@ -112,7 +112,7 @@ pub(super) unsafe fn fill<T>(to: *mut u8, room: usize, from: &T) {
 }
 
 fn device_attr(context: &ContextObject) -> Result<ibv_device_attr_ex> {
-    let found = context.context().fd().execute(&QueryDevice)?;
+    let found = context.context().device_limits()?;
     // SAFETY: the struct has integers only, for which zeros are values.
     let mut attr: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
     plain(&mut attr.orig_attr, &found);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use uverbs_queue::handover::Handover;
-use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
+use uverbs_uapi::enums::{QpState, QpType, WcOpcode, WcStatus};
 use uverbs_uapi::flags::{QpAttrMask, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 
@@ -31,8 +31,8 @@ use crate::command::{
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::{
-    CopyError, Ece, Element, Interconnects, LagPort, LocalKey, Operations, PollError, PostError,
-    Progress, WallClock, WorkRequest,
+    CopyError, DataOrder, Ece, Element, Interconnects, LagPort, LocalKey, Operations, PollError,
+    PostError, Progress, WallClock, WorkRequest,
 };
 
 /// A driver: its part of a context.
@@ -196,10 +196,19 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Self::lacks(verb, ECE)
     }
 
-    /// Whether the device writes the bytes of a message in their order to memory, of a queue pair in the
-    /// state RTS. False if nobody promises it.
-    fn data_in_order(&self, _fd: &CommandFd, _qp: QpName) -> Result<bool> {
-        Ok(false)
+    /// The most requests of a queue, of which the kernel reports so many.
+    fn max_requests(&self, reported: u32) -> u32 {
+        reported
+    }
+
+    /// Whether a datagram may be as long as the port's longest message, and not as its MTU alone.
+    fn has_long_datagrams(&self) -> bool {
+        false
+    }
+
+    /// In which order the device writes the bytes of a message to memory, of a queue pair in this state.
+    fn data_order(&self, _fd: &CommandFd, _qp: QpName, _state: QpState) -> Result<DataOrder> {
+        Ok(DataOrder::Any)
     }
 
     /// Sets the UDP source port of a connected queue pair in the state RTS.

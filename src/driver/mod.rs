@@ -106,7 +106,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::write::ReregMrResp;
@@ -126,7 +126,7 @@ use crate::command::{
 };
 use crate::device::{self, DriverClue, DriverId};
 use crate::error::{Error, Result, Subject, Verb};
-use crate::work::{CopyError, Interconnects, LagPort, Operations, WallClock};
+use crate::work::{CopyError, DataOrder, Interconnects, LagPort, Operations, WallClock};
 
 macro_rules! one_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
@@ -386,7 +386,9 @@ impl Device {
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
         import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
         without_ece(verb: Verb) -> Error;
-        data_in_order(fd: &CommandFd, qp: QpName) -> Result<bool>;
+        max_requests(reported: u32) -> u32;
+        has_long_datagrams() -> bool;
+        data_order(fd: &CommandFd, qp: QpName, state: QpState) -> Result<DataOrder>;
         set_udp_source_port(fd: &CommandFd, qp: QpName, port: u16) -> Result<()>;
         reset_stream(fd: &CommandFd, qp: QpName, stream: u16) -> Result<()>;
         interconnects(fd: &CommandFd, mr: MrHandle) -> Result<Interconnects>;

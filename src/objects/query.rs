@@ -278,7 +278,14 @@ impl Context {
     /// The device has been removed. Manual page: `ibv_query_device_ex(3)`.
     #[doc(alias = "ibv_query_device_ex")]
     pub fn query_device(&self) -> Result<DeviceAttr> {
-        self.fd().execute(&QueryDevice).map(DeviceAttr::from)
+        self.device_limits().map(DeviceAttr::from)
+    }
+
+    /// What the kernel says of the device, within what the driver can use.
+    pub(crate) fn device_limits(&self) -> Result<ExQueryDeviceResp> {
+        let mut found = self.fd().execute(&QueryDevice)?;
+        found.base.max_qp_wr = self.driver().max_requests(found.base.max_qp_wr);
+        Ok(found)
     }
 
     /// The device's clock now, in ticks of [`DeviceAttr::hca_core_clock`] kHz: the clock of completions'

@@ -24,6 +24,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         on_each("srd::each_operation", each_operation),
         on_each("srd::inline_and_empty", inline_and_empty),
+        on_each("srd::lengths_beyond_16_bits", lengths_beyond_16_bits),
         on_each("srd::wide_requests", wide_requests),
         on_each("srd::lists_are_gathered", lists_are_gathered),
         on_each("srd::many_in_no_order", many_in_no_order),
@@ -309,6 +310,49 @@ fn talk(a: &mut Node, b: &mut Node) -> Result {
     same(read.byte_len, BYTES as u32, "bytes that were read")?;
     same(a.bytes(slot(6))?, there, "what was read")?;
     same((in_flight(a), in_flight(b)), (0, 0), "requests in flight")
+}
+
+/// Catches a length of which the low half alone is told, or of which the device's rest of an entry is a part.
+fn lengths_beyond_16_bits(context: &Context) -> Result {
+    if !has_writes() {
+        return skip("the driver of Linux 6.1 has no WRITE");
+    }
+    const LONG: usize = 100_000;
+    let (mut a, mut b, _pd) = pair(context, caps(8), LONG)?;
+    let sent = pattern(3, LONG);
+    a.mr.write_at(0, &sent)?;
+    for length in [10, 65_535, 65_536, LONG] {
+        b.mr.write_at(0, &[0; LONG])?;
+        let mut batch = b.qp.recv_batch();
+        batch.post_empty(length as u64)?;
+        batch.ring();
+        a.post(1..2, |id, batch, to, mr, remote| {
+            let (from, there) = (mr.slice(..length)?, remote.slice(..length)?);
+            Ok(batch.signaled(id).to(to).write_imm(from, there, 5)?)
+        })?;
+        completion(&mut a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+        let received = completion(&mut b.cq)?;
+        let told = (received.wr_id, received.byte_len);
+        same(told, (length as u64, length as u32), "a WRITE with data")?;
+        same(b.bytes(0..length)? == sent[..length], true, "the bytes")?;
+    }
+    // A WRITE of nothing is a notification.
+    let mut batch = b.qp.recv_batch();
+    batch.post_empty(6)?;
+    batch.ring();
+    a.post(2..3, |id, batch, to, _, remote| {
+        Ok(batch
+            .signaled(id)
+            .to(to)
+            .write_imm(Inline(b""), remote.slice(..0)?, 8)?)
+    })?;
+    completion(&mut a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+    let received = completion(&mut b.cq)?;
+    same(
+        (received.byte_len, received.imm),
+        (0, Some(8)),
+        "a notification",
+    )
 }
 
 /// Catches inline bytes that are cut off, or whose place the next request's slices get; and a message of

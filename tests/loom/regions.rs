@@ -252,7 +252,7 @@ impl<const FIRST: u32> Queue for Numbered<FIRST> {
     const NAMES: u32 = FIRST;
 
     fn new() -> Self {
-        Self(NumberedLedger::new(RING))
+        Self(NumberedLedger::new(RING, 0))
     }
 
     fn post(&self, index: u32, LocalKey(key): LocalKey) {
@@ -279,7 +279,7 @@ impl<const FIRST: u32> Line for Numbered<FIRST> {
     }
 
     fn names(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
-        self.0.names(in_flight.places(), key)
+        self.0.names(in_flight, key)
     }
 }
 

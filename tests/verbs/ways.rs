@@ -4,6 +4,7 @@
 use libtest_mimic::Trial;
 use serde_json::json;
 use support::{Control, Device, Pair, Result, Setup, device, fail, open, same, says, talk, test};
+use uverbs::qp::DataOrder;
 use uverbs::{
     Cause, Qp, QpState, Rc, Uc, Ud,
     transport::{Connected, Peer, Reaches, StaticTransport},
@@ -99,15 +100,18 @@ fn lag_port() -> Result {
 
 /// Catches a promise that nobody makes, and one that is made and not told.
 fn data_in_order() -> Result {
-    let promises = device().is_mlx5();
+    let promised = match device().is_mlx5() {
+        true => DataOrder::Whole,
+        false => DataOrder::Any,
+    };
     let pair = Pair::<Rc>::new()?;
-    same(pair.a.qp.is_data_in_order()?, promises, "connected")?;
+    same(pair.a.qp.data_order()?, promised, "connected")?;
     let context = open()?;
     let pair = Pair::<Ud>::datagram_on(&context, &Setup::default())?;
-    same(pair.a.qp.is_data_in_order()?, false, "datagrams")?;
+    same(pair.a.qp.data_order()?, DataOrder::Any, "datagrams")?;
     let cq = context.create_cq(1)?;
     let qp = pair.pd.qp(&cq).create::<Rc>()?;
-    same(qp.is_data_in_order()?, false, "before it is connected")
+    same(qp.data_order()?, DataOrder::Any, "before it is connected")
 }
 
 /// Catches changes of a queue pair that the device would refuse without a word.

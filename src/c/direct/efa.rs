@@ -17,7 +17,7 @@ use crate::c::abi::attr::{ibv_cq_init_attr_ex, ibv_qp_init_attr, ibv_qp_init_att
 use crate::c::abi::context::ibv_context;
 use crate::c::abi::ibv_pd;
 use crate::c::abi::port::ibv_gid;
-use crate::c::abi::queue::{ibv_ah, ibv_cq, ibv_cq_ex, ibv_mr, ibv_qp};
+use crate::c::abi::queue::{ibv_ah, ibv_cq, ibv_cq_ex, ibv_mr, ibv_qp, ibv_qp_ex};
 use crate::c::ah::{AhObject, ah};
 use crate::c::context::context;
 use crate::c::cq::{CqObject, cq};
@@ -148,6 +148,14 @@ pub struct efadv_cq {
     wc_is_unsolicited: Option<unsafe extern "C" fn(*mut efadv_cq) -> bool>,
 }
 
+/// `struct efadv_qp`: what programs call while they post.
+#[derive(Debug)]
+#[repr(C)]
+pub struct efadv_qp {
+    comp_mask: u64,
+    wr_set_processing_hints: unsafe extern "C" fn(*mut efadv_qp, u32),
+}
+
 const _: () = {
     assert!(size_of::<efadv_device_attr>() == 32 && size_of::<efadv_ah_attr>() == 16);
     assert!(size_of::<efadv_mr_attr>() == 16 && size_of::<efadv_sq_depth_attr>() == 24);
@@ -171,6 +179,9 @@ mod qp_flags {
     pub(super) const UNSOLICITED_WRITE_RECV: u16 = 1 << 0;
     pub(super) const INLINE_WRITE: u16 = 1 << 1;
 }
+
+/// `EFADV_WR_EX_WITH_PROCESSING_HINTS`.
+const WITH_HINTS: u64 = 1 << 0;
 
 /// `EFADV_WC_EX_WITH_*`.
 mod wc_flags {
@@ -385,7 +396,7 @@ pub unsafe extern "C" fn efadv_create_driver_qp(
     })
 }
 
-/// `efadv_create_qp_ex(3)`. There are no processing hints.
+/// `efadv_create_qp_ex(3)`. Processing hints are taken and not passed on.
 pub unsafe extern "C" fn efadv_create_qp_ex(
     c: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -409,7 +420,7 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
             let has_writes = limits.caps.contains(DeviceCaps::RDMA_WRITE);
             let is_too_narrow = init.cap.max_inline_data > 0 && limits.wide_inline == 0;
             let lacks_writes = inline_writes && (!has_writes || is_too_narrow);
-            let is_strange = asked.flags & !known != 0 || asked.wr_flags != 0;
+            let is_strange = asked.flags & !known != 0 || asked.wr_flags & !WITH_HINTS != 0;
             if asked.driver_qp_type != QP_DRIVER_TYPE_SRD || is_strange || lacks_writes {
                 return Err(Failure::UNSUPPORTED);
             }
@@ -429,6 +440,25 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
         })
     })
 }
+
+/// `efadv_qp_from_ibv_qp_ex(3)`: NULL on other devices.
+pub unsafe extern "C" fn efadv_qp_from_ibv_qp_ex(c: *mut ibv_qp_ex) -> *mut efadv_qp {
+    /// The same for all: nothing is kept of a queue pair's hints.
+    static ALL: efadv_qp = efadv_qp {
+        comp_mask: 0,
+        wr_set_processing_hints: ignore_hints,
+    };
+    // SAFETY: the caller passes a queue pair, whose other form begins in the same place.
+    pointer(unsafe {
+        qp(c.cast()).and_then(|qp| {
+            device(&qp.context)?;
+            Ok(ptr::from_ref(&ALL).cast_mut())
+        })
+    })
+}
+
+/// `efadv_wr_set_processing_hints(3)`: a device may do without them.
+unsafe extern "C" fn ignore_hints(_: *mut efadv_qp, _hints: u32) {}
 
 /// `efadv_create_cq(3)`. There is no given memory for its entries.
 pub unsafe extern "C" fn efadv_create_cq(

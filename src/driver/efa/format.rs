@@ -113,7 +113,7 @@ pub(super) struct Entry {
     pub(super) ah: U16,
     pub(super) src_qpn: U16,
     pub(super) imm: U32,
-    /// Of a WRITE the high half of its bytes, in the second 16 bits; or the sender's GID.
+    /// Of a WRITE the high half of its bytes, in the first 16 bits; or the sender's GID.
     pub(super) rest: [u8; 16],
 }
 
@@ -154,7 +154,7 @@ impl Entry {
         let low = self.length.get().into();
         match self.operation() {
             request::WRITE => {
-                let [_, _, a, b, ..] = self.rest;
+                let [a, b, ..] = self.rest;
                 low | u32::from(u16::from_le_bytes([a, b])) << 16
             }
             _ => low,

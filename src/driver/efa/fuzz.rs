@@ -24,7 +24,7 @@ const CAPACITY: u32 = 4;
 
 impl Queue {
     fn new(cq: &CqCore, ring: u32, name: Name) -> Option<Self> {
-        let ledger = Arc::new(NumberedLedger::new(CAPACITY));
+        let ledger = Arc::new(NumberedLedger::new(CAPACITY, 0));
         let registration = Registration::new(&cq.directory, ring, name, Arc::clone(&ledger));
         Some(Self {
             registration: registration?,
@@ -36,7 +36,7 @@ impl Queue {
     /// Posts as many requests as there is room for. Their ids are other ones each time.
     fn fill(&mut self, next_id: &mut u64) {
         let mut count = self.ledger.posted();
-        while count.wrapping_sub(self.ledger.done()) < CAPACITY {
+        while self.ledger.in_flight() < CAPACITY {
             self.ledger.note(count, *next_id, About::new(true), 7);
             self.ids.insert(*next_id);
             *next_id += 1;
@@ -48,7 +48,7 @@ impl Queue {
 
     /// Follows a reset of the queue pair.
     fn reset(&mut self) {
-        self.ledger = Arc::new(NumberedLedger::new(CAPACITY));
+        self.ledger = Arc::new(NumberedLedger::new(CAPACITY, 0));
         self.registration.replace(Arc::clone(&self.ledger));
         self.ids.clear();
     }

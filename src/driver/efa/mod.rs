@@ -35,7 +35,7 @@ use rustix::mm::ProtFlags;
 use rustix::param::page_size;
 use uverbs_uapi::attr;
 use uverbs_uapi::efa as abi;
-use uverbs_uapi::enums::{self, QpType};
+use uverbs_uapi::enums::{self, QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle};
 
@@ -48,7 +48,7 @@ use self::send::SendQueue;
 use super::absent::NoRecvQueue;
 use super::answer;
 use super::contract::{
-    self, ContextOptions, CqParts, NoDeviceMemory, Nothing, QpParts, Replacement, ResetQp,
+    self, ContextOptions, CqParts, NoDeviceMemory, Nothing, QpName, QpParts, Replacement, ResetQp,
 };
 #[cfg(feature = "c-abi")]
 use super::kit::ledger::NumberedLedger;
@@ -61,7 +61,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::work::{Interconnects, Operations};
+use crate::work::{DataOrder, Interconnects, Operations};
 
 impl DriverId {
     /// Amazon's Elastic Fabric Adapter.
@@ -90,7 +90,7 @@ pub(crate) struct Limits {
     pub(crate) max_recv_sge: u32,
     pub(crate) max_rdma_sge: u32,
     pub(crate) max_rdma_bytes: u32,
-    /// Inline bytes of a request of one block, and of two: then 0 if there are none.
+    /// Inline bytes of a request of one block, and of two: 0 if the device has no requests of two.
     pub(crate) inline: u32,
     pub(crate) wide_inline: u32,
     /// Bytes of a send ring.
@@ -212,6 +212,22 @@ impl contract::Driver for Efa {
             | QpAttrMask::RNR_RETRY
     }
 
+    fn max_requests(&self, reported: u32) -> u32 {
+        reported.min(self.limits.max_ring_bytes / format::BLOCK as u32)
+    }
+
+    /// For its MTU there may be no number.
+    fn has_long_datagrams(&self) -> bool {
+        true
+    }
+
+    fn data_order(&self, _: &CommandFd, _: QpName, _: QpState) -> Result<DataOrder> {
+        Ok(match self.limits.caps {
+            caps if caps.contains(abi::DeviceCaps::DATA_POLLING_128) => DataOrder::Aligned128,
+            _ => DataOrder::Any,
+        })
+    }
+
     fn interconnects(&self, fd: &CommandFd, mr: MrHandle) -> Result<Interconnects> {
         fd.execute(&interconnects::Query(mr))
     }
@@ -234,6 +250,43 @@ fn power_of_two_within(most: u32) -> u32 {
 }
 
 impl Limits {
+    /// From the kernel's answers, and the most queue pairs that there may be.
+    fn of(context: &abi::AllocUcontextResp, device: &abi::QueryDeviceResp, max_qp: u32) -> Self {
+        let caps = abi::DeviceCaps::from_bits_retain(device.device_caps);
+        // The formats have room for so many bytes.
+        let inline = context.inline_buf_size.min(32);
+        let wide_inline = context
+            .inline_buf_size_ex
+            .max(context.inline_buf_size)
+            .min(80);
+        Self {
+            caps,
+            max_send_wr: device.max_sq_wr,
+            max_recv_wr: device.max_rq_wr,
+            // So many slices has a message's format.
+            max_send_sge: device.max_sq_sge.min(2).into(),
+            max_recv_sge: device.max_rq_sge.into(),
+            // And a READ or WRITE one, whatever the device says.
+            max_rdma_sge: 1,
+            max_rdma_bytes: match device.max_rdma_size {
+                0 => u32::MAX,
+                most => most,
+            },
+            inline: inline.into(),
+            wide_inline: match wide_inline > inline {
+                true => wide_inline.into(),
+                // Devices without wide requests have the other number there as well.
+                false => 0,
+            },
+            max_ring_bytes: context.max_llq_size,
+            max_batch_blocks: context.max_tx_batch.into(),
+            min_sq_wr: context.min_sq_wr.into(),
+            sub_cqs: context.sub_cqs_per_cq,
+            // Numbers have 16 bits.
+            qpn_mask: max_qp.clamp(1, 1 << 16).next_power_of_two() - 1,
+        }
+    }
+
     /// Each READ and WRITE is a capability of the device.
     fn operations(&self, transport: QpType) -> Operations {
         let mut has = Operations::of(QpType::UD);
@@ -309,25 +362,7 @@ fn get_context(fd: &CommandFd) -> Result<(Efa, GetContextReply)> {
         let what = "completion queues without rings".to_owned();
         return Err(Error::malformed(Verb::GetContext, subject(), what));
     }
-    let limits = Limits {
-        caps: abi::DeviceCaps::from_bits_retain(device.device_caps),
-        max_send_wr: device.max_sq_wr,
-        max_recv_wr: device.max_rq_wr,
-        max_send_sge: device.max_sq_sge.into(),
-        max_recv_sge: device.max_rq_sge.into(),
-        // The format has room for one.
-        max_rdma_sge: core.base.max_sge_rd.min(1),
-        max_rdma_bytes: device.max_rdma_size,
-        // And for so many bytes.
-        inline: context.inline_buf_size.min(32).into(),
-        wide_inline: context.inline_buf_size_ex.min(80).into(),
-        max_ring_bytes: context.max_llq_size,
-        max_batch_blocks: context.max_tx_batch.into(),
-        min_sq_wr: context.min_sq_wr.into(),
-        sub_cqs: context.sub_cqs_per_cq,
-        // Numbers have 16 bits.
-        qpn_mask: core.base.max_qp.clamp(1, 1 << 16).next_power_of_two() - 1,
-    };
+    let limits = Limits::of(&context, &device, core.base.max_qp);
     Ok((Efa { limits }, reply))
 }
 
@@ -396,6 +431,15 @@ fn create_cq(
     mut command: CreateCq,
     buffers: Option<&Buffers>,
 ) -> Result<(CqHandle, Cq)> {
+    // The kernel's driver would look for an event queue, of which such a device has none.
+    if command.channel.is_some() && !limits.caps.contains(abi::DeviceCaps::CQ_NOTIFICATIONS) {
+        let missing = "events of completion queues, which this device does not have";
+        return Err(Error::unsupported(
+            Verb::CreateCq,
+            command.subject(),
+            missing,
+        ));
+    }
     let size = limits.entry_bytes();
     let mut flags = abi::CreateCqFlags::empty();
     flags.set(

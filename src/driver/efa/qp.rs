@@ -1,6 +1,7 @@
 //! Queue pairs: how their rings are cut, their creation, and reset.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::mm::ProtFlags;
 use rustix::param::page_size;
@@ -18,7 +19,6 @@ use super::{Limits, Parts};
 use crate::command::{CommandFd, CreateQp, CreateQpReply, DriverData, QpSpec};
 use crate::driver::answer;
 use crate::driver::contract::{self, Driver as _};
-use crate::driver::kit::copy::stores_at_once;
 use crate::driver::kit::ledger::NumberedLedger;
 use crate::driver::kit::map::Map;
 use crate::error::{Errno, Error, Result, Verb};
@@ -26,13 +26,12 @@ use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
-/// The requests for which a queue has numbers, even if it holds fewer. The device may leave one behind and
-/// finish those after it again and again: a queue of two would soon have no number for the next.
-const LEAST_NOTED: u32 = 128;
-
-/// The ledger of a queue of this capacity.
+/// The ledger of a queue of this capacity. What the device still reports of a queue that is gone, or of before a
+/// reset, has another generation than the queue that has its number now.
 pub(super) fn ledger(capacity: u32) -> NumberedLedger {
-    NumberedLedger::new(capacity.max(LEAST_NOTED))
+    static GENERATIONS: AtomicU16 = AtomicU16::new(0);
+    // Relaxed: nothing else goes with it.
+    NumberedLedger::new(capacity, GENERATIONS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// What must stay until the kernel has let go of a queue pair.
@@ -69,11 +68,11 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 
     fn sends_name(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
-        self.sends.ledger().names(in_flight.places(), key)
+        self.sends.ledger().names(in_flight, key)
     }
 
     fn receives_name(&self, in_flight: Progress, LocalKey(key): LocalKey) -> bool {
-        self.receives.ledger().names(in_flight.places(), key)
+        self.receives.ledger().names(in_flight, key)
     }
 
     #[cfg(feature = "c-abi")]
@@ -199,7 +198,6 @@ fn map(
         first: unsafe { llq.base().add(at) },
         _map: Arc::new(llq),
         doorbell: send_doorbell,
-        at_once: stores_at_once(),
     };
     Ok(NewQp {
         handle: reply.handle,
@@ -263,8 +261,9 @@ pub(super) fn recv_layout(cap: &QpCap, limits: &Limits) -> Option<RecvLayout> {
     let descriptors = least.checked_next_power_of_two()?;
     let capacity = descriptors / max_sge;
     let bytes = descriptors.checked_mul(size_of::<Descriptor>() as u32);
+    // The device counts descriptors.
     let fits = max_sge <= limits.max_recv_sge
-        && capacity <= limits.max_recv_wr.min(NumberedLedger::MOST)
+        && descriptors <= limits.max_recv_wr.min(NumberedLedger::MOST)
         && bytes.is_some();
     fits.then_some(RecvLayout {
         descriptors,

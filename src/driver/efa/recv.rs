@@ -98,7 +98,7 @@ impl RecvQueue {
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
-        self.room_until = self.ledger.done().wrapping_add(self.layout.capacity);
+        self.room_until = self.ledger.room(self.room_until);
         self.room_until != count
     }
 

@@ -15,7 +15,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
-use super::format::{BLOCK, Head, RemoteAddress, Slice, WIDE, Wqe, request};
+use super::format::{BLOCK, Descriptor, Head, RemoteAddress, Slice, WIDE, Wqe, request};
 use super::order::{self, Step};
 use super::ring::Register;
 use crate::driver::contract::{self, Position};
@@ -63,8 +63,6 @@ pub(super) struct DeviceRing {
     /// What it lies in.
     pub(super) _map: Arc<Map>,
     pub(super) doorbell: Register,
-    /// The CPU stores a block at once.
-    pub(super) at_once: bool,
 }
 
 // SAFETY: the ring is in a map that this value keeps; only its one owner writes to it.
@@ -124,15 +122,17 @@ impl SendQueue {
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
-        self.room_until = self.ledger.done().wrapping_add(self.layout.depth);
+        self.room_until = self.ledger.room(self.room_until);
         self.room_until != count
     }
 
     /// Copies requests from one count to another to the device, and rings.
     #[inline(always)]
     fn hand_over(&self, start: u32, end: u32) {
+        // Nothing that was stored to the ring or the doorbell earlier mixes with this.
+        order::after_writing();
         // Looked at once: the copies may change any memory, for all that the compiler knows.
-        let (written, first, at_once) = (&*self.written, self.ring.first, self.ring.at_once);
+        let (written, first) = (&*self.written, self.ring.first);
         let blocks = self.layout.blocks as usize;
         let mut count = start;
         while count != end {
@@ -140,11 +140,12 @@ impl SendQueue {
             let from = NonNull::from(&written[place]).cast();
             order::step(Step::Copied(place as u32));
             // SAFETY: the ring has `depth` requests of so many blocks, in the map that this value keeps, and
-            // each of them is aligned to a block, as the written ones are, which are no smaller. `at_once` is
-            // what the CPU says.
+            // each of them is aligned to a block, as the written ones are, which are no smaller.
             unsafe {
                 let to = first.add(place * blocks * BLOCK);
-                copy_blocks(from, to, blocks, at_once);
+                // Not by one instruction, where the CPU has one: nothing takes a block before the doorbell, and
+                // a device in software may not know it.
+                copy_blocks(from, to, blocks, false);
             }
             count = count.wrapping_add(1);
         }
@@ -217,8 +218,6 @@ impl contract::SendQueue for SendQueue {
         let requests = end.count.wrapping_sub(start.count);
         self.ledger.post(end.count);
         self.rung = end.count;
-        // Nothing that was stored to the ring earlier mixes with this.
-        order::after_writing();
         let mut from = start.count;
         while from != end.count {
             let left = end.count.wrapping_sub(from);
@@ -279,9 +278,11 @@ impl<'a> Parts<'a> {
         };
         let bytes = payload.len();
         check(payload, max_sge, max_inline)?;
-        let operation = match payload {
-            Payload::Gather(_) | Payload::Sges(_) => operation,
-            Payload::Inline(_) | Payload::InlineSges(_) => operation | request::INLINE,
+        let is_inline = matches!(payload, Payload::Inline(_) | Payload::InlineSges(_));
+        // A READ or WRITE of nothing has no bytes in it, but no slices.
+        let operation = match is_inline && (remote.is_none() || bytes > 0) {
+            true => operation | request::INLINE,
+            false => operation,
         };
         if remote.is_some() && bytes > rdma.max_bytes.into() {
             return Err(PostError::MessageTooLong {
@@ -375,7 +376,7 @@ fn put_slices<E: Element>(body: &mut [u8], slices: &[E], mut about: About) -> (u
     for (place, slice) in places.zip(slices) {
         let written = Slice {
             length: slice.length().into(),
-            lkey: slice.lkey().into(),
+            lkey: (slice.lkey() & Descriptor::LKEY).into(),
             address: slice.address().into(),
         };
         place.copy_from_slice(written.as_bytes());

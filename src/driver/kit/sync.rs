@@ -1,7 +1,9 @@
 //! The atomics and locks that posters and pollers share. `tests/loom` compiles the modules that use them with
 //! loom's types instead, which try every order in which two threads can see each other's stores.
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+pub(crate) use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence,
+};
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
 use std::sync::atomic::compiler_fence;

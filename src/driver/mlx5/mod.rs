@@ -51,7 +51,7 @@ use std::sync::{Arc, OnceLock};
 
 use uverbs_queue::mlx5::format;
 use uverbs_uapi::attr;
-use uverbs_uapi::enums::{self, QpType};
+use uverbs_uapi::enums::{self, QpState, QpType};
 use uverbs_uapi::flags::CqCreateFlags;
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, PdHandle, QpHandle, SrqHandle};
 use uverbs_uapi::mlx5::{
@@ -88,7 +88,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::work::{LagPort, Operations, WallClock};
+use crate::work::{DataOrder, LagPort, Operations, WallClock};
 
 impl DriverId {
     /// NVIDIA ConnectX from Connect-IB on, and BlueField.
@@ -260,8 +260,13 @@ impl contract::Driver for Device {
         Error::unsupported(verb, Subject::the("device"), missing)
     }
 
-    fn data_in_order(&self, fd: &CommandFd, qp: QpName) -> Result<bool> {
-        self.is_data_in_order(fd, qp)
+    fn data_order(&self, fd: &CommandFd, qp: QpName, state: QpState) -> Result<DataOrder> {
+        Ok(
+            match state == QpState::RTS && self.is_data_in_order(fd, qp)? {
+                true => DataOrder::Whole,
+                false => DataOrder::Any,
+            },
+        )
     }
 
     fn set_udp_source_port(&self, fd: &CommandFd, qp: QpName, port: u16) -> Result<()> {

@@ -138,7 +138,7 @@ impl contract::SendQueue for SendQueue {
 
 /// Refuses the request of this count if the queue is full.
 fn has_room(ledger: &NumberedLedger, count: u32, capacity: u32) -> Result<(), PostError> {
-    match count.wrapping_sub(ledger.done()) < capacity {
+    match count != ledger.room(count) {
         true => Ok(()),
         false => Err(PostError::QueueFull { capacity }),
     }
@@ -402,7 +402,7 @@ struct Kept {
 }
 
 fn ledgers(rooms: [u32; 2]) -> [Ledger; 2] {
-    rooms.map(|room| Arc::new(NumberedLedger::new(room)))
+    rooms.map(|room| Arc::new(NumberedLedger::new(room, 0)))
 }
 
 impl Kept {

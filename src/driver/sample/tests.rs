@@ -2,7 +2,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::{QpState, QpType};
 use uverbs_uapi::flags::QpCreateFlags;
 use uverbs_uapi::handle::{CqHandle, DmHandle, PdHandle};
 use uverbs_uapi::types::Sge;
@@ -19,7 +19,8 @@ use crate::driver::contract::{self, Driver as _, SendQueue as _, sending};
 use crate::driver::{ContextOptions, CqParts, Device, Driver, Listed, QpName, has_qp};
 use crate::error::{Error, Result, Verb};
 use crate::work::{
-    DatagramTo, Destination, Operation, Operations, Payload, PdTag, PostError, Remote, RemoteKey,
+    DataOrder, DatagramTo, Destination, Operation, Operations, Payload, PdTag, PostError, Remote,
+    RemoteKey,
 };
 
 /// A context of a file that takes no commands: whoever asks the kernel hears so.
@@ -144,7 +145,8 @@ fn what_it_leaves_out_is_refused_by_name() {
         handle: uverbs_uapi::handle::QpHandle(1),
         qpn: 1,
     };
-    assert!(!device.data_in_order(&fd, qp).unwrap());
+    let order = device.data_order(&fd, qp, QpState::RTS);
+    assert_eq!(order.unwrap(), DataOrder::Any);
     refused(
         device.set_udp_source_port(&fd, qp, 0xc000),
         Verb::ModifyQpUdpSport,

@@ -2,27 +2,25 @@
 //! bytes are written.
 
 use super::transport::{Connected, Dc, Transport};
-use super::{LagPort, Membership, Qp, QpState};
+use super::{DataOrder, LagPort, Membership, Qp, QpState};
 use crate::error::{Error, Result, Verb};
 
 impl<T: Transport, M: Membership> Qp<T, M> {
-    /// Whether the device writes the bytes of each message to memory in order, so that the last byte arrives
-    /// only after all others. False if that is not known: the driver or the device makes no such promise, or
-    /// the queue pair is not in the state RTS. It says nothing about the order in which a CPU sees the bytes;
-    /// on x86-64 that is the same.
+    /// In which order the device writes the bytes of each message to memory. [`DataOrder::Any`] if that is not
+    /// known: the driver or the device makes no promise, or makes none yet (mlx5 for queue pairs that are not in
+    /// the state RTS). It says nothing about the order in which a CPU sees the bytes; on x86-64 that is the
+    /// same.
     ///
     /// # Errors
     ///
     /// The device cannot be asked. Manual page: `ibv_query_qp_data_in_order(3)`, with the flag
     /// `IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY`.
     #[doc(alias = "ibv_query_qp_data_in_order")]
-    pub fn is_data_in_order(&self) -> Result<bool> {
+    pub fn data_order(&self) -> Result<DataOrder> {
         let kernel = self.shared.kernel();
-        if self.state() != QpState::RTS {
-            return Ok(false);
-        }
         let context = self.context();
-        context.driver().data_in_order(context.fd(), kernel.name())
+        let driver = context.driver();
+        driver.data_order(context.fd(), kernel.name(), self.state())
     }
 
     /// The physical port through which the queue pair's packets leave, on a device whose ports are bonded.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use uverbs_uapi::handle::QpHandle;
 
-pub use crate::work::{Ece, LagPort, Placement, PostError};
+pub use crate::work::{DataOrder, Ece, LagPort, Placement, PostError};
 pub use attr::{AltPath, QpAttr, QpInfo};
 pub use connect::{ConnectOptions, Endpoint, LocalEnd};
 pub use control::Control;

@@ -4,6 +4,7 @@
 //! Drivers and objects both speak in these, so they stand below both and know neither.
 
 mod copy_error;
+mod data_order;
 mod ece;
 mod error;
 mod interconnects;
@@ -15,6 +16,7 @@ mod request;
 mod wall_clock;
 
 pub use copy_error::CopyError;
+pub use data_order::DataOrder;
 pub use ece::Ece;
 pub use error::{CompletionError, PollError, PostError};
 pub use interconnects::Interconnects;

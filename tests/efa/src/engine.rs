@@ -433,7 +433,8 @@ fn receive(
     Some(sender)
 }
 
-/// Takes a receive request; SRD takes one of the oldest.
+/// Takes a receive request. SRD takes one of the oldest, and the oldest of all only if there is no other: nobody
+/// promises an order.
 fn take_receive(
     function: &mut Function,
     number: u32,
@@ -447,7 +448,8 @@ fn take_receive(
     let choice = match (kind, queue_pair.receives.len()) {
         (_, 0) => return None,
         (Kind::Ud, _) => 0,
-        (Kind::Srd, count) => chance.below(count.min(CHOICE)),
+        (Kind::Srd, 1) => 0,
+        (Kind::Srd, count) => 1 + chance.below((count - 1).min(CHOICE)),
     };
     let request = queue_pair.receives.remove(choice)?;
     queue_pair.receive_ring.ids.remove(&request.id);
@@ -495,6 +497,8 @@ fn arrived(
         .is_ok_and(|cq| cq.with_source);
     if message.request.operation == Operation::Write {
         put(&mut entry, 16, &((length >> 16) as u16).to_le_bytes());
+        // What is behind means nothing.
+        entry[18..].fill(0xee);
     } else if handle.is_none() && with_source {
         put(&mut entry, 16, &message.source);
     }

@@ -68,7 +68,7 @@ fn what_was_reported_before_a_reset_is_passed_over() {
     let mut ring = ring(1, Entry::LARGE);
     let (queue, before) = ring.register(0, false);
     complete(&mut ring, post(&before, 1..3, true));
-    let after = Arc::new(NumberedLedger::new(64));
+    let after = Arc::new(NumberedLedger::new(64, 1));
     queue.replace(Arc::clone(&after));
     complete(&mut ring, post(&after, 11..12, true));
     assert_eq!(ring.ids(), [11]);
@@ -156,7 +156,7 @@ fn has_none_gone(ring: &mut Ring) -> bool {
 fn a_queue_pair_that_comes_during_a_poll_reports_in_it() {
     let mut ring = ring(1, Entry::LARGE);
     let directory = Arc::clone(&ring.cq.core().directory);
-    let ledger = Arc::new(NumberedLedger::new(4));
+    let ledger = Arc::new(NumberedLedger::new(4, 0));
     let name = Name {
         qpn: QPN,
         is_receive: false,

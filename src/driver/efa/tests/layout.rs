@@ -1,12 +1,16 @@
 //! How rings are cut, and what a device has.
 
-use uverbs_uapi::efa::DeviceCaps;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use uverbs_uapi::efa::{AllocUcontextResp, DeviceCaps, QueryDeviceResp};
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::types::QpCap;
 
 use super::super::qp::{recv_layout, send_layout};
-use super::super::{Efa, Limits};
+use super::super::{Efa, Limits, create_cq};
 use super::{CAP, LIMITS};
+use crate::command::{CommandFd, CreateCq, DriverData, Route};
 use crate::device::DriverClue;
 use crate::driver::contract::Driver as _;
 use crate::work::Operations;
@@ -65,6 +69,7 @@ fn receive_rings_have_a_descriptor_for_each_slice() {
     assert_eq!(cut(5, 3), Some((16, 5)));
     assert_eq!(cut(32768, 1), Some((32768, 32768)));
     assert_eq!(cut(32769, 1), None);
+    assert_eq!(cut(32768, 2), None, "the device counts descriptors");
     assert_eq!(cut(4, 4), None);
     assert_eq!(cut(u32::MAX, 3), None);
 }
@@ -98,6 +103,54 @@ fn completions_have_room_for_what_the_device_tells() {
     ] {
         assert_eq!(Limits { caps, ..LIMITS }.entry_bytes(), bytes);
     }
+}
+
+/// Would catch limits that a request's format does not have, requests of two blocks that the device does not
+/// know, and a device that says nothing of READs and has them.
+#[test]
+fn what_a_device_says_is_held_within_the_formats() {
+    let mut context = AllocUcontextResp {
+        inline_buf_size: 32,
+        inline_buf_size_ex: 32,
+        max_llq_size: 1 << 16,
+        ..AllocUcontextResp::default()
+    };
+    let device = QueryDeviceResp {
+        max_sq_sge: 3,
+        max_sq_wr: 4096,
+        ..QueryDeviceResp::default()
+    };
+    let limits = Limits::of(&context, &device, 256);
+    assert_eq!((limits.inline, limits.wide_inline), (32, 0));
+    assert_eq!((limits.max_send_sge, limits.max_rdma_sge), (2, 1));
+    assert_eq!(limits.max_rdma_bytes, u32::MAX);
+    assert_eq!(Efa { limits }.max_requests(4096), 1024);
+    for (inline, wide, expected) in [(32, 0, (32, 0)), (32, 96, (32, 80)), (64, 0, (32, 64))] {
+        (context.inline_buf_size, context.inline_buf_size_ex) = (inline, wide);
+        let limits = Limits::of(&context, &device, 256);
+        assert_eq!((limits.inline, limits.wide_inline), expected);
+    }
+}
+
+/// Would catch a command that makes the kernel's driver look for an event queue that the device does not have.
+#[test]
+fn events_that_a_device_lacks_are_refused_by_name() {
+    let file = OwnedFd::from(File::open("/dev/null").unwrap());
+    let fd = CommandFd::new(file, Efa::ID.0, Route::Best);
+    let command = CreateCq {
+        cqe: 1,
+        user_handle: 0,
+        channel: Some(0),
+        comp_vector: 0,
+        flags: 0,
+        event_fd: None,
+        driver: DriverData::default(),
+    };
+    let error = create_cq(&LIMITS, &fd, command, None).unwrap_err();
+    assert!(
+        error.to_string().contains("events of completion queues"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -96,9 +96,8 @@ fn send_queue(
         first: device.ring.base(),
         _map: Arc::clone(&device.ring),
         doorbell: device.register(),
-        at_once: false,
     };
-    let ledger = Arc::new(NumberedLedger::new(layout.depth));
+    let ledger = Arc::new(NumberedLedger::new(layout.depth, 0));
     (
         SendQueue::new(layout, Arc::clone(&ledger), ring),
         ledger,
@@ -108,16 +107,9 @@ fn send_queue(
 
 /// As [`send_queue`], of receives.
 fn recv_queue(cap: &QpCap) -> (RecvQueue, Arc<NumberedLedger>, Device) {
-    recv_queue_with(cap, NumberedLedger::new)
-}
-
-fn recv_queue_with(
-    cap: &QpCap,
-    ledger: impl FnOnce(u32) -> NumberedLedger,
-) -> (RecvQueue, Arc<NumberedLedger>, Device) {
     let layout = recv_layout(cap, &LIMITS).unwrap();
     let device = Device::new(layout.bytes());
-    let ledger = Arc::new(ledger(layout.capacity));
+    let ledger = Arc::new(NumberedLedger::new(layout.capacity, 0));
     let (ring, doorbell) = (Arc::clone(&device.ring), device.register());
     let queue = RecvQueue::new(layout, Arc::clone(&ledger), ring, doorbell);
     (queue, ledger, device)

@@ -49,6 +49,7 @@ fn requests_have_left_before_their_doorbell() {
         Copied(2),
         Flushed,
         Stored(3),
+        Written,
         Copied(3),
         Flushed,
     ];

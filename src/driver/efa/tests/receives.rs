@@ -3,8 +3,7 @@
 use uverbs_uapi::types::QpCap;
 
 use super::super::format::Descriptor;
-use super::super::qp::ledger;
-use super::{CAP, recv_queue, recv_queue_with};
+use super::{CAP, recv_queue};
 use crate::driver::contract::{RecvQueue as _, receiving};
 use crate::work::{LocalKey, LocalSlice, PdTag, PostError};
 
@@ -47,7 +46,7 @@ fn a_receive_takes_a_descriptor_for_each_slice() {
     ];
     assert_eq!(device.read::<[Descriptor; 5]>(0), expected);
     assert_eq!(ledger.finish(2).map(|noted| noted.id), Some(7));
-    assert!(ledger.names(0..3, 7));
+    assert!(ledger.names(ledger.progress(), 7));
 }
 
 #[test]
@@ -65,7 +64,7 @@ fn the_ring_goes_round_and_a_full_one_refuses() {
         batch.ring();
         assert_eq!(device.rung(), u32::from(lap + 1) * 8);
         for number in (0..4).rev() {
-            assert!(ledger.finish(lap % 2 * 4 + number).is_some());
+            assert!(ledger.finish(number).is_some());
         }
         assert_eq!(queue.in_flight(), 0);
     }
@@ -84,7 +83,7 @@ fn counts_go_on_beyond_16_bits() {
         batch.write(1, &two).unwrap();
         batch.ring();
         assert_eq!(device.rung(), (2 * (count + 1)) & 0xffff);
-        let number = (count % 8) as u16;
+        let number = (count % 4) as u16;
         let place = (count % 4) as usize * 2 * size_of::<Descriptor>();
         let first = device.read::<Descriptor>(place);
         assert_eq!(first, descriptor(16, number, 1, 1 | FIRST));
@@ -100,19 +99,17 @@ fn one_that_is_left_behind_does_not_stop_a_small_queue() {
         max_recv_wr: 2,
         ..CAP
     };
-    let (mut queue, notes, _device) = recv_queue_with(&cap, ledger);
+    let (mut queue, notes, _device) = recv_queue(&cap);
     assert_eq!(queue.capacity(), 2);
     let mut batch = receiving(&mut queue);
     batch.write(0, &[]).unwrap();
     batch.write(1, &[]).unwrap();
     batch.ring();
-    for count in 1..100 {
-        assert_eq!(
-            notes.finish(count).map(|noted| noted.id),
-            Some(count.into())
-        );
+    for count in 1..1000 {
+        let noted = notes.finish(1).map(|noted| noted.id);
+        assert_eq!(noted, Some(count));
         let mut batch = receiving(&mut queue);
-        batch.write(u64::from(count) + 1, &[]).unwrap();
+        batch.write(count + 1, &[]).unwrap();
         let full = batch.write(0, &[]);
         assert_eq!(full, Err(PostError::QueueFull { capacity: 2 }));
         batch.ring();

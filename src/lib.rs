@@ -14,7 +14,8 @@
 //!   in any order. `destroy`, `dealloc` and `deregister` report errors and give the object back; dropping
 //!   does the same silently.
 //! * **Exclusive borrows instead of locks.** Posting and polling take `&mut`. A queue pair splits into two
-//!   halves for two threads ([`Qp::split`]). To share a half further, wrap it in a lock of your choice.
+//!   halves for two threads ([`Qp::split`]). To share a half further, wrap it in a lock of your choice. The
+//!   library itself takes locks on the data path in few cases, which the [guide] lists.
 //! * **Batches.** Work requests are written straight into the ring, and one doorbell hands a batch of them to
 //!   the device ([`Batch::ring`]). [`Cq::poll`] reads completions without a system call.
 //! * **Safe posting.** A slice borrows its region ([`LocalSlice`]). A region that is dropped while requests
@@ -25,8 +26,8 @@
 //!
 //! # Where to start
 //!
-//! The [guide] introduces everything in the order of use. Who knows libibverbs, librdmacm, rust-ibverbs or
-//! sideway finds each call's name here in [migration].
+//! The [guide] introduces everything in the order of use. If you know libibverbs, librdmacm, rust-ibverbs or
+//! sideway, [migration] lists the name of each call here.
 //!
 //! | for | see |
 //! |---|---|
@@ -61,7 +62,7 @@
 //! | `share` | yes | [`share`], a protection domain for several processes |
 //! | `topology` | yes | [`device::topology`], where adapters lie |
 //! | `memmap2` | yes | registration of memmap2's mappings |
-//! | `mlx5-direct` | no | `direct::mlx5`, commands of users to ConnectX adapters; brings `mlx5` |
+//! | `mlx5-direct` | no | `direct::mlx5`, commands of users to ConnectX adapters (DEVX), queues and keys that these create; brings `mlx5` |
 //! | `tokio`, `compio` | no | [`aio`] on these runtimes |
 //! | `serde` | no | serialisation of endpoints, keys and remote slices |
 //!
@@ -83,8 +84,8 @@
     allow(dead_code, unused_imports)
 )]
 
-// From the ground up: no folder knows one that comes after it (`tests/rooms.rs`), but for `share`, `cm` and
-// `buf`, which stand side by side.
+// From the ground up: no folder knows one that comes after it (`tests/rooms.rs`), but for `share`, `cm`, `buf`
+// and `direct`, which stand side by side.
 mod words;
 
 pub mod device;

@@ -23,6 +23,7 @@ const PARTS: [(&str, &[&str]); 5] = [
         "Using it",
         &[
             "README.md",
+            "docs/README.md",
             "docs/guide.md",
             "docs/migration.md",
             "docs/first-day.md",

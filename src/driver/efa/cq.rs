@@ -18,7 +18,7 @@ use uverbs_uapi::types::Wc;
 use super::QueueMemory;
 use super::format::{Entry, Words, doorbell, entry, failure, request};
 use super::order;
-use super::reporters::{Directory, Name, Reporters, Ring};
+use super::reporters::{Directory, Name, Reporters, Ring, Whose};
 use super::ring::{Register, RingMemory, View};
 use crate::command::CommandFd;
 #[cfg(feature = "c-abi")]
@@ -406,14 +406,14 @@ impl<'q> Look<'q> {
             }
             let head = view.head(index);
             let (name, code) = (name(&head), head.operation());
-            let reporter = self.poller.reporters.find(name, self.ring.number, index);
-            let Some(reporter) = reporter else {
-                return self.fail(index, PollError::Stray { number: name.qpn });
+            let reporter = match self.poller.reporters.find(name, self.ring.number, index) {
+                Whose::Queue(reporter) => reporter,
+                Whose::Forgotten => {
+                    self.core.pass(self.ring, index, 1);
+                    continue;
+                }
+                Whose::Nobody => return self.fail(index, PollError::Stray { number: name.qpn }),
             };
-            if reporter.is_forgotten {
-                self.core.pass(self.ring, index, 1);
-                continue;
-            }
             let completion = |wr_id, bytes| Completion {
                 fields: view.entry(index),
                 wr_id,

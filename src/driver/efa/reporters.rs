@@ -22,8 +22,6 @@ pub(super) struct Reporter {
     from: u32,
     /// As in [`Name`].
     pub(super) takes_unsolicited: bool,
-    /// What it reported goes with it.
-    pub(super) is_forgotten: bool,
 }
 
 impl Reporter {
@@ -45,6 +43,17 @@ struct Gone {
     place: usize,
     reporter: Reporter,
     until: u32,
+    /// What it reported goes with it.
+    is_forgotten: bool,
+}
+
+/// Who wrote an entry.
+#[derive(Debug)]
+pub(super) enum Whose<'r> {
+    Queue(&'r Reporter),
+    /// A queue that is gone, whose entries go with it.
+    Forgotten,
+    Nobody,
 }
 
 /// Which queue: the queue pair's number, and which of its two.
@@ -187,7 +196,6 @@ impl Directory {
             ring,
             from: self.end(ring),
             takes_unsolicited: name.takes_unsolicited,
-            is_forgotten: false,
         };
         self.push(&mut inner, Change::Set(name, reporter));
     }
@@ -328,26 +336,31 @@ impl Reporters {
 
     /// Who wrote the entry at this index of a ring.
     #[inline(always)]
-    pub(super) fn find(&self, name: Name, ring: u32, index: u32) -> Option<&Reporter> {
+    pub(super) fn find(&self, name: Name, ring: u32, index: u32) -> Whose<'_> {
         if self.are_leaving()
             && let Some(gone) = self.find_gone(name, ring, index)
         {
-            return Some(gone);
+            return match gone.is_forgotten {
+                true => Whose::Forgotten,
+                false => Whose::Queue(&gone.reporter),
+            };
         }
-        let known = self.known.get(self.place(name))?.as_ref()?;
-        known.reports(name, ring).then_some(known)
+        match self.known.get(self.place(name)) {
+            Some(Some(known)) if known.reports(name, ring) => Whose::Queue(known),
+            _ => Whose::Nobody,
+        }
     }
 
     /// As [`Self::find`], of those that are gone.
     #[cold]
     #[inline(never)]
-    fn find_gone(&self, name: Name, ring: u32, index: u32) -> Option<&Reporter> {
+    fn find_gone(&self, name: Name, ring: u32, index: u32) -> Option<&Gone> {
         let place = self.place(name);
         let may = |gone: &&Gone| {
             let is_its = gone.place == place && gone.reporter.reports(name, ring);
             is_its && is_before(index, gone.until)
         };
-        self.gone.iter().find(may).map(|gone| &gone.reporter)
+        self.gone.iter().find(may)
     }
 
     /// Takes over what has changed.
@@ -386,6 +399,7 @@ impl Reporters {
                 place,
                 reporter,
                 until,
+                is_forgotten: false,
             });
         }
     }
@@ -398,10 +412,11 @@ impl Reporters {
                 place,
                 reporter,
                 until,
+                is_forgotten: false,
             });
         }
         if let Some(gone) = self.gone.iter_mut().find(|gone| gone.reporter.is(ledger)) {
-            gone.reporter.is_forgotten |= is_forgotten;
+            gone.is_forgotten |= is_forgotten;
         }
     }
 

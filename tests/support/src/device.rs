@@ -94,6 +94,11 @@ impl Device {
         self != Self::Efa
     }
 
+    /// Whether its contexts can be imported.
+    pub fn can_be_imported(self) -> bool {
+        self != Self::Efa
+    }
+
     /// Whether it has a clock of its own.
     pub fn has_clock(self) -> bool {
         self.is_mlx5()

@@ -1,7 +1,7 @@
 /*
  * What libibverbs has since rdma-core 57: buffers that it allocates, regions by attributes, the speed of a port; the numbers
  * of shared receive queues; and what librdmacm has since 57: addresses that are told by an event, and events of the
- * program's own. The headers here are older, so the functions are looked up.
+ * program's own; and limits that libmlx5 tells. The headers here are older, so the functions are looked up.
  */
 
 #include "check.h"
@@ -119,6 +119,25 @@ static void numbers(void)
 	say_status("destroy", ibv_destroy_srq(srq));
 }
 
+/* How many READs dynamic connections answer and have on the way, of which the device has two numbers. */
+static void limits(void)
+{
+	/* Words of struct mlx5dv_context: what is asked for, and the two limits. */
+	enum { COMP_MASK = 2, RD_ATOM = 19, INIT_RD_ATOM = 20, ASKED = 1 << 14 };
+	uint64_t told[64] = { [COMP_MASK] = ASKED };
+	int (*query)(struct ibv_context *, uint64_t *);
+	void *direct;
+
+	if (strncmp(device_name, "mlx5", 4))
+		return;
+	NEED(direct = dlopen("libmlx5.so.1", RTLD_NOW));
+	NEED(query = dlsym(direct, "mlx5dv_query_device"));
+	say_status("asked", query(context, told));
+	say("told", "%d", told[COMP_MASK] == ASKED);
+	say("reads", "%llu to a target, %llu of an initiator", (unsigned long long)told[RD_ATOM],
+	    (unsigned long long)told[INIT_RD_ATOM]);
+}
+
 #define CM(result, name, ...) ((result (*)(__VA_ARGS__))dlsym(cm, name))
 
 static void *cm;
@@ -193,4 +212,5 @@ static void lookups(void)
 	CM(void, "rdma_destroy_event_channel", struct rdma_event_channel *)(channel);
 }
 
-MAIN({ "lookups", lookups }, { "buffers", buffers }, { "regions", regions }, { "speed", speed }, { "numbers", numbers })
+MAIN({ "lookups", lookups }, { "buffers", buffers }, { "regions", regions }, { "speed", speed }, { "numbers", numbers },
+     { "limits", limits })

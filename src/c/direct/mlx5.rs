@@ -21,6 +21,8 @@ use crate::c::abi::queue::ibv_qp;
 use crate::c::context::{ContextObject, context};
 use crate::c::failure::{Failure, Result, status};
 use crate::c::qp::{QpObject, qp};
+#[cfg(feature = "mlx5-direct")]
+use crate::direct::mlx5::layout::{CmdHcaCap, Structure as _};
 use crate::driver::QpName;
 
 /// `struct mlx5dv_context`, up to the last field that is written here.
@@ -76,8 +78,6 @@ pub unsafe extern "C" fn mlx5dv_query_device(
 fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     #[cfg(feature = "mlx5-direct")]
     use crate::direct::mlx5::Direct;
-    #[cfg(feature = "mlx5-direct")]
-    use crate::direct::mlx5::layout::{CmdHcaCap, Structure as _};
     use crate::driver::OneOf;
 
     // `enum mlx5dv_context_flags`: completions name queues by this side's numbers.
@@ -128,8 +128,7 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     if asked & MAX_DC_RD_ATOM != 0
         && let Ok(capabilities) = Direct::of(context).and_then(|direct| direct.capabilities())
     {
-        attr.max_dc_rd_atom = 1 << capabilities.get(CmdHcaCap::LOG_MAX_RA_RES_DC);
-        attr.max_dc_init_rd_atom = 1 << capabilities.get(CmdHcaCap::LOG_MAX_RA_REQ_DC);
+        (attr.max_dc_rd_atom, attr.max_dc_init_rd_atom) = dc_rd_atom(&capabilities);
         told |= MAX_DC_RD_ATOM;
     }
     attr.version = 0;
@@ -141,6 +140,18 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
         };
     attr.comp_mask = told;
     Ok(())
+}
+
+/// How many READs and atomic operations a target answers at a time, and how many an initiator has on the way.
+/// The device's names are from its other side: what a target answers are requests, what an initiator waits for
+/// are responses.
+#[cfg(feature = "mlx5-direct")]
+fn dc_rd_atom(capabilities: &CmdHcaCap) -> (u64, u64) {
+    let [target, initiator] = [CmdHcaCap::LOG_MAX_RA_REQ_DC, CmdHcaCap::LOG_MAX_RA_RES_DC];
+    (
+        1 << capabilities.get(target),
+        1 << capabilities.get(initiator),
+    )
 }
 
 #[cfg(not(feature = "mlx5"))]
@@ -237,7 +248,21 @@ pub(super) fn must_send(qp: &QpObject) -> Result<()> {
 mod tests {
     use std::mem::{offset_of, size_of};
 
+    #[cfg(feature = "mlx5-direct")]
+    use zerocopy::FromZeros as _;
+
     use super::*;
+
+    /// Would catch the two limits changing places: what libmlx5 takes for each is said by its `verbs.c`.
+    #[cfg(feature = "mlx5-direct")]
+    #[test]
+    fn a_target_answers_requests_and_an_initiator_waits_for_responses() {
+        let mut capabilities = CmdHcaCap::new_zeroed();
+        capabilities
+            .set(CmdHcaCap::LOG_MAX_RA_REQ_DC, 4)
+            .set(CmdHcaCap::LOG_MAX_RA_RES_DC, 6);
+        assert_eq!(dc_rd_atom(&capabilities), (16, 64));
+    }
 
     #[test]
     fn fields_lie_where_the_header_has_them() {

@@ -169,8 +169,9 @@ const LIMITS: [(Field, u64); 44] = [
     (hca_cap::LOG_MAX_MRW_SZ, 64),
     (hca_cap::LOG_MAX_BSF_LIST_SIZE, 6),
     (hca_cap::LOG_MAX_KLM_LIST_SIZE, 16),
+    // Two that differ, so that whoever takes one for the other is seen.
     (hca_cap::LOG_MAX_RA_REQ_DC, 4),
-    (hca_cap::LOG_MAX_RA_RES_DC, 4),
+    (hca_cap::LOG_MAX_RA_RES_DC, 5),
     (hca_cap::LOG_MAX_RA_REQ_QP, 4),
     (hca_cap::LOG_MAX_RA_RES_QP, 4),
     // The number of partition keys as an enumeration: 0 is 128.

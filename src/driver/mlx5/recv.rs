@@ -11,7 +11,7 @@ use super::format::{Data, LONGEST_SLICE, RECORD_RECEIVE, SrqNext, TERMINATOR};
 use super::ledger::{LooseLedger, RecvLedger, SrqLedger};
 use super::qp::Rings;
 use super::reporter::Receiver;
-use super::send::{data, put, rarely};
+use super::send::{data, has_room, put, rarely};
 use super::srq::SrqRing;
 use crate::driver::contract;
 use crate::driver::kit::gate::Inside;
@@ -153,8 +153,13 @@ impl RecvQueue {
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
-        self.room_until = self.ledger.done().wrapping_add(self.layout.capacity);
-        self.room_until != count
+        let done = self.ledger.done();
+        if !has_room(count, done, self.layout.capacity) {
+            // `room_until` stays, so the next request looks again.
+            return false;
+        }
+        self.room_until = done.wrapping_add(self.layout.capacity);
+        true
     }
 }
 

@@ -194,8 +194,12 @@ impl SendQueue {
         if self.has_own {
             self.has_own = self.ledger.forget_own(done);
         }
+        if !has_room(count, done, self.layout.capacity) {
+            // `room_until` stays, so the next request looks again.
+            return false;
+        }
         self.room_until = done.wrapping_add(self.layout.capacity);
-        self.room_until != count
+        true
     }
 
     /// The address of the block at this index.
@@ -384,6 +388,15 @@ impl contract::SendQueue for SendQueue {
         }
         Ok(requests as usize)
     }
+}
+
+/// Whether a ring of that capacity has room for one more than `count` requests, `done` of which are finished.
+///
+/// A device that reports an older request behind a newer one, as it may with those of two streams, takes
+/// `done` back, by more than there is room perhaps. So that it is the count at which the ring is full is not
+/// the question: beyond that count there is no room either.
+pub(super) fn has_room(count: u32, done: u32, capacity: u32) -> bool {
+    count.wrapping_sub(done) < capacity
 }
 
 /// The position in an empty ring.

@@ -6,10 +6,10 @@ use uverbs_uapi::flags::{Access, SendFlags};
 use uverbs_uapi::types::{AhAttr, Sge};
 
 use super::super::ah::{Ah, over_infiniband};
-use super::super::format::SEND_DOORBELL;
+use super::super::format::{SEND_DOORBELL, cqe};
 use super::super::qp::{recv_layout, send_layout};
 use super::super::{Limits, entries, srq};
-use super::device::{LIMITS, Pair, QPN, REGISTER, cap, cq, take};
+use super::device::{LIMITS, Pair, QPN, REGISTER, cap, completion, cq, take};
 use crate::driver::contract::methods::*;
 use crate::driver::contract::{receiving, sending};
 use crate::work::{
@@ -547,6 +547,39 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     assert_eq!(batch.pending(), capacity);
     // It is given up here, and nothing of it is left.
     assert_eq!(pair.send.in_flight(), 0);
+    for _ in 0..capacity {
+        pair.send_nothing(0).unwrap();
+    }
+    assert!(pair.send_nothing(0).is_err());
+}
+
+/// Would catch a ring that is written over, over and over, once a device has told of an older request behind a
+/// newer one, by more than the ring has room for.
+#[test]
+fn an_older_request_that_is_told_later_makes_no_room() {
+    let (mut cq, mut producer) = cq(63, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 2, 64), &cq, &cq);
+    let capacity = pair.send.capacity();
+    let newest = (2 * capacity - 1) as u16;
+    assert!(u32::from(newest) < pair.blocks, "older requests are noted");
+    let number = pair.number;
+    let mut told = |index| {
+        producer.write(completion(cqe::REQ, number, index));
+        take(&mut cq).unwrap();
+    };
+    for _ in 0..capacity {
+        pair.send_nothing(0).unwrap();
+    }
+    told(newest / 2);
+    for _ in 0..capacity {
+        pair.send_nothing(0).unwrap();
+    }
+    told(0);
+    for _ in 0..3 {
+        let refused = pair.send_nothing(0);
+        assert!(matches!(refused, Err(PostError::QueueFull { .. })));
+    }
+    told(newest);
     for _ in 0..capacity {
         pair.send_nothing(0).unwrap();
     }

@@ -200,7 +200,7 @@ impl contract::Driver for Device {
         cq: &mut Cq,
         parts: &CqParts<'_>,
     ) -> Result<()> {
-        resize_cq(fd, command, cq, parts.buffers)
+        resize_cq(self, fd, command, cq, parts.buffers)
     }
 
     fn create_qp(
@@ -385,6 +385,8 @@ pub(crate) struct Device {
     /// Where completion queues are armed, and where queue pairs ring that have no better register; once one
     /// of them needs it.
     common: OnceLock<Arc<Lease>>,
+    /// The completions that the largest ring has room for, once it was asked for.
+    most_cqe: OnceLock<u32>,
     registers: Arc<Registers>,
     records: Records,
     /// Bytes of a completion, if nothing else is asked for.
@@ -505,6 +507,7 @@ impl Device {
                 max_srq_recv_wr: answer.max_srq_recv_wr,
             },
             common: OnceLock::new(),
+            most_cqe: OnceLock::new(),
             registers: Arc::new(Registers::new(bytes, answer.num_uars_per_page)),
             records: Records::new(ResourceType::MLX5_DBR),
             clock_offset: has
@@ -570,6 +573,16 @@ impl Device {
         let lease = Arc::new(Lease::common(&Arc::new(uncached(fd)?)));
         // Two threads may come here at once: the first page stays.
         Ok(self.common.get_or_init(|| lease))
+    }
+
+    /// The completions that the largest ring of a completion queue has room for.
+    fn most_cqe(&self, fd: &CommandFd) -> Result<u32> {
+        if let Some(most) = self.most_cqe.get() {
+            return Ok(*most);
+        }
+        let most = fd.execute(&QueryDevice)?.base.max_cqe;
+        // Two threads may come here at once, with the same answer.
+        Ok(*self.most_cqe.get_or_init(|| most))
     }
 
     /// The register for a queue pair.
@@ -648,11 +661,12 @@ impl Device {
     }
 }
 
-/// Entries of a ring for `cqe` completions: one stays free. `None` for 0, for which the kernel would make a
-/// ring of one entry.
-fn entries(cqe: u32) -> Option<u32> {
+/// Entries of a ring for `cqe` completions, of which the device has so many at most: one stays free. `None` for
+/// more, and for 0, for which the kernel would make a ring of one entry.
+fn entries(cqe: u32, most: u32) -> Option<u32> {
     match cqe {
         0 => None,
+        cqe if cqe > most => None,
         cqe => cqe.checked_add(1)?.checked_next_power_of_two(),
     }
 }
@@ -688,10 +702,14 @@ fn create_cq(
             return Err(Error::invalid(Verb::CreateCq, command.subject(), what));
         }
     };
-    let count = entries(command.cqe).ok_or_else(refuse)?;
+    // The ring is filled before the kernel sees its size, so its limit is asked for first.
+    let most = device.most_cqe(fd)?;
+    let count = entries(command.cqe, most).ok_or_else(refuse)?;
     let buffers = |bytes| for_agent(parts.buffers, parts.for_agent, bytes);
-    // Entries that are not the device's yet are marked so in the ring, if this side reaches it.
+    // Entries that are not the device's yet are marked so in the ring, if this side reaches it; before it has
+    // the ring, since whether it looks at them is left open.
     let entries = ring(count, size, buffers(0xff).as_ref())?;
+    entries.invalidate(0);
     let record = Record::new(&device.records, buffers(0).as_ref())?;
     let uar = device.common(fd)?.register().page();
     let driver = abi::CreateCq {
@@ -729,9 +747,6 @@ fn create_cq(
     };
     let answer = answer(Verb::CreateCq, || command.subject(), &driver);
     let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| fd.abandon(handle))?;
-    // Not before: the kernel has refused sizes that are too large before it touched all that memory. The
-    // device writes nothing until a queue pair reports here.
-    entries.invalidate(0);
     let ignores_overrun = command.flags & CqCreateFlags::IGNORE_OVERRUN.bits() != 0;
     let core = CqCore::new(entries, record, cqn, Arc::clone(uar));
     let core = core.ignoring_overrun(ignores_overrun);
@@ -763,19 +778,16 @@ fn without_dmabufs(error: Error, since: &str) -> Error {
 
 /// Gives a completion queue a ring of another size.
 fn resize_cq(
+    device: &Device,
     fd: &CommandFd,
     mut command: ResizeCq,
     cq: &mut Cq,
     buffers: Option<&Buffers>,
 ) -> Result<()> {
     let refuse = || Error::os(Verb::ResizeCq, command.subject(), Errno::INVAL);
-    // The ring is filled before the kernel sees its size, so its limit is asked for first.
-    let most = fd.execute(&QueryDevice)?.base.max_cqe;
-    let count = match command.cqe {
-        cqe if cqe > most => None,
-        cqe => entries(cqe),
-    };
-    let count = count.ok_or_else(refuse)?;
+    // As for a new queue.
+    let most = device.most_cqe(fd)?;
+    let count = entries(command.cqe, most).ok_or_else(refuse)?;
     // The kernel does nothing then, and says that it has (`mlx5_ib_resize_cq`): the device would stay with
     // the old ring.
     if count == cq.count() {

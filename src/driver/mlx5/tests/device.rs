@@ -46,7 +46,7 @@ pub(super) const REGISTER: usize = 512;
 
 /// A completion queue for at least `cqe` completions.
 pub(super) fn cq(cqe: u32, size: usize) -> (Cq, Producer) {
-    let count = entries(cqe).unwrap();
+    let count = entries(cqe, u32::MAX).unwrap();
     let bytes = Entries::bytes(count, size);
     let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, None).unwrap();
     let ring = Entries::new(memory, count, size);

@@ -814,8 +814,8 @@ proptest! {
             prop_assert!(count > wr && count.is_power_of_two() && count <= 1 << 16);
             prop_assert!(u64::from(stride) >= 16 + 16 * u64::from(sge) && stride.is_power_of_two());
         }
-        if let Some(count) = entries(wr) {
-            prop_assert!(count > wr && count.is_power_of_two());
+        if let Some(count) = entries(wr, sge) {
+            prop_assert!(count > wr && count.is_power_of_two() && wr <= sge);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::object::srq::SharedReceiveQueue;
 use crate::object::umem::Record;
 use crate::pages::Pages;
 use vfio_model::memory::{GuestMemory, Unmapped};
+use vfio_model::report::Report;
 
 /// Bytes of the context.
 const CONTEXT_SIZE: usize = 0x40;
@@ -93,6 +94,26 @@ impl CompletionQueue {
             return Err(Status::BadParameter);
         }
         Ok(queue)
+    }
+
+    /// Looks whether the entries of a new queue are marked as ones that the device has not written. Without a
+    /// mark, memory of zeros is a whole ring of completions for the consumer, and a device may look at what it
+    /// is given.
+    fn check_marks(&self, memory: &GuestMemory, report: &Report) {
+        const INVALID: u8 = 0xf;
+        let is_marked = |index: u64| {
+            let mut kind = [0; 1];
+            let at = index * self.stride + self.stride - 1;
+            // Where there is no memory the first entry says so.
+            self.pages.read(memory, at, &mut kind).is_err() || kind[0] >> 4 == INVALID
+        };
+        // Not all of a large ring: who forgets does not stop at one.
+        let looked_at = (1_u64 << self.log_size).min(1 << 8);
+        if let Some(index) = (0..looked_at).find(|index| !is_marked(*index)) {
+            report.violation(format!(
+                "entry {index} of a new completion queue is not marked as the device's"
+            ));
+        }
     }
 
     /// The event queue that it reports to.
@@ -228,7 +249,12 @@ pub(crate) fn create(
             let pages = memory.part(cmd::CQ_UMEM_OFFSET.get(input))?;
             CompletionQueue::over(context, pages)?
         }
-        false => CompletionQueue::new(context, list)?,
+        // Who has memory with a number marks its entries when it likes: what it looks at is its own.
+        false => {
+            let queue = CompletionQueue::new(context, list)?;
+            queue.check_marks(&function.memory, &function.report);
+            queue
+        }
     };
     if cqc::DBR_UMEM_VALID.is_set(context) {
         let memory = function.user_memory(uid, cqc::DBR_UMEM_ID.get(context))?;

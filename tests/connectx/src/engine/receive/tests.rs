@@ -4,7 +4,7 @@ use super::*;
 use crate::command::Status;
 use crate::engine::cqe::{NetworkHeader, Source};
 use crate::engine::packet::Travels;
-use crate::fixture::{self, create};
+use crate::fixture::{self, create, mark_entries};
 use crate::layout::srqc::{rmp, xrc};
 use crate::layout::{Field, cmd, cqc, dctc, eqc, mkc};
 use crate::object::{dct, eq, mkey, qp, srq};
@@ -54,6 +54,7 @@ fn world_of(entries: u64, besides: &[(Field, u64)]) -> Result<World, Status> {
         (cqc::UAR_PAGE, uar.into()),
         (cqc::DBR_ADDR, CQ_RECORD),
     ];
+    mark_entries(&function, COMPLETIONS);
     let output = create(
         &mut function,
         cq::create,

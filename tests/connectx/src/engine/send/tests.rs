@@ -3,7 +3,7 @@
 use super::*;
 use crate::command::Status;
 use crate::engine;
-use crate::fixture::{self, create};
+use crate::fixture::{self, create, mark_entries};
 use crate::layout::{cmd, cqc, eqc, mkc};
 use crate::object::{eq, mkey, qp};
 
@@ -32,6 +32,7 @@ fn function() -> Result<(Vec<Function>, u32, u32), Status> {
         (cqc::UAR_PAGE, uar.into()),
         (cqc::DBR_ADDR, CQ_RECORD),
     ];
+    mark_entries(&function, COMPLETIONS);
     let output = create(
         &mut function,
         cq::create,

@@ -192,3 +192,28 @@ fn a_resize_says_so_in_the_old_buffer_and_goes_on_in_the_new() -> Result<(), Sta
     assert_eq!((found[0], found[63]), (7, 0x20));
     Ok(())
 }
+
+#[test]
+fn entries_of_a_new_queue_must_be_marked() -> Result<(), Status> {
+    for (size_code, stride) in [(0, 64), (1, 128)] {
+        let (queue, memory) = queue(3, size_code)?;
+        let report = Report::new("connectx", false);
+        let complaints = || {
+            queue.check_marks(&memory, &report);
+            report.take()
+        };
+        assert_eq!(complaints().len(), 1, "zeros");
+        for place in 0..8 {
+            // By either owner.
+            let mark = 0xf0 | place as u8 & 1;
+            assert_eq!(
+                memory.write(OLD + (place + 1) * stride - 1, &[mark]),
+                Ok(())
+            );
+        }
+        assert!(complaints().is_empty());
+        assert_eq!(memory.write(OLD + 8 * stride - 1, &[0x01]), Ok(()));
+        assert!(complaints()[0].contains("entry 7"));
+    }
+    Ok(())
+}

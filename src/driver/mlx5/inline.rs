@@ -201,10 +201,15 @@ impl Landing {
         let next = ledger.next();
         let waiting = self.posted(RECORD_RECEIVE).wrapping_sub(next as u16);
         let is_posted = waiting != 0 && u32::from(waiting) <= self.recv.count;
-        if self.srq.is_some() || counter != next as u16 || !is_posted {
+        if self.srq.is_some() || !is_posted {
             return None;
         }
         let (count, stride) = (self.recv.count as usize, self.recv.stride as usize);
+        // Whether the device counts on behind the ring's end or tells the element's index is left open; nobody
+        // but it tells the two apart.
+        if (usize::from(counter) ^ next as usize) & (count - 1) != 0 {
+            return None;
+        }
         Some(Slices {
             ring: self.recv_ring,
             bytes: count * stride,

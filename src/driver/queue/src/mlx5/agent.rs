@@ -635,10 +635,11 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
     }
 
     /// The receive with this number has completed, and with it all before it. A number that is of no receive
-    /// in flight changes nothing, and gives false.
+    /// in flight changes nothing, and gives false. What counts is the element of the ring: a device may count
+    /// on behind its end, or begin again.
     #[inline]
     pub fn done(&mut self, counter: u16) -> bool {
-        let further = u64::from(counter.wrapping_sub(self.done as u16)) + 1;
+        let further = (u64::from(counter).wrapping_sub(self.done) & self.mask) + 1;
         if further > self.told.wrapping_sub(self.done) {
             return false;
         }
@@ -1129,6 +1130,28 @@ mod tests {
         }
     }
 
+    /// Catches a ring that is full for good behind its first lap, for a device that tells elements.
+    #[test]
+    fn receives_are_done_by_their_counts_or_their_elements() {
+        for mask in [u16::MAX, 3] {
+            let (ring, record) = (Cells::new(4 * 16), Cells::new(8));
+            let queue = ReceiveQueue {
+                entries: 4,
+                entry_bytes: 16,
+                posted: 0xfff0,
+            };
+            let mut receiver = Receiver::new(&ring, &record, queue).unwrap();
+            for _ in 0..13 {
+                let [first, second] = [(); 2].map(|()| receiver.write(LOCAL).unwrap());
+                receiver.tell();
+                assert!(receiver.done(first & mask), "{first:#x} {mask:#x}");
+                assert!(!receiver.done(first & mask), "{first:#x} {mask:#x}");
+                assert!(receiver.done(second & mask), "{second:#x} {mask:#x}");
+                assert_eq!(receiver.in_flight(), 0);
+            }
+        }
+    }
+
     #[test]
     fn receives_are_as_the_device_wants_them() {
         for size in [16, 32, 64] {
@@ -1157,10 +1180,10 @@ mod tests {
                 let end = [[0, 0, 0, 0, 0, 0, 1, 0], [0; 8]];
                 assert_eq!(ring.bytes(16, 16), end.concat());
             }
-            for nonsense in [0xfffe, 3, 0x8000] {
+            assert!(receiver.done(0) && !receiver.done(0));
+            for nonsense in [0xffff, 3, 0x8000] {
                 assert!(!receiver.done(nonsense), "{nonsense:#x}");
             }
-            assert!(receiver.done(0) && !receiver.done(0));
             assert_eq!(receiver.in_flight(), 2);
             assert_eq!(receiver.write(LOCAL), Ok(3));
         }

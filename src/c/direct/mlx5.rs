@@ -22,8 +22,12 @@ use crate::c::context::{ContextObject, context};
 use crate::c::failure::{Failure, Result, status};
 use crate::c::qp::{QpObject, qp};
 #[cfg(feature = "mlx5-direct")]
+use crate::direct::mlx5::CommandError;
+#[cfg(feature = "mlx5-direct")]
 use crate::direct::mlx5::layout::{CmdHcaCap, Structure as _};
 use crate::driver::QpName;
+#[cfg(feature = "mlx5-direct")]
+use crate::error::Error;
 
 /// `struct mlx5dv_context`, up to the last field that is written here.
 #[derive(Clone, Copy, Debug)]
@@ -227,6 +231,15 @@ pub unsafe extern "C" fn mlx5dv_modify_qp_udp_sport(c: *mut ibv_qp, port: u16) -
     }))
 }
 
+/// The failure of a verb for which this library gives the device a command: by the device's status, as libmlx5
+/// tells it. Where the command is the program's own, it is told of the refusal, and reads the status itself.
+#[cfg(feature = "mlx5-direct")]
+fn of_refusal(error: CommandError) -> Failure {
+    let status = error.refusal().map(|refusal| refusal.status);
+    let failure = Failure::from(Error::from(error));
+    status.map_or(failure, |status| Failure(status.errno()))
+}
+
 pub(super) fn name(qp: &QpObject) -> QpName {
     QpName {
         handle: qp.handle,
@@ -262,6 +275,28 @@ mod tests {
             .set(CmdHcaCap::LOG_MAX_RA_REQ_DC, 4)
             .set(CmdHcaCap::LOG_MAX_RA_RES_DC, 6);
         assert_eq!(dc_rd_atom(&capabilities), (16, 64));
+    }
+
+    /// Would catch a device without room that is told as one that cannot be reached.
+    #[cfg(feature = "mlx5-direct")]
+    #[test]
+    fn a_refusal_is_told_by_its_status() {
+        use crate::direct::mlx5::{Refusal, Status};
+        use crate::error::{Errno, Subject, Verb};
+
+        let refused = |status| {
+            CommandError::Device(Refusal {
+                opcode: 0x200,
+                status,
+                syndrome: 1,
+            })
+        };
+        let failure = |status| of_refusal(refused(status));
+        assert_eq!(failure(Status::NO_RES_ERR), Failure(Errno::AGAIN));
+        assert_eq!(failure(Status::LIM_ERR), Failure(Errno::NOMEM));
+        assert_eq!(failure(Status::BAD_PARAM_ERR), Failure::INVALID);
+        let kernels = Error::os(Verb::DevxObjCreate, Subject::the("device"), Errno::PERM);
+        assert_eq!(of_refusal(kernels.into()), Failure(Errno::PERM));
     }
 
     #[test]

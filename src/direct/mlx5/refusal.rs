@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+#[cfg(feature = "c-abi")]
+use crate::driver::mlx5::refusal::errno;
+#[cfg(feature = "c-abi")]
+use crate::error::Errno;
 use crate::error::{Error, Subject, Verb};
 
 /// The status of a command, by the device's number (`MLX5_CMD_STAT_*`).
@@ -52,6 +56,14 @@ impl fmt::Display for Status {
             Some((name, meaning)) => write!(f, "{meaning} ({name}, {:#x})", self.0),
             None => write!(f, "status {:#x}", self.0),
         }
+    }
+}
+
+#[cfg(feature = "c-abi")]
+impl Status {
+    /// The errno by which libmlx5 tells it.
+    pub(crate) fn errno(self) -> Errno {
+        errno(self.0)
     }
 }
 

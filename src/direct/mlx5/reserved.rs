@@ -9,6 +9,7 @@ use super::layout::{
     CmdHcaCap, CmdHcaCap2, GeneralObjInCmdHdr, GeneralObjOutCmdHdr, Input, QueryHcaCapOut,
     Structure,
 };
+use super::refusal::CommandError;
 use super::{DevxObject, Direct};
 use crate::error::{Error, Result, Subject, Verb};
 
@@ -34,13 +35,18 @@ impl Direct {
     /// Manual page: `mlx5dv_reserved_qpn_alloc(3)`.
     #[doc(alias = "mlx5dv_reserved_qpn_alloc")]
     pub fn reserve_qpns(&self) -> Result<ReservedQpns> {
+        Ok(self.reserve()?)
+    }
+
+    /// As [`reserve_qpns`](Self::reserve_qpns), with the device's refusal.
+    pub(crate) fn reserve(&self) -> Result<ReservedQpns, CommandError> {
         /// The second set of general capabilities.
         const SECOND: u64 = 0x20;
         let subject = || Subject::the("reserved numbers");
         let kinds = self.capabilities()?.get(CmdHcaCap::GENERAL_OBJ_TYPES);
         if kinds >> RESERVED_QPN & 1 == 0 {
             let what = "numbers that no queue pair has (RESERVED_QPN)";
-            return Err(Error::unsupported(Verb::DevxObjCreate, subject(), what));
+            return Err(Error::unsupported(Verb::DevxObjCreate, subject(), what).into());
         }
         let second = self.capability(SECOND)?;
         let second = second.inner(QueryHcaCapOut::GENERAL_2);

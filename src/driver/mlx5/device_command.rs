@@ -8,9 +8,10 @@ use uverbs_uapi::mlx5::{attr, method, object};
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
-use crate::command::{Command, Decode, Request};
+use super::refusal::{Answer, Refused};
+use crate::command::{Command, CommandFd, Decode, Request};
 use crate::driver::contract::QpName;
-use crate::error::{Subject, Verb};
+use crate::error::{Errno, Result, Subject, Verb};
 
 /// Numbers of commands (`MLX5_CMD_OP_*`).
 mod op {
@@ -63,6 +64,15 @@ const CONTEXT_AT: usize = 0x18;
 fn bit(bytes: &[u8], number: usize) -> bool {
     let byte = bytes.get(number / 8).copied().unwrap_or_default();
     byte & (0x80 >> (number % 8)) != 0
+}
+
+/// Gives the device a command, and takes its refusal as an error.
+pub(super) fn ask<C, T>(fd: &CommandFd, command: &C) -> Result<T>
+where
+    C: Command<Reply = Answer<T>>,
+{
+    let answer = fd.execute(command)?;
+    answer.map_err(|refused| refused.error(C::VERB, command.subject()))
 }
 
 /// Asks what the device can do now.
@@ -155,8 +165,9 @@ pub(super) struct Lag {
 }
 
 impl Command for QueryLag {
-    type Reply = Lag;
+    type Reply = Answer<Lag>;
     const VERB: Verb = Verb::DevxGeneralCmd;
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
 
     fn subject(&self) -> Subject {
         Subject::the("device")
@@ -167,10 +178,10 @@ impl Command for QueryLag {
         Some(|_, answer| {
             let bytes: [u8; STATUS + 8] = answer.answer(attr::devx_other::CMD_OUT)?;
             let [.., state, _, _, second, first] = bytes;
-            Ok(Lag {
+            Ok(Refused::granted(&bytes).map(|_| Lag {
                 bonded: state & 7 != 0,
                 active: [first & 0xf, second & 0xf],
-            })
+            }))
         })
     }
 }
@@ -188,8 +199,9 @@ pub(super) struct QpContext {
 }
 
 impl Command for QueryQp {
-    type Reply = QpContext;
+    type Reply = Answer<QpContext>;
     const VERB: Verb = Verb::DevxQpQuery;
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.0.qpn.into())
@@ -210,10 +222,10 @@ impl Command for QueryQp {
         Some(|_, answer| {
             let bytes = answer.answer_bytes(id::CMD_OUT)?;
             let context = bytes.get(CONTEXT_AT..).unwrap_or_default();
-            Ok(QpContext {
+            Ok(Refused::granted(bytes).map(|_| QpContext {
                 data_in_order: bit(context, 0x5a),
                 lag_port: context.first().map_or(0, |byte| byte & 0xf),
-            })
+            }))
         })
     }
 }
@@ -369,8 +381,9 @@ impl ChangeQp {
 }
 
 impl Command for ChangeQp {
-    type Reply = ();
+    type Reply = Answer<()>;
     const VERB: Verb = Verb::DevxQpModify;
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
 
     fn subject(&self) -> Subject {
         Subject::numbered("QP", self.qp.qpn.into())
@@ -383,7 +396,10 @@ impl Command for ChangeQp {
             .handle(id::HANDLE, self.qp.handle.0)
             .array(id::CMD_IN, &self.bytes())
             .output(id::CMD_OUT, 2 * STATUS);
-        Some(|_, _| Ok(()))
+        Some(|_, answer| {
+            let bytes = answer.answer_bytes(id::CMD_OUT)?;
+            Ok(Refused::granted(bytes).map(drop))
+        })
     }
 }
 

@@ -32,6 +32,7 @@ mod page;
 pub(crate) mod place;
 mod qp;
 mod recv;
+pub(crate) mod refusal;
 mod register;
 mod reporter;
 pub(crate) mod send;

@@ -5,7 +5,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::mlx5::{DciStreamsCaps, QueryDevRespFlags, QueryDeviceResp};
 
 use super::Device;
-use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways};
+use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways, ask};
 use crate::command::{CommandFd, DriverData, QpSpec, QueryDeviceWith, driver_reply};
 use crate::driver::contract::{DcStreams, QpName, STREAMS};
 use crate::error::{Error, Result, Subject, Verb};
@@ -40,7 +40,7 @@ impl Device {
     /// Whether the bytes of a message are written in their order, as far as the device says.
     pub(super) fn is_data_in_order(&self, fd: &CommandFd, qp: QpName) -> Result<bool> {
         match self.ways(fd) {
-            Some(ways) if ways.data_in_order => Ok(fd.execute(&QueryQp(qp))?.data_in_order),
+            Some(ways) if ways.data_in_order => Ok(ask(fd, &QueryQp(qp))?.data_in_order),
             _ => Ok(false),
         }
     }
@@ -131,7 +131,7 @@ impl Device {
             return Err(lacks(verb, qp, STREAMS));
         }
         let change = Change::Stream(stream);
-        fd.execute(&ChangeQp { qp, change })
+        ask(fd, &ChangeQp { qp, change })
     }
 
     pub(super) fn change_udp_source_port(
@@ -146,7 +146,7 @@ impl Device {
             return Err(lacks(verb, qp, what));
         }
         let change = Change::UdpSourcePort(port);
-        fd.execute(&ChangeQp { qp, change })
+        ask(fd, &ChangeQp { qp, change })
     }
 
     /// Where the packets go, and how many ports there are.
@@ -155,11 +155,11 @@ impl Device {
         if ways.lag_ports <= 1 {
             return Err(lacks(verb, qp, "ports that can be bonded"));
         }
-        let lag = fd.execute(&QueryLag)?;
+        let lag = ask(fd, &QueryLag)?;
         if !lag.bonded && !ways.lag_affinity {
             return Err(lacks(verb, qp, "ports that are bonded"));
         }
-        let configured = fd.execute(&QueryQp(qp))?.lag_port;
+        let configured = ask(fd, &QueryQp(qp))?.lag_port;
         let port = |number: u8| (number != 0).then_some(number);
         let active = match configured {
             1 | 2 => port(lag.active[usize::from(configured) - 1]),
@@ -188,6 +188,6 @@ impl Device {
             return Err(Error::invalid(verb, subject, why));
         }
         let change = Change::LagPort(port);
-        fd.execute(&ChangeQp { qp, change })
+        ask(fd, &ChangeQp { qp, change })
     }
 }

@@ -68,7 +68,7 @@ pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_attr) ->
             // It stands for nothing yet; what it is given the program vouches for.
             let EmptyKey { object, key, units } = Direct::of(pd.context())?
                 .empty_key(pd, attr.max_entries, is_invalidated)
-                .map_err(crate::error::Error::from)?;
+                .map_err(super::of_refusal)?;
             attr.max_entries = units;
             Ok(Box::into_raw(Box::new(mlx5dv_mkey {
                 lkey: key,

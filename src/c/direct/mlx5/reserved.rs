@@ -34,7 +34,7 @@ impl Reserved {
     fn alloc(&self, direct: &Direct) -> Result<u32> {
         let mut sets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if sets.last().is_none_or(Set::is_spent) {
-            let reserved = direct.reserve_qpns()?;
+            let reserved = direct.reserve().map_err(super::of_refusal)?;
             sets.push(Set {
                 next: reserved.numbers().start,
                 used: Vec::new(),

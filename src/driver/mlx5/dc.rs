@@ -27,7 +27,28 @@ use crate::error::{Error, Result, Verb};
 /// What must stay until the kernel has let go of a target.
 #[derive(Debug)]
 pub(crate) struct TargetCore {
-    _registration: Registration,
+    registration: Registration,
+}
+
+impl TargetCore {
+    /// One whose messages are reported to this completion queue, and take receives from that shared queue;
+    /// `None` if it has no number left.
+    pub(super) fn new(cq: &CqCore, srq: Drawn) -> Option<Self> {
+        let reporter = Reporter {
+            recv: Receiver::Shared(srq.ledger),
+            shared_ring: srq.ring,
+            ..Reporter::default()
+        };
+        let registration = Registration::new(&cq.directory, &cq.directory, reporter)?;
+        Some(Self { registration })
+    }
+
+    /// Has completions that nobody has taken go with it, as libmlx5 has it: a C program that finds one of a
+    /// target that it has destroyed looks for what it has freed.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn forget_unread(&self) {
+        self.registration.forget();
+    }
 }
 
 impl DcTargetBacking for TargetCore {
@@ -69,20 +90,13 @@ pub(super) fn new_target(
     (cq, srq): (&Arc<CqCore>, &SrqCore),
     access_key: u64,
 ) -> Result<(QpHandle, TargetCore)> {
-    let Drawn { ledger, ring } = srq.drawn();
-    let reporter = Reporter {
-        recv: Receiver::Shared(ledger),
-        shared_ring: ring,
-        ..Reporter::default()
-    };
-    let directory = &cq.directory;
-    let registration = Registration::new(directory, directory, reporter).ok_or_else(|| {
+    let core = TargetCore::new(cq, srq.drawn()).ok_or_else(|| {
         let missing = "another of the 16,777,216 numbers that a CQ has for its queue pairs";
         Error::unsupported(Verb::CreateQp, spec.subject(), missing)
     })?;
     let driver = abi::CreateQp {
         flags: QpFlags::TYPE_DCT.bits(),
-        uidx: registration.number(),
+        uidx: core.registration.number(),
         sq_buf_addr: access_key,
         ..Default::default()
     };
@@ -94,9 +108,6 @@ pub(super) fn new_target(
         driver: DriverData::exchange::<_, abi::CreateQpResp>(&driver),
     };
     let handle = fd.execute(&command)?.handle;
-    let core = TargetCore {
-        _registration: registration,
-    };
     Ok((handle, core))
 }
 

@@ -638,7 +638,10 @@ impl Device {
         (cq, srq): (&Arc<CqCore>, &SrqCore),
         access_key: u64,
     ) -> Result<(QpHandle, dc::TargetCore)> {
-        dc::new_target(fd, spec, (cq, srq), access_key)
+        let (handle, core) = dc::new_target(fd, spec, (cq, srq), access_key)?;
+        // From the start, for it is forgotten with the target only.
+        core.forget_unread();
+        Ok((handle, core))
     }
 
     /// Where the clock's counter is mapped, as long as the context is open; None if it has none.

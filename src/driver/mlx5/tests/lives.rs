@@ -7,6 +7,8 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::PdHandle;
 
 use super::super::cq::Cq;
+#[cfg(feature = "c-abi")]
+use super::super::dc::TargetCore;
 use super::super::entries::Entries;
 use super::super::format::{INDEX_MASK, cqe};
 use super::super::memory::Memory;
@@ -158,6 +160,32 @@ fn what_a_queue_pair_reported_goes_with_it_where_asked_for() {
     assert_eq!(srq.in_flight(), 0);
     cq.told().unwrap();
     assert_eq!(pair(&cq).number, number, "now it is free");
+}
+
+/// Would catch a message to a target of dynamic connections that is told when a C program has destroyed it, and
+/// the number perhaps is another's.
+#[cfg(feature = "c-abi")]
+#[test]
+fn what_a_target_reported_goes_with_it_where_asked_for() {
+    for forgets in [false, true] {
+        let (mut cq, mut producer) = cq(15, 64);
+        let mut srq = shared(32);
+        let target = TargetCore::new(cq.core(), srq.drawn()).unwrap();
+        if forgets {
+            target.forget_unread();
+        }
+        let mut recv = receiving(&mut srq);
+        recv.write(7, &[]).unwrap();
+        recv.ring();
+        // The first number, and the first element.
+        producer.write(completion(cqe::RESP_SEND, 0, 0));
+        drop(target);
+        let expected: &[u64] = if forgets { &[] } else { &[7] };
+        assert_eq!(ids(&mut cq), expected);
+        assert_eq!(srq.in_flight(), 0);
+        cq.told().unwrap();
+        assert_eq!(pair(&cq).number, 0, "it is free");
+    }
 }
 
 /// Would catch numbers, or memory, that run out because nobody polls.

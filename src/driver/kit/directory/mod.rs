@@ -103,6 +103,8 @@ pub(crate) struct Inner<E, R> {
     changes: Vec<Change<R>>,
     /// Numbers that are in use.
     taken: Vec<bool>,
+    /// The program polls by itself, and nobody may ever hear the changes.
+    is_polled_by_program: bool,
     /// Once nobody polls any more: the shared receive queues that are reported of, by the numbers.
     closed: Option<HashMap<u32, Arc<SrqLedger>>>,
 }
@@ -124,6 +126,7 @@ impl<E: Ring, R: Report> Directory<E, R> {
                 entries,
                 changes: Vec::new(),
                 taken: Vec::new(),
+                is_polled_by_program: false,
                 closed: None,
             }),
         }
@@ -137,6 +140,15 @@ impl<E: Ring, R: Report> Directory<E, R> {
     /// Tells the poller that the device had no room for a completion.
     pub(crate) fn overran(&self) {
         self.push(&mut self.lock(), Change::Overrun);
+    }
+
+    /// Expects that the program polls by itself from now on. It may poll here as well.
+    #[allow(
+        dead_code,
+        reason = "direct verbs of C programs alone tell where rings lie"
+    )]
+    pub(crate) fn leave_to_program(&self) {
+        self.lock().is_polled_by_program = true;
     }
 
     fn push(&self, inner: &mut Inner<E, R>, change: Change<R>) {
@@ -227,9 +239,14 @@ impl<E: Ring, R: Report> Directory<E, R> {
         let mut inner = self.lock();
         self.sweep(&mut inner);
         let ledger = inner.closed.as_mut().map(|shared| shared.remove(&number));
-        let (until, reported) = self.look(&inner, number);
         // One that started again the poller may know from before.
         let unseen = inner.changes.iter().any(|change| change.is_new(number));
+        // What the ring has for a program that polls by itself is that program's matter, and would keep the
+        // changes for ever: finished entries lie there too, since nobody here passes them.
+        let (until, reported) = match unseen && inner.is_polled_by_program {
+            true => (0, false),
+            false => self.look(&inner, number),
+        };
         if inner.closed.is_some() || (unseen && !reported) {
             // The poller does not know of it and never needs to.
             let its = |change: &mut Change<R>| change.is_of(number);

@@ -69,9 +69,10 @@ impl CqCore {
         entries.memory().is_mapped() && self.directory.record().is_mapped()
     }
 
-    /// Where it lies, for a program that polls by itself.
+    /// Where it lies, for a program that polls by itself from now on.
     #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
     pub(crate) fn place(&self) -> CqPlace {
+        self.directory.leave_to_program();
         CqPlace {
             ring: self.directory.lock().entries.place(),
             record: self.directory.record().first(),

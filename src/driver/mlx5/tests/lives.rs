@@ -188,6 +188,35 @@ fn what_a_target_reported_goes_with_it_where_asked_for() {
     }
 }
 
+/// Would catch numbers, or memory, that run out where a program polls by itself: nobody here ever hears of
+/// changes, and finished entries lie in the ring as if they waited. And a program that polls here all the same
+/// and loses something.
+#[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
+#[test]
+fn queue_pairs_of_a_program_that_polls_by_itself_leave_nothing() {
+    let (cq, mut producer) = cq(15, 64);
+    cq.core().place();
+    for _ in 0..40 {
+        let mut pair = pair(&cq);
+        assert_eq!(pair.number, 0);
+        send(&mut pair, 1);
+        finish(&mut producer, &pair, 0);
+        pair.core.reset(&mut pair.send, pair.recv.as_mut());
+    }
+    assert!(cq.core().directory.hear().0.is_empty());
+
+    let (mut cq, mut producer) = self::cq(15, 64);
+    cq.core().place();
+    let mut first = pair(&cq);
+    for id in 0..2 {
+        send(&mut first, id);
+        finish(&mut producer, &first, id as u16);
+    }
+    assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(0));
+    drop(first);
+    assert_eq!(ids(&mut cq), [1]);
+}
+
 /// Would catch numbers, or memory, that run out because nobody polls.
 #[test]
 fn queue_pairs_that_nobody_polls_for_leave_nothing() {

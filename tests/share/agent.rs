@@ -55,6 +55,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test_without_leaks("agent::the_example_has_one_without_std", example),
         test_without_leaks("agent::nonsense_hurts_nobody_else", nonsense),
         test_without_leaks("agent::rings_on_its_page_alone", page),
+        test_without_leaks("agent::pages_come_back", pages),
         test_without_leaks("agent::what_is_not_idle_is_refused", not_idle),
         test_without_leaks("agent::refused_by_name_elsewhere", elsewhere),
     ]
@@ -709,6 +710,35 @@ fn not_idle() -> Result {
     let qp = pd.qp(&cq).caps(CAPS).for_agent().create::<Rc>()?;
     let (error, ..) = refusal(qp, cq, Vec::new())?;
     says(&error, &["no dma-buf"])
+}
+
+/// Catches pages of registers that are gone with their queue pairs, and with those that could not be made: the
+/// software adapter has 1024.
+fn pages() -> Result {
+    if !device().is_mlx5() {
+        return skip("mlx5 hands queues over");
+    }
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = context.create_cq(64)?;
+    let caps = Caps {
+        max_send_wr: 1 << 20,
+        ..CAPS
+    };
+    for _ in 0..600 {
+        let made = |caps| pd.qp(&cq).caps(caps).for_agent().create::<Rc>();
+        made(CAPS)?.destroy()?;
+        let refused = made(caps);
+        same(
+            refused.is_err(),
+            true,
+            "a ring of a million requests is refused",
+        )?;
+    }
+    // For all processes.
+    context.create_cq(1)?.destroy()?;
+    open()?.create_cq(1)?.destroy()?;
+    Ok(())
 }
 
 /// Catches drivers that overlook what is asked for.

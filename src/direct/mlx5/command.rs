@@ -5,7 +5,7 @@
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use uverbs_uapi::handle::PdHandle;
-use uverbs_uapi::mlx5::{DevxEventChannelFlags, UarAllocType, attr, method, object};
+use uverbs_uapi::mlx5::{DevxEventChannelFlags, attr, method, object};
 use uverbs_uapi::object as core_object;
 
 use crate::command::{Command, Decode, Object, Request, Undo};
@@ -38,8 +38,6 @@ handles! {
     ObjectHandle;
     /// Memory with a number.
     UmemHandle;
-    /// A page of registers.
-    UarHandle;
 }
 
 impl Object for ObjectHandle {
@@ -59,16 +57,6 @@ impl Object for UmemHandle {
         object::DEVX_UMEM,
         method::devx_umem::DEREG,
         attr::devx_umem_dereg::HANDLE,
-    );
-}
-
-impl Object for UarHandle {
-    const DESTROY: Verb = Verb::DevxFreeUar;
-    const NAME: &'static str = "UAR";
-    const METHOD: (u16, u16, u16) = (
-        object::UAR,
-        method::uar::DESTROY,
-        attr::uar_obj_destroy::HANDLE,
     );
 }
 
@@ -226,49 +214,6 @@ impl Command for RegUmem {
         Some(|_, answer| {
             let handle = answer.new_handle(id::HANDLE).map(UmemHandle)?;
             Ok((handle, answer.answer(id::OUT_ID)?))
-        })
-    }
-}
-
-/// A new page of registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NewUar {
-    pub(crate) handle: UarHandle,
-    /// Its offset in the command file, for mmap(2).
-    pub(crate) offset: u64,
-    pub(crate) length: u32,
-    pub(crate) page_id: u32,
-}
-
-/// Allocates a page of registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AllocUar(pub(crate) UarAllocType);
-
-impl Command for AllocUar {
-    type Reply = NewUar;
-    const VERB: Verb = Verb::AllocUar;
-    const UNDO: Option<Undo> = Some(|fd, handle| fd.abandon(UarHandle(handle)));
-
-    fn subject(&self) -> Subject {
-        Subject::the("UAR")
-    }
-
-    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
-        use attr::uar_obj_alloc as id;
-        request
-            .method(object::UAR, method::uar::ALLOC)
-            .new_object(id::HANDLE)
-            .constant(id::TYPE, self.0.0.into())
-            .output(id::MMAP_OFFSET, size_of::<u64>())
-            .output(id::MMAP_LENGTH, size_of::<u32>())
-            .output(id::PAGE_ID, size_of::<u32>());
-        Some(|_, answer| {
-            Ok(NewUar {
-                handle: answer.new_handle(id::HANDLE).map(UarHandle)?,
-                offset: answer.answer(id::MMAP_OFFSET)?,
-                length: answer.answer(id::MMAP_LENGTH)?,
-                page_id: answer.answer(id::PAGE_ID)?,
-            })
         })
     }
 }

@@ -9,8 +9,8 @@ use rustix::param::page_size;
 use uverbs_uapi::mlx5::UarAllocType;
 
 use super::Direct;
-use super::command::{AllocUar, NewUar, UarHandle};
 use crate::command::Mapped;
+use crate::driver::mlx5::command::{AllocUar, NewUar, UarHandle};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::owned::Owned;
 

@@ -4,28 +4,54 @@ use uverbs_uapi::handle::{DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{UarAllocType, attr, method, object};
 use uverbs_uapi::{attr as core_attr, object as core_object};
 
-use crate::command::{AllocDm, Command, Decode, Request, Undo};
+use crate::command::{AllocDm, Command, Decode, Object, Request, Undo};
 use crate::error::{Subject, Verb};
+
+/// A UAR, by the kernel's handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UarHandle(pub(crate) u32);
+
+impl From<u32> for UarHandle {
+    fn from(handle: u32) -> Self {
+        Self(handle)
+    }
+}
+
+impl From<UarHandle> for u32 {
+    fn from(handle: UarHandle) -> Self {
+        handle.0
+    }
+}
+
+impl Object for UarHandle {
+    const DESTROY: Verb = Verb::DevxFreeUar;
+    const NAME: &'static str = "UAR";
+    const METHOD: (u16, u16, u16) = (
+        object::UAR,
+        method::uar::DESTROY,
+        attr::uar_obj_destroy::HANDLE,
+    );
+}
 
 /// Allocates a UAR: a page of the device's registers for this context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct AllocUar {
-    pub(super) kind: UarAllocType,
-}
+pub(crate) struct AllocUar(pub(crate) UarAllocType);
 
-/// A new UAR. It is freed with the context.
+/// A new UAR. If nobody destroys it, it is freed with the context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct UarReply {
+pub(crate) struct NewUar {
+    pub(crate) handle: UarHandle,
     /// Its offset in the command file, for mmap(2).
-    pub(super) offset: u64,
-    pub(super) length: u32,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
     /// Its number, for objects with doorbells in it.
-    pub(super) page_id: u32,
+    pub(crate) page_id: u32,
 }
 
 impl Command for AllocUar {
-    type Reply = UarReply;
+    type Reply = NewUar;
     const VERB: Verb = Verb::AllocUar;
+    const UNDO: Option<Undo> = Some(|fd, handle| fd.abandon(UarHandle(handle)));
 
     fn subject(&self) -> Subject {
         Subject::the("UAR")
@@ -37,12 +63,13 @@ impl Command for AllocUar {
         request
             .method(object::UAR, method::uar::ALLOC)
             .new_object(id::HANDLE)
-            .constant(id::TYPE, self.kind.0.into())
+            .constant(id::TYPE, self.0.0.into())
             .output(id::MMAP_OFFSET, size_of::<u64>())
             .output(id::MMAP_LENGTH, size_of::<u32>())
             .output(id::PAGE_ID, size_of::<u32>());
         Some(|_, answer| {
-            Ok(UarReply {
+            Ok(NewUar {
+                handle: answer.new_handle(id::HANDLE).map(UarHandle)?,
                 offset: answer.answer(id::MMAP_OFFSET)?,
                 length: answer.answer(id::MMAP_LENGTH)?,
                 page_id: answer.answer(id::PAGE_ID)?,

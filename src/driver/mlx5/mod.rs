@@ -16,7 +16,7 @@ mod again;
 mod ah;
 mod clock;
 mod clock_info;
-mod command;
+pub(crate) mod command;
 mod completion;
 mod cq;
 mod dc;
@@ -571,7 +571,9 @@ impl Device {
         if let Some(common) = self.common.get() {
             return Ok(common);
         }
-        let lease = Arc::new(Lease::common(&Arc::new(uncached(fd)?)));
+        let lease = Arc::new(Lease::common(&Arc::new(uncached(|kind| {
+            UarPage::new(fd, kind)
+        })?)));
         // Two threads may come here at once: the first page stays.
         Ok(self.common.get_or_init(|| lease))
     }
@@ -599,8 +601,9 @@ impl Device {
 
     /// A page of registers for a queue pair that may be handed over. It is uncached where the kernel has such
     /// pages: an agent's processor or device need not know how to flush.
-    fn page(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
-        Ok(Arc::new(Lease::of_page(uncached(fd)?)))
+    fn page(&self, fd: &Arc<CommandFd>) -> Result<Arc<Lease>> {
+        let page = uncached(|kind| UarPage::freed(fd, kind))?;
+        Ok(Arc::new(Lease::of_page(page)))
     }
 
     /// The register of a thread domain: one of its own if the device has BlueFlame, else the common one.
@@ -613,9 +616,8 @@ impl Device {
 }
 
 /// A register page whose stores need not be combined, if the kernel has such.
-fn uncached(fd: &CommandFd) -> Result<UarPage> {
-    UarPage::new(fd, UarAllocType::NC)
-        .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))
+fn uncached(new: impl Fn(UarAllocType) -> Result<UarPage>) -> Result<UarPage> {
+    new(UarAllocType::NC).or_else(|error| new(UarAllocType::BF).map_err(|_| error))
 }
 
 #[cfg(feature = "mlx5-direct")]

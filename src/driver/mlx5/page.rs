@@ -5,12 +5,13 @@
 
 #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::mm::ProtFlags;
 use uverbs_uapi::mlx5::UarAllocType;
 
 use super::barrier;
-use super::command::AllocUar;
+use super::command::{AllocUar, UarHandle};
 use super::format::ARM_DOORBELL;
 use super::map::Map;
 use super::turn::Turn;
@@ -20,10 +21,13 @@ use crate::error::{Error, Result, Subject, Verb};
 /// Bytes of a UAR.
 pub(super) const UAR: usize = 4096;
 
-/// A mapped UAR page. The kernel frees the UAR with the context.
+/// A mapped UAR page. The kernel frees the UAR with the context, or with this value.
 #[derive(Debug)]
 pub(super) struct UarPage {
     pub(super) map: Map,
+    handle: UarHandle,
+    /// Behind the mapping. It is there if the UAR is freed with this value.
+    _freed: Option<Freed>,
     pub(super) length: usize,
     /// Where it begins in the command file, in bytes.
     pub(super) offset: u64,
@@ -35,17 +39,50 @@ pub(super) struct UarPage {
     turn: Turn,
 }
 
+/// Frees a UAR when it is dropped.
+#[derive(Debug)]
+struct Freed {
+    fd: Arc<CommandFd>,
+    handle: UarHandle,
+}
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        self.fd.abandon(self.handle);
+    }
+}
+
 impl UarPage {
-    /// Allocates and maps a UAR page.
-    pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
-        let uar = fd.execute(&AllocUar { kind })?;
-        let length = uar.length as usize;
-        if length < UAR {
-            let what = format!("a UAR of {length} bytes");
-            return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
-        }
+    /// Allocates and maps a UAR page that is freed with this value. It outlives what the device rings on it
+    /// for; whoever has it mapped as well, by the command file or by fork(2), keeps it from others: the kernel
+    /// frees it behind the last mapping.
+    pub(super) fn freed(fd: &Arc<CommandFd>, kind: UarAllocType) -> Result<Self> {
+        let page = Self::new(fd, kind)?;
+        let freed = Freed {
+            fd: Arc::clone(fd),
+            handle: page.handle,
+        };
         Ok(Self {
-            map: Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE)?,
+            _freed: Some(freed),
+            ..page
+        })
+    }
+
+    /// Allocates and maps a UAR page that is freed with the context.
+    pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
+        let uar = fd.execute(&AllocUar(kind))?;
+        let length = uar.length as usize;
+        let map = match length < UAR {
+            true => {
+                let what = format!("a UAR of {length} bytes");
+                Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what))
+            }
+            false => Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE),
+        };
+        Ok(Self {
+            map: map.inspect_err(|_| fd.abandon(uar.handle))?,
+            handle: uar.handle,
+            _freed: None,
             length,
             offset: uar.offset,
             page_id: uar.page_id,
@@ -65,6 +102,8 @@ impl UarPage {
     pub(super) fn of_uars(uars: usize) -> Self {
         Self {
             map: Map::of_memory(uars * UAR),
+            handle: UarHandle(0),
+            _freed: None,
             length: uars * UAR,
             offset: 0,
             page_id: 5,

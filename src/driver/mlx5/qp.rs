@@ -81,7 +81,7 @@ pub(crate) struct QpCore {
 /// Creates a queue pair.
 pub(crate) fn create_qp(
     device: &Device,
-    fd: &CommandFd,
+    fd: &Arc<CommandFd>,
     spec: &QpSpec,
     parts: &Parts<'_>,
 ) -> Result<NewQp> {

@@ -595,7 +595,8 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     }
     let ring = (u64::from(cap.max_send_wr) * request).next_power_of_two();
     let blocks = ring / BLOCK as u64;
-    if blocks > limits.max_send_wqebb.into() {
+    // The record counts modulo 2^16: a full ring has to look different from an empty one.
+    if blocks > limits.max_send_wqebb.min(1 << 15).into() {
         return None;
     }
     let room = request.min(most) - before as u64;

@@ -798,7 +798,7 @@ proptest! {
                 prop_assert!(layout.max_sge * 16 <= room);
                 prop_assert!(layout.max_inline == 0 || layout.max_inline + 4 <= room);
                 prop_assert!(layout.request_blocks * 64 <= limits.max_sq_desc_sz.into());
-                prop_assert!(layout.blocks <= limits.max_send_wqebb);
+                prop_assert!(layout.blocks <= limits.max_send_wqebb.min(1 << 15));
             }
         }
         for loose in [false, true] {
@@ -888,4 +888,22 @@ fn the_longest_requests_are_counted_in_six_bits() {
         assert_eq!(longest(qp_type, sge + 1, 0), None);
         assert_eq!(longest(qp_type, 0, inline + 1), None);
     }
+}
+
+/// Would catch a ring whose full record looks as an empty one, of a device that would have it.
+#[test]
+fn a_full_ring_looks_different_from_an_empty_one() {
+    let most = |max_send_wqebb| {
+        let limits = Limits {
+            max_send_wqebb,
+            ..LIMITS
+        };
+        let layout = |wr| send_layout(QpType::RC, &cap(wr, 1, 0), &limits);
+        let layouts = (10..=16).filter_map(|log| layout(1 << log));
+        layouts.map(|layout| layout.blocks).max()
+    };
+    assert_eq!(
+        [1 << 14, 1 << 15, 1 << 16].map(most),
+        [1 << 14, 1 << 15, 1 << 15].map(Some)
+    );
 }

@@ -43,14 +43,13 @@ impl Direct {
         /// The second set of general capabilities.
         const SECOND: u64 = 0x20;
         let subject = || Subject::the("reserved numbers");
-        let kinds = self.capabilities()?.get(CmdHcaCap::GENERAL_OBJ_TYPES);
+        let general = self.capabilities()?;
+        let kinds = general.get(CmdHcaCap::GENERAL_OBJ_TYPES);
         if kinds >> RESERVED_QPN & 1 == 0 {
             let what = "numbers that no queue pair has (RESERVED_QPN)";
             return Err(Error::unsupported(Verb::DevxObjCreate, subject(), what).into());
         }
-        let second = self.capability(SECOND)?;
-        let second = second.inner(QueryHcaCapOut::GENERAL_2);
-        let log = second.get(CmdHcaCap2::LOG_RESERVED_QPN_GRANULARITY);
+        let log = granularity(&general, || self.capability(SECOND))?;
         let mut command = GeneralObjInCmdHdr::new();
         command
             .set(GeneralObjInCmdHdr::OBJ_TYPE, RESERVED_QPN)
@@ -73,6 +72,20 @@ impl Direct {
     }
 }
 
+/// How many numbers are reserved at a time, as a binary logarithm: one, of a device that has no second set of
+/// capabilities to say so.
+fn granularity(
+    general: &CmdHcaCap,
+    second: impl FnOnce() -> Result<QueryHcaCapOut>,
+) -> Result<u64> {
+    if general.get(CmdHcaCap::HCA_CAP_2) == 0 {
+        return Ok(0);
+    }
+    let second = second()?;
+    let second = second.inner(QueryHcaCapOut::GENERAL_2);
+    Ok(second.get(CmdHcaCap2::LOG_RESERVED_QPN_GRANULARITY))
+}
+
 impl ReservedQpns {
     /// The numbers.
     pub fn numbers(&self) -> Range<u32> {
@@ -88,5 +101,30 @@ impl ReservedQpns {
 impl fmt::Debug for ReservedQpns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ReservedQpns").field(&self.numbers).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would catch a device without a second set of capabilities that is asked for it, and refuses.
+    #[test]
+    fn a_device_that_does_not_say_reserves_one_at_a_time() {
+        let mut general = CmdHcaCap::new_zeroed();
+        let refused = || {
+            let subject = Subject::the("device");
+            Err(Error::unsupported(Verb::DevxGeneralCmd, subject, "it"))
+        };
+        assert_eq!(granularity(&general, refused), Ok(0));
+        general.set(CmdHcaCap::HCA_CAP_2, 1);
+        assert!(granularity(&general, refused).is_err());
+        let told = || {
+            let mut answer = QueryHcaCapOut::new_zeroed();
+            let second = answer.inner_mut(QueryHcaCapOut::GENERAL_2);
+            second.set(CmdHcaCap2::LOG_RESERVED_QPN_GRANULARITY, 3);
+            Ok(answer)
+        };
+        assert_eq!(granularity(&general, told), Ok(3));
     }
 }

@@ -138,6 +138,28 @@ static void limits(void)
 	    (unsigned long long)told[INIT_RD_ATOM]);
 }
 
+/* Pages of registers, which programs ask for with each of their queues: a device has few. */
+static void pages(void)
+{
+	enum { NC = 1 };
+	const uint32_t dedicated = 1u << 31;
+	void *direct, *(*get)(struct ibv_context *, uint32_t), *first, *own;
+	void (*put)(void *);
+
+	if (strncmp(device_name, "mlx5", 4))
+		return;
+	NEED(direct = dlopen("libmlx5.so.1", RTLD_NOW));
+	NEED(get = dlsym(direct, "mlx5dv_devx_alloc_uar"));
+	NEED(put = dlsym(direct, "mlx5dv_devx_free_uar"));
+	NEED(first = get(context, NC));
+	say("the same again", "%d", get(context, NC) == first);
+	put(first);
+	say("the same behind its end", "%d", get(context, NC) == first);
+	NEED(own = get(context, dedicated));
+	say("of its own", "%d", own != first);
+	put(own);
+}
+
 #define CM(result, name, ...) ((result (*)(__VA_ARGS__))dlsym(cm, name))
 
 static void *cm;
@@ -213,4 +235,4 @@ static void lookups(void)
 }
 
 MAIN({ "lookups", lookups }, { "buffers", buffers }, { "regions", regions }, { "speed", speed }, { "numbers", numbers },
-     { "limits", limits })
+     { "limits", limits }, { "pages", pages })

@@ -63,7 +63,7 @@ fn functions() -> Result {
         return fail("no libraries of ours");
     };
     let ours = tell(&[verbs, rdmacm])?;
-    let mut all = vec!["lookups", "buffers", "regions", "speed", "limits"];
+    let mut all = vec!["lookups", "buffers", "regions", "speed", "limits", "pages"];
     // An EFA has no shared receive queues.
     if device() != Device::Efa {
         all.push("numbers");

@@ -10,4 +10,6 @@ pub mod mlx5;
 pub(super) struct Kept {
     #[cfg(feature = "mlx5-direct")]
     pub(super) reserved: mlx5::reserved::Reserved,
+    #[cfg(feature = "mlx5-direct")]
+    pub(super) uncached: mlx5::devx::CommonUar,
 }

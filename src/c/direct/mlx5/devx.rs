@@ -5,6 +5,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::slice;
+use std::sync::{Mutex, PoisonError};
 
 use zerocopy::IntoBytes;
 
@@ -430,10 +431,47 @@ pub struct mlx5dv_devx_uar {
     page_id: u32,
     mmap_off: u64,
     comp_mask: u64,
-    _uar: Uar,
+    uar: Uar,
+    /// It is the context's, and not freed before that.
+    is_contexts: bool,
 }
 
-/// `mlx5dv_devx_alloc_uar(3)`: each time another page, of which it is the first register.
+// SAFETY: the addresses are those of the page, which may be used in any thread, and go with it.
+unsafe impl Send for mlx5dv_devx_uar {}
+
+impl mlx5dv_devx_uar {
+    fn new(direct: &Direct, kind: UarKind, is_contexts: bool) -> Result<Box<Self>> {
+        let uar = direct.alloc_uar(kind)?;
+        Ok(Box::new(Self {
+            reg_addr: uar.send_register().as_ptr().cast(),
+            base_addr: uar.base().as_ptr().cast(),
+            page_id: uar.page_id(),
+            mmap_off: uar.offset(),
+            comp_mask: 0,
+            uar,
+            is_contexts,
+        }))
+    }
+}
+
+/// The uncached page of a context, for all who ask for one: stores to it are whole, so any number of queues may
+/// have their doorbells there. Programs ask for each of theirs, and a device has few pages.
+#[derive(Debug, Default)]
+pub(in crate::c) struct CommonUar(Mutex<Option<Box<mlx5dv_devx_uar>>>);
+
+impl CommonUar {
+    fn get(&self, direct: &Direct) -> Result<*mut mlx5dv_devx_uar> {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let uar = match kept.take() {
+            Some(uar) => uar,
+            None => mlx5dv_devx_uar::new(direct, UarKind::Uncached, true)?,
+        };
+        Ok(&raw mut **kept.insert(uar))
+    }
+}
+
+/// `mlx5dv_devx_alloc_uar(3)`: a page whose first register is told; without other flags the uncached one is the
+/// same each time, as with libmlx5.
 pub unsafe extern "C" fn mlx5dv_devx_alloc_uar(
     c: *mut ibv_context,
     flags: u32,
@@ -441,32 +479,29 @@ pub unsafe extern "C" fn mlx5dv_devx_alloc_uar(
     const COMBINING: u32 = 0;
     const UNCACHED: u32 = 1;
     const UNCACHED_DEDICATED: u32 = 1 << 31;
-    let kind = match flags {
-        COMBINING => Ok(UarKind::Combining),
-        UNCACHED | UNCACHED_DEDICATED => Ok(UarKind::Uncached),
-        _ => Err(Failure::UNSUPPORTED),
-    };
-    pointer(kind.and_then(|kind| {
-        // SAFETY: the caller passes an open context.
-        let direct = unsafe { direct(c)? };
-        let uar = direct.alloc_uar(kind)?;
-        let uar = mlx5dv_devx_uar {
-            reg_addr: uar.send_register().as_ptr().cast(),
-            base_addr: uar.base().as_ptr().cast(),
-            page_id: uar.page_id(),
-            mmap_off: uar.offset(),
-            comp_mask: 0,
-            _uar: uar,
-        };
-        Ok(Box::into_raw(Box::new(uar)))
-    }))
+    // SAFETY: the caller passes an open context.
+    pointer(unsafe {
+        context(c).and_then(|context| {
+            let direct = Direct::of(context.context())?;
+            let new = |kind| mlx5dv_devx_uar::new(&direct, kind, false).map(Box::into_raw);
+            match flags {
+                COMBINING => new(UarKind::Combining),
+                UNCACHED => context.kept().uncached.get(&direct),
+                UNCACHED_DEDICATED => new(UarKind::Uncached),
+                _ => Err(Failure::UNSUPPORTED),
+            }
+        })
+    })
 }
 
-/// `mlx5dv_devx_free_uar(3)`.
+/// `mlx5dv_devx_free_uar(3)`: that of the context stays.
 pub unsafe extern "C" fn mlx5dv_devx_free_uar(uar: *mut mlx5dv_devx_uar) {
-    if !uar.is_null() {
-        // SAFETY: it was made by the function above, and has no other user.
-        drop(unsafe { Box::from_raw(uar) });
+    // SAFETY: it was made by the function above.
+    match unsafe { uar.as_ref() } {
+        None => (),
+        Some(found) if found.is_contexts => (),
+        // SAFETY: as above, and it has no other user.
+        Some(_) => drop(unsafe { Box::from_raw(uar) }),
     }
 }
 

@@ -265,8 +265,8 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(c: *mut ibv_qp, _: c_int, fl
     let is_known = flags & !(RETURN_CAPS | DEVICE_ONLY) == 0;
     // What CPUs other than x86 make of the order in which a device writes is not known.
     let is_asked = is_known && (cfg!(target_arch = "x86_64") || flags & DEVICE_ONLY != 0);
-    // SAFETY: the caller passes a queue pair.
     let order = match is_asked {
+        // SAFETY: the caller passes a queue pair.
         true => unsafe { qp(c).and_then(data_order) }.unwrap_or(DataOrder::Any),
         false => DataOrder::Any,
     };

@@ -5,19 +5,27 @@ use crate::buf::{Buf, Frozen};
 pub(super) mod sealed {
     use super::Buf;
 
-    pub trait Travels: Sized {
-        #[doc(hidden)]
-        fn load(self) -> Load;
-        #[doc(hidden)]
-        fn unload(load: Load) -> Self;
-    }
+    /// What methods take that no code outside may call: it cannot make one. Nor can it implement them, for it
+    /// cannot name this type. (That a trait is sealed does not hide its methods: they can be called on a type
+    /// parameter that it bounds.)
+    pub struct Inside(pub(in crate::aio) ());
 
-    /// The buffer that a slot keeps while the device may use it. Public, but opaque, since it is part of a
-    /// public signature. It knows whether its bytes are constant ([`Frozen`]).
-    pub struct Load(pub(in crate::aio) Buf);
+    pub trait Travels: Sized {
+        /// The buffer to keep while the device may use it. It knows whether its bytes are constant
+        /// ([`Frozen`](super::Frozen)).
+        #[doc(hidden)]
+        fn load(self, _: Inside) -> Buf;
+        /// Takes a buffer back that was loaded from the same type: another one would let a holder write to
+        /// constant bytes.
+        #[doc(hidden)]
+        fn unload(buf: Buf, _: Inside) -> Self;
+    }
 }
 
-use sealed::{Load, Travels};
+use sealed::{Inside, Travels};
+
+/// What the methods that need it are called with.
+pub(super) const INSIDE: Inside = Inside(());
 
 /// What can be sent or written: a [`Buf`], or constant bytes ([`Frozen`]), clones of which can be in several
 /// operations.
@@ -28,24 +36,24 @@ impl Payload for Frozen {}
 
 impl Travels for Buf {
     #[inline(always)]
-    fn load(self) -> Load {
-        Load(self)
+    fn load(self, _: Inside) -> Buf {
+        self
     }
 
     #[inline(always)]
-    fn unload(load: Load) -> Self {
-        load.0
+    fn unload(buf: Buf, _: Inside) -> Self {
+        buf
     }
 }
 
 impl Travels for Frozen {
     #[inline(always)]
-    fn load(self) -> Load {
-        Load(self.into_inner())
+    fn load(self, _: Inside) -> Buf {
+        self.into_inner()
     }
 
     #[inline(always)]
-    fn unload(load: Load) -> Self {
-        Self::from_inner(load.0)
+    fn unload(buf: Buf, _: Inside) -> Self {
+        Self::from_inner(buf)
     }
 }

@@ -9,8 +9,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::cargo::Payload;
-use super::cargo::sealed::Load;
+use super::cargo::{INSIDE, Payload};
 use super::error::{Completed, OpError};
 use super::slot::{Glance, Look};
 use super::table::{Ending, Held, Slot, Table};
@@ -96,7 +95,7 @@ impl<B: Payload> Kind for Sent<B> {
 
     #[inline(always)]
     fn end(Ended(ending, buf): Ended<'_>) -> Self::Output {
-        (success(ending), B::unload(Load(buf)))
+        (success(ending), B::unload(buf, INSIDE))
     }
 }
 

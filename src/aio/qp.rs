@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use super::cargo::sealed::Inside;
 use super::control::Control;
 use super::cq::Cq;
 use super::op::{Kind, Op, Receive};
@@ -322,6 +323,7 @@ impl<T: Transport> Post<T> for Qp<T> {
         &mut self,
         buf: Buf,
         push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        _: Inside,
     ) -> Op<K> {
         post_alone(self.raw.halves().0, &self.anchor.table, buf, push)
     }

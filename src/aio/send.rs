@@ -6,7 +6,8 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::cargo::Payload;
+use super::cargo::sealed::Inside;
+use super::cargo::{INSIDE, Payload};
 use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
@@ -56,6 +57,7 @@ impl<T: Transport> Post<T> for Sender<T> {
         &mut self,
         buf: Buf,
         push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        _: Inside,
     ) -> Op<K> {
         post_alone(&mut self.half, &self.anchor.table, buf, push)
     }
@@ -74,12 +76,14 @@ impl<T: Transport> fmt::Debug for Sender<T> {
 /// If posting fails, the future is ready at once, with the error.
 pub trait Post<T: Transport, D: Names = Peer> {
     /// Adds an operation whose request `push` writes, with a slice of the bytes of the buffer that are
-    /// filled, or none if there are no bytes.
+    /// filled, or none if there are no bytes. `push` neither keeps the slice nor posts without saying so: the
+    /// buffer is the device's by its answer. So only this module may call it, and implement it.
     #[doc(hidden)]
     fn post<K: Kind>(
         &mut self,
         buf: Buf,
         push: impl FnOnce(Request<'_, '_, T, D>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        _: Inside,
     ) -> Op<K>;
 
     /// Names the destination of the operations that follow: of a datagram, or a target of dynamic
@@ -106,7 +110,11 @@ pub trait Post<T: Transport, D: Names = Peer> {
     where
         T: Reaches<D>,
     {
-        self.post(bytes.load().0, |request, slices| request.send(slices))
+        self.post(
+            bytes.load(INSIDE),
+            |request, slices| request.send(slices),
+            INSIDE,
+        )
     }
 
     /// Sends a message with immediate data: a number for the receiver.
@@ -115,9 +123,11 @@ pub trait Post<T: Transport, D: Names = Peer> {
     where
         T: Reaches<D>,
     {
-        self.post(bytes.load().0, |request, slices| {
-            request.send_imm(slices, imm)
-        })
+        self.post(
+            bytes.load(INSIDE),
+            |request, slices| request.send_imm(slices, imm),
+            INSIDE,
+        )
     }
 
     /// Sends a few bytes, which are copied into the request.
@@ -126,7 +136,11 @@ pub trait Post<T: Transport, D: Names = Peer> {
     where
         T: Reaches<D>,
     {
-        self.post(Buf::default(), |request, _| request.send(Inline(bytes)))
+        self.post(
+            Buf::default(),
+            |request, _| request.send(Inline(bytes)),
+            INSIDE,
+        )
     }
 
     /// Writes the filled bytes to the peer's memory.
@@ -135,7 +149,11 @@ pub trait Post<T: Transport, D: Names = Peer> {
     where
         T: RdmaWrite + Reaches<D>,
     {
-        self.post(bytes.load().0, |request, slices| request.write(slices, to))
+        self.post(
+            bytes.load(INSIDE),
+            |request, slices| request.write(slices, to),
+            INSIDE,
+        )
     }
 
     /// Writes to the peer's memory and notifies it with a number. That takes one of its receives, unless its
@@ -145,9 +163,11 @@ pub trait Post<T: Transport, D: Names = Peer> {
     where
         T: RdmaWrite + Reaches<D>,
     {
-        self.post(bytes.load().0, |request, slices| {
-            request.write_imm(slices, to, imm)
-        })
+        self.post(
+            bytes.load(INSIDE),
+            |request, slices| request.write_imm(slices, to, imm),
+            INSIDE,
+        )
     }
 
     /// Reads all of a slice of the peer's memory into the buffer, from its beginning, and sets the buffer's
@@ -200,10 +220,11 @@ impl<T: Transport, P: Post<T>, D: Names> Post<T, D> for Towards<'_, P, D> {
         &mut self,
         buf: Buf,
         push: impl FnOnce(Request<'_, '_, T, D>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        inside: Inside,
     ) -> Op<K> {
         let to = self.to;
         self.post
-            .post(buf, |request, slices| push(request.to(to), slices))
+            .post(buf, |request, slices| push(request.to(to), slices), inside)
     }
 }
 
@@ -274,6 +295,7 @@ impl<T: Transport> Post<T> for Batch<'_, T> {
         &mut self,
         buf: Buf,
         push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
+        _: Inside,
     ) -> Op<K> {
         let table = self.table;
         // By hand, as in `post_alone`.
@@ -377,7 +399,7 @@ fn post_filling<T: Transport, D: Names, K: Kind>(
     push: impl FnOnce(Request<'_, '_, T, D>, &[LocalSlice<'static>]) -> Result<(), PostError>,
 ) -> Op<K> {
     match make_room(&mut buf, length) {
-        Ok(()) => to.post(buf, push),
+        Ok(()) => to.post(buf, push, INSIDE),
         Err(error) => Op::refused(error, buf),
     }
 }

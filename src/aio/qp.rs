@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use super::cargo::sealed::Inside;
 use super::control::Control;
@@ -10,7 +9,7 @@ use super::cq::Cq;
 use super::op::{Kind, Op, Receive};
 use super::recv::Receiver;
 use super::send::{Batch, Post, Sender, post_alone};
-use super::table::{MOST_SLOTS, Table};
+use super::table::{MOST_SLOTS, Room, Table};
 use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
@@ -146,8 +145,8 @@ impl<T: Transport> Qp<T> {
     }
 
     /// Waits until another operation can be posted.
-    pub(super) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.anchor.table.poll_room(cx)
+    pub(super) fn room(&self) -> Room {
+        Room::of(&self.anchor.table)
     }
 
     pub(super) fn raw_mut(&mut self) -> &mut qp::Qp<T> {

@@ -12,7 +12,7 @@ use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
 use super::steps::Step;
-use super::table::{Slot, Table, index};
+use super::table::{Room, Slot, Table, index};
 use crate::buf::Buf;
 use crate::buf::free::NONE;
 use crate::qp::transport::{Atomic, RdmaRead, RdmaWrite, Transport};
@@ -41,7 +41,8 @@ impl<T: Transport> Sender<T> {
     /// It also ends, without room, when the device has been removed or its completion queue has failed: the
     /// next operation is then refused, or ends with [`OpError::Broken`].
     pub async fn room(&mut self) {
-        poll_fn(|cx| self.anchor.table.poll_room(cx)).await;
+        let mut room = Room::of(&self.anchor.table);
+        poll_fn(|cx| room.poll(cx)).await;
     }
 
     /// Starts a batch of operations.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use super::error::{Completed, OpError, Origin};
 use super::slot::{self, After, Look, NAME_BITS, NEXT, PHASE_BITS, Success};
 use crate::buf::Buf;
-use crate::buf::free::{Places, Stack};
+use crate::buf::free::{Places, Stack, Ticket};
 use crate::qp::Control;
 use crate::wc::Completion;
 use crate::work::PdTag;
@@ -283,7 +283,7 @@ impl Table {
             .iter()
             .filter_map(Slot::rouse)
             .for_each(&mut wake);
-        self.sends.take_waiting().into_iter().for_each(wake);
+        self.sends.take_waiting().for_each(wake);
     }
 
     /// Like [`break_off`](Self::break_off), because the halves of the queue pair, or the shared receive
@@ -334,15 +334,6 @@ impl Table {
         }
     }
 
-    /// Waits until another send can be posted, or nothing will end any more.
-    pub(super) fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.sends.poll_any(cx) {
-            // `break_off` takes the wakers after its store, under the lock under which this one was left.
-            Poll::Pending if !self.is_broken() => Poll::Pending,
-            _ => Poll::Ready(()),
-        }
-    }
-
     /// Operations whose buffers the device may have.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.iter().filter_map(Slot::in_flight).count()
@@ -367,6 +358,36 @@ pub(super) fn succeed(slot: &Slot, id: u64) -> Success {
 pub(super) fn succeed_closer(slot: &Slot, id: u64) -> After {
     // SAFETY: as in `succeed`.
     unsafe { slot.complete(key(id), None) }
+}
+
+/// Waits for room for a send. It leaves no waker behind.
+pub(super) struct Room {
+    table: Arc<Table>,
+    ticket: Ticket,
+}
+
+impl Room {
+    pub(super) fn of(table: &Arc<Table>) -> Self {
+        Self {
+            table: Arc::clone(table),
+            ticket: Ticket::default(),
+        }
+    }
+
+    /// Waits until another send can be posted, or nothing will end any more.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.table.sends.poll_any(cx, &mut self.ticket) {
+            // `break_off` takes the wakers after its store, under the lock under which this one was left.
+            Poll::Pending if !self.table.is_broken() => Poll::Pending,
+            _ => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.table.sends.leave(&mut self.ticket);
+    }
 }
 
 /// An operation's slot, and a share in its table.

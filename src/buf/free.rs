@@ -1,6 +1,7 @@
 //! The free numbers of a stock: taken and given back without a lock, and waited for when there are none.
 //! Blocks of pools have such numbers, and slots of `aio`.
 
+use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
@@ -39,8 +40,28 @@ impl Places for Growing<AtomicU32> {
 pub(crate) struct Stack {
     head: AtomicU64,
     /// The tasks that wait. Touched only where nothing is free.
-    waiting: Mutex<Vec<Waker>>,
+    waiting: Mutex<Waiting>,
 }
+
+/// Tasks that wait, by number.
+#[derive(Debug, Default)]
+struct Waiting {
+    tasks: BTreeMap<u64, Waker>,
+    /// The last number that was given. None comes twice.
+    last: u64,
+}
+
+impl Waiting {
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+}
+
+/// The number of who waits for one stack, once he waits; with it he [leaves](Stack::leave) when he gives up.
+/// A waker would not do: two futures of a task have the same one.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Option<u64>);
 
 impl Stack {
     /// Without numbers.
@@ -96,47 +117,62 @@ impl Stack {
     }
 
     /// Takes a number, or has the task woken when one is given back.
-    fn poll_take(&self, places: &impl Places, cx: &mut Context<'_>) -> Poll<u32> {
+    fn poll_take(
+        &self,
+        places: &impl Places,
+        cx: &mut Context<'_>,
+        ticket: &mut Ticket,
+    ) -> Poll<u32> {
         loop {
             if let Some(number) = self.take(places) {
                 return Poll::Ready(number);
             }
-            if self.wait(cx) {
+            if self.wait(cx, ticket) {
                 return Poll::Pending;
             }
         }
     }
 
     /// Whether a number is free at this moment.
-    fn has_any(&self) -> bool {
+    pub(crate) fn has_any(&self) -> bool {
         self.head.load(Ordering::Relaxed) as u32 != NONE
     }
 
     /// Waits until a number is free, without taking it.
-    pub(crate) fn poll_any(&self, cx: &mut Context<'_>) -> Poll<()> {
-        match self.has_any() || !self.wait(cx) {
+    pub(crate) fn poll_any(&self, cx: &mut Context<'_>, ticket: &mut Ticket) -> Poll<()> {
+        match self.has_any() || !self.wait(cx, ticket) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
     }
 
     /// Has the task woken when a number is given back; false if one was meanwhile.
-    fn wait(&self, cx: &mut Context<'_>) -> bool {
+    fn wait(&self, cx: &mut Context<'_>, Ticket(ticket): &mut Ticket) -> bool {
+        // Wakers are cloned and dropped without the lock: they do as they like.
+        let waker = cx.waker().clone();
         // Under the lock to the end: who takes the mark away then finds the task.
         let mut waiting = self.waiting();
-        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
-        }
+        let number = *ticket.get_or_insert_with(|| waiting.number());
+        let before = waiting.tasks.insert(number, waker);
         let mark = |head: u64| (head as u32 == NONE).then_some(head | WAITED_FOR);
         // Relaxed: what is waited for is taken by `take` afterwards.
-        self.head
+        let waits = self
+            .head
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, mark)
-            .is_ok()
+            .is_ok();
+        drop(waiting);
+        drop(before);
+        waits
     }
 
-    /// Has a task not woken any more that gives up. Only where nothing else waits by the same waker.
-    fn forget(&self, waker: &Waker) {
-        self.waiting().retain(|of| !of.will_wake(waker));
+    /// Has a task not woken any more that wants nothing more. The ticket is of this stack.
+    #[inline]
+    pub(crate) fn leave(&self, Ticket(ticket): &mut Ticket) {
+        if let Some(number) = ticket.take() {
+            let waker = self.waiting().tasks.remove(&number);
+            // Without the lock.
+            drop(waker);
+        }
     }
 
     /// All that wait, since each of them may have lost interest.
@@ -147,11 +183,11 @@ impl Stack {
     }
 
     /// Takes the wakers of all that wait: who asks from here on waits anew.
-    pub(crate) fn take_waiting(&self) -> Vec<Waker> {
-        std::mem::take(&mut *self.waiting())
+    pub(crate) fn take_waiting(&self) -> impl Iterator<Item = Waker> {
+        std::mem::take(&mut self.waiting().tasks).into_values()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<Waker>> {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
         // A list of tasks is whole after each statement.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -194,9 +230,10 @@ impl FreeList {
         }
     }
 
-    /// Forgets a task that waits for a block.
-    pub(super) fn forget(&self, waker: &Waker) {
-        self.stack.forget(waker);
+    /// Has a task not woken any more that waits for a number. The ticket is of this list.
+    #[inline]
+    pub(super) fn leave(&self, ticket: &mut Ticket) {
+        self.stack.leave(ticket);
     }
 
     /// Whether a number is free at this moment.
@@ -205,8 +242,8 @@ impl FreeList {
     }
 
     /// Takes a number, or has the task woken when one is given back.
-    pub(super) fn poll_take(&self, cx: &mut Context<'_>) -> Poll<u32> {
-        self.stack.poll_take(&self.next, cx)
+    pub(super) fn poll_take(&self, cx: &mut Context<'_>, ticket: &mut Ticket) -> Poll<u32> {
+        self.stack.poll_take(&self.next, cx, ticket)
     }
 }
 
@@ -254,12 +291,13 @@ mod tests {
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
-        assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
-        assert!(list.poll_take(&mut cx).is_pending());
-        assert!(list.poll_take(&mut cx).is_pending());
+        let ticket = &mut Ticket::default();
+        assert_eq!(list.poll_take(&mut cx, ticket), Poll::Ready(0));
+        assert!(list.poll_take(&mut cx, ticket).is_pending());
+        assert!(list.poll_take(&mut cx, ticket).is_pending());
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task, woken once");
-        assert_eq!(list.poll_take(&mut cx), Poll::Ready(0));
+        assert_eq!(list.poll_take(&mut cx, ticket), Poll::Ready(0));
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "nobody waits any more");
     }
@@ -272,33 +310,43 @@ mod tests {
         let count = Arc::new(Count::default());
         let waker = Waker::from(Arc::clone(&count));
         let mut cx = Context::from_waker(&waker);
-        assert!(list.stack.poll_any(&mut cx).is_ready());
+        let ticket = &mut Ticket::default();
+        assert!(list.stack.poll_any(&mut cx, ticket).is_ready());
         assert_eq!(list.take(), Some(0), "it is still there");
-        assert!(list.stack.poll_any(&mut cx).is_pending());
+        assert!(list.stack.poll_any(&mut cx, ticket).is_pending());
         assert_eq!(list.take(), None, "and that takes no mark away");
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "one task, woken once");
-        assert!(list.stack.poll_any(&mut cx).is_ready());
+        assert!(list.stack.poll_any(&mut cx, ticket).is_ready());
     }
 
-    /// Would catch wakers that pile up where nothing comes back.
+    /// Would catch wakers that pile up where nothing comes back, and a future that is not woken because
+    /// another one of its task gives up.
     #[test]
     fn who_gives_up_leaves_nothing() {
         let list = FreeList::new();
         list.reach(1);
         let count = Arc::new(Count::default());
-        let wakers = [
-            Waker::from(Arc::clone(&count)),
-            Waker::from(Arc::default() as Arc<Count>),
-        ];
-        for waker in &wakers {
-            let mut cx = Context::from_waker(waker);
-            assert!(list.poll_take(&mut cx).is_pending());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut cx = Context::from_waker(&waker);
+        let mut tickets: [Ticket; 3] = Default::default();
+        for ticket in &mut tickets {
+            assert!(list.poll_take(&mut cx, ticket).is_pending());
+            assert!(list.poll_take(&mut cx, ticket).is_pending());
         }
-        list.forget(&wakers[1]);
-        assert_eq!(list.stack.waiting().len(), 1);
+        assert_eq!(list.stack.waiting().tasks.len(), 3);
+        list.leave(&mut tickets[0]);
+        list.leave(&mut tickets[0]);
+        list.leave(&mut tickets[2]);
+        assert_eq!(list.stack.waiting().tasks.len(), 1);
         list.give(0);
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "the other one is woken");
+
+        // A ticket from before is nobody else's.
+        assert_eq!(list.take(), Some(0));
+        assert!(list.poll_take(&mut cx, &mut tickets[0]).is_pending());
+        list.leave(&mut tickets[1]);
+        assert_eq!(list.stack.waiting().tasks.len(), 1);
     }
 
     struct Panics;
@@ -324,7 +372,8 @@ mod tests {
         ];
         for waker in &wakers {
             let mut cx = Context::from_waker(waker);
-            assert!(list.poll_take(&mut cx).is_pending());
+            let ticket = &mut Ticket::default();
+            assert!(list.poll_take(&mut cx, ticket).is_pending());
         }
         assert!(catch_unwind(AssertUnwindSafe(|| list.give(0))).is_err());
         for count in counts {

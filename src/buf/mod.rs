@@ -39,4 +39,5 @@ mod sync;
 pub use error::{BufferFull, GetError};
 pub use filled::Buf;
 pub use frozen::Frozen;
+pub(crate) use pool::Wanted;
 pub use pool::{ClassStats, Pool, PoolBuilder, PoolStats};

@@ -1,9 +1,11 @@
 //! Pools: registered memory in blocks of a few sizes.
 
+use std::borrow::Borrow;
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -13,10 +15,11 @@ use uverbs_uapi::flags::Access;
 use super::chunk::Chunk;
 use super::error::GetError;
 use super::filled::Buf;
-use super::free::FreeList;
+use super::free::{FreeList, Ticket};
 use super::growing::Growing;
 use super::home::Home;
 use crate::alloc::{Allocator, Buffers, Dmabufs};
+use crate::callbacks::each;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::work::{LONGEST, PdTag};
@@ -69,6 +72,9 @@ impl PoolBuilder {
     /// from the allocator of the first protection domain, if that is a parent domain with an allocator,
     /// otherwise from the system. The request has the type
     /// [`ResourceType::POOL`](crate::alloc::ResourceType::POOL).
+    ///
+    /// The allocator may ask the pool for buffers. While its thread makes the pool grow by buffers of a size,
+    /// it gets one of these only if one is free. It must not wait for another thread that takes one.
     pub fn allocator(mut self, allocator: impl Allocator) -> Self {
         self.allocator = Some(Arc::new(allocator));
         self
@@ -130,6 +136,7 @@ impl PoolBuilder {
                 .collect(),
             limit: self.limit,
             memory: Mutex::new(0),
+            grown: Condvar::new(),
             access: self.access,
             buffers,
             first_pd: first.tag(),
@@ -170,8 +177,11 @@ pub struct Pool(Arc<Inner>);
 pub(super) struct Inner {
     classes: Box<[Class]>,
     limit: usize,
-    /// Bytes of all chunks. Held while the pool grows.
+    /// Bytes of all chunks, and of those that are being made. Not held while one is made: that calls the
+    /// user's allocator, and subscribers of traces, who may ask the pool for something.
     memory: Mutex<usize>,
+    /// A chunk that was being made is there, or could not be made.
+    grown: Condvar,
     access: Access,
     buffers: Option<Buffers>,
     /// The tag of the first of these.
@@ -188,8 +198,10 @@ pub(super) struct Class {
     per_chunk: u32,
     free: FreeList,
     chunks: Growing<OnceLock<Chunk>>,
-    /// Blocks of all chunks. Written under the pool's lock. Relaxed: what there is of a block goes by the
-    /// list of those that are free.
+    /// A thread makes a chunk. Relaxed: read and written under the pool's lock.
+    grows: AtomicBool,
+    /// Blocks of all chunks. Written by the thread that makes one. Relaxed: what there is of a block goes by
+    /// the list of those that are free, and the next chunk by the pool's lock.
     blocks: AtomicU32,
     /// Buffers in use. Relaxed: for statistics.
     in_use: AtomicU32,
@@ -212,6 +224,7 @@ impl Class {
             per_chunk,
             free: FreeList::new(),
             chunks: Growing::new(),
+            grows: AtomicBool::new(false),
             blocks: AtomicU32::new(0),
             in_use: AtomicU32::new(0),
             waits: AtomicU64::new(0),
@@ -234,7 +247,7 @@ impl Class {
         self.blocks.load(Ordering::Relaxed) as usize
     }
 
-    /// Adds a chunk of `blocks` blocks, all of which are free. The caller has the pool's lock.
+    /// Adds a chunk of `blocks` blocks, all of which are free. One thread at a time does so.
     fn add(&self, chunk: Chunk, blocks: u32) {
         let first = self.blocks.load(Ordering::Relaxed);
         let number = first / self.per_chunk;
@@ -245,9 +258,49 @@ impl Class {
         }
         self.free.reach(first + blocks);
         self.blocks.store(first + blocks, Ordering::Relaxed);
-        for block in (first..first + blocks).rev() {
-            self.free.give(block);
-        }
+        // Each, even if one wakes a task whose waker panics.
+        each((first..first + blocks).rev(), |block| self.free.give(block));
+    }
+}
+
+thread_local! {
+    /// How many chunks this thread is making: more than one if an allocator takes buffers of a pool.
+    static MAKING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A chunk of a class that this thread makes.
+struct Growth<'p> {
+    pool: &'p Inner,
+    class: &'p Class,
+    /// Bytes that were set aside for it.
+    bytes: usize,
+}
+
+impl<'p> Growth<'p> {
+    /// Sets memory aside for a chunk of the class.
+    fn begin(pool: &'p Inner, class: &'p Class, memory: &mut usize, bytes: usize) -> Self {
+        *memory += bytes;
+        class.grows.store(true, Ordering::Relaxed);
+        MAKING.set(MAKING.get() + 1);
+        Self { pool, class, bytes }
+    }
+
+    /// The chunk has been made.
+    fn end(mut self, chunk: Chunk, blocks: u32) {
+        self.bytes = 0;
+        self.class.add(chunk, blocks);
+    }
+}
+
+/// It was made, or it was not, and may have panicked: others may try now.
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        MAKING.set(MAKING.get() - 1);
+        let mut memory = self.pool.memory();
+        *memory -= self.bytes;
+        self.class.grows.store(false, Ordering::Relaxed);
+        drop(memory);
+        self.pool.grown.notify_all();
     }
 }
 
@@ -277,11 +330,25 @@ impl Inner {
         }
     }
 
-    /// Adds a chunk of a size; false if there is no memory left for one.
+    fn memory(&self) -> MutexGuard<'_, usize> {
+        // A number that is right after each statement.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a chunk of a size; false if there is no memory left for one, or if this thread is making a chunk
+    /// already and another thread one of this size.
     #[cold]
     fn grow(&self, class: &Class) -> Result<bool> {
-        // A number that is right after each statement.
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory();
+        while class.grows.load(Ordering::Relaxed) {
+            // An allocator, or a subscriber, that takes buffers of the pool for which it is called would wait
+            // for itself; or for one that waits for it.
+            if MAKING.get() > 0 {
+                return Ok(false);
+            }
+            let woken = self.grown.wait(memory);
+            memory = woken.unwrap_or_else(PoisonError::into_inner);
+        }
         // Somebody else did meanwhile, or gave one back.
         if class.free.has_any() {
             return Ok(true);
@@ -297,21 +364,27 @@ impl Inner {
         if blocks == 0 || !there.is_multiple_of(class.per_chunk) {
             return Ok(false);
         }
+        let growth = Growth::begin(self, class, &mut memory, class.size * blocks as usize);
+        drop(memory);
         let chunk = Chunk::new(
             (class.size, blocks),
             &self.pds,
             self.buffers.as_ref(),
             self.access,
         )?;
-        *memory += class.size * blocks as usize;
-        class.add(chunk, blocks);
+        growth.end(chunk, blocks);
         Ok(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::ptr::NonNull;
+    use std::sync::{Barrier, Weak, mpsc};
+
     use super::*;
+    use crate::alloc::{AllocError, Allocation, BufferRequest};
 
     fn on_nothing() -> PoolBuilder {
         let (_, file) = rustix::pipe::pipe().unwrap();
@@ -327,6 +400,143 @@ mod tests {
         let pool = pool.build().unwrap();
         assert_eq!(pool.stats().limit, usize::MAX);
         assert_eq!(pool.stats().memory, 0);
+    }
+
+    /// What calls this as an allocator, and gives no memory.
+    struct Calls<F>(F);
+
+    // SAFETY: it gives no memory.
+    unsafe impl<F: Fn() + Send + Sync + 'static> Allocator for Calls<F> {
+        fn allocate(&self, _: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
+            (self.0)();
+            Err(AllocError::new("none"))
+        }
+
+        unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {}
+    }
+
+    /// A pool of up to four buffers of 64 and of 4096 bytes, whose allocator does this.
+    fn that_calls(act: impl Fn(&Pool) + Send + Sync + 'static) -> Pool {
+        let of: Arc<OnceLock<Weak<Inner>>> = Arc::default();
+        let itself = Arc::clone(&of);
+        let pool = on_nothing().sizes([64, 4096]).limit(16384);
+        let pool = pool.allocator(Calls(move || {
+            if let Some(pool) = itself.get().and_then(Weak::upgrade) {
+                act(&Pool(pool));
+            }
+        }));
+        let pool = pool.build().unwrap();
+        of.set(Arc::downgrade(&pool.0)).unwrap();
+        pool
+    }
+
+    /// Would catch an allocator that is called under the pool's lock: one that looks at the pool, prints it,
+    /// or takes buffers of it would wait for itself.
+    #[test]
+    fn an_allocator_may_use_the_pool_that_calls_it() {
+        let (told, heard) = mpsc::channel();
+        let pool = that_calls(move |pool| {
+            // It is called for both sizes, one from within the other.
+            let memory = pool.stats().memory;
+            let empty = pool.try_get(64).unwrap_err();
+            let _ = told.send((memory, format!("{pool:?}"), empty));
+        });
+        let thread = std::thread::spawn(move || {
+            assert!(matches!(pool.try_get(4096), Err(GetError::Memory(_))));
+            pool
+        });
+        let told = |_| heard.recv_timeout(Duration::from_secs(60)).unwrap();
+        let (small, _, empty) = told(());
+        assert_eq!(empty, GetError::Empty { size: 64 }, "it grows already");
+        let (large, printed, failed) = told(());
+        assert!(
+            matches!(failed, GetError::Memory(_)),
+            "it grows from within"
+        );
+        assert!(printed.contains("memory"));
+        assert!(small > large && large >= 4096, "what is being made counts");
+        let pool = thread.join().unwrap();
+        assert_eq!(pool.stats().memory, 0, "nothing was made");
+        assert_eq!(MAKING.get(), 0);
+    }
+
+    /// Would catch a thread that finds the pool empty while another one makes it grow, and one that waits for
+    /// ever because the other one's allocator panics or fails.
+    #[test]
+    fn a_thread_waits_for_another_that_makes_the_pool_grow() {
+        let (calls, called) = mpsc::channel();
+        let go_on = Arc::new(Barrier::new(2));
+        let pool = that_calls({
+            let (go_on, calls) = (Arc::clone(&go_on), Mutex::new(calls));
+            move |_| {
+                calls.lock().unwrap().send(thread::current().id()).unwrap();
+                go_on.wait();
+            }
+        });
+        let get = |pool: &Pool| {
+            let pool = pool.clone();
+            thread::spawn(move || pool.try_get(64).unwrap_err())
+        };
+        let called = || called.recv_timeout(Duration::from_secs(60)).unwrap();
+        let first = get(&pool);
+        assert_eq!(called(), first.thread().id());
+        let second = get(&pool);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished(), "it does not wait");
+        go_on.wait();
+        // The first one found no memory, so the second one looks for some.
+        assert_eq!(called(), second.thread().id());
+        go_on.wait();
+        for thread in [first, second] {
+            assert!(matches!(thread.join().unwrap(), GetError::Memory(_)));
+        }
+        assert_eq!(pool.stats().memory, 0);
+    }
+
+    /// Would catch blocks that nobody gets any more because of a waker that panics when a chunk is there.
+    #[test]
+    fn a_waker_that_panics_costs_no_block() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("a waker");
+            }
+        }
+        let pool = on_nothing().sizes([64]).limit(64 * 64).build().unwrap();
+        let class = pool.first_class();
+        let waker = Waker::from(Arc::new(Panics));
+        let mut cx = Context::from_waker(&waker);
+        let waits = class.free.poll_take(&mut cx, &mut Ticket::default());
+        assert!(waits.is_pending());
+        let blocks = class.per_chunk;
+        let added = catch_unwind(AssertUnwindSafe(|| {
+            class.add(Chunk::of_memory((64, blocks)), blocks);
+        }));
+        assert!(added.is_err(), "nobody was woken");
+        let there = std::iter::from_fn(|| class.free.take()).count();
+        assert_eq!(there, blocks as usize);
+    }
+
+    /// Would catch wakers of futures that were dropped: they pile up while no buffer comes back.
+    #[test]
+    fn a_dropped_get_leaves_nothing() {
+        let pool = Pool::of_memory(64, 1);
+        let buf = pool.try_get(1).unwrap();
+        let woken = Arc::new(Unpark(thread::current()));
+        let waker = Waker::from(Arc::clone(&woken));
+        for _ in 0..3 {
+            let mut get = Box::pin(pool.get(1));
+            assert!(
+                get.as_mut()
+                    .poll(&mut Context::from_waker(&waker))
+                    .is_pending()
+            );
+            assert_eq!(Arc::strong_count(&woken), 3);
+            drop(get);
+            assert_eq!(Arc::strong_count(&woken), 2);
+        }
+        assert!(pool.get_within(1, Duration::ZERO).is_err());
+        drop(buf);
     }
 
     /// Would catch blocks that are lost or given twice where chunks meet, and a last chunk that is not
@@ -410,7 +620,8 @@ impl Pool {
     /// As for `try_get`, if no buffer of the size exists that could be returned. [`GetError::Empty`] means
     /// that there will never be one: buffers of other sizes use all the memory.
     pub async fn get(&self, bytes: usize) -> Result<Buf, GetError> {
-        poll_fn(|cx| self.poll_get(bytes, cx)).await
+        let mut wanted = Wanted::of(self, bytes);
+        poll_fn(|cx| wanted.poll(cx)).await
     }
 
     /// Like [`get`](Self::get), but blocks the thread for at most `limit`.
@@ -422,40 +633,16 @@ impl Pool {
         let deadline = Instant::now().checked_add(limit);
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         let mut cx = Context::from_waker(&waker);
+        let mut wanted = Wanted::of(self, bytes);
         loop {
-            if let Poll::Ready(got) = self.poll_get(bytes, &mut cx) {
+            if let Poll::Ready(got) = wanted.poll(&mut cx) {
                 return got;
             }
-            // Must not stay after the limit, when perhaps no buffer ever comes back.
-            let _waits = Waits {
-                class: &self.0.classes[self.class_for(bytes)? as usize],
-                waker: &waker,
-            };
             match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
                 Some(Duration::ZERO) => return self.try_get(bytes),
                 Some(left) => thread::park_timeout(left),
                 None => thread::park(),
             }
-        }
-    }
-
-    pub(crate) fn poll_get(
-        &self,
-        bytes: usize,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Buf, GetError>> {
-        match self.try_get(bytes) {
-            Err(error @ (GetError::Empty { .. } | GetError::Memory(_))) => {
-                let index = self.class_for(bytes)?;
-                let class = &self.0.classes[index as usize];
-                if class.buffers() == 0 {
-                    return Poll::Ready(Err(error));
-                }
-                class.waits.fetch_add(1, Ordering::Relaxed);
-                let block = std::task::ready!(class.free.poll_take(cx));
-                Poll::Ready(self.buf(index, block).ok_or(error))
-            }
-            got => Poll::Ready(got),
         }
     }
 
@@ -503,7 +690,7 @@ impl Pool {
 
     /// The pool's current size and use.
     pub fn stats(&self) -> PoolStats {
-        let memory = *self.0.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let memory = *self.0.memory();
         let class = |class: &Class| ClassStats {
             size: class.size,
             buffers: class.buffers(),
@@ -524,16 +711,48 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// A thread that waits for a buffer of a class.
-struct Waits<'p> {
-    class: &'p Class,
-    /// Its own, which nothing else waits by.
-    waker: &'p Waker,
+/// A buffer that somebody waits for. It leaves no waker behind, where perhaps no buffer ever comes back.
+pub(crate) struct Wanted<P: Borrow<Pool> = Pool> {
+    pool: P,
+    bytes: usize,
+    ticket: Ticket,
 }
 
-impl Drop for Waits<'_> {
+impl<P: Borrow<Pool>> Wanted<P> {
+    /// A buffer for at least `bytes` bytes.
+    pub(crate) fn of(pool: P, bytes: usize) -> Self {
+        Self {
+            pool,
+            bytes,
+            ticket: Ticket::default(),
+        }
+    }
+
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Buf, GetError>> {
+        let (pool, bytes) = (self.pool.borrow(), self.bytes);
+        match pool.try_get(bytes) {
+            Err(error @ (GetError::Empty { .. } | GetError::Memory(_))) => {
+                let index = pool.class_for(bytes)?;
+                let class = &pool.0.classes[index as usize];
+                if class.buffers() == 0 {
+                    return Poll::Ready(Err(error));
+                }
+                class.waits.fetch_add(1, Ordering::Relaxed);
+                let block = std::task::ready!(class.free.poll_take(cx, &mut self.ticket));
+                Poll::Ready(pool.buf(index, block).ok_or(error))
+            }
+            got => Poll::Ready(got),
+        }
+    }
+}
+
+impl<P: Borrow<Pool>> Drop for Wanted<P> {
     fn drop(&mut self) {
-        self.class.free.forget(self.waker);
+        // As many bytes lead to the same class each time.
+        let pool = self.pool.borrow();
+        if let Ok(class) = pool.class_for(self.bytes) {
+            pool.0.classes[class as usize].free.leave(&mut self.ticket);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::numbers::FreeList;
+use crate::numbers::{FreeList, Ticket};
 use crate::sync::Place;
 use crate::test;
 
@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("blocks::one_has_a_number", taken),
         test("blocks::who_waits_is_woken", awaited),
         test("blocks::each_of_two_that_wait_is_woken", both_awaited),
+        test("blocks::who_leaves_takes_nobody_along", one_leaves),
     ]
 }
 
@@ -93,7 +94,11 @@ impl Wake for Woken {
 fn ask(stock: &Stock) -> Result<u32, StdArc<Woken>> {
     let woken = StdArc::new(Woken(AtomicBool::new(false)));
     let waker = Waker::from(StdArc::clone(&woken));
-    match stock.free.poll_take(&mut Context::from_waker(&waker)) {
+    let ticket = &mut Ticket::default();
+    match stock
+        .free
+        .poll_take(&mut Context::from_waker(&waker), ticket)
+    {
         Poll::Ready(number) => Ok(number),
         Poll::Pending => Err(woken),
     }
@@ -134,4 +139,25 @@ fn both_awaited() {
         let is_woken = waiting.0.load(Ordering::Acquire);
         assert!(is_woken || stock.free.take().is_none(), "it waits for ever");
     }
+}
+
+/// Catches a waker that is lost because another one of the same task leaves while a number is given back.
+fn one_leaves() {
+    let stock = Stock::new();
+    let woken = StdArc::new(Woken(AtomicBool::new(false)));
+    let waker = Waker::from(StdArc::clone(&woken));
+    let mut cx = Context::from_waker(&waker);
+    let mut tickets: [Ticket; 2] = Default::default();
+    for ticket in &mut tickets {
+        assert!(stock.free.poll_take(&mut cx, ticket).is_pending());
+    }
+    let other = giving(&stock, 0);
+    stock.free.leave(&mut tickets[0]);
+    other.join().unwrap();
+    assert!(
+        woken.0.load(Ordering::Acquire),
+        "the other one waits for ever"
+    );
+    stock.free.leave(&mut tickets[1]);
+    assert_eq!(StdArc::strong_count(&woken), 2, "a waker is left behind");
 }

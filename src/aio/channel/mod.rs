@@ -37,7 +37,8 @@ use super::op::{self, Op, Read, Receive, SentInline};
 use super::qp::Qp;
 use super::send::Post;
 use super::steps::AT_ONCE;
-use crate::buf::{Buf, Pool};
+use super::table::Room;
+use crate::buf::{Buf, Pool, Wanted};
 use crate::qp::transport::Rc;
 use crate::work::RemoteSlice;
 
@@ -69,7 +70,11 @@ pub struct Channel {
     // Dropped before the link, whose end notifies the peer.
     qp: Qp<Rc>,
     link: Option<Link>,
+    /// Waits for room for a send.
+    room: Room,
     pool: Pool,
+    /// Waits for a buffer to receive into.
+    inlet: Wanted,
     /// Who it is, for errors.
     peer: String,
     settings: Settings,
@@ -168,7 +173,7 @@ impl Channel {
     }
 
     fn may_say_more(&mut self, cx: &mut Context<'_>) -> bool {
-        self.quiet.len() < QUIET && self.qp.poll_room(cx).is_ready()
+        self.quiet.len() < QUIET && self.room.poll(cx).is_ready()
     }
 
     /// Sends a header alone.
@@ -183,7 +188,7 @@ impl Channel {
         if self.end().is_none() && self.broken.is_none() {
             self.refill();
             if self.posted.is_empty() && self.inbox.len() < self.settings.receives as usize {
-                let buf = ready!(self.pool.poll_get(self.settings.size, cx))?;
+                let buf = ready!(self.inlet.poll(cx))?;
                 self.post(buf);
             }
         }
@@ -295,7 +300,8 @@ impl Channel {
 
     /// Waits for a buffer of `bytes` bytes, and handles what arrives meanwhile.
     async fn get(&mut self, bytes: usize) -> Result<Buf, ChannelCause> {
-        self.until(|channel, cx| match channel.pool.poll_get(bytes, cx) {
+        let mut wanted = Wanted::of(self.pool.clone(), bytes);
+        self.until(|_, cx| match wanted.poll(cx) {
             Poll::Ready(got) => Some(got.map_err(ChannelCause::from)),
             Poll::Pending => None,
         })
@@ -376,7 +382,7 @@ impl Channel {
     }
 
     fn try_credit(&mut self, cx: &mut Context<'_>) -> Option<u16> {
-        match self.qp.poll_room(cx) {
+        match self.room.poll(cx) {
             Poll::Ready(()) => self.credits.spend(),
             Poll::Pending => None,
         }

@@ -60,7 +60,7 @@ impl Channel {
                 }
                 got => got?,
             };
-            self.until(|channel, cx| channel.qp.poll_room(cx).is_ready().then_some(Ok(())))
+            self.until(|channel, cx| channel.room.poll(cx).is_ready().then_some(Ok(())))
                 .await?;
             self.reading = Some(self.qp.read(buf, at));
         }

@@ -11,7 +11,7 @@ use super::error::{ChannelCause, ChannelError};
 use super::header::{HEADER, Kind};
 use super::link::Link;
 use super::{Channel, QUIET, exactly};
-use crate::buf::Pool;
+use crate::buf::{Pool, Wanted};
 use crate::cm::{Failed, Params, Pending, Request, Resolved};
 use crate::error::{Error, Subject, Verb};
 use crate::pd::Pd;
@@ -96,8 +96,10 @@ impl Channel {
         posted: VecDeque<Op<Receive>>,
     ) -> Self {
         Self {
+            room: qp.room(),
             qp,
             link,
+            inlet: Wanted::of(pool.clone(), settings.size),
             pool,
             peer,
             settings,

@@ -34,6 +34,7 @@ impl Control {
     }
 
     /// The number of operations that the device is not done with, including those whose futures were dropped.
+    /// Those of a [`Batch`](super::Batch) that is not rung do not count: the device does not have them yet.
     pub fn in_flight(&self) -> usize {
         self.table.in_flight()
     }

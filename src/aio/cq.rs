@@ -123,22 +123,26 @@ impl Inner {
                 return self.fail(error, steps);
             }
         };
-        match pump.has_orphans() {
-            false => drop(pump),
-            true => reap(pump),
-        }
+        let has_orphans = pump.has_orphans();
+        drop(pump);
+        // Before orphans are looked for: the waker may panic, and then the next pump finds them still there.
         if let Some(first) = first {
             first.wake();
+        }
+        if has_orphans {
+            reap(self.lock());
         }
         Ok(any)
     }
 
-    /// Follows the steps of the completions that came before the error, and then wakes all tasks that wait.
+    /// Follows the steps of the completions that came before the error, and then wakes all tasks that wait:
+    /// these too if one of the former panics.
     #[cold]
     #[inline(never)]
     fn fail(&self, error: Error, steps: &mut Steps) -> Result<bool> {
-        steps.follow();
-        self.break_off();
+        let broken = self.lock().break_off();
+        let before = std::mem::replace(steps, Steps::new());
+        each(before.into_steps().chain(broken), Step::follow);
         Err(error)
     }
 

@@ -8,7 +8,7 @@ use super::control::Control;
 use super::cq::Cq;
 use super::op::{Kind, Op, Receive};
 use super::recv::Receiver;
-use super::send::{Batch, Post, Sender, post_alone};
+use super::send::{Batch, Post, Sender, post_alone, take_back_forgotten};
 use super::table::{MOST_SLOTS, Room, Table};
 use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
@@ -273,6 +273,8 @@ impl<T: Transport> Qp<T> {
     ///
     /// As for [`Control::abort`].
     pub async fn abort(&mut self) -> Result<()> {
+        // SAFETY: the table is that of the queue pair, which nobody else has.
+        unsafe { take_back_forgotten(&self.anchor.table) };
         self.control().abort().await
     }
 

@@ -87,11 +87,13 @@ pub(super) unsafe fn post(
     // SAFETY: the slot was taken out of the free list just now.
     unsafe { slot.fill(id, buf) };
     batch.ring();
+    // Before anything that tells a subscriber of traces, who may panic.
+    let op = Op::posted(table, slot, id);
     if table.has_failed_since() {
         // It was posted too late to be flushed with the others.
         table.fail();
     }
-    Op::posted(table, slot, id)
+    op
 }
 
 impl<T: Transport> fmt::Debug for Receiver<T> {

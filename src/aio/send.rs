@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,9 +12,9 @@ use super::error::OpError;
 use super::op::{Fetched, Kind, Op, Read, Sent, SentInline};
 use super::qp::Anchor;
 use super::steps::Step;
-use super::table::{Room, Slot, Table, index};
+use super::table::{Room, Slot, Table};
 use crate::buf::Buf;
-use crate::buf::free::NONE;
+use crate::callbacks::each;
 use crate::qp::transport::{Atomic, RdmaRead, RdmaWrite, Transport};
 use crate::qp::{self, Inline, Names, Peer, Reaches, Request, SendHalf};
 use crate::work::{LocalSlice, PostError, RemoteSlice};
@@ -41,6 +41,8 @@ impl<T: Transport> Sender<T> {
     /// It also ends, without room, when the device has been removed or its completion queue has failed: the
     /// next operation is then refused, or ends with [`OpError::Broken`].
     pub async fn room(&mut self) {
+        // SAFETY: the half is the table's, and nobody else has it.
+        unsafe { take_back_forgotten(&self.anchor.table) };
         let mut room = Room::of(&self.anchor.table);
         poll_fn(|cx| room.poll(cx)).await;
     }
@@ -234,23 +236,70 @@ const WORD: u64 = 8;
 
 /// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped
 /// before, nothing is posted, and they end with [`OpError::NotRung`].
+///
+/// Those of a batch that is forgotten ([`mem::forget`]) end in the same way, but later: when the next batch
+/// is started, when an operation finds the queue full, in [`Sender::room`] or in
+/// [`Qp::abort`](super::Qp::abort); or with [`OpError::Gone`], when the queue pair is dropped.
 #[must_use = "a batch that is not rung posts nothing"]
 pub struct Batch<'q, T: Transport> {
-    /// `None` once it is rung.
-    raw: Option<qp::Batch<'q, T>>,
+    // Dropped before the operations end: what is dropped was not posted.
+    raw: qp::Batch<'q, T>,
+    unrung: Unrung<'q>,
+}
+
+/// The operations of a batch. They end when this is dropped, even if a subscriber of traces panics who hears
+/// of the requests that are lost.
+struct Unrung<'q> {
     table: &'q Arc<Table>,
-    /// The slot of the last operation; each has the one before it.
-    last: Option<&'q Slot>,
+    /// The batch's, which the slots of its operations have too.
+    number: u64,
+    is_empty: bool,
+}
+
+impl Drop for Unrung<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.end_batch();
+        if !self.is_empty {
+            // SAFETY: the batch was not rung, and is no more.
+            unsafe { take_back(self.table, self.number, OpError::NotRung) };
+        }
+    }
+}
+
+impl<'q> Unrung<'q> {
+    /// Starts a batch.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the table's send half exclusively, as long as this lives.
+    #[inline]
+    unsafe fn start(table: &'q Arc<Table>) -> Self {
+        // SAFETY: by this function's contract.
+        unsafe { take_back_forgotten(table) };
+        Self {
+            table,
+            number: table.start_batch(),
+            is_empty: true,
+        }
+    }
+
+    /// Adds an operation.
+    #[inline(always)]
+    fn add(&mut self, slot: &Slot) {
+        // Relaxed: others look at it only to count, and then the operation counts for a moment.
+        slot.batch.store(self.number, Ordering::Relaxed);
+        self.is_empty = false;
+    }
 }
 
 impl<'q, T: Transport> Batch<'q, T> {
     #[inline]
     pub(super) fn new(half: &'q mut SendHalf<T>, table: &'q Arc<Table>) -> Self {
-        Self {
-            raw: Some(half.batch()),
-            table,
-            last: None,
-        }
+        let raw = half.batch();
+        // SAFETY: the half is the table's, and the batch borrows it exclusively.
+        let unrung = unsafe { Unrung::start(table) };
+        Self { raw, unrung }
     }
 
     /// Hands the operations to the device with one doorbell, and returns their number.
@@ -260,32 +309,22 @@ impl<'q, T: Transport> Batch<'q, T> {
     /// As for [`uverbs::Batch::ring`](qp::Batch::ring). If nothing was posted, the operations end with the
     /// same error.
     #[inline]
-    pub fn ring(mut self) -> Result<usize, PostError> {
-        let Some(raw) = self.raw.take() else {
-            return Ok(0);
-        };
+    pub fn ring(self) -> Result<usize, PostError> {
+        let Self { raw, unrung } = self;
+        let (table, number) = (unrung.table, unrung.number);
+        // From here on the device may have the requests: also if a subscriber panics who hears of the
+        // doorbell.
+        mem::forget(unrung);
+        table.end_batch();
         match raw.ring() {
             // The requests are in the ring, and their operations end when the device executes or flushes
             // them.
-            rung @ (Ok(_) | Err(PostError::Doorbell(_))) => {
-                self.last = None;
-                rung
-            }
+            rung @ (Ok(_) | Err(PostError::Doorbell(_))) => rung,
             Err(error) => {
-                self.take_back(OpError::Post(error));
+                // SAFETY: as the error says.
+                unsafe { take_back(table, number, OpError::Post(error)) };
                 Err(error)
             }
-        }
-    }
-
-    /// Ends the operations, none of which was posted.
-    #[cold]
-    fn take_back(&mut self, error: OpError) {
-        let mut last = self.last.take();
-        while let Some(slot) = last {
-            last = self.table.slot(slot.link.load(Ordering::Relaxed));
-            // SAFETY: the batch was not rung, so the device never gets the request.
-            unsafe { unposted(self.table, slot, error) };
         }
     }
 }
@@ -298,10 +337,10 @@ impl<T: Transport> Post<T> for Batch<'_, T> {
         push: impl FnOnce(Request<'_, '_, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
         _: Inside,
     ) -> Op<K> {
-        let table = self.table;
+        let table = self.unrung.table;
         // By hand, as in `post_alone`.
         let buf = ManuallyDrop::new(buf);
-        let (Some(raw), Some(slot)) = (&mut self.raw, table.take_send()) else {
+        let Some(slot) = table.take_send() else {
             return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
@@ -309,7 +348,7 @@ impl<T: Transport> Post<T> for Batch<'_, T> {
         unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
         // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
         let bytes = unsafe { slot.cargo() };
-        let request = raw.signaled(id);
+        let request = self.raw.signaled(id);
         let posted = match (bytes.is_empty(), bytes.filled(table.pd)) {
             (true, _) => push(request, &[]),
             (false, Some(slice)) => push(request, std::slice::from_ref(&slice)),
@@ -318,22 +357,9 @@ impl<T: Transport> Post<T> for Batch<'_, T> {
         if let Err(error) = posted {
             return not_posted(table, (slot, id), error);
         }
-        let before = self.last.replace(slot);
-        let before = before.map_or(NONE, |slot| index(slot.key()));
-        // Relaxed: only this batch has the slot until it is rung.
-        slot.link.store(before, Ordering::Relaxed);
+        // Not before it is in the batch: the slot of a request that is refused is free for others.
+        self.unrung.add(slot);
         Op::posted(table, slot, id)
-    }
-}
-
-impl<T: Transport> Drop for Batch<'_, T> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.last.is_some() {
-            // The requests go first: what is dropped was not posted.
-            drop(self.raw.take());
-            self.take_back(OpError::NotRung);
-        }
     }
 }
 
@@ -351,13 +377,14 @@ pub(super) fn post_alone<'q, T: Transport, K: Kind>(
     buf: Buf,
     push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
 ) -> Op<K> {
-    // Without a guard: nothing here panics, and a guard would cost a second move.
+    // Without a guard, which would cost a second move: nothing here panics. But a subscriber of traces may
+    // who hears of the doorbell: the operation goes on then, as one whose future was forgotten.
     let buf = ManuallyDrop::new(buf);
     if buf.is_empty() {
         return post_empty(half, table, ManuallyDrop::into_inner(buf), push);
     }
     let Some(slot) = table.take_send() else {
-        return full(table, ManuallyDrop::into_inner(buf));
+        return full_alone(half, table, ManuallyDrop::into_inner(buf));
     };
     let id = slot.key();
     // Filled first: the request may complete before `push` returns. SAFETY: it was taken from the free ones
@@ -382,7 +409,7 @@ fn post_empty<'q, T: Transport, K: Kind>(
     push: impl FnOnce(Request<'_, 'q, T>, &[LocalSlice<'static>]) -> Result<(), PostError>,
 ) -> Op<K> {
     let Some(slot) = table.take_send() else {
-        return full(table, buf);
+        return full_alone(half, table, buf);
     };
     let id = slot.key();
     // SAFETY: the slot was taken out of the free list just now.
@@ -422,6 +449,20 @@ fn full<K: Kind>(table: &Table, buf: Buf) -> Op<K> {
     Op::refused(PostError::QueueFull { capacity }, buf)
 }
 
+/// As [`full`], of an operation that is posted alone. The next one finds the slots free that a forgotten
+/// batch has.
+#[cold]
+#[inline(never)]
+fn full_alone<T: Transport, K: Kind>(
+    _half: &mut SendHalf<T>,
+    table: &Arc<Table>,
+    buf: Buf,
+) -> Op<K> {
+    // SAFETY: the half is the table's.
+    unsafe { take_back_forgotten(table) };
+    full(table, buf)
+}
+
 /// The operation of a slot whose request was posted, or was not.
 #[inline(always)]
 fn posted_as<K: Kind>(
@@ -445,17 +486,194 @@ fn not_posted<K: Kind>(table: &Table, (slot, id): (&Slot, u64), error: PostError
     Op::refused(error, table.cancel(slot, id).unwrap_or_default())
 }
 
-/// Ends an operation that is not posted after all.
+/// Ends the operations of a batch, none of which was posted.
 ///
 /// # Safety
 ///
-/// The device never gets its request.
+/// None was, and none will be.
 #[cold]
-pub(super) unsafe fn unposted(table: &Arc<Table>, slot: &Slot, error: OpError) {
-    let index = index(slot.key());
+#[inline(never)]
+unsafe fn take_back(table: &Arc<Table>, batch: u64, error: OpError) {
+    let mut steps = Vec::new();
     // SAFETY: by this function's contract.
-    let after = unsafe { Table::unposted(slot, error) };
-    Step::of(table, index, after)
-        .into_iter()
-        .for_each(Step::follow);
+    unsafe {
+        table.take_back(batch, error, |index, after| {
+            steps.extend(Step::of(table, index, after));
+        });
+    }
+    each(steps, Step::follow);
+}
+
+/// Ends the operations of a batch that was forgotten, if there is one.
+///
+/// # Safety
+///
+/// The caller has the table's send half exclusively. So the batch, which borrowed it, is no more, and the
+/// device never gets its requests: the next ones go where they are.
+#[inline]
+pub(super) unsafe fn take_back_forgotten(table: &Arc<Table>) {
+    if let Some(batch) = table.open_batch() {
+        table.end_batch();
+        // SAFETY: by this function's contract.
+        unsafe { take_back(table, batch, OpError::NotRung) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::pin::Pin;
+    use std::sync::atomic::AtomicUsize;
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use super::*;
+    use crate::work::PdTag;
+
+    fn table() -> Arc<Table> {
+        let (qpn, counts) = (Some(1), (4, 0));
+        Arc::new(Table::new(0, (qpn, PdTag::new(1, 1)), counts, None))
+    }
+
+    fn start(table: &Arc<Table>) -> Unrung<'_> {
+        // SAFETY: there is no half, and what was started before has been forgotten.
+        unsafe { Unrung::start(table) }
+    }
+
+    fn take_back_forgotten(table: &Arc<Table>) {
+        // SAFETY: as in `start`.
+        unsafe { super::take_back_forgotten(table) };
+    }
+
+    /// A slot with an operation.
+    fn filled(table: &Arc<Table>) -> (&Slot, u64) {
+        let slot = table.take_send().unwrap();
+        let id = slot.key();
+        // SAFETY: it was taken from the free ones just now.
+        unsafe { slot.fill(id, Buf::default()) };
+        (slot, id)
+    }
+
+    /// Adds an operation to a batch, as `Batch::post` does.
+    fn add(unrung: &mut Unrung<'_>) -> Op<Sent<Buf>> {
+        let (slot, id) = filled(unrung.table);
+        unrung.add(slot);
+        Op::posted(unrung.table, slot, id)
+    }
+
+    /// How an operation ended, if it has.
+    fn ended<K: Kind>(op: &mut Op<K>, waker: &Waker) -> Option<K::Output> {
+        match Future::poll(Pin::new(op), &mut Context::from_waker(waker)) {
+            Poll::Ready(ended) => Some(ended),
+            Poll::Pending => None,
+        }
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker");
+        }
+    }
+
+    /// Would catch operations of a dropped batch that never end, because the waker of another one panics:
+    /// who waits for what is in flight would then wait for ever.
+    #[test]
+    fn a_waker_that_panics_costs_no_other_operation_of_the_batch() {
+        let table = table();
+        let mut unrung = start(&table);
+        let count = Arc::new(Count::default());
+        let (good, bad) = (
+            Waker::from(Arc::clone(&count)),
+            Waker::from(Arc::new(Panics)),
+        );
+        let wakers = [&good, &bad, &good];
+        let mut ops = wakers.map(|waker| {
+            let mut op = add(&mut unrung);
+            assert!(ended(&mut op, waker).is_none());
+            op
+        });
+        assert!(catch_unwind(AssertUnwindSafe(|| drop(unrung))).is_err());
+        assert_eq!(count.0.load(Ordering::Relaxed), 2);
+        for op in &mut ops {
+            let (sent, _) = ended(op, Waker::noop()).unwrap();
+            assert_eq!(sent, Err(OpError::NotRung));
+        }
+        assert_eq!(table.in_flight(), 0);
+    }
+
+    /// Would catch an abort that waits for ever for what a forgotten batch was to post, and slots and buffers
+    /// that such a batch keeps.
+    #[test]
+    fn a_forgotten_batch_is_not_in_flight_and_is_taken_back() {
+        let table = table();
+        let mut unrung = start(&table);
+        let (mut kept, dropped) = (add(&mut unrung), add(&mut unrung));
+        assert_eq!(table.in_flight(), 0, "the device does not have it");
+        drop(dropped);
+        mem::forget(unrung);
+        assert_eq!(table.in_flight(), 0, "the device never gets it");
+        assert!(ended(&mut kept, Waker::noop()).is_none());
+
+        // What is posted alone meanwhile counts, and is nobody else's.
+        let _ = filled(&table);
+        assert_eq!(table.in_flight(), 1);
+
+        let mut next = start(&table);
+        let (sent, _) = ended(&mut kept, Waker::noop()).unwrap();
+        assert_eq!(sent, Err(OpError::NotRung));
+        assert_eq!(table.in_flight(), 1, "what was posted is still under way");
+        let more = [(); 3].map(|()| add(&mut next));
+        assert!(table.take_send().is_none());
+        // As `Batch::ring`.
+        mem::forget(next);
+        table.end_batch();
+        assert_eq!(table.in_flight(), 4, "the device has it");
+        take_back_forgotten(&table);
+        assert_eq!(table.in_flight(), 4, "it was rung");
+        drop(more);
+    }
+
+    /// Would catch a slot that a refused request leaves to the batch that refused it: what is posted in it
+    /// next, alone, would go back to its pool with a forgotten batch, and the device writes to it.
+    #[test]
+    fn a_refused_request_leaves_its_slot() {
+        let table = table();
+        let mut unrung = start(&table);
+        let op = add(&mut unrung);
+        let (slot, id) = filled(&table);
+        let refused: Op<Sent<Buf>> = not_posted(&table, (slot, id), PostError::ForeignPd);
+        assert!(refused.is_refused());
+        mem::forget(unrung);
+        let (again, _) = filled(&table);
+        assert!(std::ptr::eq(again, slot));
+        assert_eq!(table.in_flight(), 1);
+        take_back_forgotten(&table);
+        assert_eq!(table.in_flight(), 1);
+        drop(op);
+    }
+
+    /// Would catch room that a forgotten batch keeps.
+    #[test]
+    fn each_operation_of_a_forgotten_batch_gives_its_slot_back() {
+        let table = table();
+        for _ in 0..3 {
+            let mut unrung = start(&table);
+            let ops = [(); 4].map(|()| add(&mut unrung));
+            drop(ops);
+            mem::forget(unrung);
+        }
+        assert!(table.take_send().is_none());
+        take_back_forgotten(&table);
+        assert!(table.take_send().is_some());
+    }
 }

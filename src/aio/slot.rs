@@ -70,9 +70,10 @@ pub(super) struct Slot<B, E: Copy> {
     /// Present in the phase `TOLD`. Before, it belongs to the party that completes; then to the one that
     /// takes.
     ending: Place<E>,
-    /// The index of another slot, or none. While the slot is free: the next free slot. Until its batch is
-    /// rung: the slot before it in the batch.
+    /// The index of the next free slot, while the slot is free.
     pub(super) link: AtomicU32,
+    /// The number of the batch that its last operation in a batch was in; see the table.
+    pub(super) batch: AtomicU64,
 }
 
 /// What [`Slot::succeed`] leads to.
@@ -132,6 +133,7 @@ impl<B, E: Copy> Slot<B, E> {
             waker: Place::empty(),
             ending: Place::empty(),
             link: AtomicU32::default(),
+            batch: AtomicU64::default(),
         }
     }
 
@@ -259,6 +261,8 @@ impl<B, E: Copy> Slot<B, E> {
                         return After::Release;
                     }
                 }
+                // A few instructions of another thread, which rouses the task or reclaims the buffer.
+                BUSY => yield_now(),
                 _ => return After::Nothing,
             }
         }
@@ -393,8 +397,7 @@ impl<B, E: Copy> Slot<B, E> {
         (found, waker)
     }
 
-    /// Takes the waker of the waiting task, which is then to be woken so that it looks again. Must not be
-    /// called while a completion of this slot may be noted: that would find the slot busy and be lost.
+    /// Takes the waker of the waiting task, which is then to be woken so that it looks again.
     pub(super) fn rouse(&self) -> Option<Waker> {
         // A load would not do: it could be ordered before what the caller has stored, so that a future that
         // begins to wait would miss that store, and this function would miss the future. After this
@@ -589,6 +592,25 @@ mod tests {
         assert_eq!(slot.poll(key, &mut cx), Look::Pending);
         assert!(matches!(complete(&slot, key), After::Wake(_)));
         assert_eq!(slot.cancel(key).0, Look::Done);
+        unload(&slot);
+    }
+
+    /// Would catch a completion that is lost because somebody rouses the task at that moment.
+    #[test]
+    fn what_is_busy_for_a_moment_is_completed_then() {
+        let (slot, key) = filled();
+        // As `rouse` between its two steps.
+        assert!(slot.change(key, SUBMITTED, BUSY));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| matches!(complete(&slot, key), After::Nothing));
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(!other.is_finished(), "it does not wait");
+            slot.state
+                .store(in_phase(key, SUBMITTED), Ordering::Release);
+            assert!(other.join().unwrap());
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(slot.poll(key, &mut cx), Look::Done);
         unload(&slot);
     }
 

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::task::{Context, Poll, Waker};
 
 use super::error::{Completed, OpError, Origin};
@@ -74,6 +74,12 @@ pub(super) struct Table {
     receives: Stack,
     /// Slots of sends: not more than there are.
     send_count: u32,
+    /// The number of the batch that is being filled, or was when it was forgotten, which is odd; even while
+    /// there is none. Changed only by the poster. No number comes twice, so a batch's slots are those with
+    /// its number.
+    ///
+    /// Relaxed: for others than the poster, the slots' states order it.
+    batch: AtomicU64,
     /// The queue pair's number, or [`ANY_QP`].
     qpn: u32,
     pub(super) pd: PdTag,
@@ -111,6 +117,7 @@ impl Table {
             sends: Stack::empty(),
             receives: Stack::empty(),
             send_count: sends,
+            batch: AtomicU64::new(0),
             qpn: qpn.unwrap_or(ANY_QP),
             pd,
             broken: AtomicBool::new(false),
@@ -245,17 +252,49 @@ impl Table {
         }
     }
 
-    /// Notes that a slot's request was not posted.
+    /// Starts a batch, and returns its number. Only for the poster.
+    #[inline]
+    pub(super) fn start_batch(&self) -> u64 {
+        let number = self.batch.load(Ordering::Relaxed) + 1;
+        self.batch.store(number, Ordering::Relaxed);
+        number
+    }
+
+    /// The batch is about to be rung, or never will be. Only for the poster.
+    #[inline]
+    pub(super) fn end_batch(&self) {
+        let next = self.batch.load(Ordering::Relaxed) + 1;
+        self.batch.store(next, Ordering::Relaxed);
+    }
+
+    /// The batch that is being filled, or was when it was forgotten.
+    #[inline]
+    pub(super) fn open_batch(&self) -> Option<u64> {
+        let number = self.batch.load(Ordering::Relaxed);
+        (number % 2 == 1).then_some(number)
+    }
+
+    /// Notes that no request of a batch was posted.
     ///
     /// # Safety
     ///
-    /// It was not.
-    pub(super) unsafe fn unposted(slot: &Slot, error: OpError) -> After {
-        match slot.in_flight() {
-            // SAFETY: by this function's contract the device never gets the request, so no completion of it
-            // comes.
-            Some(key) => unsafe { slot.complete(key, Some(Err(error))) },
-            None => After::Nothing,
+    /// None was, and none will be.
+    pub(super) unsafe fn take_back(
+        &self,
+        batch: u64,
+        error: OpError,
+        mut after: impl FnMut(u32, After),
+    ) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            // Relaxed: the poster has stored it.
+            if slot.batch.load(Ordering::Relaxed) == batch
+                && let Some(key) = slot.in_flight()
+            {
+                // SAFETY: by this function's contract the device never gets the request, so no completion of
+                // it comes.
+                let ended = unsafe { slot.complete(key, Some(Err(error))) };
+                after(index as u32, ended);
+            }
         }
     }
 
@@ -334,9 +373,16 @@ impl Table {
         }
     }
 
-    /// Operations whose buffers the device may have.
+    /// Operations whose buffers the device may have. It does not have those of a batch that is not rung, and
+    /// never gets them if the batch has been forgotten.
     pub(super) fn in_flight(&self) -> usize {
-        self.slots.iter().filter_map(Slot::in_flight).count()
+        let has_it = |slot: &&Slot| {
+            // In this order: a slot that was used again has its batch's number from before, and who sees its
+            // state sees that this batch was over.
+            slot.in_flight().is_some()
+                && self.open_batch() != Some(slot.batch.load(Ordering::Relaxed))
+        };
+        self.slots.iter().filter(has_it).count()
     }
 
     /// The buffers of all operations that are done and whose results were not taken.

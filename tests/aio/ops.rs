@@ -17,7 +17,7 @@ use crate::ground::{Reliable, Two, connect, over};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 13] = [
+    let tests: [Named; 14] = [
         ("ops::messages", messages),
         ("ops::one_sided", || over(one_sided::<Rc>, one_sided::<Srd>)),
         ("ops::atomics", atomics),
@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             over(immediate_data::<Rc>, immediate_data::<Srd>)
         }),
         ("ops::batches", batches),
+        ("ops::forgotten_batches", forgotten_batches),
         ("ops::failures_give_back", failures_give_back),
         ("ops::many_at_a_time", || {
             over(many_at_a_time::<Rc>, many_at_a_time::<Srd>)
@@ -206,6 +207,42 @@ fn batches() -> Result {
     })??;
     region.read_at(0, &mut there)?;
     same(&there, b"TWO", "the last")?;
+    two.nothing_is_missing()
+}
+
+/// Catches an abort that waits for ever for what a forgotten batch was to post, requests of it that are
+/// posted with the next ones, and slots that it keeps.
+fn forgotten_batches() -> Result {
+    let mut two = Two::new()?;
+    let region = two.region(64)?;
+    let remote = region.remote();
+    let control = two.a.control();
+    // More than there are slots, so all come back.
+    for round in 0..2 * Caps::default().max_send_wr {
+        let (lost, posted) = (two.buf(b"lost")?, two.buf(b"here")?);
+        let mut batch = two.a.batch();
+        let lost = batch.write(lost, remote);
+        std::mem::forget(batch);
+        same(control.in_flight(), 0, "in flight")?;
+        two.run(control.drained())??;
+        if round % 2 == 0 {
+            let write = two.a.write(posted, remote);
+            two.run(write)?.0?;
+        }
+        drop(two.a.batch());
+        let (result, buf) = two.run(lost)?;
+        same(result, Err(OpError::NotRung), "not rung")?;
+        same(&*buf, &b"lost"[..], "the buffer")?;
+    }
+    let mut there = [0; 4];
+    region.read_at(0, &mut there)?;
+    same(&there, b"here", "what was posted")?;
+    let lost = two.buf(b"lost")?;
+    let mut batch = two.a.batch();
+    drop(batch.write(lost, remote));
+    std::mem::forget(batch);
+    let Two { a, cq, .. } = &mut two;
+    cq.block_on(a.abort())??;
     two.nothing_is_missing()
 }
 

@@ -1,29 +1,39 @@
-//! A subscriber of the library's traces that makes queue pairs while it is told of a command.
+//! Subscribers of the library's traces that make queue pairs while they are told of a command, or panic.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, test_without_leaks};
+use support::{Result, device, fail, same, test_without_leaks};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-use uverbs::aio::{Cq, Wait};
+use uverbs::aio::{Cq, OpError, Post, Wait};
 use uverbs::{Caps, Pd, Rc};
 
 use crate::ground::Two;
 
+/// A test with its name.
+type Named = (&'static str, fn() -> Result);
+
 pub(crate) fn tests() -> Vec<Trial> {
-    vec![test_without_leaks(
-        "subscriber::it_makes_queue_pairs",
-        makes_queue_pairs,
-    )]
+    let tests: [Named; 2] = [
+        ("subscriber::it_makes_queue_pairs", makes_queue_pairs),
+        (
+            "subscriber::it_panics_at_a_lost_batch",
+            panics_at_a_lost_batch,
+        ),
+    ];
+    tests
+        .map(|(name, run)| test_without_leaks(name, run))
+        .into()
 }
 
 thread_local! {
@@ -120,4 +130,50 @@ fn makes_queue_pairs() -> Result {
         None => Ok(()),
         Some(verb) => fail(format!("nothing of {verb}, but of {told:?}")),
     }
+}
+
+/// Panics when it is told of a batch that is lost.
+struct Panics;
+
+impl Subscriber for Panics {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "uverbs"
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        assert!(!text.0.contains("not rung"), "told of {}", text.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Catches operations of a dropped batch that never end, because a subscriber panics that is told of it
+/// (which builds without debug assertions do not tell).
+fn panics_at_a_lost_batch() -> Result {
+    let mut two = Two::new()?;
+    let bufs = [two.buf(b"one")?, two.buf(b"two")?];
+    let mut batch = two.a.batch();
+    let ops = bufs.map(|buf| batch.send(buf));
+    let dropped = tracing::subscriber::with_default(Panics, || {
+        catch_unwind(AssertUnwindSafe(|| drop(batch)))
+    });
+    same(dropped.is_err(), cfg!(debug_assertions), "it panics")?;
+    for op in ops {
+        let (result, _) = two.run(op)?;
+        same(result, Err(OpError::NotRung), "not rung")?;
+    }
+    two.run(two.a.control().drained())??;
+    two.nothing_is_missing()
 }

@@ -41,8 +41,10 @@ impl<T: Transport> Receiver<T> {
     }
 
     /// Receives messages one after the other into buffers of a pool. Up to `ahead` receives are kept posted,
-    /// as far as the pool has buffers. None is posted before [`Incoming::refill`] or [`Incoming::next`].
+    /// as far as the pool has buffers and the queue has room: never more than the receives that the queue
+    /// pair was created for. None is posted before [`Incoming::refill`] or [`Incoming::next`].
     pub fn incoming(self, pool: &Pool, size: usize, ahead: usize) -> Incoming<T> {
+        let ahead = as_far_as_fits(&self.anchor.table, ahead);
         Incoming {
             posted: VecDeque::with_capacity(ahead),
             receiver: self,
@@ -51,6 +53,11 @@ impl<T: Transport> Receiver<T> {
             ahead,
         }
     }
+}
+
+/// How many receives are kept posted if `ahead` are wanted.
+fn as_far_as_fits(table: &Table, ahead: usize) -> usize {
+    ahead.min(table.counts().1 as usize)
 }
 
 /// Posts a receive.
@@ -117,14 +124,15 @@ pub struct Incoming<T: Transport> {
 }
 
 impl<T: Transport> Incoming<T> {
-    /// Posts receives up to the configured number, as far as the pool has buffers now, and returns how many
-    /// are posted.
+    /// Posts receives up to the configured number, as far as the pool has buffers now and the queue has room,
+    /// and returns how many are posted.
     ///
     /// # Errors
     ///
     /// The pool could not grow, or has no buffers of the size.
     pub fn refill(&mut self) -> Result<usize, GetError> {
-        while self.posted.len() < self.ahead {
+        // Others may be posted that were asked for before.
+        while self.posted.len() < self.ahead && self.receiver.anchor.table.has_room_to_receive() {
             match self.pool.try_get(self.size) {
                 Ok(buf) => self.posted.push_back(self.receiver.recv(buf)),
                 Err(GetError::Empty { .. }) => break,
@@ -210,5 +218,27 @@ impl std::error::Error for IncomingError {
             Self::Op(error) => Some(error),
             Self::Pool(error) => Some(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::work::PdTag;
+
+    /// Would catch a list for as many receives as somebody asks for, which no memory holds, and receives that
+    /// are posted although the queue has no room for them.
+    #[test]
+    fn no_more_is_posted_ahead_than_the_queue_holds() {
+        let table = Table::new(0, (Some(1), PdTag::new(1, 1)), (7, 2), None);
+        for (asked, posted) in [(0, 0), (1, 1), (2, 2), (3, 2), (usize::MAX, 2)] {
+            assert_eq!(as_far_as_fits(&table, asked), posted);
+        }
+        let taken = [(); 2].map(|()| {
+            assert!(table.has_room_to_receive());
+            table.take_receive()
+        });
+        assert!(taken.iter().all(Option::is_some));
+        assert!(!table.has_room_to_receive());
     }
 }

@@ -373,6 +373,11 @@ impl Table {
         }
     }
 
+    /// Whether a receive can be posted.
+    pub(super) fn has_room_to_receive(&self) -> bool {
+        self.receives.has_any()
+    }
+
     /// Operations whose buffers the device may have. It does not have those of a batch that is not rung, and
     /// never gets them if the batch has been forgotten.
     pub(super) fn in_flight(&self) -> usize {

@@ -24,6 +24,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -37,8 +38,14 @@ use crate::error::Error;
 use crate::event_file::is_readable;
 use crate::readable::Readable;
 
+/// What is wrong with a runtime that panics when it is to watch a file.
+const NO_IO: &str = "this tokio runtime watches no files: it needs `enable_io`";
+
 /// Waits for a file to be readable, by tokio's reactor. Each watches one file, by a duplicate of its
 /// descriptor.
+///
+/// Needs a runtime with I/O (`enable_io`). Without, waiting is an error, for which the panic hook says that
+/// tokio panicked; in a program that is built to abort on panics, that is its end.
 #[derive(Debug, Default)]
 pub struct Watch(Option<(RawFd, AsyncFd<OwnedFd>)>);
 
@@ -56,10 +63,21 @@ impl Watch {
             Handle::try_current().map_err(io::Error::other)?;
             let interest = tokio::io::Interest::READABLE;
             let own = fd.try_clone_to_owned()?;
-            // SAFETY: the descriptor is its own, so it stays open, and that of the same file, until it is
-            // dropped with the registration; nobody else has it.
-            let file = unsafe { AsyncFd::register_with_interest(own, interest)? };
-            self.0 = Some((number, file));
+            // A runtime that was built without I/O panics here, and cannot be asked before. Nothing is half
+            // done then: it is the first thing that it looks at.
+            let registered = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: the descriptor is its own, so it stays open, and that of the same file, until it is
+                // dropped with the registration; nobody else has it.
+                unsafe { AsyncFd::register_with_interest(own, interest) }
+            }));
+            match registered {
+                Ok(file) => self.0 = Some((number, file?)),
+                Err(panic) => {
+                    // What it says may panic in its turn when it is dropped.
+                    std::mem::forget(panic);
+                    return Err(io::Error::other(NO_IO));
+                }
+            }
         }
         match &self.0 {
             Some((_, file)) => Ok(file),
@@ -97,7 +115,7 @@ impl Readable for Watch {
 ///
 /// # Errors
 ///
-/// As for [`Cq::serve`]; it ends only with an error.
+/// As for [`Cq::serve`]; it ends only with an error. A runtime without I/O (`enable_io`) is one.
 pub async fn serve(cq: Cq, wait: Wait) -> Error {
     cq.serve(Watch::new(), wait).await
 }
@@ -119,3 +137,32 @@ pub async fn within<P: Pending + Unpin>(
 
 /// Awaits requests for connections.
 pub type Listener<T> = super::Listener<T, Watch>;
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    /// Would catch a panic in who waits on a runtime without I/O: operations in flight would then never end.
+    #[test]
+    fn a_runtime_without_io_is_an_error() {
+        let (file, _write) = rustix::pipe::pipe().unwrap();
+        let mut watch = Watch::new();
+        let mut look = || {
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            watch.poll_readable(file.as_fd(), &mut cx)
+        };
+        assert!(matches!(look(), Poll::Ready(Err(_))), "without a runtime");
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let Poll::Ready(Err(error)) = runtime.block_on(async { look() }) else {
+            panic!("it watches the file");
+        };
+        assert_eq!(error.to_string(), NO_IO);
+        // What was tried before does not keep another runtime from it.
+        let runtime = Builder::new_current_thread().enable_io().build().unwrap();
+        assert!(runtime.block_on(async { look() }).is_pending());
+    }
+}

@@ -68,7 +68,7 @@ impl Channel {
         self.reading = None;
         while let Some(message) = self.inbox.pop_front() {
             if let Message::Offer(number, _) = message {
-                self.due.push_back((number, false));
+                self.due.push(number, false);
             }
         }
     }

@@ -30,7 +30,7 @@ use std::task::{Context, Poll, ready};
 pub use error::{ChannelCause, ChannelError};
 pub use start::{Prepared, Settings};
 
-use self::credits::Credits;
+use self::credits::{Answers, Credits};
 use self::header::{HEADER, Header, Kind};
 use self::link::Link;
 use super::op::{self, Op, Read, Receive, SentInline};
@@ -94,7 +94,7 @@ pub struct Channel {
     /// Its answer.
     answered: Option<(bool, Buf)>,
     /// Answers to the peer that have to wait for credits.
-    due: VecDeque<(u32, bool)>,
+    due: Answers,
     /// Sends that nobody waits for.
     quiet: VecDeque<Op<SentInline>>,
     peer_closed: bool,
@@ -159,10 +159,10 @@ impl Channel {
     /// whose future was dropped keeps its slot until it is acknowledged.
     fn flush(&mut self, cx: &mut Context<'_>) {
         while self.may_say_more(cx)
-            && let Some(&(number, taken)) = self.due.front()
+            && let Some((number, taken)) = self.due.first()
             && let Some(credits) = self.credits.spend()
         {
-            self.due.pop_front();
+            self.due.pop();
             self.control(Kind::Answer { number, taken }, credits);
         }
         if self.may_say_more(cx)
@@ -311,7 +311,11 @@ impl Channel {
     /// Takes in one message.
     fn handle(&mut self, mut buf: Buf) -> Result<(), ChannelCause> {
         let Header { kind, credits } = Header::of(&buf).map_err(ChannelCause::Protocol)?;
-        self.credits.told(credits);
+        if !self.credits.came(credits) {
+            return Err(ChannelCause::Protocol(
+                "it sends more than it has credits for",
+            ));
+        }
         match (kind, self.peer_size) {
             (Kind::Hello { size }, None) if size as usize > HEADER => {
                 self.peer_size = Some(size as usize);
@@ -329,6 +333,11 @@ impl Channel {
             (Kind::Small, _) => {
                 let message = buf.split_off(HEADER);
                 self.inbox.push_back(Message::Small(message));
+            }
+            (Kind::Offer { .. }, _) if !self.due.may_grow(self.inbox.len()) => {
+                return Err(ChannelCause::Protocol(
+                    "it takes no answers to what it offers",
+                ));
             }
             (Kind::Offer { number, at }, _) => self.inbox.push_back(Message::Offer(number, at)),
             (Kind::Answer { number, taken }, _) => {

@@ -81,7 +81,7 @@ impl Channel {
     /// The first message in the inbox has been dealt with.
     async fn answer(&mut self, number: u32, taken: bool) {
         self.inbox.pop_front();
-        self.due.push_back((number, taken));
+        self.due.push(number, taken);
         self.say().await;
     }
 

@@ -6,7 +6,7 @@ use super::super::connection::Connection;
 use super::super::cq::Cq;
 use super::super::op::{Op, Receive};
 use super::super::qp::Qp;
-use super::credits::Credits;
+use super::credits::{Answers, Credits};
 use super::error::{ChannelCause, ChannelError};
 use super::header::{HEADER, Kind};
 use super::link::Link;
@@ -112,7 +112,7 @@ impl Channel {
             next_offer: 0,
             awaited: None,
             answered: None,
-            due: VecDeque::new(),
+            due: Answers::default(),
             quiet: VecDeque::new(),
             peer_closed: false,
             broken: None,

@@ -66,8 +66,8 @@
 //! | `tokio`, `compio` | no | [`aio`] on these runtimes |
 //! | `serde` | no | serialisation of endpoints, keys and remote slices |
 //!
-//! Without default features there are the drivers that you name, and the verbs. The library itself then builds in
-//! about a quarter less time, and needs neither `nix` nor `memmap2`.
+//! Without default features there are the drivers that you name, and the verbs. The library itself then
+//! builds in about a quarter less time, and needs neither `nix` nor `memmap2`.
 //!
 // Where a feature is off, its links lead to the table of features.
 #![cfg_attr(not(feature = "aio"), doc = "[`aio`]: #cargo-features")]
@@ -84,8 +84,8 @@
     allow(dead_code, unused_imports)
 )]
 
-// From the ground up: no folder knows one that comes after it (`tests/rooms.rs`), but for `share`, `cm`, `buf`
-// and `direct`, which stand side by side.
+// From the ground up: no folder knows one that comes after it (`tests/rooms.rs`), but for `share`, `cm`,
+// `buf` and `direct`, which stand side by side.
 mod words;
 
 pub mod device;

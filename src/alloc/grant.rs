@@ -620,7 +620,8 @@ mod tests {
         assert_eq!(scripted.freed.load(Ordering::Relaxed), 0);
     }
 
-    /// Would catch what an allocator panics with being dropped in the middle of a verb, where it panics again.
+    /// Would catch what an allocator panics with being dropped in the middle of a verb, where it panics
+    /// again.
     #[test]
     fn a_panic_that_panics_again_becomes_an_error() {
         struct Twice;

@@ -10,8 +10,8 @@
 //! 1. A folder here, whose `mod.rs` implements [`contract::Driver`]. Copy [`sample`].
 //! 2. A line in `drivers!`, and the `mod` above it.
 //! 3. A feature in `Cargo.toml` and in `tests/support/Cargo.toml`, a row in `lib.rs`, and its names in
-//!    `tests/driver_names.rs`: they stand nowhere else. Its number, the codes of its buffers and how sysfs shows
-//!    it are in its folder.
+//!    `tests/driver_names.rs`: they stand nowhere else. Its number, the codes of its buffers and how sysfs
+//!    shows it are in its folder.
 //!
 //! `CONTRIBUTING.md` has what tests and documents need besides.
 

@@ -712,8 +712,8 @@ fn not_idle() -> Result {
     says(&error, &["no dma-buf"])
 }
 
-/// Catches pages of registers that are gone with their queue pairs, and with those that could not be made: the
-/// software adapter has 1024.
+/// Catches pages of registers that are gone with their queue pairs, and with those that could not be made:
+/// the software adapter has 1024.
 fn pages() -> Result {
     if !device().is_mlx5() {
         return skip("mlx5 hands queues over");

@@ -1,8 +1,8 @@
 //! A disk over RDMA: an NVMe target, to which Linux connects with its own driver, and a host.
 //!
 //! The target has one namespace, and of NVMe over Fabrics what a host needs for it: Connect and properties;
-//! Identify, log pages (errors, health, firmware), features and keep-alive; read, write, write zeroes and flush,
-//! with up to 4 KiB of data in a command. It has no discovery and no authentication.
+//! Identify, log pages (errors, health, firmware), features and keep-alive; read, write, write zeroes and
+//! flush, with up to 4 KiB of data in a command. It has no discovery and no authentication.
 //!
 //! ```text
 //! nvmet serve ADDRESS:PORT FILE [NQN]     # the file as a disk, for any host

@@ -148,8 +148,8 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
 }
 
 /// How many READs and atomic operations a target answers at a time, and how many an initiator has on the way.
-/// The device's names are from its other side: what a target answers are requests, what an initiator waits for
-/// are responses.
+/// The device's names are from its other side: what a target answers are requests, what an initiator waits
+/// for are responses.
 #[cfg(feature = "mlx5-direct")]
 fn dc_rd_atom(capabilities: &CmdHcaCap) -> (u64, u64) {
     let [target, initiator] = [CmdHcaCap::LOG_MAX_RA_REQ_DC, CmdHcaCap::LOG_MAX_RA_RES_DC];
@@ -235,8 +235,9 @@ pub unsafe extern "C" fn mlx5dv_modify_qp_udp_sport(c: *mut ibv_qp, port: u16) -
     }))
 }
 
-/// The failure of a verb for which this library gives the device a command: by the device's status, as libmlx5
-/// tells it. Where the command is the program's own, it is told of the refusal, and reads the status itself.
+/// The failure of a verb for which this library gives the device a command: by the device's status, as
+/// libmlx5 tells it. Where the command is the program's own, it is told of the refusal, and reads the status
+/// itself.
 #[cfg(feature = "mlx5-direct")]
 fn of_refusal(error: CommandError) -> Failure {
     let status = error.refusal().map(|refusal| refusal.status);

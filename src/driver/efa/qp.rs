@@ -26,8 +26,8 @@ use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
-/// The ledger of a queue of this capacity. What the device still reports of a queue that is gone, or of before a
-/// reset, has another generation than the queue that has its number now.
+/// The ledger of a queue of this capacity. What the device still reports of a queue that is gone, or of
+/// before a reset, has another generation than the queue that has its number now.
 pub(super) fn ledger(capacity: u32) -> NumberedLedger {
     static GENERATIONS: AtomicU16 = AtomicU16::new(0);
     // Relaxed: nothing else goes with it.

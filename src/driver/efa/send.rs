@@ -143,8 +143,8 @@ impl SendQueue {
             // each of them is aligned to a block, as the written ones are, which are no smaller.
             unsafe {
                 let to = first.add(place * blocks * BLOCK);
-                // Not by one instruction, where the CPU has one: nothing takes a block before the doorbell, and
-                // a device in software may not know it.
+                // Not by one instruction, where the CPU has one: nothing takes a block before the doorbell,
+                // and a device in software may not know it.
                 copy_blocks(from, to, blocks, false);
             }
             count = count.wrapping_add(1);

@@ -6,8 +6,8 @@
 //! put loads, or anything else, between them.
 //!
 //! CPUs of x86 that say so have a store of the whole block (MOVDIR64B), which nothing tears apart; it is not
-//! used in virtual machines ([`stores_at_once`]). CPUID is asked once, when a context is opened; each register
-//! keeps the answer.
+//! used in virtual machines ([`stores_at_once`]). CPUID is asked once, when a context is opened; each
+//! register keeps the answer.
 //!
 //! The one of arm64 (ST64B) is not used. It faults where the device's memory, or what lies before it, does
 //! not take such stores, and Linux reports only what the CPU can do: `HWCAP3_LS64` "implies the support of
@@ -116,11 +116,11 @@ unsafe fn copy_block(from: NonNull<u8>, to: NonNull<u8>) {
 
 /// Whether this CPU stores a block at once, by [`store_block`], and whoever gets the store takes it so.
 ///
-/// A virtual machine's CPU may have the instruction, and its registers may be nobody's: those of a device that
-/// is a program of the host. Each store to such a register is carried out by the hypervisor, and that of KVM
-/// does not know this instruction (`arch/x86/kvm/emulate.c`), although it shows the guest that there is one:
-/// the first post would end the program. Whether a register is a real one the guest cannot see. So under a
-/// hypervisor blocks are stored in pieces, which all take.
+/// A virtual machine's CPU may have the instruction, and its registers may be nobody's: those of a device
+/// that is a program of the host. Each store to such a register is carried out by the hypervisor, and that of
+/// KVM does not know this instruction (`arch/x86/kvm/emulate.c`), although it shows the guest that there is
+/// one: the first post would end the program. Whether a register is a real one the guest cannot see. So under
+/// a hypervisor blocks are stored in pieces, which all take.
 pub(crate) fn stores_at_once() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
@@ -138,8 +138,8 @@ pub(crate) fn stores_at_once() -> bool {
     false
 }
 
-/// Whether the CPU whose highest leaf of CPUID this is, and whose leaves 1 and 7 say this in ECX, is no virtual
-/// one and has MOVDIR64B.
+/// Whether the CPU whose highest leaf of CPUID this is, and whose leaves 1 and 7 say this in ECX, is no
+/// virtual one and has MOVDIR64B.
 #[cfg(target_arch = "x86_64")]
 fn has_movdir64b(highest_leaf: u32, leaf_1_ecx: u32, leaf_7_ecx: impl FnOnce() -> u32) -> bool {
     const HYPERVISOR: u32 = 1 << 31;
@@ -181,8 +181,8 @@ unsafe fn store_block(from: NonNull<u8>, to: NonNull<u8>) {
 mod tests {
     use super::*;
 
-    /// Would catch a CPU that is given an instruction which it does not have, or not the one that it has; and a
-    /// virtual one that is given one which its registers may not take.
+    /// Would catch a CPU that is given an instruction which it does not have, or not the one that it has; and
+    /// a virtual one that is given one which its registers may not take.
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_cpu_is_believed() {

@@ -205,8 +205,8 @@ impl Landing {
             return None;
         }
         let (count, stride) = (self.recv.count as usize, self.recv.stride as usize);
-        // Whether the device counts on behind the ring's end or tells the element's index is left open; nobody
-        // but it tells the two apart.
+        // Whether the device counts on behind the ring's end or tells the element's index is left open;
+        // nobody but it tells the two apart.
         if (usize::from(counter) ^ next as usize) & (count - 1) != 0 {
             return None;
         }

@@ -667,8 +667,8 @@ impl Device {
     }
 }
 
-/// Entries of a ring for `cqe` completions, of which the device has so many at most: one stays free. `None` for
-/// more, and for 0, for which the kernel would make a ring of one entry.
+/// Entries of a ring for `cqe` completions, of which the device has so many at most: one stays free. `None`
+/// for more, and for 0, for which the kernel would make a ring of one entry.
 fn entries(cqe: u32, most: u32) -> Option<u32> {
     match cqe {
         0 => None,

@@ -162,8 +162,8 @@ impl QpAttr {
     }
 }
 
-/// A number for a field of 8 bits. One that does not fit becomes 255, a value that the kernel does not know: cut
-/// off, 256 would be the state RESET.
+/// A number for a field of 8 bits. One that does not fit becomes 255, a value that the kernel does not know:
+/// cut off, 256 would be the state RESET.
 pub(crate) fn narrow(number: u32) -> u8 {
     u8::try_from(number).unwrap_or(u8::MAX)
 }
@@ -463,8 +463,8 @@ mod tests {
         );
     }
 
-    /// Would catch a state that is cut off to RESET: the kernel would reset the queue pair, and the rings here
-    /// would go on.
+    /// Would catch a state that is cut off to RESET: the kernel would reset the queue pair, and the rings
+    /// here would go on.
     #[test]
     fn a_state_that_does_not_fit_is_no_reset() {
         for state in [0x100, 0x103, u32::MAX] {

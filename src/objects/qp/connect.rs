@@ -760,8 +760,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         Ok(())
     }
 
-    /// The most bytes of a message: an MTU of a datagram on most devices, whatever the port takes of a device's
-    /// own type.
+    /// The most bytes of a message: an MTU of a datagram on most devices, whatever the port takes of a
+    /// device's own type.
     fn longest_datagram(&self, options: &ConnectOptions) -> Result<u32> {
         if self.transport() != QpType::UD || self.context().driver().has_long_datagrams() {
             return Ok(self.context().query_port(options.port)?.max_msg_sz);

@@ -29,8 +29,8 @@ use crate::mr::Nameable;
 /// of which slices were taken stay registered until then, even if they are dropped.
 ///
 /// Dropping it destroys the queue pair, then the completion queue; only then the regions are dropped. The
-/// kernel keeps the register page from others as long as a process has it mapped: an agent that rings too late
-/// reaches no other queue pair.
+/// kernel keeps the register page from others as long as a process has it mapped: an agent that rings too
+/// late reaches no other queue pair.
 ///
 /// ```no_run
 /// use uverbs::{Access, Caps, Context, Pd, Rc, Result, alloc::Udmabuf, mr::SharedMemory};

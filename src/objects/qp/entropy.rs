@@ -6,10 +6,10 @@ use super::{DataOrder, LagPort, Membership, Qp, QpState};
 use crate::error::{Error, Result, Verb};
 
 impl<T: Transport, M: Membership> Qp<T, M> {
-    /// In which order the device writes the bytes of each message to memory. [`DataOrder::Any`] if that is not
-    /// known: the driver or the device makes no promise, or makes none yet (mlx5 for queue pairs that are not in
-    /// the state RTS). It says nothing about the order in which a CPU sees the bytes; on x86-64 that is the
-    /// same.
+    /// In which order the device writes the bytes of each message to memory. [`DataOrder::Any`] if that is
+    /// not known: the driver or the device makes no promise, or makes none yet (mlx5 for queue pairs that are
+    /// not in the state RTS). It says nothing about the order in which a CPU sees the bytes; on x86-64 that
+    /// is the same.
     ///
     /// # Errors
     ///

@@ -433,8 +433,8 @@ fn receive(
     Some(sender)
 }
 
-/// Takes a receive request. SRD takes one of the oldest, and the oldest of all only if there is no other: nobody
-/// promises an order.
+/// Takes a receive request. SRD takes one of the oldest, and the oldest of all only if there is no other:
+/// nobody promises an order.
 fn take_receive(
     function: &mut Function,
     number: u32,

@@ -454,8 +454,8 @@ impl mlx5dv_devx_uar {
     }
 }
 
-/// The uncached page of a context, for all who ask for one: stores to it are whole, so any number of queues may
-/// have their doorbells there. Programs ask for each of theirs, and a device has few pages.
+/// The uncached page of a context, for all who ask for one: stores to it are whole, so any number of queues
+/// may have their doorbells there. Programs ask for each of theirs, and a device has few pages.
 #[derive(Debug, Default)]
 pub(in crate::c) struct CommonUar(Mutex<Option<Box<mlx5dv_devx_uar>>>);
 
@@ -470,8 +470,8 @@ impl CommonUar {
     }
 }
 
-/// `mlx5dv_devx_alloc_uar(3)`: a page whose first register is told; without other flags the uncached one is the
-/// same each time, as with libmlx5.
+/// `mlx5dv_devx_alloc_uar(3)`: a page whose first register is told; without other flags the uncached one is
+/// the same each time, as with libmlx5.
 pub unsafe extern "C" fn mlx5dv_devx_alloc_uar(
     c: *mut ibv_context,
     flags: u32,

@@ -132,7 +132,8 @@ fn what_a_device_says_is_held_within_the_formats() {
     }
 }
 
-/// Would catch a command that makes the kernel's driver look for an event queue that the device does not have.
+/// Would catch a command that makes the kernel's driver look for an event queue that the device does not
+/// have.
 #[test]
 fn events_that_a_device_lacks_are_refused_by_name() {
     let file = OwnedFd::from(File::open("/dev/null").unwrap());

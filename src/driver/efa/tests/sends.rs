@@ -217,7 +217,8 @@ fn the_phase_begins_with_0_and_flips_with_each_lap() {
     };
     post(4);
     assert_eq!(seen(&device, 4), [(0, 0), (0, 1), (0, 2), (0, 3)]);
-    // Another than the oldest is done: its successor has the oldest's place in the ring, and this one's number.
+    // Another than the oldest is done: its successor has the oldest's place in the ring, and this one's
+    // number.
     ledger.finish(2).unwrap();
     post(1);
     assert_eq!(seen(&device, 4), [(1, 2), (0, 1), (0, 2), (0, 3)]);

@@ -5,9 +5,9 @@ use crate::work::Progress;
 
 /// The notes of a queue. A request has a number from when it is written until its completion has been taken.
 ///
-/// A number that a request has given back goes to the end of a ring, and the next request takes the one at the
-/// start: the request of a count has what lies at that count. So one that is left behind stops nobody, and the
-/// queue has room for as many more as requests have finished.
+/// A number that a request has given back goes to the end of a ring, and the next request takes the one at
+/// the start: the request of a count has what lies at that count. So one that is left behind stops nobody,
+/// and the queue has room for as many more as requests have finished.
 ///
 /// The requests cannot be read back, so the keys in them are noted as well.
 #[derive(Debug)]
@@ -23,7 +23,8 @@ pub(crate) struct NumberedLedger {
     finished: AtomicU32,
 }
 
-/// What is noted of a request. Relaxed throughout, but for `is_finished`: see the module on who reads it when.
+/// What is noted of a request. Relaxed throughout, but for `is_finished`: see the module on who reads it
+/// when.
 #[derive(Debug)]
 struct Note {
     id: AtomicU64,
@@ -140,8 +141,8 @@ impl NumberedLedger {
         note.id.store(id, Ordering::Relaxed);
         note.about.store(about.0, Ordering::Relaxed);
         note.bytes.store(bytes, Ordering::Relaxed);
-        // Release: whoever finds this count finds the request finished that had the number before; pairs with the
-        // fence in `progress`.
+        // Release: whoever finds this count finds the request finished that had the number before; pairs with
+        // the fence in `progress`.
         note.count.store(count, Ordering::Release);
         note.is_finished.store(false, Ordering::Relaxed);
         place ^ self.generation
@@ -189,8 +190,8 @@ impl NumberedLedger {
     pub(crate) fn progress(&self) -> Progress {
         let posted = self.posted();
         let behind = self.behind(posted);
-        // Acquire: pairs with the release of the poller in `Found::finish`, or of the poster that has given the
-        // number to another request since.
+        // Acquire: pairs with the release of the poller in `Found::finish`, or of the poster that has given
+        // the number to another request since.
         fence(Ordering::Acquire);
         Progress::new(posted, posted.wrapping_sub(behind), u32::MAX)
     }
@@ -352,9 +353,9 @@ mod tests {
         assert_eq!((before(&ledger), ledger.room(4)), (1, 5));
     }
 
-    /// Would catch a request that stops the others as long as it is in flight, and one whose number is given to
-    /// another meanwhile, also where the counts wrap. One that is so old that counts could not tell it from a
-    /// new one does stop them.
+    /// Would catch a request that stops the others as long as it is in flight, and one whose number is given
+    /// to another meanwhile, also where the counts wrap. One that is so old that counts could not tell it
+    /// from a new one does stop them.
     #[test]
     fn the_one_left_behind_stops_nobody() {
         for capacity in [2, 3, 4] {

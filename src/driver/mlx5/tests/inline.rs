@@ -86,8 +86,8 @@ fn pair(cq: &Cq) -> Pair {
 }
 
 /// Catches bytes that are lost, in the wrong slice, or written behind their end, in either format and size of
-/// entry, on every lap of the ring, whether the device counts on there or tells elements; and left-over of the
-/// data that passes for where a message came from.
+/// entry, on every lap of the ring, whether the device counts on there or tells elements; and left-over of
+/// the data that passes for where a message came from.
 #[test]
 fn data_go_where_the_receive_wants_them() {
     for (size, format, most, mask) in [

@@ -162,8 +162,8 @@ fn what_a_queue_pair_reported_goes_with_it_where_asked_for() {
     assert_eq!(pair(&cq).number, number, "now it is free");
 }
 
-/// Would catch a message to a target of dynamic connections that is told when a C program has destroyed it, and
-/// the number perhaps is another's.
+/// Would catch a message to a target of dynamic connections that is told when a C program has destroyed it,
+/// and the number perhaps is another's.
 #[cfg(feature = "c-abi")]
 #[test]
 fn what_a_target_reported_goes_with_it_where_asked_for() {
@@ -189,8 +189,8 @@ fn what_a_target_reported_goes_with_it_where_asked_for() {
 }
 
 /// Would catch numbers, or memory, that run out where a program polls by itself: nobody here ever hears of
-/// changes, and finished entries lie in the ring as if they waited. And a program that polls here all the same
-/// and loses something.
+/// changes, and finished entries lie in the ring as if they waited. And a program that polls here all the
+/// same and loses something.
 #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
 #[test]
 fn queue_pairs_of_a_program_that_polls_by_itself_leave_nothing() {

@@ -553,8 +553,8 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     assert!(pair.send_nothing(0).is_err());
 }
 
-/// Would catch a ring that is written over, over and over, once a device has told of an older request behind a
-/// newer one, by more than the ring has room for.
+/// Would catch a ring that is written over, over and over, once a device has told of an older request behind
+/// a newer one, by more than the ring has room for.
 #[test]
 fn an_older_request_that_is_told_later_makes_no_room() {
     let (mut cq, mut producer) = cq(63, 64);

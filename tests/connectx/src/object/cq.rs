@@ -97,8 +97,8 @@ impl CompletionQueue {
     }
 
     /// Looks whether the entries of a new queue are marked as ones that the device has not written. Without a
-    /// mark, memory of zeros is a whole ring of completions for the consumer, and a device may look at what it
-    /// is given.
+    /// mark, memory of zeros is a whole ring of completions for the consumer, and a device may look at what
+    /// it is given.
     fn check_marks(&self, memory: &GuestMemory, report: &Report) {
         const INVALID: u8 = 0xf;
         let is_marked = |index: u64| {

@@ -1,7 +1,7 @@
-//! Ways into what reads bytes of the kernel, of a device or of a peer, for the fuzz targets in `tests/fuzz`:
-//! no part of the interface, and only there with the feature `fuzz`.
+//! Entry points for the fuzz targets in `tests/fuzz`, to the code that reads bytes of the kernel, of a device
+//! or of a peer. They are not part of the interface, and exist only with the feature `fuzz`.
 //!
-//! Each takes any bytes and must come back: an error is fine, a panic is a finding.
+//! Each takes any bytes and must return: an error is fine, a panic is a finding.
 
 use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
 
@@ -15,7 +15,7 @@ use crate::error::{Subject, Verb};
 use crate::event::AsyncEvent;
 use crate::event_file::EventFile;
 
-/// The kernel's answers to all commands: the bytes are drawn from in turn, and are zeros when used up.
+/// The kernel's answers to all commands. The bytes are consumed from the front, then zeros follow.
 pub fn answers(bytes: &[u8]) {
     let mut words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
@@ -27,7 +27,7 @@ pub fn answers(bytes: &[u8]) {
 
 /// Records of the asynchronous event file and of a completion channel.
 pub fn events(bytes: &[u8]) {
-    // More does not fit into a pipe for sure.
+    // A pipe surely holds this much.
     let bytes = &bytes[..bytes.len().min(4096)];
     let Ok((read, write)) = rustix::pipe::pipe() else {
         return;
@@ -53,8 +53,8 @@ pub fn events(bytes: &[u8]) {
     }
 }
 
-/// Datagrams of RDMA netlink in answer to all questions; each has its length before it, in two bytes. The
-/// questions are answered up to a datagram of length 0.
+/// Datagrams of RDMA netlink that answer all requests; each has its length before it, in two bytes. A
+/// datagram of length 0 ends the answers to a request.
 pub fn netlink(mut bytes: &[u8]) {
     crate::device::netlink::fuzz::read(bytes);
     let mut datagrams = Vec::new();
@@ -67,7 +67,7 @@ pub fn netlink(mut bytes: &[u8]) {
     crate::device::netlink::fuzz::ask(&datagrams);
 }
 
-/// Messages between a broker and those who join.
+/// Messages between a broker and the processes that join.
 pub fn share(bytes: &[u8]) {
     crate::share::fuzz::read(bytes);
 }

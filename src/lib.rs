@@ -49,8 +49,8 @@
 //! | `mlx5` | NVIDIA ConnectX from Connect-IB on, and BlueField, with InfiniBand and Ethernet ports. It has run on a model of the adapter, and never on real hardware |
 //! | `efa` | Amazon's Elastic Fabric Adapter: reliable datagrams ([`Srd`]) and datagrams. It has run on a model of the adapter, and never on real hardware |
 //!
-//! A driver refuses by name what it does not have ([`Cause::Unsupported`]). Devices of other drivers are
-//! listed, but opening one fails with an error that says so.
+//! A driver refuses what it does not have with an error that names it ([`Cause::Unsupported`]). Devices of
+//! other drivers are listed, but opening one fails with an error that says so.
 //!
 //! # Cargo features
 //!
@@ -69,7 +69,7 @@
 //! Without default features there are the drivers that you name, and the verbs. The library itself then
 //! builds in about a quarter less time, and needs neither `nix` nor `memmap2`.
 //!
-// Where a feature is off, its links lead to the table of features.
+// If a feature is off, its links lead to the table of features.
 #![cfg_attr(not(feature = "aio"), doc = "[`aio`]: #cargo-features")]
 #![cfg_attr(not(feature = "aio"), doc = "[`buf`]: #cargo-features")]
 #![cfg_attr(not(feature = "cm"), doc = "[`cm`]: #cargo-features")]
@@ -78,7 +78,7 @@
     not(feature = "topology"),
     doc = "[`device::topology`]: #cargo-features"
 )]
-// Lower floors have parts that only the optional ones above them use.
+// Lower folders have parts that only the optional folders above them use.
 #![cfg_attr(
     not(all(feature = "aio", feature = "share", feature = "topology")),
     allow(dead_code, unused_imports)
@@ -156,7 +156,7 @@ pub use uverbs_uapi::flags::Access;
 pub use wc::Completion;
 pub use work::{LocalSlice, PostError, RemoteSlice};
 
-/// Transports, and what each can do. What a transport lacks does not compile.
+/// Transports, and what each can do. An operation that a transport lacks does not compile.
 pub mod transport {
     pub use crate::objects::qp::transport::{
         Any, Atomic, AtomicWrite, BindWindow, Connected, Datagram, Dc, DcPeer, Peer, PeerSrq, Rc,

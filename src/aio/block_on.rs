@@ -1,4 +1,4 @@
-//! A thread that waits for its future and for a file at once.
+//! Lets a thread wait for its future and for a file at once.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
-/// The future is to be polled.
+/// The future must be polled.
 const WOKEN: u8 = 1;
 /// It has been polled since it was woken.
 const IDLE: u8 = 0;
 /// The thread sleeps in poll(2).
 const PARKED: u8 = 2;
 
-/// What wakes the thread.
+/// Wakes the thread.
 pub(super) struct Parker(Arc<Shared>);
 
 struct Shared {
     state: AtomicU8,
-    /// Readable when somebody has woken the thread out of its sleep.
+    /// Readable when a waker has ended the thread's sleep.
     event: OwnedFd,
 }
 
@@ -31,9 +31,9 @@ impl Wake for Shared {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release: with the acquire of the thread that polls, so that it sees what it is woken for.
+        // Release: pairs with the acquire of the thread that polls, so that it sees why it was woken.
         if self.state.swap(WOKEN, Ordering::AcqRel) == PARKED {
-            // The counter is far from full.
+            // The counter cannot overflow.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -56,17 +56,17 @@ impl Parker {
         Waker::from(Arc::clone(&self.0))
     }
 
-    /// Whether the future is to be polled; it is not any more then.
+    /// Whether the future must be polled. Clears that.
     pub(super) fn is_woken(&self) -> bool {
         self.0.state.swap(IDLE, Ordering::AcqRel) == WOKEN
     }
 
-    /// Whether the future is to be polled.
+    /// Whether the future must be polled.
     pub(super) fn is_waiting_to_poll(&self) -> bool {
         self.0.state.load(Ordering::Relaxed) == WOKEN
     }
 
-    /// Sleeps until somebody wakes the future, or the file is readable.
+    /// Sleeps until the future is woken, or the file is readable.
     pub(super) fn park(&self, file: BorrowedFd<'_>) -> Result<()> {
         let Shared { state, event } = &*self.0;
         let parked = state.compare_exchange(IDLE, PARKED, Ordering::AcqRel, Ordering::Acquire);
@@ -78,9 +78,9 @@ impl Parker {
             PollFd::new(event, PollFlags::IN),
         ];
         let polled = poll(&mut files, None);
-        // Fails if somebody has woken it meanwhile.
+        // Fails if the future was woken meanwhile.
         let _ = state.compare_exchange(PARKED, IDLE, Ordering::AcqRel, Ordering::Acquire);
-        // Who wakes it writes a moment later: then the next sleep is short.
+        // The waking thread may write only after this: then the next sleep is short.
         if files[1].revents().contains(PollFlags::IN) {
             let _ = rustix::io::read(event, &mut [0; 8]);
         }
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Catches a thread that never sleeps again: a waker was interrupted before it wrote, and the sleep was
+    /// Catches a thread that never sleeps again: its waker was interrupted before it wrote, and the sleep was
     /// over by then.
     #[test]
     fn a_late_wake_up_shortens_one_sleep() {

@@ -1,4 +1,4 @@
-//! What travels with an operation, and comes back with it.
+//! The value that goes into an operation and comes back with it.
 
 use crate::buf::{Buf, Frozen};
 
@@ -27,8 +27,8 @@ use sealed::{Inside, Travels};
 /// What the methods that need it are called with.
 pub(super) const INSIDE: Inside = Inside(());
 
-/// What can be sent or written: a [`Buf`], or constant bytes ([`Frozen`]), clones of which can be in several
-/// operations.
+/// A value that can be sent or written: a [`Buf`], or constant bytes ([`Frozen`]), clones of which can be in
+/// several operations.
 pub trait Payload: Travels + Send + 'static {}
 
 impl Payload for Buf {}

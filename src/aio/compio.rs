@@ -1,6 +1,6 @@
 //! What compio contributes: it watches files, by io_uring or by epoll, and keeps time.
 //!
-//! compio runs a thread's tasks on that thread alone. So what is here stays on it too: it is not `Send`.
+//! compio runs a thread's tasks on that thread only. So these types stay there too: they are not `Send`.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -39,20 +39,20 @@ use crate::error::Error;
 use crate::event_file::is_readable;
 use crate::readable::Readable;
 
-/// Waits for a file to be readable, by compio's driver. Each watches one file, by a duplicate of its
-/// descriptor.
+/// Waits for a file to be readable, by compio's driver. Each value watches one file, through a duplicate of
+/// its descriptor.
 #[derive(Debug, Default)]
 pub struct Watch(Option<(RawFd, PollFd<OwnedFd>)>);
 
 impl Watch {
-    /// What watches the file that it is asked for first.
+    /// A value that watches the file that it is asked for first.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The file as the driver knows it.
+    /// The file as registered with the driver.
     fn registered(&mut self, fd: BorrowedFd<'_>) -> io::Result<&PollFd<OwnedFd>> {
-        // Before the runtime is asked for anything, which panics where there is none.
+        // Before the runtime is called, which panics without one.
         if Runtime::try_current().is_none() {
             let why = "this thread runs no compio runtime at the moment";
             return Err(io::Error::other(why));
@@ -73,7 +73,7 @@ impl Readable for Watch {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let file = self.registered(fd)?;
         loop {
-            // The driver may report what was asked by an earlier wait, and that may have been read since.
+            // The driver may report the answer to an earlier wait, and the data may have been read since.
             ready!(file.poll_read_ready(cx))?;
             if is_readable(fd)? {
                 return Poll::Ready(Ok(()));
@@ -100,7 +100,7 @@ pub async fn serve(cq: Cq, wait: Wait) -> Error {
 /// # Errors
 ///
 /// It failed, was not done in time ([`Cause::TimedOut`](crate::Cause::TimedOut)), or has to wait on a thread
-/// without a runtime; the error gives back what was put into it.
+/// without a runtime. The error returns the values that were passed to it.
 pub async fn within<P: Pending + Unpin>(
     limit: Duration,
     pending: P,

@@ -65,27 +65,27 @@ impl<T: Connected> Connection<T> {
 }
 
 impl<T: Connected + Initiates + Listens> Qp<T> {
-    /// Takes it from RESET to INIT for a resolved peer, so that receives can be posted before the peer is
-    /// asked.
+    /// Takes it from RESET to INIT for a resolved peer, so that receives can be posted before the request is
+    /// sent to the peer.
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// It belongs to another device, or is in another state.
     pub fn init_for(&mut self, way: &Resolved<T>) -> Result<()> {
         way.init(self.raw_mut())
     }
 
-    /// Takes it from RESET to INIT for a peer's request, so that receives can be posted before it is
+    /// Takes it from RESET to INIT for a peer's request, so that receives can be posted before the request is
     /// answered.
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// It belongs to another device, or is in another state.
     pub fn init_for_request(&mut self, request: &Request<T>) -> Result<()> {
         request.init(self.raw_mut())
     }
 
-    /// Asks a peer for a connection: see [`Resolved::connect`].
+    /// Requests a connection from a peer: see [`Resolved::connect`].
     ///
     /// # Errors
     ///
@@ -137,20 +137,20 @@ impl<T: Connected + Initiates + Listens> Qp<T> {
 /// A step of [`cm`](crate::cm) towards a connection, with a queue pair of this module.
 #[derive(Debug)]
 pub struct Establishing<P> {
-    // Before the anchor, which looks what became of the queue pair.
+    // Before the anchor, which checks what has become of the queue pair.
     pending: P,
     anchor: Arc<Anchor>,
 }
 
-/// The peer has been asked for a connection: see [`cm::Connecting`].
+/// The request for a connection has been sent to the peer: see [`cm::Connecting`].
 pub type Connecting<T> = Establishing<cm::Connecting<crate::qp::Qp<T>>>;
 
 /// The peer's request has been accepted: see [`cm::Accepting`].
 pub type Accepting<T> = Establishing<cm::Accepting<crate::qp::Qp<T>>>;
 
 impl<T: Connected + Initiates + Listens> Accepting<T> {
-    /// The number of the queue pair, which is ready: operations that were made before the request was
-    /// accepted complete already.
+    /// The number of the queue pair. It is ready: operations that were posted before the request was accepted
+    /// already complete.
     pub fn qpn(&self) -> u32 {
         self.pending.qp().qpn()
     }

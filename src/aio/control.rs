@@ -1,4 +1,4 @@
-//! Control of a queue pair from anywhere: fail it, drain it, see what is in flight.
+//! Controls a queue pair from anywhere: fails it, drains it, shows what is in flight.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -49,7 +49,7 @@ impl Control {
         self.raw.fail()
     }
 
-    /// Takes the queue pair to the state ERR and waits until the device is done with all operations. Each
+    /// Takes the queue pair to the state ERR and waits until the device has finished all operations. Each
     /// ends as flushed, unless it has succeeded before, and returns its buffer; buffers of dropped futures
     /// are then back in their pools. The connection is over.
     ///
@@ -57,7 +57,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The device has been removed, or the queue pair has gone, which gives the buffers back as well.
+    /// The device has been removed, or the queue pair is gone; both also return the buffers.
     pub async fn abort(&self) -> Result<()> {
         if self.in_flight() > 0 || !self.is_gone() {
             self.fail()?;
@@ -65,7 +65,7 @@ impl Control {
         self.drained().await
     }
 
-    /// Waits until the device is done with all operations, and pumps meanwhile.
+    /// Waits until the device has finished all operations, and pumps meanwhile.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Control {
         .await
     }
 
-    /// Pumps, and looks now and then whether the device is there.
+    /// Pumps, and checks now and then whether the device is still there.
     fn look(&self, looks: &mut u32) -> Result<()> {
         self.cq.pump_here()?;
         *looks = looks.wrapping_add(1);
@@ -100,9 +100,9 @@ impl Control {
         }
     }
 
-    /// Takes the buffers of all operations that have ended and whose results nobody has taken, for forgotten
-    /// futures. Futures that are alive give [`OpError::Reclaimed`](super::OpError::Reclaimed), and a buffer
-    /// without capacity.
+    /// Takes the buffers of all operations that have ended and whose results were not taken, for forgotten
+    /// futures. Futures that still exist then return [`OpError::Reclaimed`](super::OpError::Reclaimed), and a
+    /// buffer without capacity.
     pub fn reclaim(&self) -> Vec<Buf> {
         let bufs = self.table.reclaim();
         bufs.filter(|buf| buf.capacity() > 0 && !buf.is_frozen())

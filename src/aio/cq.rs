@@ -1,4 +1,4 @@
-//! Completion queues that operations wait on.
+//! Completion queues on which operations wait.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -23,7 +23,7 @@ use crate::error::{Error, Result, Verb};
 use crate::flight::Flight;
 use crate::readable::{Readable, Watching};
 
-/// How often whoever spins asks whether the device has been removed: the ring does not say it.
+/// How often a spinning pump checks whether the device has been removed: the ring does not show it.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// How a pump waits when there are no completions.
@@ -43,12 +43,12 @@ impl Default for Wait {
     }
 }
 
-/// A completion queue that asynchronous operations wait on. Clones share the queue; the queue pairs that
+/// A completion queue on which asynchronous operations wait. Clones share the queue; the queue pairs that
 /// report to it keep it alive.
 ///
-/// Somebody must *pump* to deliver completions to operations: a task that runs [`serve`](Self::serve), a
-/// thread in [`block_on`](Self::block_on), or any code that calls [`pump`](Self::pump) now and then. One
-/// pumps at a time; without a pump operations complete unnoticed.
+/// The program must *pump* to deliver completions to operations: by a task that runs [`serve`](Self::serve),
+/// a thread in [`block_on`](Self::block_on), or any code that calls [`pump`](Self::pump) now and then. Only
+/// one of them pumps at a time. Without a pump operations complete unnoticed.
 ///
 /// ```no_run
 /// use uverbs::{Caps, ConnectOptions, Endpoint, Rc, aio::{Cq, Post}, buf::Pool};
@@ -68,10 +68,10 @@ impl Default for Wait {
 pub struct Cq(Arc<Inner>);
 
 struct Inner {
-    /// Held while completions are taken and while queue pairs are added or removed; never while tasks are
+    /// Locked while completions are taken and while queue pairs are added or removed; never while tasks are
     /// woken or buffers go back.
     pump: Mutex<Pump>,
-    /// The queue under the lock, to be armed without it.
+    /// The queue in `pump`, to be armed without the lock.
     armed: Arc<CqShared>,
     channel: CompletionChannel,
     context: Context,
@@ -86,13 +86,13 @@ impl Inner {
         if !steps.are_none() {
             return self.pump_on(steps, any);
         }
-        // The list is empty: dropping it would cost a look.
+        // The list is empty: dropping it would cost a check.
         std::mem::forget(steps);
         Ok(any)
     }
 
-    /// Follows the steps, and takes more completions if there may be more: for as many rounds as it takes to
-    /// empty a full queue. What arrives meanwhile is left to the next call.
+    /// Follows the steps, and takes more completions if there may be more, for as many rounds as it takes to
+    /// empty a full queue. Completions that arrive meanwhile are left to the next call.
     #[inline(never)]
     fn pump_on(&self, mut steps: Steps, any: bool) -> Result<bool> {
         for _ in 0..=self.capacity as usize / AT_ONCE {
@@ -107,7 +107,7 @@ impl Inner {
         Ok(any)
     }
 
-    /// Takes completions, and returns whether there were any. Wakes the first task itself.
+    /// Takes completions, and returns whether there were any. Wakes the first task directly.
     #[inline(always)]
     fn pump_once(&self, steps: &mut Steps) -> Result<bool> {
         let mut pump = match self.pump.try_lock() {
@@ -153,7 +153,7 @@ impl Inner {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pump> {
-        // Nothing that runs under it can panic half-way.
+        // No code under the lock can panic half-way.
         self.pump.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -194,7 +194,7 @@ impl Cq {
     }
 
     /// Takes the completions that have arrived, wakes the tasks that wait for them, and returns whether there
-    /// were any. It makes no system call. If somebody else is pumping, it does nothing.
+    /// were any. It makes no system call. If another thread is pumping, it does nothing.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Cq {
     /// Pumps forever: a future to spawn, on any runtime. `by` integrates the runtime; with the feature
     /// `tokio`, use `aio::tokio::serve`.
     ///
-    /// Dropping it stops the pump and loses nothing; other pumps go on.
+    /// Dropping it stops this pump and loses nothing; other pumps continue.
     ///
     /// # Errors
     ///
@@ -249,7 +249,7 @@ impl Cq {
         }
     }
 
-    /// Pumps until nothing has come for as long as is to be spun.
+    /// Pumps until nothing has come for as long as `wait` says to spin.
     async fn spin(&self, wait: Wait) -> Result<()> {
         let Wait::Spin(limit) = wait else {
             while self.pump_here()? {
@@ -302,7 +302,7 @@ impl Cq {
     pub fn block_on_with<F: Future>(&self, future: F, wait: Wait) -> Result<F::Output> {
         let mut future = pin!(future);
         let parker = Parker::new()?;
-        // This thread may have taken an event that another one waits for.
+        // This thread may have taken an event for which another one waits.
         let _hand_over = HandOver(self);
         let waker = parker.waker();
         let mut cx = TaskContext::from_waker(&waker);
@@ -335,8 +335,8 @@ impl Cq {
         }
     }
 
-    /// Asks for an event; false if there are completions. Not under the lock: whoever hears of the command,
-    /// by a subscriber of traces, may make queue pairs that report here, and drop them.
+    /// Asks for an event; false if there are completions. Not under the lock: a subscriber of traces, which
+    /// is notified of the command, may create queue pairs that report here, and drop them.
     fn arm(&self) -> Result<bool> {
         if !self.lock().is_empty()? {
             return Ok(false);
@@ -345,7 +345,7 @@ impl Cq {
         self.lock().is_empty()
     }
 
-    /// Makes a place for a queue pair or a shared receive queue.
+    /// Reserves a place for a queue pair or a shared receive queue.
     pub(super) fn admit(&self, verb: Verb, requests: u32) -> Result<Admission<'_>> {
         let number = self.lock().admit(verb, requests)?;
         Ok(Admission {
@@ -355,12 +355,12 @@ impl Cq {
         })
     }
 
-    /// What reports to the raw queue is created on it.
+    /// The raw queue's shared part, on which queue pairs and shared receive queues are created.
     pub(super) fn shared(&self) -> &Arc<CqShared> {
         &self.0.armed
     }
 
-    /// Arms the queue; false if there are completions, or were events.
+    /// Arms the queue; false if there are completions, or if events were taken.
     fn may_park(&self) -> Result<bool> {
         if !self.arm()? {
             return Ok(false);
@@ -368,7 +368,7 @@ impl Cq {
         Ok(!self.drain_events()?)
     }
 
-    /// Empties the queue and arms it, as a thread does that is about to wait on the channel.
+    /// Empties the queue and arms it, as a thread does before it waits on the channel.
     fn hand_over(&self) -> Result<()> {
         while !self.arm()? {
             self.pump_here()?;
@@ -376,7 +376,8 @@ impl Cq {
         Ok(())
     }
 
-    /// Asks the channel whether the device has been removed. For callers that never sleep on the channel.
+    /// Queries through the channel whether the device has been removed. For callers that never sleep on the
+    /// channel.
     pub(super) fn look_for_device(&self) -> Result<()> {
         let mut files = [PollFd::new(&self.0.channel, PollFlags::empty())];
         let failed = poll(&mut files, Some(&Timespec::default())).is_ok_and(|failed| failed > 0);
@@ -405,8 +406,8 @@ impl Cq {
     }
 }
 
-/// The place of a queue pair, or a shared receive queue, that is being made. It is made without the lock: as
-/// for [`Cq::arm`].
+/// The reserved place of a queue pair, or a shared receive queue, that is being created. It is created
+/// without the lock, for the same reason as in [`Cq::arm`].
 pub(super) struct Admission<'c> {
     cq: &'c Cq,
     number: u32,
@@ -418,27 +419,27 @@ impl Admission<'_> {
         self.number
     }
 
-    /// Enters the table, which has as many slots as the place was made for.
+    /// Enters the table, which has as many slots as were reserved.
     pub(super) fn enter(self, table: &Arc<Table>) {
         let this = ManuallyDrop::new(self);
         this.cq.lock().enter(this.number, table);
     }
 }
 
-/// Nothing came of it.
+/// The object was not created.
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
         self.cq.lock().withdraw(self.number, self.requests);
     }
 }
 
-/// Arms the queue on drop: a pump that stops may have taken an event that others wait for, without arming the
-/// queue again.
+/// Arms the queue on drop: a pump that stops may have taken an event for which others wait, without arming
+/// the queue again.
 struct HandOver<'c>(&'c Cq);
 
 impl Drop for HandOver<'_> {
     fn drop(&mut self) {
-        // Once, even if the thread panics already, which the panic of a waker would abort.
+        // Once, even if the thread is already panicking: then the panic of a waker would abort the process.
         each([self.0], |cq| {
             if cq.hand_over().is_err() {
                 cq.break_off();

@@ -30,7 +30,7 @@ pub enum OpError {
 }
 
 impl OpError {
-    /// Whether it was flushed: something else took the queue pair to the state ERR.
+    /// Whether it was flushed: another cause took the queue pair to the state ERR.
     pub fn is_flushed(&self) -> bool {
         use uverbs_uapi::enums::WcStatus;
         matches!(self, Self::Completion(error) if error.status == WcStatus::WR_FLUSH_ERR)
@@ -38,8 +38,8 @@ impl OpError {
 }
 
 impl OpError {
-    /// Whether it may be nothing but the end of the connection: what is flushed, not posted any more, not
-    /// acknowledged, or finds the peer's memory gone.
+    /// Whether the end of the connection alone may explain it: it was flushed, could no longer be posted, was
+    /// not acknowledged, or found the peer's memory gone.
     pub(super) fn may_be_an_end(&self) -> bool {
         use uverbs_uapi::enums::WcStatus;
         match self {
@@ -103,18 +103,18 @@ pub(super) fn timed_out(verb: Verb, subject: Subject, limit: std::time::Duration
     Error::new(verb, subject, crate::error::Cause::nothing_within(limit))
 }
 
-/// What the device tells of an operation that succeeded.
+/// What the device reports about an operation that succeeded.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Completed {
     pub(super) byte_len: u32,
     pub(super) imm: Option<u32>,
     /// It was a message, not a WRITE with immediate data.
     pub(super) is_message: bool,
-    /// Of a receive.
+    /// Only meaningful for a receive.
     pub(super) origin: Origin,
 }
 
-/// Where something that was received came to, and from.
+/// The queue pair that received a message, and the sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) qpn: u32,

@@ -4,10 +4,10 @@ use crate::cm::{self, Listens};
 use crate::error::Result;
 use crate::readable::Readable;
 
-/// Awaits requests for connections, by what tells `R` that the listener's file is readable.
+/// Awaits requests for connections. `R` waits for the listener's file to be readable.
 #[derive(Debug)]
 pub struct Listener<T, R> {
-    // Before what it watches.
+    // Before the file that it watches.
     readable: R,
     inner: cm::Listener<T>,
 }
@@ -28,7 +28,7 @@ impl<T: Listens, R: Readable> Listener<T, R> {
         self.inner.local_addr()
     }
 
-    /// The next request. Dropping the future loses none.
+    /// The next request. Dropping the future loses no request.
     ///
     /// # Errors
     ///

@@ -11,17 +11,17 @@
 //! * [`Cq`] delivers completions to waiting futures: from a task ([`Cq::serve`]), on a thread
 //!   ([`Cq::block_on`]), or whenever [`Cq::pump`] is called.
 //! * [`Op`] is an operation in flight. Dropping it does not cancel the operation: its queue pair keeps the
-//!   buffer until the device is done with it. [`Control::abort`] ends all operations and gets every buffer
-//!   back.
+//!   buffer until the device has finished with it. [`Control::abort`] ends all operations and returns every
+//!   buffer.
 //! * [`Connection`] is a connection by address; its steps are those of [`cm`](crate::cm). [`Channel`] sends
 //!   messages of any length over one.
 //!
 //! # What an operation costs
 //!
-//! An operation allocates nothing and takes no lock. A queue pair has a table of slots, allocated with it.
-//! The poster takes a slot from a list of its own, since posting borrows exclusively, and the slot comes back
-//! by one compare-and-swap. Its index and a generation are the request's id, by which the completion finds
-//! it. The pump holds the completion queue's lock, once for up to 33 tasks that it wakes.
+//! An operation allocates nothing and takes no lock. A queue pair has a table of slots, allocated with it. A
+//! slot is taken by one compare-and-swap, and given back by another. Its index and a generation are the
+//! request's id, by which the completion finds the slot. The pump holds the completion queue's lock, once for
+//! up to 33 tasks that it wakes.
 
 mod block_on;
 mod cargo;

@@ -20,8 +20,8 @@ use crate::grh::GRH_LENGTH;
 mod kind {
     use super::{Buf, Ending};
 
-    /// How an operation ended, if there is more to report than its success, for a signature that nobody
-    /// outside can write.
+    /// How an operation ended, if there is more to report than its success. For a signature that no other
+    /// crate can write.
     pub struct Ended<'e>(pub(super) Option<&'e Ending>, pub(super) Buf);
 }
 
@@ -29,7 +29,7 @@ use kind::Ended;
 
 /// The result type of an operation: one of the types of this module.
 pub trait Kind: Sized {
-    /// Whether it succeeded, with what went into it.
+    /// Whether it succeeded, with the values that were passed to it.
     type Output;
 
     #[doc(hidden)]
@@ -44,11 +44,11 @@ pub struct Sent<B>(PhantomData<B>);
 #[derive(Debug)]
 pub struct SentInline(());
 
-/// A READ: gives the buffer with what was read.
+/// A READ: returns the buffer with the bytes that were read.
 #[derive(Debug)]
 pub struct Read(());
 
-/// An atomic operation: gives what the word was before, in this host's byte order, and the buffer.
+/// An atomic operation: returns the old value of the word, in this host's byte order, and the buffer.
 #[derive(Debug)]
 pub struct Fetched(());
 
@@ -60,17 +60,17 @@ pub struct Receive(());
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Received {
-    /// The number of bytes of the message; or of the WRITE with immediate data, whose bytes went elsewhere:
-    /// the buffer is then empty.
+    /// The number of bytes of the message. For a WRITE with immediate data the number of bytes that went to
+    /// the memory that it names; the buffer is then empty.
     pub len: u32,
     /// The number that came with it, if any.
     pub imm: Option<u32>,
     /// Whether it was a message, not a WRITE with immediate data.
     pub is_message: bool,
-    /// The number of the queue pair that it came to: of those that receive from one queue
+    /// The number of the queue pair that received it, if several receive from one queue
     /// ([`Srq`](super::Srq)).
     pub qpn: u32,
-    /// The number of the queue pair that sent it, of a datagram.
+    /// For a datagram, the number of the queue pair that sent it.
     pub src_qpn: u32,
     way: Way,
 }
@@ -81,8 +81,8 @@ impl Received {
         buf.get(GRH_LENGTH..).unwrap_or_default()
     }
 
-    /// The path back to the sender of a datagram, which was received into this buffer: see
-    /// [`AddressVector::reply_to`]. `sgid_index` is that of the GID to answer from.
+    /// The path back to the sender of a datagram that was received into this buffer: see
+    /// [`AddressVector::reply_to`]. `sgid_index` is the index of the GID from which to answer.
     pub fn reply_to(&self, buf: &Buf, port: u8, sgid_index: u8) -> AddressVector {
         let none = [0; GRH_LENGTH];
         let grh = buf.first_chunk().unwrap_or(&none);
@@ -108,7 +108,7 @@ impl Kind for SentInline {
     }
 }
 
-/// Whether it succeeded, without what the device reported.
+/// Whether it succeeded, without the device's report.
 #[inline(always)]
 fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     match ending {
@@ -117,10 +117,10 @@ fn success(ending: Option<&Ending>) -> Result<(), OpError> {
     }
 }
 
-/// The buffer with `len` bytes filled; the device cannot have written more than it holds.
+/// The buffer with `length` bytes filled; the device cannot have written more than the buffer holds.
 fn filled(mut buf: Buf, length: usize) -> Buf {
     let length = length.min(buf.capacity());
-    // It was bounded just now.
+    // `length` was just bounded.
     let _ = buf.set_len(length);
     buf
 }
@@ -183,18 +183,18 @@ impl Kind for Receive {
     }
 }
 
-/// An operation in flight. Awaiting it gives its result.
+/// An operation in flight. Awaiting it returns its result.
 ///
 /// It was posted when it was created, so one task may have several in flight, and it makes progress without
 /// being polled. It borrows nothing.
 ///
-/// Dropping it does not cancel the operation: the buffer stays with its queue pair until the device is done
-/// with it, and then returns to its pool. [`Control::abort`](super::Control::abort) gets everything back at
-/// once. A forgotten future ([`std::mem::forget`]) also forgets its buffer, once the operation has ended;
-/// [`Control::reclaim`](super::Control::reclaim) recovers it.
+/// Dropping it does not cancel the operation: the buffer stays with its queue pair until the device has
+/// finished with it, and then returns to its pool. [`Control::abort`](super::Control::abort) returns
+/// everything at once. A forgotten future ([`std::mem::forget`]) also forgets its buffer, once the operation
+/// has ended; [`Control::reclaim`](super::Control::reclaim) recovers it.
 #[must_use = "without a look at the result a failure goes unnoticed"]
 pub struct Op<K: Kind> {
-    // `Drop` is written by hand, so that dropping an operation that is over costs one comparison.
+    // `Drop` is written by hand, so that dropping a finished operation costs one comparison.
     at: ManuallyDrop<At>,
     kind: PhantomData<fn() -> K>,
 }
@@ -202,7 +202,7 @@ pub struct Op<K: Kind> {
 enum At {
     /// In a slot.
     Slot(Held),
-    /// It was refused; what was passed to it is returned.
+    /// It was refused; the values that were passed to it are returned.
     Refused(OpError, Buf),
     /// Its result has been taken.
     Over,
@@ -228,7 +228,7 @@ impl<K: Kind> Op<K> {
         Self::at(At::Refused(error.into(), buf))
     }
 
-    /// Whether it was refused: nothing was posted, and its result is there.
+    /// Whether it was refused: nothing was posted, and its result is ready.
     pub fn is_refused(&self) -> bool {
         matches!(*self.at, At::Refused(..))
     }
@@ -241,7 +241,7 @@ impl<K: Kind> Op<K> {
 }
 
 impl<K: Kind> Op<K> {
-    /// Waits for an operation that was found under way, in this slot of this table.
+    /// Waits for an operation that is under way, in this slot of this table.
     #[inline(never)]
     fn wait(
         &mut self,
@@ -257,7 +257,7 @@ impl<K: Kind> Op<K> {
         }
     }
 
-    /// Looks at an operation for which a glance was not enough.
+    /// Polls an operation for which a glance was not enough.
     #[cold]
     #[inline(never)]
     fn poll_closer(&mut self, cx: &mut Context<'_>) -> Poll<K::Output> {
@@ -276,7 +276,7 @@ impl<K: Kind> Op<K> {
             At::Slot(held) => {
                 let (table, slot, key) = (held.table(), held.slot(), held.key());
                 if look == Look::Done {
-                    // SAFETY: it was found done, and this is the only time.
+                    // SAFETY: it was found done, and its buffer is only taken here.
                     let buf = unsafe { table.unload(slot, key) };
                     return Poll::Ready(K::end(Ended(None, buf)));
                 }
@@ -295,15 +295,15 @@ fn closer(table: &Table, (slot, key): (&Slot, u64), look: Look) -> (Ending, Buf)
         Look::Told => {
             // SAFETY: it was found in the phase `TOLD`, and is given back below.
             let ending = unsafe { slot.ending() };
-            // SAFETY: as before; this is the only time.
+            // SAFETY: as before; its buffer is only taken here.
             (ending, unsafe { table.unload(slot, key) })
         }
         Look::Gone => {
             table.give(slot, key);
             (Err(OpError::Reclaimed), Buf::default())
         }
-        // No completion comes any more. Its buffer stays until the queue pair is gone, unless it was done
-        // meanwhile.
+        // No completion comes any more. The buffer stays until the queue pair is gone, unless the operation
+        // was done meanwhile.
         _ => (
             Err(table.why_broken()),
             table.cancel(slot, key).unwrap_or_default(),
@@ -315,10 +315,10 @@ impl<K: Kind> Future for Op<K> {
     type Output = K::Output;
 
     /// # Panics
-    /// Never. Polled again after its end, it is pending forever.
+    /// Never. If polled again after its end, it is pending forever.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<K::Output> {
-        // The kind is a name alone.
+        // The kind is only a type.
         let this = self.get_mut();
         let At::Slot(held) = &*this.at else {
             return this.poll_closer(cx);
@@ -330,10 +330,10 @@ impl<K: Kind> Future for Op<K> {
             Glance::Other => return this.poll_closer(cx),
         }
         let ended = EndedIn(table, slot);
-        // SAFETY: the share in the table goes with `ended`, and what had it is overwritten, not dropped. (To
-        // replace it by the usual means moves all that an operation can be.)
+        // SAFETY: `ended` takes over the share in the table, and the old value is overwritten, not dropped.
+        // (`mem::replace` would move all variants of an operation.)
         unsafe { ptr::write(&mut *this.at, At::Over) };
-        // SAFETY: it was found done, and this is the only time.
+        // SAFETY: it was found done, and its buffer is only taken here.
         let buf = unsafe { ended.1.as_ref().unload() };
         Poll::Ready(K::end(Ended(None, buf)))
     }

@@ -12,13 +12,14 @@ use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::wc::Completion;
 
-/// A completion queue with the queue pairs that report to it. Borrowed exclusively by who takes completions.
+/// A completion queue with the queue pairs that report to it. The thread that takes completions borrows it
+/// exclusively.
 pub(super) struct Pump {
     cq: Cq,
     tables: Vec<Option<Arc<Table>>>,
-    /// Numbers of tables that are being made.
+    /// Numbers of tables that are being created.
     promised: Vec<u32>,
-    /// Places in the completion queue that queue pairs have, or get.
+    /// Entries of the completion queue that are reserved for queue pairs.
     admitted: u32,
     orphans: Orphans,
     /// The device is gone, or the queue has failed.
@@ -37,8 +38,8 @@ impl Pump {
         }
     }
 
-    /// Reserves room for a queue pair, or a shared receive queue, of `requests` requests, and returns its
-    /// table's number, which no other gets. Then its table [enters](Self::enter), or the room is
+    /// Reserves room for a queue pair, or a shared receive queue, of `requests` requests. Returns the number
+    /// for its table, which no other table gets. Then the table is [entered](Self::enter), or the room is
     /// [withdrawn](Self::withdraw).
     pub(super) fn admit(&mut self, verb: Verb, requests: u32) -> Result<u32> {
         let left = self.cq.capacity().saturating_sub(self.admitted);
@@ -70,7 +71,7 @@ impl Pump {
         self.admitted -= requests;
     }
 
-    /// Enters a table, of as many requests, at the place that was made for it.
+    /// Enters a table, for as many requests, at the place that was reserved for it.
     pub(super) fn enter(&mut self, number: u32, table: &Arc<Table>) {
         self.promised.retain(|promised| *promised != number);
         let number = number as usize;
@@ -80,7 +81,7 @@ impl Pump {
         self.tables[number] = Some(Arc::clone(table));
     }
 
-    /// Takes completions until none is left or no more can be followed up at once.
+    /// Takes completions until none is left, or until the list of steps is full.
     #[inline(always)]
     pub(super) fn take(&mut self, steps: &mut Steps) -> Result<Taken> {
         let Self { cq, tables, .. } = self;
@@ -106,25 +107,25 @@ impl Pump {
         Ok(self.cq.is_empty()?)
     }
 
-    /// Notes that a queue pair is gone, and what that leads to.
+    /// Notes that a queue pair is gone, and returns the steps that follow.
     pub(super) fn retire(&mut self, table: Arc<Table>, flight: Arc<Flight>) -> Vec<Step> {
         let is_over = flight.is_over();
         self.orphans.0.push((Arc::clone(&table), flight));
         let mut steps = self.reap();
         if !is_over {
-            // What the device may still have is not to be waited for.
+            // Nobody should wait for requests that the device may still have.
             table.orphan(|waker| steps.push(Step::Wake(waker)));
         }
         steps
     }
 
-    /// Whether there are queue pairs that are gone, and of which the device may not have let go.
+    /// Whether there are queue pairs that are gone, but that the device may not have released.
     #[inline(always)]
     pub(super) fn has_orphans(&self) -> bool {
         !self.orphans.0.is_empty()
     }
 
-    /// Ends the operations of queue pairs that the device has let go of.
+    /// Ends the operations of queue pairs that the device has released.
     pub(super) fn reap(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         let gone: Vec<_> = self
@@ -137,7 +138,7 @@ impl Pump {
         }
         for (table, _) in gone {
             self.remove(&table);
-            // SAFETY: the device has let go of the requests, and the halves that posted are gone.
+            // SAFETY: the device has released the requests, and the halves that posted are gone.
             unsafe {
                 table.forget_all(|index, after| steps.extend(Step::of(&table, index, after)));
             }
@@ -145,17 +146,17 @@ impl Pump {
         steps
     }
 
-    /// Takes what is in the completion queue now: no completion of a queue pair that is gone stays behind,
-    /// which could be taken for one of the next with its numbers.
+    /// Takes everything that is in the completion queue now. Otherwise a completion of a queue pair that is
+    /// gone could pass for one of the next queue pair with its numbers.
     fn drain(&mut self, steps: &mut Vec<Step>) {
-        // As often as takes all that can be in it, and to find nothing.
+        // Often enough to take a full queue, and once more to find it empty.
         for _ in 0..=self.cq.capacity() {
             let mut some = Steps::new();
             let taken = self.take(&mut some);
             steps.extend(some.into_steps());
             match taken {
                 Ok(Taken { any: true, first }) => steps.extend(first.map(Step::Wake)),
-                // What is broken is told of by who pumps.
+                // The next pump reports the failure.
                 Ok(_) | Err(_) => break,
             }
         }
@@ -172,7 +173,7 @@ impl Pump {
         }
     }
 
-    /// Notes that no completions will come any more, and what that leads to.
+    /// Notes that no completions will come any more, and returns the steps that follow.
     pub(super) fn break_off(&mut self) -> Vec<Step> {
         self.broken = true;
         let mut steps = Vec::new();
@@ -183,28 +184,28 @@ impl Pump {
     }
 }
 
-/// What came of taking completions.
+/// The result of taking completions.
 pub(super) struct Taken {
     /// Whether there were any.
     pub(super) any: bool,
-    /// The first task that is to be woken. Most often nothing else is to be done: it needs no list.
+    /// The first task to wake. Most often there is nothing else to do: it needs no list.
     pub(super) first: Option<Waker>,
 }
 
-/// The slot of the send that a completion tells the success of, if it is one.
+/// The slot of the send whose success a completion reports, if it reports one.
 #[inline(always)]
 fn send_that_succeeded<'t>(
     tables: &'t [Option<Arc<Table>>],
     completion: &Completion,
 ) -> Option<&'t Slot> {
     let id = completion.wr_id();
-    // There is none of a queue pair that is gone.
+    // There is no table for a queue pair that is gone.
     let table = tables.get(number(id))?.as_ref()?;
     let slot = table.send_of(id, completion.qp_num())?;
     completion.is_ok().then_some(slot)
 }
 
-/// Brings a success to its operation.
+/// Notes the success of an operation.
 #[inline(always)]
 fn succeeded(
     tables: &[Option<Arc<Table>>],
@@ -220,7 +221,7 @@ fn succeeded(
     }
 }
 
-/// Brings a success to its operation, whose future has gone, or is going.
+/// Notes the success of an operation whose future is gone, or is being dropped.
 #[cold]
 #[inline(never)]
 fn closer(tables: &[Option<Arc<Table>>], (slot, wr_id): (&Slot, u64), steps: &mut Steps) {
@@ -230,7 +231,7 @@ fn closer(tables: &[Option<Arc<Table>>], (slot, wr_id): (&Slot, u64), steps: &mu
     }
 }
 
-/// Brings a completion to its operation of which more is told than that a send succeeded.
+/// Notes a completion that is more than the success of a send.
 #[inline(never)]
 fn complete(tables: &[Option<Arc<Table>>], completion: &Completion, steps: &mut Steps) {
     let id = completion.wr_id();
@@ -246,15 +247,14 @@ fn complete(tables: &[Option<Arc<Table>>], completion: &Completion, steps: &mut 
 }
 
 impl Drop for Pump {
-    /// The last time to look: what the device may still have is leaked.
+    /// The last look: buffers that the device may still have are leaked.
     fn drop(&mut self) {
         each(self.reap(), Step::follow);
     }
 }
 
-/// Queue pairs that are gone, and of which the device may not have let go: the kernel refused to destroy
-/// them, or another thread is about to. When nobody looks any more, the buffers of their operations are
-/// leaked.
+/// Queue pairs that are gone, but that the device may not have released: the kernel refused to destroy them,
+/// or another thread is about to. When nobody looks any more, the buffers of their operations are leaked.
 #[derive(Default)]
 struct Orphans(Vec<(Arc<Table>, Arc<Flight>)>);
 
@@ -264,7 +264,7 @@ impl Drop for Orphans {
         for (table, _) in self.0.drain(..) {
             std::mem::forget(table);
         }
-        // Behind all of it: whoever hears of it may panic.
+        // After everything else: a subscriber may panic.
         if kept > 0 {
             tracing::warn!(target: "uverbs", kept, "QPs were not destroyed; the buffers of their operations are leaked");
         }
@@ -280,8 +280,8 @@ mod tests {
     use crate::owned::tests::Listener;
     use crate::work::PdTag;
 
-    /// Would catch buffers that go back to their pool, and to the next who asks, while a device may write to
-    /// them: because a subscriber of traces panics when it hears that they are leaked.
+    /// Would catch buffers that go back to their pool, and to its next user, while a device may write to
+    /// them, because a subscriber of traces panics at the report that they are leaked.
     #[test]
     fn a_panic_gives_no_buffer_back() {
         let flights = Flights::default();

@@ -18,7 +18,7 @@ use crate::qp::transport::{Connected, Datagram, Dc, StaticTransport, Transport};
 use crate::qp::{self, Caps, ConnectOptions, Endpoint, Request};
 use crate::work::{LocalSlice, PdTag, PostError};
 
-/// What the halves of a queue pair have in common. It is dropped after them.
+/// The common part of a queue pair's halves. It is dropped after them.
 pub(super) struct Anchor {
     pub(super) table: Arc<Table>,
     pub(super) cq: Cq,
@@ -74,7 +74,7 @@ impl Drop for Anchor {
 /// # Ok(()) }
 /// ```
 pub struct Qp<T: Transport> {
-    // Dropped before the anchor, which asks what became of it.
+    // Dropped before the anchor, which checks what has become of it.
     raw: qp::Qp<T>,
     anchor: Arc<Anchor>,
 }
@@ -134,7 +134,8 @@ impl<T: Transport> Qp<T> {
         Self { raw, anchor }
     }
 
-    /// The queue pair alone, to be connected, and its anchor, which must be dropped after it.
+    /// The queue pair without its operations, to be connected, and its anchor, which must be dropped after
+    /// it.
     pub(super) fn into_parts(self) -> (qp::Qp<T>, Arc<Anchor>) {
         (self.raw, self.anchor)
     }
@@ -158,7 +159,7 @@ impl<T: Transport> Qp<T> {
         self.raw.qpn()
     }
 
-    /// The completion queue that its operations wait on.
+    /// The completion queue on which its operations wait.
     pub fn cq(&self) -> &Cq {
         &self.anchor.cq
     }
@@ -258,16 +259,16 @@ impl<T: Transport> Qp<T> {
     /// Receives the next message into a buffer: see [`Receiver::recv`].
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        // SAFETY: the table is that of the queue pair.
+        // SAFETY: the table belongs to the queue pair.
         unsafe { super::recv::post(self.raw.halves().1.batch(), &self.anchor.table, buf) }
     }
 
-    /// A handle that fails and drains the queue pair from anywhere.
+    /// A handle with which any thread can fail and drain the queue pair.
     pub fn control(&self) -> Control {
         Control::new(self.raw.control(), &self.anchor)
     }
 
-    /// Ends all operations and gives their buffers back: see [`Control::abort`].
+    /// Ends all operations and returns their buffers: see [`Control::abort`].
     ///
     /// # Errors
     ///

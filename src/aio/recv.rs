@@ -18,7 +18,7 @@ use crate::work::PostError;
 
 /// The receive half of a queue pair.
 pub struct Receiver<T: Transport> {
-    // Dropped before the anchor, which asks what became of it.
+    // Dropped before the anchor, which checks what has become of it.
     half: RecvHalf<T>,
     anchor: Arc<Anchor>,
 }
@@ -32,11 +32,11 @@ impl<T: Transport> Receiver<T> {
         (self.half, self.anchor)
     }
 
-    /// Receives a message into the whole buffer, in the order of the posted receives, which
-    /// [`Srd`](crate::Srd) alone does not keep. The filled bytes then are the message.
+    /// Receives a message into the whole buffer. The filled bytes are then the message. Messages consume
+    /// posted receives in order, except on [`Srd`](crate::Srd).
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        // SAFETY: the table is that of the half.
+        // SAFETY: the table belongs to the half.
         unsafe { post(self.half.batch(), &self.anchor.table, buf) }
     }
 
@@ -91,13 +91,13 @@ pub(super) unsafe fn post(
         table.give(slot, id);
         return Op::refused(error, buf);
     }
-    // SAFETY: the slot was taken out of the free list just now.
+    // SAFETY: the slot was just taken out of the free list.
     unsafe { slot.fill(id, buf) };
     batch.ring();
     // Before anything that tells a subscriber of traces, who may panic.
     let op = Op::posted(table, slot, id);
     if table.has_failed_since() {
-        // It was posted too late to be flushed with the others.
+        // It was posted too late to be flushed with the other receives.
         table.fail();
     }
     op
@@ -113,8 +113,8 @@ impl<T: Transport> fmt::Debug for Receiver<T> {
 
 /// A stream of messages: the receive half, with receives posted ahead.
 ///
-/// Messages come out in the order in which they were sent; those of [`Srd`](crate::Srd), which has none, as
-/// they are there.
+/// Messages come out in the order in which they were sent. [`Srd`](crate::Srd) has no order: there they come
+/// out as they are ready.
 pub struct Incoming<T: Transport> {
     posted: VecDeque<Op<Receive>>,
     receiver: Receiver<T>,
@@ -179,7 +179,7 @@ impl<T: Transport> Incoming<T> {
         Ok((received.map_err(IncomingError::Op)?, buf))
     }
 
-    /// The receive half. Posted receives are dropped: messages that they take are lost.
+    /// The receive half. Posted receives are given up: messages that consume them are lost.
     pub fn into_receiver(self) -> Receiver<T> {
         self.receiver
     }

@@ -21,7 +21,7 @@ use crate::work::{LocalSlice, PostError, RemoteSlice};
 
 /// The send half of a queue pair.
 pub struct Sender<T: Transport> {
-    // Dropped before the anchor, which asks what became of it.
+    // Dropped before the anchor, which checks what has become of it.
     half: SendHalf<T>,
     anchor: Arc<Anchor>,
 }
@@ -36,7 +36,7 @@ impl<T: Transport> Sender<T> {
     }
 
     /// Waits until another operation can be posted. An operation counts until its result has been taken, so
-    /// others must be awaited elsewhere, or dropped.
+    /// other operations must be awaited elsewhere, or dropped.
     ///
     /// It also ends, without room, when the device has been removed or its completion queue has failed: the
     /// next operation is then refused, or ends with [`OpError::Broken`].
@@ -72,9 +72,9 @@ impl<T: Transport> fmt::Debug for Sender<T> {
     }
 }
 
-/// What operations are posted to: a queue pair or its send half, which post each at once with a doorbell of
-/// its own; a [`Batch`], which posts all with one doorbell; or one of them with a destination
-/// ([`to`](Self::to)), where `D` is not the [`Peer`].
+/// Posts operations. A queue pair or its send half posts each at once, with a doorbell of its own. A
+/// [`Batch`] posts all with one doorbell. Either of them with a destination ([`to`](Self::to)) posts to that,
+/// where `D` is not the [`Peer`].
 ///
 /// If posting fails, the future is ready at once, with the error.
 pub trait Post<T: Transport, D: Names = Peer> {
@@ -90,7 +90,7 @@ pub trait Post<T: Transport, D: Names = Peer> {
     ) -> Op<K>;
 
     /// Names the destination of the operations that follow: of a datagram, or a target of dynamic
-    /// connections. An address handle is used only by the calls that post.
+    /// connections. Only the calls that post use the address handle.
     ///
     /// ```no_run
     /// # use uverbs::aio::{Post, Qp};
@@ -159,8 +159,9 @@ pub trait Post<T: Transport, D: Names = Peer> {
         )
     }
 
-    /// Writes to the peer's memory and notifies it with a number. That takes one of its receives, unless its
-    /// queue pair was made for [unsolicited writes](crate::qp::QpBuilder::unsolicited_writes).
+    /// Writes to the peer's memory and notifies the peer with a number. That consumes one of the peer's
+    /// receives, unless its queue pair was created for [unsolicited
+    /// writes](crate::qp::QpBuilder::unsolicited_writes).
     #[inline]
     fn write_imm<B: Payload>(&mut self, bytes: B, to: RemoteSlice, imm: u32) -> Op<Sent<B>>
     where
@@ -210,7 +211,7 @@ pub trait Post<T: Transport, D: Names = Peer> {
     }
 }
 
-/// What posts operations to a destination that is named ([`Post::to`]).
+/// Posts operations to a destination ([`Post::to`]).
 #[derive(Debug)]
 pub struct Towards<'p, P, D> {
     post: &'p mut P,
@@ -231,7 +232,7 @@ impl<T: Transport, P: Post<T>, D: Names> Post<T, D> for Towards<'_, P, D> {
     }
 }
 
-/// Bytes that an atomic operation works on.
+/// Bytes of the operand of an atomic operation.
 const WORD: u64 = 8;
 
 /// Operations that are handed to the device with one doorbell, by [`ring`](Self::ring). If it is dropped
@@ -344,9 +345,9 @@ impl<T: Transport> Post<T> for Batch<'_, T> {
             return full(table, ManuallyDrop::into_inner(buf));
         };
         let id = slot.key();
-        // SAFETY: the slot was taken out of the free list just now.
+        // SAFETY: the slot was just taken out of the free list.
         unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
-        // SAFETY: it was filled just now, and the device does not have it before the batch is rung.
+        // SAFETY: it was just filled, and the device does not have it before the batch is rung.
         let bytes = unsafe { slot.cargo() };
         let request = self.raw.signaled(id);
         let posted = match (bytes.is_empty(), bytes.filled(table.pd)) {
@@ -369,7 +370,7 @@ impl<T: Transport> fmt::Debug for Batch<'_, T> {
     }
 }
 
-/// Posts one operation with one request, which is shorter than a batch of one.
+/// Posts one operation with one request, which takes fewer instructions than a batch of one.
 #[inline(always)]
 pub(super) fn post_alone<'q, T: Transport, K: Kind>(
     half: &'q mut SendHalf<T>,
@@ -387,10 +388,10 @@ pub(super) fn post_alone<'q, T: Transport, K: Kind>(
         return full_alone(half, table, ManuallyDrop::into_inner(buf));
     };
     let id = slot.key();
-    // Filled first: the request may complete before `push` returns. SAFETY: it was taken from the free ones
-    // just now.
+    // Filled first: the request may complete before `push` returns. SAFETY: the slot was just taken out of
+    // the free list.
     unsafe { slot.fill(id, ManuallyDrop::into_inner(buf)) };
-    // SAFETY: it was filled just now, and the device does not have it yet.
+    // SAFETY: it was just filled, and the device does not have it yet.
     let named = unsafe { slot.cargo() }.filled(table.pd);
     let posted = match named {
         // A list whose length the compiler knows.
@@ -400,7 +401,7 @@ pub(super) fn post_alone<'q, T: Transport, K: Kind>(
     posted_as(posted, table, (slot, id))
 }
 
-/// As [`post_alone`], of a request that names no memory.
+/// As [`post_alone`], for a request that names no memory.
 #[inline(never)]
 fn post_empty<'q, T: Transport, K: Kind>(
     half: &'q mut SendHalf<T>,
@@ -412,7 +413,7 @@ fn post_empty<'q, T: Transport, K: Kind>(
         return full_alone(half, table, buf);
     };
     let id = slot.key();
-    // SAFETY: the slot was taken out of the free list just now.
+    // SAFETY: the slot was just taken out of the free list.
     unsafe { slot.fill(id, buf) };
     let posted = push(half.one(id), &[]);
     posted_as(posted, table, (slot, id))

@@ -1,7 +1,8 @@
 //! A slot: one operation from when it is posted until its result has been taken.
 //!
 //! The slot keeps the buffer as long as the device may have it, whatever becomes of the future. Four parties
-//! touch it, each through the state alone: who posts, who awaits, who takes completions, and who reclaims.
+//! access it, each only by way of the state: the poster, the future, the thread that takes completions, and
+//! the one that reclaims.
 //!
 //! ```text
 //!   free ──fill──▶ submitted ◀────poll────▶ waiting
@@ -19,14 +20,14 @@ use std::task::{Context, Waker};
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, Place, yield_now};
 
-/// What a slot is in. The state is this, and above it the slot's key.
+/// The phase of a slot. The slot's state consists of this and, above it, the slot's key.
 type Phase = u64;
 
 /// It has no operation: it is in the free list, or with the poster that took it out.
 const FREE: Phase = 0;
-/// The device may have the buffer. The place of the waker is the future's.
+/// The device may have the buffer. The place of the waker belongs to the future.
 const SUBMITTED: Phase = 1;
-/// Submitted, and a waker is in its place. The next party that changes the state takes the waker.
+/// Submitted, and the waker is in its place. The next party that changes the state takes the waker.
 const WAITING: Phase = 2;
 /// The future is gone. The buffer goes back to its pool with the completion.
 const CANCELLED: Phase = 3;
@@ -34,9 +35,9 @@ const CANCELLED: Phase = 3;
 const BUSY: Phase = 4;
 /// The operation has succeeded, and there is no more to report.
 const DONE: Phase = 5;
-/// The operation has ended, and the place `ending` has how.
+/// The operation has ended, and the place `ending` says how.
 const TOLD: Phase = 6;
-/// Done, and [`Slot::reclaim`] has taken the buffer. The slot stays with the future.
+/// Done, and [`Slot::reclaim`] has taken the buffer. The slot still belongs to the future.
 const RECLAIMED: Phase = 7;
 /// Cancelled and done: the buffer is on its way to its pool, and counts as in flight until it is there.
 const RELEASED: Phase = 8;
@@ -48,17 +49,17 @@ const PHASE: u64 = (1 << PHASE_BITS) - 1;
 /// The low bits of a key, which name the slot and never change. The bits above them count its operations.
 pub(super) const NAME_BITS: u32 = 44;
 
-/// What is added to a key for the slot's next operation. The count wraps.
+/// The difference between a slot's key and its next key. The count wraps.
 pub(super) const NEXT: u64 = 1 << NAME_BITS;
 
-/// The state that a slot of this key has in this phase.
+/// The state of a slot with this key in this phase.
 #[inline(always)]
 fn in_phase(key: u64, phase: Phase) -> u64 {
-    // A sum: it is one instruction on x86, where to set bits is two.
+    // A sum: one instruction on x86, where setting bits takes two.
     key.wrapping_add(phase)
 }
 
-/// A slot for an operation with a buffer `B`. `E` says how the operation ended.
+/// A slot for an operation with a buffer `B`. `E` describes how the operation ended.
 #[repr(align(64))]
 pub(super) struct Slot<B, E: Copy> {
     state: AtomicU64,
@@ -67,8 +68,8 @@ pub(super) struct Slot<B, E: Copy> {
     cargo: Place<B>,
     /// Present in the phase `WAITING`.
     waker: Place<Waker>,
-    /// Present in the phase `TOLD`. Before, it belongs to the party that completes; then to the one that
-    /// takes.
+    /// Present in the phase `TOLD`. Before that the place belongs to the party that completes, and then to
+    /// the one that takes the result.
     ending: Place<E>,
     /// The index of the next free slot, while the slot is free.
     pub(super) link: AtomicU32,
@@ -76,46 +77,47 @@ pub(super) struct Slot<B, E: Copy> {
     pub(super) batch: AtomicU64,
 }
 
-/// What [`Slot::succeed`] leads to.
+/// What the caller of [`Slot::succeed`] has to do.
 pub(super) enum Success {
-    /// A task is to be woken.
+    /// Wake this task.
     Wake(Waker),
-    /// Nobody waits.
+    /// Nothing: no task waits.
     Nobody,
     /// The success is not noted yet: call [`Slot::complete`].
     Closer,
 }
 
-/// What a completion leads to.
+/// What the caller has to do after a completion.
 pub(super) enum After {
-    /// Nothing: the slot has no such operation any more, or nobody waits.
+    /// Nothing: the slot no longer has such an operation, or no task waits.
     Nothing,
-    /// A task is to be woken.
+    /// Wake this task.
     Wake(Waker),
-    /// Nobody wants the result: [unload](Slot::unload) the buffer, and [vacate](Slot::vacate) the slot when
+    /// The result is not wanted: [unload](Slot::unload) the buffer, and [vacate](Slot::vacate) the slot when
     /// the buffer is in its pool.
     Release,
 }
 
-/// What a first look at a slot finds.
+/// The result of a first look at a slot.
 pub(super) enum Glance {
     /// As [`Look::Done`].
     Done,
-    /// It is under way, and nobody waits.
+    /// It is under way, and no task waits.
     UnderWay,
     /// Something else: call [`Slot::poll`].
     Other,
 }
 
-/// What a look at a slot finds.
+/// The result of a look at a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is under way. After `poll` the task will be woken; after `cancel` the buffer stays until it is
-    /// done.
+    /// It is under way. After `poll` the task will be woken; after `cancel` the buffer stays until the
+    /// operation is done.
     Pending,
-    /// It is done, and the slot is free: the buffer is the caller's to [`unload`](Slot::unload).
+    /// It is done, and the slot is free: the caller must [`unload`](Slot::unload) the buffer.
     Done,
-    /// It is done, and the slot is free: [`Slot::ending`] says how it ended, and the buffer is the caller's.
+    /// It is done, and the slot is free: [`Slot::ending`] says how it ended, and the buffer belongs to the
+    /// caller.
     Told,
     /// Its buffer was reclaimed. The slot is free.
     Gone,
@@ -124,7 +126,7 @@ pub(super) enum Look {
 }
 
 impl<B, E: Copy> Slot<B, E> {
-    /// A free slot. `key` is that of its first operation.
+    /// A free slot. `key` is the key of its first operation.
     pub(super) fn new(key: u64) -> Self {
         debug_assert!(key & PHASE == 0);
         Self {
@@ -137,8 +139,8 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// The key that the slot's next operation has: its lowest [`PHASE_BITS`] bits are zero. Only for the
-    /// poster that has taken the slot out of the free list.
+    /// The key of the slot's next operation: its lowest [`PHASE_BITS`] bits are zero. Only for the poster
+    /// that has taken the slot out of the free list.
     #[inline(always)]
     pub(super) fn key(&self) -> u64 {
         // Relaxed: the free list orders this after the party that gave the slot back.
@@ -173,13 +175,13 @@ impl<B, E: Copy> Slot<B, E> {
     #[inline(always)]
     fn change(&self, key: u64, from: Phase, to: Phase) -> bool {
         let (from, to) = (in_phase(key, from), in_phase(key, to));
-        // Acquire and release: with the state, the places pass from one party to the next.
+        // Acquire and release: the places pass from one party to the next together with the state.
         self.state
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
-    /// Frees the slot, which gets its next key. The buffer becomes the caller's.
+    /// Frees the slot, which gets its next key. The buffer then belongs to the caller.
     #[inline(always)]
     fn free(&self, key: u64, from: Phase) -> bool {
         let next = key.wrapping_add(NEXT);
@@ -221,12 +223,12 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Notes that the operation has ended and that the device is done with the buffer. `ending` is `None` for
-    /// a success without more to report.
+    /// Notes that the operation has ended and that the device has finished with the buffer. `ending` is
+    /// `None` for a success without more to report.
     ///
     /// # Safety
-    /// The device is done with the request, or never got it. No other thread calls this for the same slot
-    /// meanwhile.
+    /// The device has finished with the request, or never got it. No other thread calls this for the same
+    /// slot meanwhile.
     #[inline(never)]
     pub(super) unsafe fn complete(&self, key: u64, ending: Option<E>) -> After {
         let done = if ending.is_some() { TOLD } else { DONE };
@@ -246,7 +248,7 @@ impl<B, E: Copy> Slot<B, E> {
                     // SAFETY: this call took the slot out of the phase `WAITING`, so the waker is its own.
                     let waker = unsafe { self.waker.take() };
                     tell();
-                    // Release: with the acquire of who takes it.
+                    // Release: pairs with the acquire of the party that takes the result.
                     self.state.store(in_phase(key, done), Ordering::Release);
                     return After::Wake(waker);
                 }
@@ -277,7 +279,7 @@ impl<B, E: Copy> Slot<B, E> {
         } else if now == in_phase(key, DONE) && self.free(key, DONE) {
             Glance::Done
         } else {
-            // Somebody may have reclaimed it at this moment.
+            // Another thread may be reclaiming it at this moment.
             Glance::Other
         }
     }
@@ -291,7 +293,7 @@ impl<B, E: Copy> Slot<B, E> {
         if self.change(key, SUBMITTED, WAITING) {
             return true;
         }
-        // SAFETY: as above; it was put in just now.
+        // SAFETY: as above; it was just put in.
         drop(unsafe { self.waker.take() });
         false
     }
@@ -332,7 +334,7 @@ impl<B, E: Copy> Slot<B, E> {
                     }
                 }
                 BUSY => {
-                    // The result is there in a moment.
+                    // The result will be there in a moment.
                     cx.waker().wake_by_ref();
                     return Look::Pending;
                 }
@@ -345,8 +347,8 @@ impl<B, E: Copy> Slot<B, E> {
         }
     }
 
-    /// Takes the buffer of an operation that is done and whose future has not taken it. The slot stays with
-    /// the future.
+    /// Takes the buffer of an operation that is done and whose future has not taken it. The slot still
+    /// belongs to the future.
     pub(super) fn reclaim(&self) -> Option<B> {
         let now = self.state.load(Ordering::Acquire);
         let (key, phase) = (now & !PHASE, now & PHASE);
@@ -361,9 +363,9 @@ impl<B, E: Copy> Slot<B, E> {
         Some(cargo)
     }
 
-    /// The future is dropped. If the device is done with the buffer, the slot becomes free, as by
-    /// [`poll`](Self::poll); otherwise the buffer stays until the completion. The future's waker comes with
-    /// it, to be dropped when all is done.
+    /// The future is dropped. If the device has finished with the buffer, the slot becomes free, as by
+    /// [`poll`](Self::poll); otherwise the buffer stays until the completion. Also returns the future's
+    /// waker, which the caller drops when everything else is done.
     pub(super) fn cancel(&self, key: u64) -> (Look, Option<Waker>) {
         let mut waker = None;
         let found = loop {
@@ -385,7 +387,7 @@ impl<B, E: Copy> Slot<B, E> {
                         break Look::Pending;
                     }
                 }
-                // A few instructions of another thread.
+                // Another thread needs a few more instructions.
                 BUSY => yield_now(),
                 RECLAIMED => {
                     self.free(key, RECLAIMED);
@@ -437,22 +439,22 @@ impl<B, E: Copy> Slot<B, E> {
     ///
     /// # Safety
     /// Either the slot was found done and not reclaimed, has not been given back, and this was not called
-    /// since; or it is released, and is vacated after this call even if there is a panic.
+    /// since. Or it is released, and the caller vacates it after this call even if there is a panic.
     #[inline(always)]
     pub(super) unsafe fn unload(&self) -> B {
         // SAFETY: by this function's contract.
         unsafe { self.cargo.take() }
     }
 
-    /// Frees a slot that was released, whose buffer is in its pool.
+    /// Frees a released slot whose buffer is in its pool.
     ///
     /// # Safety
     ///
     /// The slot is released, and was unloaded by the caller.
     pub(super) unsafe fn vacate(&self) {
         let key = self.state.load(Ordering::Relaxed) & !PHASE;
-        // Release: pairs with the acquire of a thread that counts what is in flight and then looks into the
-        // pool.
+        // Release: pairs with the acquire of a thread that counts the operations in flight and then looks
+        // into the pool.
         self.state.store(key.wrapping_add(NEXT), Ordering::Release);
     }
 }
@@ -701,7 +703,7 @@ mod tests {
             let mut cancelled = 0;
             for round in 0..20_000 {
                 let key = slot.key();
-                // SAFETY: the slot is free, and this thread alone takes it.
+                // SAFETY: the slot is free, and only this thread takes it.
                 unsafe { slot.fill(key, Arc::default()) };
                 posts.send(key).unwrap();
                 let mut cx = Context::from_waker(&waker);

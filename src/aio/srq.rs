@@ -17,11 +17,12 @@ use crate::srq;
 
 /// A shared receive queue with asynchronous receives: one pool of receives for many queue pairs.
 ///
-/// A receive returns the next message of any of them; [`Received::qpn`](super::Received::qpn) says of which.
-/// The messages of one queue pair take receives in order, but there is no order between queue pairs: await
-/// each receive in a task of its own, or all at the same time, but not one after the other.
+/// A receive returns the next message of any of them; [`Received::qpn`](super::Received::qpn) says which
+/// queue pair it came to. The messages of one queue pair consume receives in order, but there is no order
+/// between queue pairs: await each receive in a task of its own, or all at the same time, but not one after
+/// the other.
 ///
-/// Dropping it ends what is awaited with [`OpError::Gone`](super::OpError::Gone), or with
+/// Dropping it ends awaited receives with [`OpError::Gone`](super::OpError::Gone), or with
 /// [`OpError::Broken`](super::OpError::Broken) while queue pairs still receive from it: their buffers come
 /// back with the last of these. A receive that a queue pair has begun to fill when it fails may never end;
 /// its buffer comes back with the queue.
@@ -43,7 +44,7 @@ use crate::srq;
 /// # Ok(()) }
 /// ```
 pub struct Srq {
-    // Before the anchor, which looks what became of it.
+    // Before the anchor, which checks what has become of it.
     raw: srq::Srq,
     anchor: Anchor,
 }
@@ -54,7 +55,7 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// As for [`SrqBuilder::create`](crate::srq::SrqBuilder::create); besides, this completion queue has no
+    /// As for [`SrqBuilder::create`](crate::srq::SrqBuilder::create); also if this completion queue has no
     /// room for that many receives.
     pub fn create_srq(&self, pd: &Pd, receives: u32) -> Result<Srq> {
         self.reap();
@@ -99,16 +100,16 @@ impl Srq {
     /// Receives the next message of any queue pair into the whole buffer.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
-        // SAFETY: the table is that of the queue.
+        // SAFETY: the table belongs to the queue.
         unsafe { super::recv::post(self.raw.batch(), &self.anchor.table, buf) }
     }
 
-    /// The completion queue that its receives wait on.
+    /// The completion queue on which its receives wait.
     pub fn cq(&self) -> &Cq {
         &self.anchor.cq
     }
 
-    /// The number of receives that the device is not done with, including those whose futures were dropped.
+    /// The number of receives that the device has not finished, including those whose futures were dropped.
     pub fn in_flight(&self) -> usize {
         self.anchor.table.in_flight()
     }

@@ -1,4 +1,4 @@
-//! What completions lead to, to be done when nothing is locked any more: wakers and pools do as they like.
+//! What remains to do after completions, once nothing is locked: wakers and pools may run any code.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,19 +9,18 @@ use super::slot::After;
 use super::table::Table;
 use crate::callbacks::each;
 
-/// What completions lead to is done when there is so much of it.
+/// Steps are followed when there are this many.
 pub(super) const AT_ONCE: usize = 32;
 
-/// What a completion leads to.
+/// What remains to do after a completion.
 pub(super) enum Step {
     Wake(Waker),
-    /// A queue pair is to fail.
+    /// Fail a queue pair.
     Fail(Arc<Table>),
     Release(Release),
 }
 
-/// The buffer of an operation that nobody waits for, in a slot that is released: both go back when this is
-/// dropped.
+/// The buffer of an operation for which nobody waits, in a released slot: both go back when this is dropped.
 pub(super) struct Release {
     table: Arc<Table>,
     index: u32,
@@ -29,13 +28,13 @@ pub(super) struct Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        // SAFETY: one is made where a slot was found to be released, and it is dropped once.
+        // SAFETY: a value is made when a slot was found to be released, and it is dropped once.
         unsafe { self.table.release(self.index) };
     }
 }
 
 impl Step {
-    /// What comes after the completion of a slot, if anything.
+    /// What remains to do after the completion of a slot, if anything.
     pub(super) fn of(table: &Arc<Table>, index: u32, after: After) -> Option<Self> {
         match after {
             After::Nothing => None,
@@ -56,7 +55,7 @@ impl Step {
     }
 }
 
-/// What some completions lead to.
+/// What remains to do after some completions.
 pub(super) struct Steps(ArrayVec<Step, { AT_ONCE + 1 }>);
 
 impl Steps {
@@ -70,40 +69,40 @@ impl Steps {
         self.0.is_empty()
     }
 
-    /// Whether it is time to follow them before more completions are taken, each of which adds at most two.
+    /// Whether to follow them before more completions are taken, each of which adds at most two.
     #[inline(always)]
     pub(super) fn are_many(&self) -> bool {
         self.0.len() >= AT_ONCE
     }
 
-    /// Adds a task that is to be woken.
+    /// Adds a task to wake.
     #[inline(always)]
     pub(super) fn wake(&mut self, waker: Waker) {
         self.0.push(Step::Wake(waker));
     }
 
-    /// Adds what the completion of a slot leads to.
+    /// Adds what remains to do after the completion of a slot.
     pub(super) fn add(&mut self, table: &Arc<Table>, index: u32, after: After) {
         self.0.extend(Step::of(table, index, after));
     }
 
-    /// Adds that a queue pair is to fail.
+    /// Adds a queue pair to fail.
     pub(super) fn fail(&mut self, table: &Arc<Table>) {
         self.0.push(Step::Fail(Arc::clone(table)));
     }
 
-    /// Does all, and forgets it.
+    /// Follows all steps, and clears the list.
     pub(super) fn follow(&mut self) {
         each(self.0.drain(..), Step::follow);
     }
 
-    /// All of them.
+    /// All steps.
     pub(super) fn into_steps(mut self) -> impl Iterator<Item = Step> {
         std::mem::take(&mut self.0).into_iter()
     }
 }
 
-/// What is left when a panic ends who would follow it: a waker's, or a subscriber's.
+/// The steps that are left when a panic ends following them: a waker's, or a subscriber's.
 impl Drop for Steps {
     fn drop(&mut self) {
         self.follow();
@@ -135,8 +134,8 @@ mod tests {
         }
     }
 
-    /// Would catch tasks that are not woken because of a waker before them that panics, in the list or of the
-    /// task that is woken without one.
+    /// Would catch tasks that are not woken because an earlier waker panics, in the list or as the first
+    /// task, which is not in it.
     #[test]
     fn a_waker_that_panics_costs_no_other_task() {
         use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -165,8 +164,8 @@ mod tests {
         assert_eq!(count.0.load(Ordering::Relaxed), 10);
     }
 
-    /// Would catch a list that is full before it counts as many: a completion that wakes a task and has its
-    /// queue pair fail would then panic.
+    /// Would catch a list that is full before `are_many` says so: a completion that wakes a task and makes
+    /// its queue pair fail would then panic.
     #[test]
     fn there_is_room_for_a_completion_until_they_are_many() {
         let count = Arc::new(Count::default());

@@ -1,4 +1,5 @@
-//! What slots are made of. `tests/loom` has its own, which notices two threads in a place at once.
+//! The building blocks of slots. `tests/loom` has its own version, which detects two threads in a place at
+//! once.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -6,23 +7,23 @@ use std::mem::MaybeUninit;
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(super) use std::thread::yield_now;
 
-/// A place for a value. The state of its slot says whether there is one, and which party may touch it.
+/// A place for a value. The state of its slot says whether there is one, and which party may access it.
 pub(super) struct Place<T>(UnsafeCell<MaybeUninit<T>>);
 
-// SAFETY: the value is reached by its unsafe functions alone, whose callers have the place to themselves.
+// SAFETY: only the unsafe functions access the value, and their callers have the place exclusively.
 unsafe impl<T: Send> Sync for Place<T> {}
 
 impl<T> Place<T> {
-    /// Without a value.
+    /// A place without a value.
     pub(super) const fn empty() -> Self {
         Self(UnsafeCell::new(MaybeUninit::uninit()))
     }
 
-    /// Puts a value in. A value that is there is not dropped.
+    /// Puts a value in. If there already is one, it is not dropped.
     ///
     /// # Safety
     ///
-    /// The place is the caller's.
+    /// The place belongs to the caller.
     #[inline(always)]
     pub(super) unsafe fn put(&self, value: T) {
         // SAFETY: by this function's contract.
@@ -42,7 +43,7 @@ impl<T> Place<T> {
     /// Takes the value out.
     ///
     /// # Safety
-    /// The place is the caller's and has a value, which is not taken a second time.
+    /// The place belongs to the caller and has a value, which is not taken a second time.
     #[inline(always)]
     pub(super) unsafe fn take(&self) -> T {
         // SAFETY: by this function's contract.

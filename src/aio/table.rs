@@ -41,7 +41,7 @@ pub(super) const MOST_TABLES: usize = 1 << NUMBER_BITS;
 /// In place of a queue pair's number, which has 24 bits: a table of receives that any queue pair may take.
 const ANY_QP: u32 = u32::MAX;
 
-/// Which slot of its table a request has.
+/// The index of a request's slot in its table.
 #[inline(always)]
 pub(super) fn index(id: u64) -> u32 {
     (id >> PHASE_BITS) as u32 & INDEX_MASK
@@ -83,19 +83,19 @@ pub(super) struct Table {
     /// The queue pair's number, or [`ANY_QP`].
     qpn: u32,
     pub(super) pd: PdTag,
-    /// Nobody takes completions any more.
-    /// Futures load it relaxed: each one that waits is roused after the store, and the slot's state orders
-    /// the two.
+    /// Nobody takes completions any more. Futures load it relaxed: each future that waits is roused after the
+    /// store, and the slot's state orders the two.
     broken: AtomicBool,
     /// It is broken because the queue pair's halves are gone. Relaxed: `broken`, which is stored after it,
     /// orders it.
     orphaned: AtomicBool,
-    /// What fails the queue pair, if it is one that fails as a whole.
+    /// Fails the queue pair, if its operations fail together.
     control: Option<Control>,
     /// The queue pair is in the state ERR, or about to be.
     ///
-    /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since): a
-    /// poster that does not see it after posting a receive has posted before the kernel fails the queue pair.
+    /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since): if
+    /// a poster does not see it after posting a receive, it has posted before the kernel fails the queue
+    /// pair.
     failed: AtomicBool,
 }
 
@@ -129,12 +129,12 @@ impl Table {
         table
     }
 
-    /// Slots in all.
+    /// All slots.
     pub(super) fn len(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Slots of sends, and of receives.
+    /// The numbers of slots for sends and for receives.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.send_count, self.len() - self.send_count)
     }
@@ -178,11 +178,11 @@ impl Table {
         self.qpn == qpn || self.qpn == ANY_QP
     }
 
-    /// Takes the buffer out of a slot that was found done, and the slot back.
+    /// Takes the buffer out of a slot that was found done, and gives the slot back.
     ///
     /// # Safety
     ///
-    /// It was, with this key, by the caller, who does this once.
+    /// The caller found the slot done, with this key, and does this once.
     #[inline(always)]
     pub(super) unsafe fn unload(&self, slot: &Slot, key: u64) -> Buf {
         // SAFETY: by this function's contract; the slot is given back afterwards.
@@ -196,7 +196,7 @@ impl Table {
     ///
     /// # Safety
     ///
-    /// It was released, and the caller does this once.
+    /// The slot was released, and the caller does this once.
     pub(super) unsafe fn release(&self, index: u32) {
         /// Frees the slot, even if a task that waits for the buffer panics when it is woken.
         struct Vacate<'t>(&'t Table, &'t Slot);
@@ -213,7 +213,7 @@ impl Table {
         drop(unsafe { slot.unload() });
     }
 
-    /// A future is dropped: returns its buffer, if the device is done with it.
+    /// A future is dropped: returns its buffer, if the device has finished with it.
     #[inline(never)]
     pub(super) fn cancel(&self, slot: &Slot, key: u64) -> Option<Buf> {
         let (found, waker) = slot.cancel(key);
@@ -226,7 +226,7 @@ impl Table {
             }
             Look::Pending | Look::Other => None,
         };
-        // Behind all of it: it does as it likes, and may panic. Then the buffer goes to its pool.
+        // Last, since dropping a waker runs user code, which may panic. The buffer then goes to its pool.
         drop(waker);
         buf
     }
@@ -302,7 +302,7 @@ impl Table {
     ///
     /// # Safety
     ///
-    /// It has, and no more are posted.
+    /// The device has forgotten them, and no more are posted.
     pub(super) unsafe fn forget_all(&self, mut after: impl FnMut(u32, After)) {
         for (index, slot) in self.slots.iter().enumerate() {
             if let Some(key) = slot.in_flight() {
@@ -332,7 +332,7 @@ impl Table {
         self.break_off(wake);
     }
 
-    /// Notes that the queue pair is in the state ERR, or about to be; true if that is news.
+    /// Notes that the queue pair is in the state ERR, or about to be; true if this is the first time.
     pub(super) fn note_failure(&self) -> bool {
         self.control.is_some() && !self.failed.swap(true, Ordering::SeqCst)
     }
@@ -343,7 +343,7 @@ impl Table {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Whether it has failed meanwhile. Asked after a receive was posted.
+    /// Whether it has failed meanwhile. Called after a receive was posted.
     #[inline]
     pub(super) fn has_failed_since(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -354,7 +354,7 @@ impl Table {
     #[cold]
     pub(super) fn fail(&self) {
         if let Some(control) = &self.control {
-            // It may have gone, or the device.
+            // The queue pair may be gone, or the device.
             let _ = control.fail();
         }
     }
@@ -445,17 +445,17 @@ impl Drop for Room {
 pub(super) struct Held {
     table: Arc<Table>,
     slot: NonNull<Slot>,
-    /// The slot's for this operation.
+    /// The slot's key for this operation.
     key: u64,
 }
 
-// SAFETY: it is a share in a table and a reference to one of its slots.
+// SAFETY: it consists of a share in a table and a reference to one of the table's slots.
 unsafe impl Send for Held {}
 // SAFETY: as above.
 unsafe impl Sync for Held {}
 
 impl Held {
-    /// `slot` is one of the table's.
+    /// `slot` is one of the table's slots.
     #[inline(always)]
     pub(super) fn new(table: &Arc<Table>, slot: &Slot, key: u64) -> Self {
         debug_assert!(
@@ -478,7 +478,7 @@ impl Held {
 
     #[inline(always)]
     pub(super) fn slot(&self) -> &Slot {
-        // SAFETY: slots stay where they are as long as their table, which stays.
+        // SAFETY: the table does not move its slots, and lives as long as this.
         unsafe { self.slot.as_ref() }
     }
 
@@ -487,17 +487,17 @@ impl Held {
         self.key
     }
 
-    /// The table, as [`Arc::as_ptr`] has it, and the slot: for a caller that drops the share in the table by
+    /// The table, as from [`Arc::as_ptr`], and the slot: for a caller that drops the share in the table by
     /// hand.
     #[inline(always)]
     pub(super) fn parts(&self) -> (NonNull<Table>, NonNull<Slot>) {
-        // SAFETY: nothing is at the address zero.
+        // SAFETY: nothing has the address zero.
         let table = unsafe { NonNull::new_unchecked(Arc::as_ptr(&self.table).cast_mut()) };
         (table, self.slot)
     }
 }
 
-/// What a completion says.
+/// The ending that a completion reports.
 fn ending(completion: &Completion) -> Ending {
     match completion.result() {
         Ok(opcode) => Ok(Completed {
@@ -529,20 +529,20 @@ mod tests {
                 id,
                 generation << NAME_BITS | u64::from(last) << NUMBER_SHIFT
             );
-            // SAFETY: it was taken from the free ones just now.
+            // SAFETY: it was just taken out of the free list.
             unsafe { slot.fill(id, Buf::default()) };
             assert!(table.send_of(id, 2).is_none(), "of another queue pair");
-            // What a completion of zeros would tell.
+            // A completion of zeros.
             assert!(matches!(succeed(&table.slots[0], 0), Success::Closer));
             let found = table.send_of(id, 1).unwrap();
             assert!(std::ptr::eq(found, slot));
-            // What has bits of a phase is none the worse.
+            // Phase bits in the id are ignored.
             assert!(matches!(succeed(found, id | 3), Success::Nobody));
             assert!(table.cancel(slot, id).is_some());
         }
     }
 
-    /// What panics when its last waker goes.
+    /// Panics when its last waker is dropped.
     struct Fragile;
 
     impl std::task::Wake for Fragile {
@@ -564,7 +564,7 @@ mod tests {
         for is_send in [false, true] {
             let slot = table.take_send().unwrap();
             let id = slot.key();
-            // SAFETY: it was taken from the free ones just now.
+            // SAFETY: it was just taken out of the free list.
             unsafe { slot.fill(id, Buf::default()) };
             let waker = Waker::from(Arc::new(Fragile));
             assert_eq!(
@@ -575,12 +575,12 @@ mod tests {
             let cancelled = catch_unwind(AssertUnwindSafe(|| table.cancel(slot, id)));
             assert!(cancelled.is_err(), "the waker is still there");
             assert_eq!(table.in_flight(), 1);
-            // By both ways on which a success comes.
+            // By both ways in which a success is noted.
             if is_send {
                 assert!(matches!(succeed(slot, id), Success::Closer));
             }
             assert!(matches!(succeed_closer(slot, id), After::Release));
-            // SAFETY: it was released just now.
+            // SAFETY: it was just released.
             unsafe { table.release(0) };
             assert_eq!(table.in_flight(), 0);
         }

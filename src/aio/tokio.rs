@@ -50,16 +50,16 @@ const NO_IO: &str = "this tokio runtime watches no files: it needs `enable_io`";
 pub struct Watch(Option<(RawFd, AsyncFd<OwnedFd>)>);
 
 impl Watch {
-    /// What watches the file that it is asked for first.
+    /// A value that watches the file that it is asked for first.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The file as the reactor knows it.
+    /// The file as registered with the reactor.
     fn registered(&mut self, fd: BorrowedFd<'_>) -> io::Result<&AsyncFd<OwnedFd>> {
         let number = fd.as_raw_fd();
         if self.0.as_ref().is_none_or(|(of, _)| *of != number) {
-            // Before the reactor is asked, which panics without a runtime.
+            // Before the reactor is called, which panics without a runtime.
             Handle::try_current().map_err(io::Error::other)?;
             let interest = tokio::io::Interest::READABLE;
             let own = fd.try_clone_to_owned()?;
@@ -91,12 +91,13 @@ impl Readable for Watch {
         let file = self.registered(fd)?;
         loop {
             let read = file.poll_read_ready(cx)?;
-            // An error alone, as of a device that has been removed, is the end of writing to the reactor, and
-            // not of reading. It stays.
+            // The reactor takes an error alone, as from a removed device, for the end of writing and not of
+            // reading. The error stays.
             let failed = file.poll_write_ready(cx)?.is_ready();
             let told = read.map(|mut ready| {
-                // The reactor reports edges: what it has reported may have been read since, and what arrives
-                // from here on it reports anew. So the file itself is asked once, in between.
+                // The reactor reports edges: the data that it has reported may have been read since, and it
+                // reports data that arrive from here on again. So the file itself is checked once, in
+                // between.
                 ready.clear_ready();
             });
             if (told.is_ready() || failed) && is_readable(fd)? {
@@ -126,8 +127,8 @@ pub async fn serve(cq: Cq, wait: Wait) -> Error {
 ///
 /// # Errors
 ///
-/// It failed, or was not done in time ([`Cause::TimedOut`](crate::Cause::TimedOut)); the error gives back
-/// what was put into it.
+/// It failed, or was not done in time ([`Cause::TimedOut`](crate::Cause::TimedOut)). The error returns the
+/// values that were passed to it.
 pub async fn within<P: Pending + Unpin>(
     limit: Duration,
     pending: P,

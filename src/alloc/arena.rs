@@ -40,7 +40,7 @@ pub struct Arena<M: WritableMemory> {
     state: Mutex<State>,
     // Before the memory, since its drop undoes the advice for it.
     pages: Pages,
-    /// The dma-buf that the pages are of, from its first byte on, if buffers are told by it.
+    /// The dma-buf whose bytes the pages are, from its first byte on, if the device addresses buffers by it.
     dmabuf: Option<Dmabuf>,
     memory: Resting<M>,
 }
@@ -76,9 +76,9 @@ impl<M> From<ArenaError<M>> for io::Error {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes from the beginning that are in buffers.
+    /// The bytes from the beginning on that are in buffers.
     used: usize,
-    /// Buffers that have not come back.
+    /// Buffers that have not been returned.
     live: usize,
 }
 
@@ -109,7 +109,7 @@ impl<M: WritableMemory> Arena<M> {
         }
     }
 
-    /// Where an offset in the pages is counted from: what the device is told must be aligned.
+    /// The start of the pages as the device addresses them. What is aligned is the sum of this and an offset.
     fn origin(&self) -> usize {
         match &self.dmabuf {
             Some(_) => 0,
@@ -127,7 +127,7 @@ impl<M: WritableMemory> Arena<M> {
         self.state().used
     }
 
-    /// Buffers that have not come back.
+    /// Buffers that have not been returned.
     pub fn live(&self) -> usize {
         self.state().live
     }
@@ -147,7 +147,7 @@ impl<M: WritableMemory> Arena<M> {
         Ok(())
     }
 
-    /// Gives the memory back.
+    /// Returns the memory.
     pub fn into_inner(self) -> M {
         let Self { memory, pages, .. } = self;
         drop(pages);
@@ -161,7 +161,8 @@ impl<M: WritableMemory> Arena<M> {
 }
 
 impl Arena<DmabufMemory> {
-    /// An arena over a dma-buf, all of which is mapped: its buffers are told by file and offset.
+    /// An arena over a dma-buf, all of which is mapped: the device addresses its buffers by dma-buf and
+    /// offset.
     ///
     /// ```no_run
     /// use uverbs::alloc::{Arena, DmabufMemory, Udmabuf};
@@ -185,7 +186,7 @@ impl Arena<DmabufMemory> {
 }
 
 // SAFETY: each byte is handed out once between resets, a reset needs all buffers to be back, and the memory
-// lives as long as the arena. It is zeroed when handed out, and children of a fork have none of it.
+// lives as long as the arena. It is zeroed when handed out, and children of a fork do not have it.
 unsafe impl<M: WritableMemory> Allocator for Arena<M> {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();
@@ -202,10 +203,10 @@ unsafe impl<M: WritableMemory> Allocator for Arena<M> {
         };
         state.used = end - start;
         state.live += 1;
-        // SAFETY: the offset is within the pages, as has just been found.
+        // SAFETY: the offset is within the pages, as was just checked.
         let first = unsafe { base.add(at - start) };
         if request.purpose == Purpose::Memory {
-            // SAFETY: these bytes are the arena's, and are handed out now and to nobody else.
+            // SAFETY: these bytes are the arena's, and only this call hands them out.
             unsafe { first.write_bytes(0, size) };
         }
         let memory = NonNull::slice_from_raw_parts(first, size);
@@ -221,7 +222,7 @@ unsafe impl<M: WritableMemory> Allocator for Arena<M> {
 
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         if request.purpose == Purpose::Place {
-            // The pages are new ones, without the advice for the old.
+            // The pages are new ones: the advice was for the old ones.
             let told = Pages::keep_from_children(memory.cast(), memory.len());
             if let Err(error) = told {
                 tracing::warn!(target: "uverbs", %error, "pages of an arena will be copied at a fork");
@@ -249,7 +250,7 @@ struct Pages {
 
 // SAFETY: the pages belong to the arena's memory, which is `Send`.
 unsafe impl Send for Pages {}
-// SAFETY: shared references give out the address and the length only.
+// SAFETY: shared references only give the address and the length.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -257,7 +258,7 @@ impl Pages {
     fn of(address: *mut u8, length: usize) -> io::Result<Self> {
         let skip = address.addr().wrapping_neg() % page_size();
         let whole = length.saturating_sub(skip) / page_size() * page_size();
-        // SAFETY: if there is a whole page then `skip` bytes come before it in the range.
+        // SAFETY: if there is a whole page, `skip` bytes come before it in the range.
         let base = (whole > 0).then(|| unsafe { address.add(skip) });
         let Some(base) = base.and_then(NonNull::new) else {
             let why = "the memory of an arena must have a whole page";
@@ -280,8 +281,8 @@ impl Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         let address = self.base.as_ptr().cast();
-        // SAFETY: the advice changes nothing in this process. It fails for memory of a device only, which had
-        // the property before.
+        // SAFETY: the advice changes nothing in this process. It fails only for memory of a device, which
+        // children did not have before either.
         let _ = unsafe { madvise(address, self.length, Advice::LinuxDoFork) };
     }
 }
@@ -350,8 +351,8 @@ mod tests {
         assert!(Arena::new(Vec::<u8>::new()).is_err());
     }
 
-    /// Moves the arena about, over memory whose owners assert when they are moved that nobody has a pointer
-    /// to it: under Miri this would catch such a pointer.
+    /// Moves the arena, over memory whose owners assert, when moved, that there is no other pointer to it:
+    /// under Miri this would catch such a pointer.
     #[test]
     fn memory_stays_where_it_is_while_the_arena_moves() {
         let boxed = vec![0u8; 2 * page_size()].into_boxed_slice();
@@ -379,7 +380,7 @@ mod tests {
         );
     }
 
-    /// A child shares heap pages around the arena again once it is gone.
+    /// Once the arena is gone, a forked child has the heap pages around it again.
     #[test]
     fn the_memory_comes_back_with_its_bytes() {
         let arena = Arena::new(vec![7u8; 3 * page_size()]).unwrap();

@@ -11,26 +11,26 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Dmabuf, ResourceTy
 pub struct BufferCounts {
     /// Requests, whatever the answer.
     pub asked: u64,
-    /// Answered with memory, at an address or in a dma-buf.
+    /// Requests answered with memory, at an address or in a dma-buf.
     pub granted: u64,
-    /// Answered with [`Allocation::Default`].
+    /// Requests answered with [`Allocation::Default`].
     pub defaulted: u64,
-    /// Answered with an error.
+    /// Requests answered with an error.
     pub refused: u64,
-    /// Buffers that came back.
+    /// Buffers that were returned.
     pub freed: u64,
     /// Requested bytes of buffers that are in use.
     pub live_bytes: u64,
 }
 
 impl BufferCounts {
-    /// Buffers that have not come back.
+    /// Buffers that have not been returned.
     pub fn live(&self) -> u64 {
         self.granted - self.freed
     }
 }
 
-/// An allocator around another one that counts by type of resource, and logs every call by `tracing` at the
+/// An allocator around another one. It counts by type of resource, and logs every call with `tracing` at the
 /// level `DEBUG`, target `uverbs`.
 ///
 /// ```

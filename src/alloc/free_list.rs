@@ -28,7 +28,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Frees a part that was taken. The list does not check that; the caller is responsible.
+    /// Frees a part that was taken. The list does not check that it was; the caller must.
     pub(super) fn give_back(&mut self, mut start: usize, mut end: usize) {
         if let Some((&before, &touching)) = self.0.range(..start).next_back()
             && touching == start
@@ -59,7 +59,7 @@ mod tests {
     }
 
     proptest! {
-        /// Parts never overlap while they are taken, and all are one again when they have come back.
+        /// No byte is in two parts that are taken, and all is one part again when everything was given back.
         #[test]
         fn what_is_taken_is_taken_once(
             steps in prop::collection::vec((1usize..0x300, 0u32..10, any::<prop::sample::Index>()), 1..60)

@@ -17,16 +17,16 @@ use super::mapping::Mapping;
 use super::{AllocError, Allocation, Allocator, BufferRequest, Dmabuf, Purpose, ResourceType};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
-/// The buffers of a context that are in use: where each begins, and its end.
+/// The buffers of a context that are in use: the start of each, and its end.
 #[derive(Debug, Default)]
 pub(crate) struct Live(Mutex<BTreeMap<(Space, u64), u64>>);
 
-/// What a place is counted in.
+/// The space in which a buffer's place is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Space {
     /// Addresses of this process.
     Process,
-    /// Offsets in a dma-buf, which several mappings may show.
+    /// Offsets in a dma-buf, of which there may be several mappings.
     Dmabuf(FileId),
 }
 
@@ -34,7 +34,7 @@ enum Space {
 type Part = (Space, u64, u64);
 
 impl Live {
-    /// Notes the parts of a buffer; false, and none is noted, if one overlaps another that is in use.
+    /// Notes the parts of a buffer as in use. If one overlaps a part in use, it notes none and returns false.
     fn insert(&self, parts: impl Iterator<Item = Part> + Clone) -> bool {
         // The map is consistent after every statement, so a panic elsewhere did no harm.
         let mut live = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -60,7 +60,7 @@ impl Live {
 /// Whether buffers may lie in dma-bufs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dmabufs {
-    /// As far as the kernel takes them.
+    /// They may, if the kernel accepts them.
     #[allow(dead_code, reason = "not every driver takes them")]
     Taken,
     /// They may not; the text says what is missing.
@@ -75,12 +75,14 @@ pub(crate) struct Buffers {
     pub(crate) pd: PdHandle,
     pub(crate) domain: u64,
     pub(crate) dmabufs: Dmabufs,
-    /// What the bytes of a buffer must be that need not be mapped in this process; `None` if it must be.
+    /// `None` if a buffer must be mapped in this process; otherwise the value that each byte of an unmapped
+    /// buffer must have.
     pub(crate) unmapped: Option<u8>,
 }
 
 impl Buffers {
-    /// The same allocator, for buffers that need not be mapped in this process, whose bytes are then these.
+    /// The same allocator. With `Some` a buffer need not be mapped in this process, and each byte of an
+    /// unmapped one must have this value.
     #[allow(dead_code, reason = "not every driver takes dma-bufs")]
     pub(crate) fn unmapped(&self, bytes: Option<u8>) -> Self {
         Self {
@@ -89,7 +91,7 @@ impl Buffers {
         }
     }
 
-    /// The same allocator, for buffers that cannot lie in dma-bufs; the text says what is missing.
+    /// The same allocator, for buffers that must not lie in dma-bufs; the text says what is missing.
     #[allow(dead_code, reason = "not every driver takes dma-bufs elsewhere")]
     pub(crate) fn without_dmabufs(&self, missing: &'static str) -> Self {
         Self {
@@ -217,7 +219,7 @@ fn panic_text(panic: Box<dyn Any + Send>) -> String {
 /// then.
 pub(crate) struct Grant {
     memory: Reach,
-    /// The dma-buf that it lies in and the offset there, if the device is to be told that.
+    /// The dma-buf that it lies in and the offset there, if the device addresses it so.
     place: Option<(Dmabuf, u64)>,
     request: BufferRequest,
     allocator: Arc<dyn Allocator>,
@@ -230,21 +232,22 @@ pub(crate) struct Grant {
 enum Reach {
     /// At addresses that the allocator lends.
     Lent(NonNull<[u8]>),
-    /// Not at all: the buffer lies in a dma-buf. In its place there is memory as large, which no device
-    /// knows.
+    /// Not at all: the buffer lies in a dma-buf. This process has memory of the same size in its place, which
+    /// no device knows.
     Shadow(Mapping),
-    /// Not at all, and there is nothing in its place yet.
+    /// Not at all, and nothing is in its place yet.
     None,
 }
 
-// SAFETY: the memory is the allocator's, which promises it to the holder alone and is `Send` and `Sync`
-// itself.
+// SAFETY: the memory is the allocator's, which promises it to the holder alone. The allocator itself is
+// `Send` and `Sync`.
 unsafe impl Send for Grant {}
-// SAFETY: shared references give out the address only.
+// SAFETY: shared references only give the address.
 unsafe impl Sync for Grant {}
 
 impl Grant {
-    /// The first byte; of a buffer that [is not mapped](Self::is_mapped), of memory in its place.
+    /// The first byte. If the buffer [is not mapped](Self::is_mapped), the first byte of the memory in its
+    /// place.
     pub(crate) fn address(&self) -> NonNull<u8> {
         match &self.memory {
             Reach::Lent(memory) => memory.cast(),
@@ -253,13 +256,13 @@ impl Grant {
         }
     }
 
-    /// Whether what lies at the address is what the device sees.
+    /// Whether the memory at the address is the memory that the device accesses.
     #[allow(dead_code, reason = "not every driver takes dma-bufs")]
     pub(crate) fn is_mapped(&self) -> bool {
         matches!(self.memory, Reach::Lent(_))
     }
 
-    /// Keeps the buffer and the allocator forever: somebody may still use the buffer.
+    /// Keeps the buffer and the allocator forever: the kernel or the device may still use the buffer.
     #[allow(
         dead_code,
         reason = "not every driver replaces what lies at an address"
@@ -268,8 +271,8 @@ impl Grant {
         std::mem::forget(self);
     }
 
-    /// The dma-buf that it lies in, the offset there, and how many bytes were asked for; `None` if it lies at
-    /// its address.
+    /// The dma-buf that it lies in, the offset there, and how many bytes were requested; `None` if the device
+    /// addresses it by its address.
     #[allow(dead_code, reason = "not every driver takes dma-bufs")]
     pub(crate) fn dmabuf(&self) -> Option<(BorrowedFd<'_>, u64, u64)> {
         let (dmabuf, offset) = self.place.as_ref()?;
@@ -283,7 +286,7 @@ impl Grant {
         Some((dmabuf, *offset))
     }
 
-    /// What it takes of the address space, and of a dma-buf.
+    /// The parts of the address space and of a dma-buf that it occupies.
     fn parts(&self) -> impl Iterator<Item = Part> + Clone + use<> {
         let address = self.address().addr().get() as u64;
         let size = self.request.size as u64;
@@ -293,7 +296,7 @@ impl Grant {
         [lent, place].into_iter().flatten()
     }
 
-    /// Where it lies, in words.
+    /// Where it lies, as text for an error.
     fn told_place(&self) -> String {
         match &self.place {
             Some((_, offset)) => format!("{offset:#x} of the dma-buf"),
@@ -315,7 +318,7 @@ impl Grant {
                 memory.len()
             ));
         }
-        // What the device is told must be aligned.
+        // The number that the device gets must be aligned.
         let aligned = match &self.place {
             Some((_, offset)) => offset.is_multiple_of(alignment as u64),
             None => address.is_multiple_of(alignment),
@@ -414,7 +417,7 @@ mod tests {
         }
     }
 
-    /// What a buffer counts that is not mapped, when it comes back.
+    /// What an unmapped buffer counts when it is returned.
     const UNMAPPED: usize = 1000;
 
     fn buffers(
@@ -438,7 +441,8 @@ mod tests {
         )
     }
 
-    /// As [`buffers`], where dma-bufs are taken, and need not be mapped if these are the bytes.
+    /// As [`buffers`], where dma-bufs are accepted. They need not be mapped if `unmapped` is the value of
+    /// each byte.
     fn with_dmabufs(
         unmapped: Option<u8>,
         answer: impl Fn(&BufferRequest) -> Result<Allocation, AllocError> + Send + Sync + 'static,
@@ -499,7 +503,7 @@ mod tests {
         assert!(!grant.is_mapped());
         let (_, offset, length) = grant.dmabuf().unwrap();
         assert_eq!((offset, length), (0x1000, 0x1000));
-        // What lies in its place is this process's own.
+        // The memory in its place is this process's own.
         // SAFETY: it has 0x1000 bytes, and nobody else uses them.
         unsafe { grant.address().write_bytes(1, 0x1000) };
         let error = ask(&buffers).unwrap_err();
@@ -525,7 +529,7 @@ mod tests {
         )
     }
 
-    /// What would let a buffer leak, or be freed twice.
+    /// Would catch a buffer that leaks or is freed twice.
     #[test]
     fn each_buffer_comes_back_once() {
         let (scripted, buffers) = buffers(|_| at(0x10000, 0x1000));
@@ -584,7 +588,7 @@ mod tests {
         }
     }
 
-    /// Of a buffer with two places, none is noted if one is taken.
+    /// Of a buffer with two parts, none is noted if one overlaps.
     #[test]
     fn a_part_that_is_refused_leaves_nothing_behind() {
         let live = Live::default();

@@ -1,4 +1,4 @@
-//! Buffers between pages that fault, to find who writes beyond a ring.
+//! Buffers between pages that fault, to find the code that writes beyond a ring.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,8 +13,8 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// An allocator that gives each buffer its own pages, between inaccessible ones.
 ///
 /// A buffer ends at the start of the page after it, or as close to it as its alignment allows. So the first
-/// byte of an overrun is a fault (`SIGSEGV`) in the instruction that caused it. Each buffer costs at least
-/// three pages of addresses and one of memory.
+/// byte of an overrun raises `SIGSEGV` in the instruction that caused it. Each buffer costs at least three
+/// pages of addresses and one of memory.
 ///
 /// ```
 /// use uverbs::{alloc::GuardPages, ParentDomain, Pd};
@@ -27,7 +27,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 /// ```
 #[derive(Debug, Default)]
 pub struct GuardPages {
-    /// By the address of the buffer.
+    /// The mappings, by the address of the buffer.
     live: Mutex<BTreeMap<usize, Mapping>>,
 }
 
@@ -37,7 +37,7 @@ impl GuardPages {
         Self::default()
     }
 
-    /// Buffers that have not come back.
+    /// Buffers that have not been returned.
     pub fn live(&self) -> usize {
         self.mappings().len()
     }
@@ -53,7 +53,7 @@ fn map(size: usize, alignment: usize) -> io::Result<(Mapping, usize)> {
     let page = page_size();
     let too_large = || io::Error::from(io::ErrorKind::OutOfMemory);
     let pages = size.checked_next_multiple_of(page).ok_or_else(too_large)?;
-    // An alignment beyond a page costs addresses in front.
+    // An alignment larger than a page costs addresses before the buffer.
     let slack = if alignment > page { alignment } else { 0 };
     let total = pages
         .checked_add(slack)
@@ -68,8 +68,8 @@ fn map(size: usize, alignment: usize) -> io::Result<(Mapping, usize)> {
     Ok((mapping, at))
 }
 
-// SAFETY: each buffer has a mapping of its own, new and so zeroed, shared at a fork, that lives until it is
-// freed.
+// SAFETY: each buffer has a mapping of its own, which is new and so zeroed, is shared at a fork, and lives
+// until the buffer is freed.
 unsafe impl Allocator for GuardPages {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();
@@ -109,7 +109,7 @@ mod tests {
             let buffer = granted(&guard, &request);
             let first = buffer.cast::<u8>().as_ptr();
             let touch = |offset: isize| {
-                // SAFETY: in a child of its own, whose end by a fault is what the test wants.
+                // SAFETY: it runs in a child of its own, which the test expects to die of a fault.
                 move || unsafe { first.offset(offset).write_volatile(1) }
             };
             let size = request.size.next_multiple_of(request.alignment) as isize;
@@ -131,7 +131,7 @@ mod tests {
         let request = memory(3 * page_size(), 1 << 21);
         let buffer = granted(&guard, &request).cast::<u8>().as_ptr();
         assert_eq!(buffer.addr() % (1 << 21), 0);
-        // SAFETY: in a child of its own, whose end by a fault is what the test wants.
+        // SAFETY: it runs in a child of its own, which the test expects to die of a fault.
         let beyond = || unsafe { buffer.add(request.size).write_volatile(1) };
         assert_eq!(killed_by(beyond), Some(Signal::SEGV));
     }

@@ -25,7 +25,7 @@ use super::{AllocError, Allocation, Allocator, BufferRequest};
 ///
 /// match HugePages::of(HugePageSize::Gib1) {
 ///     Ok(pages) => println!("{pages:?}"),
-///     Err(error) => println!("{error}"), // Tells how to reserve some.
+///     Err(error) => println!("{error}"), // It says how to reserve some.
 /// }
 /// ```
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl HugePages {
             );
             io::Error::new(io::ErrorKind::Unsupported, why)
         })?;
-        // Pages that the kernel may make beyond the reserved ones.
+        // Pages that the kernel may make in addition to the reserved ones.
         let overcommit = size.count("nr_overcommit_hugepages").unwrap_or(0);
         if reserved + overcommit == 0 {
             let why = format!(
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::alloc::testing::{self, memory, place};
 
-    /// The kernel may have none, in which case the answer must say so; the guest's tests reserve some.
+    /// A kernel may have none, and the error must then say so; the test guest reserves some.
     #[test]
     fn a_kernel_without_them_is_told_apart_from_one_with_them() {
         for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
@@ -183,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Pages of the ordinary size stand in for huge ones: what is cut from them is the pool's business.
+    /// Pages of the ordinary size stand in for huge ones: only the pool cuts buffers from them.
     #[test]
     fn buffers_of_one_page_share_it() {
         let pool = Pool::default();
@@ -201,7 +201,7 @@ mod tests {
             }
         }
         assert_eq!(mapped, 1);
-        // SAFETY: it is the pool's, and nobody uses it.
+        // SAFETY: it is the pool's, and nothing uses it.
         unsafe { pool.free(addresses[1]) };
         let again = pool.allocate(&request, |_| Err(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(again.unwrap(), Allocation::Memory(addresses[1]));

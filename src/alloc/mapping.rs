@@ -1,20 +1,20 @@
-//! Memory from mmap(2) that is unmapped when dropped: what the allocators here cut their buffers from.
+//! Memory from mmap(2) that is unmapped when dropped. The allocators here cut their buffers from it.
 
 use std::io;
 use std::ptr::{self, NonNull};
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-/// A range of addresses that was mapped and is owned.
+/// A range of addresses that was mapped, and that this value owns.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+// SAFETY: the mapping is owned, and any thread may use and unmap it.
 unsafe impl Send for Mapping {}
-// SAFETY: shared references give out the address and the length only.
+// SAFETY: shared references only give the address and the length.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -31,7 +31,7 @@ impl Mapping {
 
     fn anonymous(length: usize, protection: ProtFlags, flags: MapFlags) -> io::Result<Self> {
         let flags = MapFlags::SHARED | flags;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), length, protection, flags)? };
         // SAFETY: it was just mapped, with this length.
         unsafe { Self::own(base.cast(), length) }
@@ -41,7 +41,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// The range is mapped, and nobody else unmaps it.
+    /// The range is mapped, and nothing else unmaps it.
     pub(crate) unsafe fn own(base: *mut u8, length: usize) -> io::Result<Self> {
         let base = NonNull::new(base).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { base, length })
@@ -67,7 +67,7 @@ impl Mapping {
         self.start() + self.length
     }
 
-    /// The byte at an address in it, with the right to reach all of it.
+    /// The byte at an address in it, as a pointer that may reach all of it.
     pub(crate) fn at(&self, address: usize) -> NonNull<u8> {
         debug_assert!((self.start()..=self.end()).contains(&address));
         // SAFETY: the address lies in the mapping or just after its end, which callers ensure.
@@ -77,7 +77,7 @@ impl Mapping {
     /// Makes the pages from `start` on accessible.
     pub(crate) fn open(&self, start: usize, length: usize) -> io::Result<()> {
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: the pages are the mapping's own, and allowing access takes nothing from anybody.
+        // SAFETY: the pages are the mapping's own, and allowing access takes no access away.
         let opened = unsafe { mprotect(self.at(start).as_ptr().cast(), length, flags) };
         opened.map_err(io::Error::from)
     }
@@ -85,8 +85,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and all memory in it that was lent has come back. An error would mean
-        // that it was not mapped, and could not be returned from here.
+        // SAFETY: the mapping is owned, and all memory in it that was lent has been returned. An error would
+        // mean that it was not mapped, and a drop cannot return one.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

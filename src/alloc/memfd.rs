@@ -1,4 +1,4 @@
-//! Buffers in a file of memory that other processes can map as well.
+//! Buffers in a file of memory that other processes can map too.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -17,9 +17,9 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 
 /// An allocator whose buffers lie in a memfd of fixed size.
 ///
-/// A process that gets the descriptor ([`AsFd`]) and maps the file sees what the device and this process see,
-/// in buffers for [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps its own pages, which are not
-/// in the file; when the ring is gone, the file's pages are mapped there again, unchanged.
+/// A process that gets the descriptor ([`AsFd`]) and maps the file sees the same bytes as the device and this
+/// process, in buffers for [`Purpose::Memory`]. Over a [`Purpose::Place`] the driver maps its own pages,
+/// which are not in the file; when the ring is gone, the file's pages are mapped there again, unchanged.
 ///
 /// Only this process writes: the file is sealed (`F_SEAL_FUTURE_WRITE`, `F_SEAL_SHRINK` and `F_SEAL_GROW` of
 /// fcntl(2)), so no descriptor of it can write to the file, map it for writing or change its size. A process
@@ -41,10 +41,10 @@ use super::{AllocError, Allocation, Allocator, BufferRequest, Purpose};
 pub struct SharedMemfd {
     free: Mutex<FreeList>,
     mapping: ManuallyDrop<Mapping>,
-    /// The file once more, nowhere replaced: pages are mapped again from here, for a sealed file is mapped
-    /// for writing no more.
+    /// A second mapping of the file, in which no page is ever replaced. Pages are mapped again from here,
+    /// since a sealed file cannot be mapped for writing.
     origin: Mapping,
-    /// There may be a hole in the mapping, in which others may have mapped something.
+    /// There may be a hole in the mapping, where other code may have mapped something.
     torn: AtomicBool,
     file: OwnedFd,
 }
@@ -96,16 +96,16 @@ impl SharedMemfd {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maps the file's pages where they were. A size of 0 has mremap(2) map the same pages once more.
+    /// Maps the file's pages where they were. With a size of 0, mremap(2) maps the same pages a second time.
     ///
     /// # Safety
     ///
-    /// `memory` is whole pages of this mapping that nobody uses.
+    /// `memory` is whole pages of this mapping that nothing uses.
     unsafe fn map_again(&self, memory: NonNull<[u8]>) -> io::Result<()> {
         let from = memory.cast::<u8>().addr().get() - self.mapping.start() + self.origin.start();
         let (from, to) = (self.origin.at(from), memory.cast::<u8>());
         let flags = MremapFlags::MAYMOVE;
-        // SAFETY: by this function's contract; of `origin` nothing is moved.
+        // SAFETY: by this function's contract; the pages of `origin` stay mapped there.
         unsafe {
             mremap_fixed(
                 from.as_ptr().cast(),
@@ -121,7 +121,7 @@ impl SharedMemfd {
 
 fn map(file: &OwnedFd, length: usize) -> io::Result<Mapping> {
     let flags = MapFlags::SHARED;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+    // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
     let base = unsafe { mmap(ptr::null_mut(), length, PROTECTION, flags, file, 0)? };
     // SAFETY: it was just mapped, with this length.
     unsafe { Mapping::own(base.cast(), length) }
@@ -130,7 +130,7 @@ fn map(file: &OwnedFd, length: usize) -> io::Result<Mapping> {
 impl Drop for SharedMemfd {
     fn drop(&mut self) {
         if !*self.torn.get_mut() {
-            // SAFETY: it is dropped once, here, and all of it is still this mapping.
+            // SAFETY: it is dropped once, here, and all of its range is still this mapping.
             unsafe { ManuallyDrop::drop(&mut self.mapping) };
         }
     }
@@ -144,7 +144,7 @@ impl AsFd for SharedMemfd {
 }
 
 // SAFETY: the free list gives each byte to one buffer at a time, and the mapping lives as long as the
-// allocator. It is shared, so a fork copies nothing, and it is zeroed when handed out.
+// allocator. It is shared, so a fork copies nothing, and a buffer is zeroed when it is handed out.
 unsafe impl Allocator for SharedMemfd {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();
@@ -170,8 +170,8 @@ unsafe impl Allocator for SharedMemfd {
             && let Err(error) = unsafe { self.map_again(memory) }
         {
             // The pages are not used again: other processes would not see what is written there, and the
-            // kernel may have taken away what was there before it failed. Relaxed: who drops the allocator
-            // has it to itself.
+            // kernel may have unmapped the old pages before it failed. Relaxed: the drop that reads it has
+            // the allocator exclusively.
             self.torn.store(true, Ordering::Relaxed);
             tracing::warn!(target: "uverbs", %error, "pages of a shared file could not be mapped again");
             return;
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn another_mapping_of_the_file_sees_the_same_bytes() {
         let shared = SharedMemfd::new(4 * page_size()).unwrap();
-        // SAFETY: the bytes are compared where nobody writes.
+        // SAFETY: the bytes are compared while nothing writes them.
         let other = unsafe { Mmap::map(&shared.as_fd()).unwrap() };
         let buffer = granted(&shared, &memory(64, 64));
         let at = shared.offset(buffer).unwrap() as usize;
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(other[at..at + 64], [0x5a; 64]);
     }
 
-    /// What the driver leaves is private; a file that others look into must be there again afterwards.
+    /// The driver leaves private pages; a file that others map must be mapped there again afterwards.
     #[test]
     fn a_place_is_the_file_again_when_the_ring_has_gone() {
         let shared = SharedMemfd::new(page_size()).unwrap();
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(other[0], 0x11);
     }
 
-    /// Would catch a descriptor by which safe code rewrites live rings, or takes the memory from under them.
+    /// Would catch a descriptor by which safe code rewrites live rings or truncates the file.
     #[test]
     fn the_descriptor_changes_nothing() {
         let shared = SharedMemfd::new(2 * page_size()).unwrap();
@@ -237,12 +237,12 @@ mod tests {
         for length in [0, 1, 1 << 20] {
             assert!(file.set_len(length).is_err(), "{length} bytes");
         }
-        // The same file by its name, as another process might open it.
+        // The same file, opened by name as another process might.
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
         let again = File::options().read(true).write(true).open(name).unwrap();
         assert!(again.write_all_at(&[0xee; 64], 0).is_err());
         assert!(MmapOptions::new().map_raw(&again).is_err());
-        // SAFETY: it is not to succeed, and nobody would use it.
+        // SAFETY: the call must fail, and nothing would use the mapping.
         assert!(unsafe { MmapMut::map_mut(&again) }.is_err());
         assert!(bytes(buffer).iter().all(|&byte| byte == 0x5a));
         assert_eq!(file.metadata().unwrap().len(), 2 * page_size() as u64);

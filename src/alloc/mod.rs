@@ -1,16 +1,17 @@
 //! User-provided memory for rings: the requests to a parent domain's allocator, and its answers.
 //!
-//! For each ring or doorbell record in a domain, the driver asks the domain's [`Allocator`], with size,
-//! alignment and [`ResourceType`]. The answer is memory, "use the default", or an error, which surfaces
-//! unchanged. The allocator gets each of its buffers back exactly once, after the kernel has released it, and
-//! never sees any other buffer. Manual page: `ibv_alloc_parent_domain(3)`.
+//! For each ring or doorbell record in a domain, the driver requests a buffer from the domain's
+//! [`Allocator`], with size, alignment and [`ResourceType`]. The answer is memory, "use the default", or an
+//! error, which the caller of the verb gets unchanged. The allocator gets each of its buffers back exactly
+//! once, after the kernel has released it, and never gets any other buffer. Manual page:
+//! `ibv_alloc_parent_domain(3)`.
 //!
 //! rxe's rings are the kernel's own pages. There the allocator supplies the *place*: addresses over which the
 //! driver maps the ring, and which it returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
 //! mlx5's rings may also lie in a *dma-buf*: memory that the kernel knows by a file descriptor and an offset,
-//! such as a GPU's ([`Allocation::Dmabuf`]). Those of a queue for an agent need not be mapped in this process
-//! ([`Allocation::Unmapped`]).
+//! such as a GPU's ([`Allocation::Dmabuf`]). The rings of a queue for an agent need not be mapped in this
+//! process ([`Allocation::Unmapped`]).
 //!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
 //! [`NumaMemory`], in dma-bufs [`Udmabuf`], [`DmaHeap`], [`DmabufMemory`] and [`UnmappedDmabuf`], and
@@ -103,8 +104,8 @@ pub enum Purpose {
     /// after a fork (a shared mapping, or `MADV_DONTFORK`).
     Memory,
     /// The kernel's pages are mapped over the addresses, which are later returned as fresh private zeroed
-    /// pages. The previous contents are lost. They must be whole pages that mremap(2) with `MREMAP_FIXED` may
-    /// replace; parts of huge pages are not.
+    /// pages. The previous contents are lost. The addresses must be whole pages that mremap(2) with
+    /// `MREMAP_FIXED` may replace, so not parts of huge pages.
     Place,
 }
 
@@ -119,16 +120,16 @@ pub struct BufferRequest {
     pub resource: ResourceType,
     /// How it is used.
     pub purpose: Purpose,
-    /// The kernel's handle of the protection domain under the domain that asks.
+    /// The kernel's handle of the protection domain under the domain that requests it.
     pub pd: PdHandle,
-    /// The domain that asks, by its [`ParentDomain::id`](crate::ParentDomain::id).
+    /// The domain that requests it, by its [`ParentDomain::id`](crate::ParentDomain::id).
     pub domain: u64,
-    /// The driver takes a dma-buf for it ([`Allocation::Dmabuf`]), if the kernel does: that shows only when
-    /// the object is created. Without, such an answer is refused.
+    /// The driver accepts a dma-buf as the answer ([`Allocation::Dmabuf`]). Whether the kernel does shows
+    /// only when the object is created. If this is false, such an answer is refused.
     pub dmabuf: bool,
-    /// It is of a queue for an agent, and the dma-buf need not be mapped in this process
-    /// ([`Allocation::Unmapped`]). Each byte of the buffer must then be this one, since nothing here can
-    /// write it.
+    /// It is for a queue for an agent, and may lie in a dma-buf that is not mapped in this process
+    /// ([`Allocation::Unmapped`]). Each byte of the buffer must then have this value, since nothing in this
+    /// process can write it.
     pub unmapped: Option<u8>,
 }
 
@@ -152,22 +153,22 @@ impl BufferRequest {
 pub enum Allocation {
     /// At this address: memory of this process, at least as long and as aligned as requested.
     Memory(NonNull<[u8]>),
-    /// In a dma-buf from an offset on, a multiple of the requested alignment. The device is told that; this
-    /// process uses `memory`, a mapping of the same bytes, at least as long as requested, whose address has
-    /// the same offset in its page.
+    /// In a dma-buf from an offset on, a multiple of the requested alignment, by which the device addresses
+    /// it. This process uses `memory`, a mapping of the same bytes, at least as long as requested, whose
+    /// address has the same offset in its page.
     Dmabuf {
-        /// The file.
+        /// The dma-buf.
         dmabuf: Dmabuf,
         /// Where the buffer begins in it, in bytes.
         offset: u64,
-        /// Where this process reaches it. [`Allocator::free`] gets it.
+        /// Where this process has it mapped. [`Allocator::free`] gets it.
         memory: NonNull<[u8]>,
     },
     /// In a dma-buf from an offset on, a multiple of the requested alignment, which this process does not
-    /// reach: memory of a GPU, for example. It is taken for queues of an agent alone, and
+    /// reach: memory of a GPU, for example. Only queues for an agent accept it, and
     /// [`BufferRequest::unmapped`] says what its bytes must be. [`Allocator::free_unmapped`] gets it back.
     Unmapped {
-        /// The file.
+        /// The dma-buf.
         dmabuf: Dmabuf,
         /// Where the buffer begins in it, in bytes.
         offset: u64,
@@ -181,9 +182,9 @@ pub enum Allocation {
 /// The allocator's own state takes the place of the context pointer in the manual page. Several threads may
 /// use a domain, so calls may be concurrent.
 ///
-/// A panic in either function is caught: in `allocate` it becomes an error, in `free` a log entry. Memory
-/// that is misaligned, too small, or overlaps a live buffer of the same context is refused, and so is a
-/// dma-buf where none is taken.
+/// A panic in any of its functions is caught: in `allocate` it becomes an error, elsewhere a log entry.
+/// Memory that is misaligned, too small, or overlaps a live buffer of the same context is refused, and so is
+/// a dma-buf where none is accepted.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -210,15 +211,15 @@ pub enum Allocation {
 ///
 /// # Safety
 ///
-/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nobody else, and not
-/// copied on write after a fork, and must stay so until `free` is called for it or the allocator is dropped,
-/// whichever comes first. For [`Purpose::Place`] it is enough that whole pages are mapped and that nobody
-/// relies on their contents. Memory of an [`Allocation::Dmabuf`] is a mapping of the dma-buf's bytes from the
-/// offset on, by which this process and the device see what the other writes without further calls. Bytes of
-/// an [`Allocation::Unmapped`] are as [`BufferRequest::unmapped`] says, and are used by nobody else until
-/// `free_unmapped`.
+/// Memory that `allocate` returns must be mapped, readable and writable, zeroed, used by nothing else, and
+/// not copied on write after a fork. It must stay so until `free` is called for it or the allocator is
+/// dropped, whichever comes first. For [`Purpose::Place`] it is enough that whole pages are mapped and that
+/// nothing relies on their contents. Memory of an [`Allocation::Dmabuf`] is a mapping of the dma-buf's bytes
+/// from the offset on, through which this process and the device see what the other writes without further
+/// calls. Bytes of an [`Allocation::Unmapped`] are as [`BufferRequest::unmapped`] says, and are used by
+/// nothing else until `free_unmapped`.
 pub unsafe trait Allocator: Send + Sync + 'static {
-    /// Finds memory for a buffer.
+    /// Provides a buffer.
     ///
     /// # Errors
     ///
@@ -230,18 +231,17 @@ pub unsafe trait Allocator: Send + Sync + 'static {
     /// # Safety
     ///
     /// `allocate` of this same allocator has returned `memory`, with this address and length, for an equal
-    /// `request`, and it has not been freed since. Neither device nor kernel nor this process uses it any
-    /// more. A [`Purpose::Place`] is mapped, either as the allocator returned it or with zeroed private
-    /// pages.
+    /// `request`, and it has not been freed since. Device, kernel and this process no longer use it. A
+    /// [`Purpose::Place`] is mapped, either as the allocator returned it or with zeroed private pages.
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest);
 
-    /// Takes back a buffer that is not mapped here. Allocators that answer with none need not have it.
+    /// Takes back a buffer that is not mapped here. An allocator that never answers with one need not
+    /// implement it.
     ///
     /// # Safety
     ///
     /// `allocate` of this same allocator has answered an equal `request` with this place
-    /// ([`Allocation::Unmapped`]), and it has not been freed since. Neither device nor kernel uses it any
-    /// more.
+    /// ([`Allocation::Unmapped`]), and it has not been freed since. Device and kernel no longer use it.
     unsafe fn free_unmapped(&self, dmabuf: &Dmabuf, offset: u64, request: &BufferRequest) {
         let _ = (dmabuf, offset, request);
     }

@@ -47,7 +47,7 @@ impl NumaMemory {
             node,
             pool: Pool::default(),
         };
-        // Binds a page now, so that an error shows here and not when an object is created.
+        // Binds a page now, so that an error is reported here and not when an object is created.
         this.map(1)?;
         Ok(this)
     }
@@ -68,9 +68,9 @@ impl NumaMemory {
     }
 }
 
-/// Lets all pages of a mapping come from a node.
+/// Makes all pages of a mapping come from a node.
 ///
-/// By `libc`: rustix has no mbind(2).
+/// With `libc`: rustix has no mbind(2).
 fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
     const BITS: usize = libc::c_ulong::BITS as usize;
     let mut mask = [0 as libc::c_ulong; MAX_NODES / BITS];
@@ -78,8 +78,8 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
         .get_mut(node as usize / BITS)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "there are no such nodes"))?;
     *word = 1 << (node as usize % BITS);
-    // SAFETY: the range is a mapping of ours that has no pages yet, the mask is as long as is said (the
-    // kernel counts one bit less), and both are only read.
+    // SAFETY: the range is a mapping of this process that has no pages yet, the mask has the length that is
+    // passed (the kernel counts one bit less), and both are only read.
     let status = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::alloc::testing::{self, bytes, granted, memory, place};
 
-    /// Node 0, or `None` where the kernel has no NUMA, which is all that can be seen there.
+    /// Node 0; `None` if the kernel has no NUMA, in which case a test can check nothing else.
     fn node_0() -> Option<NumaMemory> {
         match NumaMemory::new(0) {
             Ok(node) => Some(node),
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// The kernel's own account of the buffer's page: `bind:0` in /proc/self/numa_maps.
+    /// The kernel's own report on the buffer's page: `bind:0` in /proc/self/numa_maps.
     #[test]
     fn the_kernel_has_bound_the_pages() {
         let Some(node) = node_0() else { return };

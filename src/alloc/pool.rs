@@ -8,7 +8,7 @@ use super::free_list::FreeList;
 use super::mapping::Mapping;
 use super::{AllocError, Allocation, BufferRequest, Purpose};
 
-/// Mappings, and what is free in each.
+/// Mappings, each with its free parts.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Mutex<Vec<Chunk>>);
 
@@ -19,7 +19,8 @@ struct Chunk {
 }
 
 impl Pool {
-    /// Cuts a zeroed buffer from a mapping that has room, or from a new one. A place is left to the driver.
+    /// Cuts a zeroed buffer from a mapping that has room, or from a new one. For a place it answers with the
+    /// driver's default.
     ///
     /// `map` gets the number of bytes that are needed and may map more.
     pub(super) fn allocate(
@@ -46,7 +47,7 @@ impl Pool {
         let memory = match found {
             Some(memory) => memory,
             None => {
-                // Whatever address it gets, an aligned one is then in it.
+                // So much that the mapping has an aligned buffer in it at whatever address it lies.
                 let needed = size
                     .checked_add(alignment)
                     .ok_or(io::ErrorKind::OutOfMemory)?;
@@ -58,7 +59,7 @@ impl Pool {
                 memory.ok_or(io::ErrorKind::OutOfMemory)?
             }
         };
-        // SAFETY: the buffer lies in a mapping of the pool's and has just been taken, so nobody else uses it.
+        // SAFETY: the buffer lies in a mapping of the pool and has just been taken, so nothing else uses it.
         unsafe { memory.write_bytes(0, size) };
         Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
             memory, size,
@@ -69,7 +70,7 @@ impl Pool {
     ///
     /// # Safety
     ///
-    /// [`Self::allocate`] has returned it, it has not come back since, and nobody uses it any more.
+    /// [`Self::allocate`] has returned it, it has not been given back since, and nothing uses it any more.
     pub(super) unsafe fn free(&self, memory: NonNull<[u8]>) {
         let start = memory.cast::<u8>().addr().get();
         let mut chunks = self.chunks();

@@ -34,7 +34,7 @@ pub(super) fn place(size: usize) -> BufferRequest {
     }
 }
 
-/// Memory that an allocator must not refuse.
+/// Memory from an allocator that must not refuse.
 pub(super) fn granted(allocator: &impl Allocator, request: &BufferRequest) -> NonNull<[u8]> {
     match allocator.allocate(request) {
         Ok(Allocation::Memory(memory)) => memory,
@@ -48,14 +48,14 @@ pub(super) fn give_back(
     buffer: NonNull<[u8]>,
     request: &BufferRequest,
 ) {
-    // SAFETY: tests give back what they were granted, once, and do not look at it afterwards.
+    // SAFETY: tests give back what they were granted, once, and do not use it afterwards.
     unsafe { allocator.free(buffer, request) };
 }
 
-/// The bytes of a buffer that the test has to itself.
+/// The bytes of a buffer that only the test uses.
 pub(super) fn bytes<'a>(buffer: NonNull<[u8]>) -> &'a mut [u8] {
     let mut buffer = buffer;
-    // SAFETY: the tests use buffers between `allocate` and `free` only, and one reference at a time.
+    // SAFETY: the tests use buffers only between `allocate` and `free`, with one reference at a time.
     unsafe { buffer.as_mut() }
 }
 
@@ -64,11 +64,11 @@ pub(super) fn cover(buffer: NonNull<[u8]>) {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED;
     let address = buffer.cast::<u8>().as_ptr().cast();
-    // SAFETY: the place was given for this.
+    // SAFETY: the place was granted for this.
     unsafe { mmap_anonymous(address, buffer.len(), protection, flags) }.unwrap();
 }
 
-/// The promises of `Allocator` that can be seen from outside.
+/// Checks those promises of `Allocator` that show from outside.
 pub(super) fn keeps_the_contract(allocator: &impl Allocator) {
     let page = page_size();
     let mut seen = BTreeSet::new();
@@ -99,9 +99,9 @@ pub(super) fn keeps_the_contract(allocator: &impl Allocator) {
     }
 }
 
-/// What a fork would do to a page: the flags of its mapping in /proc/self/smaps say whether it is shared
-/// (`sh`) or not copied to children (`dc`). Otherwise the process that writes first after a fork gets a copy,
-/// and the device keeps the original.
+/// Whether a page stays the device's after a fork: the flags of its mapping in /proc/self/smaps say whether
+/// it is shared (`sh`) or not copied to children (`dc`). Otherwise the first process that writes after a fork
+/// gets a copy, and the device keeps the original.
 fn survives_a_fork(address: usize) -> bool {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut inside = false;
@@ -124,20 +124,21 @@ fn survives_a_fork(address: usize) -> bool {
     panic!("{address:#x} is not mapped");
 }
 
-/// Runs `body` in a forked child, and panics unless it ends well.
+/// Runs `body` in a forked child, and panics if a signal ends it.
 pub(super) fn in_child(body: impl FnOnce()) {
     assert_eq!(killed_by(body), None);
 }
 
 /// Runs `body` in a forked child, and returns the signal that ended it.
 ///
-/// Other threads do not exist in the child, so `body` must not wait for a lock: it touches memory and
+/// Other threads do not exist in the child, so `body` must not wait for a lock: it only touches memory and
 /// compares.
 pub(super) fn killed_by(body: impl FnOnce()) -> Option<Signal> {
     // SAFETY: the child runs `body`, which takes no locks, and leaves without running anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: resets a handler of the standard library's that would print about the stack, and leaves.
+        // SAFETY: resets the standard library's handler, which would print a message about the stack, and
+        // exits.
         unsafe {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
             body();
@@ -145,7 +146,7 @@ pub(super) fn killed_by(body: impl FnOnce()) -> Option<Signal> {
         }
     }
     let mut status = 0;
-    // SAFETY: waits for the child that was just made; `status` is where its end goes.
+    // SAFETY: waits for the child that was just made; `status` receives how it ended.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     libc::WIFSIGNALED(status).then(|| Signal::from_named_raw(libc::WTERMSIG(status)).unwrap())
 }

@@ -16,14 +16,14 @@ use crate::mr::Mr;
 use crate::pd::Pd;
 use crate::work::{LocalKey, PdTag, RemoteSlice};
 
-/// Where a chunk's memory comes from, and goes back to when nobody has it any more.
+/// Where a chunk's memory comes from; it goes back there when nothing uses it any more.
 #[derive(Debug)]
 enum Source {
     Granted(Grant),
     Mapped(Mapping),
 }
 
-/// Memory that several regions hold. It goes when the last of them has been deregistered.
+/// Memory that several regions share. It is freed when the last of them has been deregistered.
 #[derive(Clone)]
 struct Held {
     source: Arc<Source>,
@@ -31,8 +31,9 @@ struct Held {
 }
 
 // SAFETY: a mapping or an allocator's buffer stays where it is until it is dropped, and was zeroed. The chunk
-// that made the region lends references to it by blocks: to the holder of a block, which the device does not
-// have then, and not through this region. Any byte may be in it. It is `Send`, and so is its share.
+// that made the region lends references to the memory block by block: to the holder of a block, while the
+// device does not have that block, and not through this region. Any byte may be in it. The source is `Send`
+// and `Sync`, so a share of it is `Send`.
 unsafe impl Memory for Held {
     fn address(&mut self) -> *mut u8 {
         match &*self.source {
@@ -56,20 +57,21 @@ pub(super) struct Key {
 /// A chunk of blocks.
 #[derive(Debug)]
 pub(super) struct Chunk {
-    /// Before the regions, which have the memory.
+    /// The first byte of the memory, which the regions hold.
     base: NonNull<u8>,
     /// By protection domain, in the pool's order.
     keys: Box<[Key]>,
-    /// The first of them.
+    /// The first of `keys`.
     first: LocalKey,
     regions: Box<[Mr<Held>]>,
     /// How many handles there are on each block.
     pub(super) handles: Box<[AtomicU32]>,
 }
 
-// SAFETY: the pointer is to memory of the regions, which are `Send`, and a block of it is its holder's alone.
+// SAFETY: the pointer is to memory of the regions, which are `Send`, and only a block's holder uses the
+// block.
 unsafe impl Send for Chunk {}
-// SAFETY: shared references give out addresses and keys only.
+// SAFETY: shared references only give addresses and keys.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
@@ -89,8 +91,8 @@ impl Chunk {
             .ok_or_else(|| Error::invalid(Verb::AllocBuffer, Subject::the("pool"), "no address"))?;
         let regions = pds.iter().map(|pd| {
             let region = pd.register(memory.clone(), access)?;
-            // From here on it waits for requests in flight when it goes, as any region that slices were
-            // taken of. The slice itself is nothing to keep.
+            // A region that slices were taken of waits for requests in flight when it is dropped. The slice
+            // itself is not kept.
             region.slice(..1)?;
             Ok(region)
         });
@@ -109,7 +111,7 @@ impl Chunk {
         })
     }
 
-    /// A chunk that no device knows.
+    /// A chunk that is registered on no device.
     #[cfg(test)]
     pub(super) fn of_memory((size, blocks): (usize, u32)) -> Self {
         let memory = Mapping::shared(size * blocks as usize, MapFlags::empty()).unwrap();
@@ -132,13 +134,13 @@ impl Chunk {
         unsafe { self.base.add(index as usize * size) }
     }
 
-    /// The key by which work requests on the pool's first protection domain name it.
+    /// The key for it in work requests on the pool's first protection domain.
     #[inline]
     pub(super) fn first_lkey(&self) -> LocalKey {
         self.first
     }
 
-    /// The key by which work requests on a protection domain name it.
+    /// The key for it in work requests on a protection domain.
     pub(super) fn lkey(&self, pd: PdTag) -> Option<LocalKey> {
         self.keys
             .iter()
@@ -146,7 +148,7 @@ impl Chunk {
             .map(|key| key.lkey)
     }
 
-    /// A part of it as peers name it that reach it through a protection domain.
+    /// A part of the chunk, as peers address it through a protection domain.
     pub(super) fn remote(
         &self,
         pd: PdTag,

@@ -29,15 +29,15 @@ use crate::work::{LocalSlice, PdTag, RemoteSlice};
 /// assert_eq!(&buf[..4], b"hell");
 /// buf[0] = b'J';
 /// assert_eq!(*buf, *b"Jello");
-/// // What does not come by appending: the bytes first, then how many of them count.
+/// // Without appending: first the bytes, then how many of them count.
 /// buf.whole_mut()[..2].copy_from_slice(b"no");
 /// buf.set_len(2)?;
-/// let parts = buf.freeze().slice(..1);        // shared, and no longer changed
+/// let parts = buf.freeze().slice(..1);        // shared, and immutable
 /// # drop(parts); Ok(()) }
 /// ```
 pub struct Buf {
     start: NonNull<u8>,
-    // Lengths have 32 bits, as in requests: what moves is shorter.
+    // Lengths have 32 bits, as in requests: no transfer is longer.
     len: u32,
     capacity: u32,
     home: Option<Home>,
@@ -56,11 +56,11 @@ impl Default for Buf {
 
 // SAFETY: it owns its memory, as a vector does.
 unsafe impl Send for Buf {}
-// SAFETY: shared references read alone, as with a vector.
+// SAFETY: shared references only read, as with a vector.
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// The whole of a block, which is the caller's alone.
+    /// All of a block, which only the caller uses.
     #[inline]
     pub(super) fn new((home, start, capacity): (Home, NonNull<u8>, u32)) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl Buf {
         }
     }
 
-    /// Bytes that it holds.
+    /// How many bytes it holds at most.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity as usize
@@ -147,7 +147,7 @@ impl Buf {
         behind
     }
 
-    /// Makes the filled bytes immutable, so that they can be in several requests at the same time.
+    /// Makes the filled bytes immutable, so that several requests can use them at the same time.
     pub fn freeze(self) -> Frozen {
         Frozen::new(self)
     }
@@ -156,8 +156,8 @@ impl Buf {
     /// the pool does not let peers read ([`PoolBuilder::remote_read`](super::PoolBuilder::remote_read)), or
     /// is not on that domain.
     ///
-    /// A peer that reads while the holder writes sees old or new bytes, in any mixture. The key is that of
-    /// the whole chunk that the buffer is cut from: a peer that has it can also read the other buffers in
+    /// A peer that reads while the holder writes sees old or new bytes, in any mixture. The key covers the
+    /// whole chunk that the buffer is cut from: a peer that has the key can also read the other buffers in
     /// that chunk.
     pub fn remote(&self, pd: &Pd) -> Option<RemoteSlice> {
         self.remote_on(pd.tag())
@@ -185,17 +185,17 @@ impl Buf {
     #[inline(always)]
     fn piece(&self, pd: PdTag, length: u32) -> Option<LocalSlice<'static>> {
         let lkey = self.home.as_ref()?.lkey(pd)?;
-        // The region's address is the memory's own: pools register nothing under another.
+        // The region's address is the memory's own: pools register no memory under another address.
         let start = self.start.addr().get() as u64;
         Some(LocalSlice::new(start, length, lkey, pd))
     }
 
-    /// Whether it is that of a [`Frozen`].
+    /// Whether it is the buffer of a [`Frozen`].
     pub(crate) fn is_frozen(&self) -> bool {
         self.home.as_ref().is_some_and(Home::is_frozen)
     }
 
-    /// Makes it that of a [`Frozen`], or no longer.
+    /// Says whether it is the buffer of a [`Frozen`].
     pub(super) fn set_frozen(&mut self, frozen: bool) {
         if let Some(home) = &mut self.home {
             home.set_frozen(frozen);
@@ -215,10 +215,10 @@ impl Buf {
         self.home.as_ref().is_none_or(Home::is_alone)
     }
 
-    /// A part of the filled bytes becomes all that it has.
+    /// Keeps only a part of the filled bytes, as all that it has.
     pub(super) fn narrow(&mut self, start: usize, length: usize) {
         debug_assert!(start + length <= self.len());
-        // SAFETY: callers have found that to lie within the filled bytes.
+        // SAFETY: callers have checked that the part lies within the filled bytes.
         self.start = unsafe { self.start.add(start) };
         (self.len, self.capacity) = (length as u32, length as u32);
     }
@@ -229,9 +229,9 @@ impl Buf {
     #[inline]
     unsafe fn bytes_mut(&mut self, length: usize) -> &mut [u8] {
         let start = self.start;
-        // SAFETY: the bytes are memory of the pool, initialised, and this buffer's alone: it is not part of a
-        // request while it is here, no other handle on its block has these bytes, and peers may at most read.
-        // A buffer of no pool has no bytes.
+        // SAFETY: the bytes are memory of the pool, initialised, and only this buffer has them: a buffer that
+        // is here is not part of a request, no other handle on its block has these bytes, and peers may at
+        // most read. A buffer of no pool has no bytes.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), length) }
     }
 }
@@ -243,7 +243,7 @@ impl Deref for Buf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: as in `bytes_mut`; what is filled is within the capacity.
+        // SAFETY: as in `bytes_mut`; the filled bytes are within the capacity.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
     }
 }
@@ -252,7 +252,7 @@ impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         let len = self.len();
-        // SAFETY: what is filled is within the capacity.
+        // SAFETY: the filled bytes are within the capacity.
         unsafe { self.bytes_mut(len) }
     }
 }

@@ -1,5 +1,5 @@
-//! The free numbers of a stock: taken and given back without a lock, and waited for when there are none.
-//! Blocks of pools have such numbers, and slots of `aio`.
+//! The free numbers of a stock: taken and given back without a lock. A task can wait when there are none.
+//! Blocks of pools have such numbers, and so have slots of `aio`.
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -12,13 +12,14 @@ use crate::callbacks::each;
 /// No number.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A task waits. Set only while nothing is free.
+/// A task waits. Set only while no number is free.
 const WAITED_FOR: u64 = 1 << 32;
 
 /// One change. The count of changes has the bits above [`WAITED_FOR`].
 const CHANGE: u64 = 1 << 33;
 
-/// Where a stock has, for each free number, the one that follows it.
+/// The list that a stock keeps in its owner's memory: a place per number, which holds the free number after
+/// it.
 pub(crate) trait Places {
     /// The place of a number, if the stock has it.
     fn next(&self, number: u32) -> Option<&AtomicU32>;
@@ -31,11 +32,11 @@ impl Places for Growing<AtomicU32> {
     }
 }
 
-/// The free numbers, the latest first. The methods must be given the same `places` every time; they have a
-/// place for each number that is given. It is a Treiber stack: `head` is the number on top, and each number
-/// leads to the next. The count of changes in `head` prevents the ABA problem: a thread that was interrupted
-/// in [`take`](Self::take) cannot install a `next` that is no longer true. The count has 31 bits: the thread
-/// would have to be away for exactly a multiple of 2^31 changes.
+/// The free numbers, the latest first. The methods must be given the same `places` every time, with a place
+/// for each number. It is a Treiber stack: `head` is the number on top, and the place of each number holds
+/// the one below it. The count of changes in `head` prevents the ABA problem: if a thread was interrupted in
+/// [`take`](Self::take), it cannot install a `next` that has become wrong. The count has 31 bits: it would
+/// fail only if exactly a multiple of 2^31 changes happened while the thread was interrupted.
 #[derive(Debug)]
 pub(crate) struct Stack {
     head: AtomicU64,
@@ -64,7 +65,7 @@ impl Waiting {
 pub(crate) struct Ticket(Option<u64>);
 
 impl Stack {
-    /// Without numbers.
+    /// A stock without numbers.
     pub(crate) fn empty() -> Self {
         Self {
             head: AtomicU64::new(u64::from(NONE)),
@@ -95,7 +96,7 @@ impl Stack {
         }
     }
 
-    /// Gives back a number that was not free, with its place.
+    /// Gives back a number that was not free; `place` is its place.
     #[inline]
     pub(crate) fn give(&self, number: u32, place: &AtomicU32) {
         let mut head = self.head.load(Ordering::Relaxed);
@@ -175,10 +176,10 @@ impl Stack {
         }
     }
 
-    /// All that wait, since each of them may have lost interest.
+    /// Wakes all tasks that wait, since each of them may have lost interest.
     #[cold]
     fn wake(&self) {
-        // Without the lock: a waker does as it likes.
+        // Without the lock: a waker may do anything.
         each(self.take_waiting(), Waker::wake);
     }
 
@@ -197,7 +198,7 @@ impl Stack {
 #[derive(Debug)]
 pub(super) struct FreeList {
     stack: Stack,
-    /// What follows each free number.
+    /// For each free number, the one below it.
     next: Growing<AtomicU32>,
 }
 
@@ -210,7 +211,7 @@ impl FreeList {
         }
     }
 
-    /// Numbers below this one may be given from now on.
+    /// Adds places up to `bound`: numbers below it may be given from now on.
     pub(super) fn reach(&self, bound: u32) {
         self.next.reach(bound);
     }
@@ -221,7 +222,7 @@ impl FreeList {
         self.stack.take(&self.next)
     }
 
-    /// Gives a number back, which was not free.
+    /// Gives back a number that was not free.
     #[inline]
     pub(super) fn give(&self, number: u32) {
         match self.next.get(number) {
@@ -302,8 +303,8 @@ mod tests {
         assert_eq!(count.0.load(Ordering::Relaxed), 1, "nobody waits any more");
     }
 
-    /// Would catch a task that is not woken because it took nothing, and one that waits although a number is
-    /// free.
+    /// Would catch a task that is not woken because it has taken no number, and one that waits although a
+    /// number is free.
     #[test]
     fn who_waits_for_any_takes_none() {
         let list = full(1);
@@ -381,7 +382,7 @@ mod tests {
         }
     }
 
-    /// Would catch a number in two hands: each thread marks what it holds.
+    /// Would catch a number that two threads hold: each thread marks what it holds.
     #[test]
     fn threads_never_hold_the_same_number() {
         let list = full(4);

@@ -1,4 +1,4 @@
-//! Bytes of a buffer that are not changed any more.
+//! Immutable bytes of a buffer.
 
 use std::fmt;
 use std::ops::{Bound, Deref, RangeBounds};
@@ -17,13 +17,13 @@ impl Frozen {
         Self(buf)
     }
 
-    /// What travels in its place.
+    /// The buffer, for the time that a request has it.
     #[inline]
     pub(crate) fn into_inner(self) -> Buf {
         self.0
     }
 
-    /// It again.
+    /// The bytes of a buffer that [`into_inner`](Self::into_inner) returned.
     #[inline]
     pub(crate) fn from_inner(buf: Buf) -> Self {
         Self(buf)
@@ -45,7 +45,7 @@ impl Frozen {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.len(),
         };
-        // Panics as slices do.
+        // Panics on a bad range as slices do.
         let length = self.0[start..end].len();
         let mut part = self.0.share();
         part.narrow(start, length);

@@ -1,4 +1,4 @@
-//! Lists that grow while others look into them, and cost nothing before.
+//! Lists that grow while other threads read them, and take no memory before they grow.
 
 use std::sync::OnceLock;
 
@@ -8,13 +8,13 @@ const FIRST: usize = 8;
 /// Enough segments for a place for every `u32`.
 const SEGMENTS: usize = 30;
 
-/// A list in segments that are made when they are needed, and stay where they are.
+/// A list in segments, which are made when they are needed and never move.
 #[derive(Debug)]
 pub(super) struct Growing<T> {
     segments: [OnceLock<Box<[T]>>; SEGMENTS],
 }
 
-/// Which segment has the place of a number, and where in it.
+/// The segment that has the place of a number, and the index in it.
 #[inline(always)]
 fn place(number: u32) -> (usize, usize) {
     let number = u64::from(number) + FIRST as u64;
@@ -58,7 +58,7 @@ mod tests {
 
     use super::*;
 
-    /// Would catch two numbers with one place, and a place that is not where the segment ends or begins.
+    /// Would catch two numbers with one place, and a wrong place at either end of a segment.
     #[test]
     fn each_number_has_a_place_of_its_own() {
         let list = Growing::<AtomicU32>::new();

@@ -8,8 +8,8 @@ use super::chunk::Chunk;
 use super::pool::Inner;
 use crate::work::{LocalKey, PdTag, RemoteSlice};
 
-/// The most handles on a block: half of what can be counted, so that no number of threads makes the count go
-/// round. There are as many only if handles are forgotten ([`std::mem::forget`]).
+/// The most handles on a block: half of what can be counted, so that the count does not wrap however many
+/// threads clone at once. So many exist only if handles are forgotten ([`std::mem::forget`]).
 const MOST_HANDLES: u32 = i32::MAX as u32;
 
 /// A handle on a block.
@@ -45,7 +45,7 @@ impl Home {
             frozen: false,
         };
         let size = of.size();
-        // Pools have no larger ones than a request takes.
+        // Pools have no blocks larger than a request takes.
         Some((home, chunk.block(index, size), size as u32))
     }
 
@@ -82,7 +82,8 @@ impl Home {
     /// Whether this is the only handle.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
-        // Acquire: with the release of other handles that went, so that what they did with the block is done.
+        // Acquire: pairs with the release of other handles that were dropped, so that their accesses to the
+        // block are complete.
         self.handles()
             .is_some_and(|handles| handles.load(Ordering::Acquire) == 1)
     }
@@ -102,7 +103,7 @@ impl Home {
         self.chunk()?.0.lkey(pd)
     }
 
-    /// Whether its bytes are constant.
+    /// Whether its bytes are immutable.
     pub(super) fn is_frozen(&self) -> bool {
         self.frozen
     }
@@ -111,7 +112,7 @@ impl Home {
         self.frozen = frozen;
     }
 
-    /// A part of the block as peers name it, if they may reach it.
+    /// A part of the block as peers address it, if they may reach it.
     pub(super) fn remote(
         &self,
         pd: PdTag,
@@ -128,7 +129,7 @@ impl Home {
 impl Drop for Home {
     #[inline]
     fn drop(&mut self) {
-        // Release: pairs with the acquire in `is_alone`, and with this one's in the last handle.
+        // Release: pairs with the acquire in `is_alone`, also in the thread that drops the last handle.
         let last = self.is_alone()
             || self
                 .handles()

@@ -14,13 +14,13 @@
 //! let mut buf = pool.try_get(100)?;               // of 4096 bytes, none of which is filled
 //! buf.extend_from_slice(b"hello")?;
 //! assert_eq!(&*buf, b"hello");
-//! let rest = buf.split_off(1024);                 // two buffers, side by side
+//! let rest = buf.split_off(1024);                 // two buffers of one block
 //! assert_eq!((buf.capacity(), rest.capacity()), (1024, 3072));
 //! # Ok(()) }
 //! ```
 //!
 //! Taking and returning a buffer takes no lock and allocates nothing: the free blocks of a size are a stack
-//! of numbers, changed by one compare-and-swap. Only a pool that grows, or on which somebody waits, does
+//! of numbers, changed by one compare-and-swap. Only a pool that must grow, or that a task waits for, does
 //! more.
 //!
 //! Peers cannot reach the memory, unless the pool allows reading ([`PoolBuilder::remote_read`]). For memory

@@ -24,16 +24,16 @@ use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::{Pd, PdUse, User};
 use crate::work::{LONGEST, PdTag};
 
-/// What is missing where an allocator answers a pool with a dma-buf.
-const NO_DMABUFS: &str = "a pool in a DMA-BUF: its regions are registered by address";
+/// What is missing if an allocator's answer to a pool is a dma-buf.
+const NO_DMABUFS: &str = "a pool in a dma-buf: its regions are registered by address";
 
 /// Buffers start at multiples of this, so that no two of them share a cache line.
 const ALIGNMENT: usize = 64;
 
-/// The largest buffers: what one request names at most.
+/// The largest buffers: one request moves no more.
 const LARGEST: usize = LONGEST as usize;
 
-/// Bytes that a pool grows by, where the buffers are no larger: a huge page of the usual size.
+/// Bytes that a pool grows by, unless one buffer is larger: a huge page of the usual size.
 const CHUNK: usize = 2 << 20;
 
 /// The description of a pool to make.
@@ -80,18 +80,18 @@ impl PoolBuilder {
         self
     }
 
-    /// Lets peers with the key of a buffer read the memory. The key is that of the buffer's whole chunk. See
-    /// [`Buf::remote`].
+    /// Lets peers read the memory if they have the key of a buffer. The key covers the buffer's whole chunk.
+    /// See [`Buf::remote`].
     pub fn remote_read(mut self) -> Self {
         self.access |= Access::REMOTE_READ;
         self
     }
 
-    /// Creates the pool. It has no memory yet: how much it may have costs neither time nor memory before.
+    /// Creates the pool. It has no memory yet: a high limit costs neither time nor memory now.
     ///
     /// # Errors
     ///
-    /// There is no size, or one that is 0, beyond the limit, or more than a request names, which is 2 GiB.
+    /// There is no size, or a size is 0, beyond the limit, or more than a request moves, which is 2 GiB.
     pub fn build(self) -> Result<Pool> {
         let invalid = |why: String| Error::invalid(Verb::AllocBuffer, Subject::the("pool"), why);
         let mut sizes: Vec<usize> = Vec::with_capacity(self.sizes.len());
@@ -126,7 +126,7 @@ impl PoolBuilder {
                 buffers.map(|buffers| buffers.without_dmabufs(NO_DMABUFS))
             }
         };
-        // Of a small pool no size takes all memory with its first chunk.
+        // In a small pool the first chunk of a size must not take all memory.
         let chunk = CHUNK.min(self.limit / (4 * sizes.len()));
         let users = self.pds.iter().map(|pd| pd.user(User::Pool)).collect();
         Ok(Pool(Arc::new(Inner {
@@ -184,7 +184,7 @@ pub(super) struct Inner {
     grown: Condvar,
     access: Access,
     buffers: Option<Buffers>,
-    /// The tag of the first of these.
+    /// The tag of the first of `pds`.
     first_pd: PdTag,
     pds: Box<[Pd]>,
     _users: Box<[PdUse]>,
@@ -194,7 +194,7 @@ pub(super) struct Inner {
 #[derive(Debug)]
 pub(super) struct Class {
     size: usize,
-    /// Blocks of a chunk; the last one may have fewer.
+    /// Blocks of a chunk; the last chunk may have fewer.
     per_chunk: u32,
     free: FreeList,
     chunks: Growing<OnceLock<Chunk>>,
@@ -205,7 +205,7 @@ pub(super) struct Class {
     blocks: AtomicU32,
     /// Buffers in use. Relaxed: for statistics.
     in_use: AtomicU32,
-    /// How often somebody waited. Relaxed: for statistics.
+    /// How often a task or a thread waited. Relaxed: for statistics.
     waits: AtomicU64,
 }
 
@@ -253,7 +253,7 @@ impl Class {
         let number = first / self.per_chunk;
         self.chunks.reach(number + 1);
         if let Some(place) = self.chunks.get(number) {
-            // Behind the last one, so it was not set.
+            // After the last chunk, so it was not set.
             let _ = place.set(chunk);
         }
         self.free.reach(first + blocks);
@@ -310,7 +310,7 @@ impl Inner {
         self.classes.get(class as usize)
     }
 
-    /// The protection domain whose keys buffers have with them.
+    /// The protection domain whose key each buffer carries itself.
     #[inline]
     pub(super) fn first_pd(&self) -> PdTag {
         self.first_pd
@@ -321,7 +321,7 @@ impl Inner {
         self.access.contains(Access::REMOTE_READ)
     }
 
-    /// Takes a block back, of which there is no handle any more.
+    /// Takes back a block that has no handle any more.
     #[inline]
     pub(super) fn give(&self, class: u32, block: u32) {
         if let Some(class) = self.class(class) {
@@ -360,7 +360,7 @@ impl Inner {
             .per_chunk
             .min(most)
             .min(fit.min(u32::MAX as usize) as u32);
-        // The last chunk may have fewer blocks than others. There is none behind it.
+        // The last chunk may have fewer blocks than others. None is added after it.
         if blocks == 0 || !there.is_multiple_of(class.per_chunk) {
             return Ok(false);
         }
@@ -393,7 +393,7 @@ mod tests {
         Pool::on(&Pd::new(context, uverbs_uapi::handle::PdHandle(1), stand))
     }
 
-    /// Would catch lists as long as what a pool may grow to: this took the memory of the machine.
+    /// Would catch lists whose length follows the limit: this once took all memory of the machine.
     #[test]
     fn a_limit_costs_nothing() {
         let pool = on_nothing().sizes([64, 4096]).limit(usize::MAX);
@@ -560,7 +560,7 @@ mod tests {
 
 #[cfg(test)]
 impl Pool {
-    /// A pool of `blocks` buffers of one size, which no device knows.
+    /// A pool of `blocks` buffers of one size, registered on no device.
     pub(super) fn of_memory(size: usize, blocks: u32) -> Self {
         let (_, file) = rustix::pipe::pipe().unwrap();
         let context = crate::Context::over(file);
@@ -765,13 +765,13 @@ impl Wake for Unpark {
     }
 }
 
-/// What a pool has and how it is used.
+/// How much memory a pool has, and how much of it is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Bytes that it has registered.
+    /// Bytes that are registered.
     pub memory: usize,
-    /// The most that it may have.
+    /// The most bytes that it may register.
     pub limit: usize,
     /// By size, the smallest first.
     pub classes: Vec<ClassStats>,
@@ -792,8 +792,8 @@ pub struct ClassStats {
     pub size: usize,
     /// How many there are.
     pub buffers: usize,
-    /// How many of them are in use: with somebody, or in a request. A block that was split counts once.
+    /// How many of them are in use: held by the program or by a request. A block that was split counts once.
     pub in_use: usize,
-    /// How often somebody had to wait for one.
+    /// How often a task or a thread had to wait for one.
     pub waits: u64,
 }

@@ -24,15 +24,15 @@ use crate::grh::{GRH_LENGTH, Grh, GrhNetwork};
 use crate::pd::{PdUse, User};
 use crate::work::{DatagramTo, Destination, PdTag, TargetAt};
 
-/// An address handle as C programs have it.
+/// An address handle of a C program.
 #[repr(C)]
 pub(super) struct AhObject {
     c: CStruct<ibv_ah>,
-    /// None if the kernel does not know of it. Then its PD need not stay for it.
+    /// `None` if the kernel does not know it. Then it does not need to keep its PD.
     kernel: Option<(AhHandle, PdUse)>,
     /// The protection domain that it was created in.
     pd: PdTag,
-    /// How requests name it.
+    /// Its form in requests.
     vector: driver::Ah,
 }
 
@@ -66,20 +66,20 @@ impl AhObject {
         }))
     }
 
-    /// What this driver has in it. Another driver's handle is of another PD.
+    /// The part of the driver `D` in it. A handle of another driver belongs to another PD.
     #[inline(always)]
     fn of<D: Listed>(&self) -> Result<&D::Ah> {
         D::get(&self.vector).ok_or(Failure::INVALID)
     }
 
-    /// How requests name it.
+    /// Its form in requests.
     #[allow(dead_code, reason = "direct verbs ask, and may not be built in")]
     pub(super) fn vector(&self) -> &driver::Ah {
         &self.vector
     }
 }
 
-/// The address handle of a C program's.
+/// The object of a C program's address handle.
 ///
 /// # Safety
 ///
@@ -90,11 +90,11 @@ pub(super) unsafe fn ah<'a>(c: *mut ibv_ah) -> Result<&'a AhObject> {
     unsafe { object::<AhObject>(c) }.ok_or(Failure::INVALID)
 }
 
-/// A path as the kernel has it.
+/// A path in the kernel's form.
 pub(super) fn path(attr: &ibv_ah_attr) -> AhAttr {
     AhAttr {
         grh: GlobalRoute {
-            // SAFETY: all bytes of the union are there, whichever way they were written.
+            // SAFETY: all bytes of the union are initialised, whichever variant was written.
             dgid: unsafe { attr.grh.dgid.raw },
             flow_label: attr.grh.flow_label,
             sgid_index: attr.grh.sgid_index,
@@ -199,13 +199,13 @@ fn path_back(
     Ok(attr)
 }
 
-/// The byte of an IPv6 header, or of InfiniBand's, that says which header comes next.
+/// The byte of an IPv6 header, or of InfiniBand's, that names the next header.
 const NEXT_HEADER: usize = 6;
 /// The header after InfiniBand's own, and after the IPv6 header of RoCE v2: UDP.
 const IB: u8 = 0x1b;
 const UDP: u8 = 17;
 
-/// The types of the entries that datagrams with this header are sent to.
+/// The types of GID table entries that datagrams with this header are sent to.
 fn types(grh: &Grh, next_header: u8) -> Result<&'static [GidType]> {
     match (grh.network, next_header) {
         (GrhNetwork::Ipv4, _) | (GrhNetwork::Ipv6, UDP) => Ok(&[GidType::RoceV2]),
@@ -214,8 +214,8 @@ fn types(grh: &Grh, next_header: u8) -> Result<&'static [GidType]> {
     }
 }
 
-/// Where a port's table has the GID that a datagram was sent to, by an entry of one of these types: a GID may
-/// be there once for each version of RoCE.
+/// The index in a port's table of the GID that a datagram was sent to, by an entry of one of these types: the
+/// table may have the GID once for each version of RoCE.
 fn index_of<'a>(
     mut entries: impl Iterator<Item = &'a GidEntry>,
     port: u8,
@@ -272,7 +272,7 @@ mod tests {
 
     const GID: Gid = Gid::new([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
 
-    /// An IPv6 header, or InfiniBand's, that names this as the next one.
+    /// An IPv6 header, or InfiniBand's, with this next header.
     fn header(next: u8) -> [u8; GRH_LENGTH] {
         let mut bytes = [0; GRH_LENGTH];
         (bytes[0], bytes[NEXT_HEADER]) = (0x60, next);

@@ -1,4 +1,4 @@
-//! Buffers that the library allocates for regions, and regions by attributes.
+//! Buffers that the library allocates for regions, and regions registered by attributes.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::ffi::{c_int, c_void};
@@ -13,15 +13,15 @@ use super::object::{CStruct, Object, destroy, object};
 use super::pd::pd;
 use crate::error::Errno;
 
-/// A buffer of whole pages. It is ordinary memory: no driver here has another kind for it.
+/// A buffer of whole pages. It is ordinary memory: no driver here has another kind of buffer.
 #[repr(C)]
 pub(super) struct BufObject {
     c: CStruct<ibv_buf>,
     memory: NonNull<u8>,
-    /// How it was allocated; of it the program has `size` bytes.
+    /// Its allocation; the program uses `size` bytes of it.
     layout: Layout,
     size: usize,
-    /// The domain for which it was allocated, as the program has it.
+    /// The program's pointer to the domain for which it was allocated.
     pd: *mut ibv_pd,
 }
 
@@ -35,7 +35,7 @@ impl BufObject {
         let no_memory = Failure(Errno::NOMEM);
         let page = rustix::param::page_size();
         let layout = Layout::from_size_align(size.max(1), page).map_err(|_| no_memory)?;
-        // SAFETY: the layout has a byte at least.
+        // SAFETY: the layout has at least one byte.
         let memory = NonNull::new(unsafe { alloc(layout) }).ok_or(no_memory)?;
         Ok(Box::new(Self {
             c: CStruct::new(ibv_buf::new()),
@@ -56,7 +56,7 @@ impl BufObject {
 
 impl Drop for BufObject {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and is the object's.
+        // SAFETY: it was allocated with this layout, and belongs to the object.
         unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(c: *mut ibv_pd, attr: *mut ibv_mr_init_at
     if c.is_null() || attr.is_null() {
         return pointer(Err(Failure::INVALID));
     }
-    // SAFETY: the caller passes attributes of which those are there that the mask names, and these.
+    // SAFETY: the caller passes attributes; those that the mask names, and these, are initialised.
     let (asked, length, access) = unsafe { ((*attr).comp_mask, (*attr).length, (*attr).access) };
     let has = |bits: u64| asked & bits == bits;
     if has(mask::BUF) {
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(c: *mut ibv_pd, attr: *mut ibv_mr_init_at
     if asked & !known != 0 {
         return pointer(Err(Failure::UNSUPPORTED));
     }
-    // SAFETY: the caller passes a PD, and the attributes that the mask names are there.
+    // SAFETY: the caller passes a PD, and the attributes that the mask names are initialised.
     unsafe {
         match asked & !mask::BUF & !mask::IOVA {
             mask::ADDR => {
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn ibv_reg_mr_ex(c: *mut ibv_pd, attr: *mut ibv_mr_init_at
     }
 }
 
-/// Fails if the region would not lie in its buffer, or in another domain than that.
+/// Fails if the region would not lie in its buffer, or would be in another domain than the buffer.
 ///
 /// # Safety
 ///
@@ -171,7 +171,7 @@ unsafe fn check_buffer(c: *mut ibv_pd, attr: *mut ibv_mr_init_attr, length: usiz
     let (asked, buffer) = unsafe { ((*attr).comp_mask, object::<BufObject>((*attr).buf)) };
     let buffer = buffer.ok_or(Failure::INVALID)?;
     let by_address = asked & (mask::ADDR | mask::FD | mask::FD_OFFSET) == mask::ADDR;
-    // SAFETY: as above; the address is read only if it is there.
+    // SAFETY: as above; the address is read only if the mask names it.
     let is_inside = by_address && buffer.has(unsafe { (*attr).addr }, length);
     match is_inside && ptr::eq(buffer.pd, c) {
         true => Ok(()),

@@ -13,7 +13,7 @@ use crate::command::CreateCompChannel;
 use crate::context::Context;
 use crate::error::Errno;
 
-/// A completion channel as C programs have it.
+/// A completion channel of a C program.
 #[repr(C)]
 pub(super) struct ChannelObject {
     c: CStruct<ibv_comp_channel>,
@@ -32,9 +32,9 @@ impl ChannelObject {
         self.fd.as_fd()
     }
 
-    /// How many completion queues report to it, where the program sees it too.
+    /// How many completion queues report to it: the field that the program sees too.
     pub(super) fn users(&self) -> &AtomicU32 {
-        // SAFETY: the field is the object's, and only counted atomically.
+        // SAFETY: the field is the object's, and is only accessed atomically.
         unsafe { &(*self.c.get()).refcnt }
     }
 }
@@ -63,7 +63,8 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(c: *mut ibv_comp_channel) -> c
     // SAFETY: the caller passes a channel, for the last time if this succeeds.
     unsafe {
         destroy(c, |channel: &mut ChannelObject| {
-            // Acquire: what a queue did that is gone now is before. Pairs with the release where it goes.
+            // Acquire: what a destroyed queue did happens before this. Pairs with the release in
+            // `ibv_destroy_cq`.
             match channel.users().load(Ordering::Acquire) {
                 0 => Ok(()),
                 _ => Err(Failure(Errno::BUSY)),

@@ -18,8 +18,8 @@ use crate::context::{Context, OpenOptions};
 use crate::driver::Listed;
 use crate::driver::typed::ForDriver;
 
-/// An open device as C programs have it: their struct is the end of a larger one, which the header's inline
-/// functions look into.
+/// An open device of a C program: the program's struct is the end of a larger one, which the header's inline
+/// functions read.
 #[repr(C)]
 pub(super) struct ContextObject {
     c: CStruct<verbs_context>,
@@ -66,7 +66,7 @@ impl ContextObject {
         &self.on_demand
     }
 
-    /// What direct verbs keep with it.
+    /// The objects that direct verbs keep with it.
     #[allow(dead_code, reason = "direct verbs may not be built in")]
     pub(super) fn kept(&self) -> &Kept {
         &self.kept
@@ -78,7 +78,7 @@ impl ContextObject {
     }
 }
 
-/// The context of a C program's.
+/// The object of a C program's context.
 ///
 /// # Safety
 ///
@@ -183,14 +183,14 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
     pointer(opened.map(Object::give))
 }
 
-/// `ibv_close_device(3)`. The kernel destroys what the program has left, unless another process has the file
-/// too.
+/// `ibv_close_device(3)`. The kernel destroys the objects that the program has left, unless another process
+/// has the file too.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     // SAFETY: the caller passes an open context, for the last time.
     unsafe {
         destroy(context, |object: &mut ContextObject| {
             if object.context.is_shared() {
-                // The program does not use what it has left, here and later.
+                // The program does not use the objects that it has left, now or later.
                 object.context.close();
             }
             Ok(())

@@ -22,7 +22,7 @@ use crate::context::Context;
 use crate::driver::{self, CqParts};
 use crate::pd::PdUse;
 
-/// A completion queue as C programs have it: always with the extended struct, of which a plain queue uses the
+/// A completion queue of a C program: always with the extended struct, of which a plain queue uses the
 /// start.
 #[repr(C)]
 pub(super) struct CqObject {
@@ -33,7 +33,7 @@ pub(super) struct CqObject {
     backing: driver::CqBacking,
     channel: Option<*const ChannelObject>,
     domain: Option<PdUse>,
-    /// What direct verbs keep of it.
+    /// The data that direct verbs keep with it.
     #[allow(dead_code, reason = "they may not be built in")]
     pub(super) direct: OnceLock<Box<dyn Any>>,
 }
@@ -43,7 +43,7 @@ unsafe impl Object for CqObject {
     type C = ibv_cq;
 }
 
-/// What a completion queue is to be.
+/// The properties of a completion queue to create.
 pub(super) struct Wanted {
     pub(super) entries: u32,
     pub(super) cq_context: *mut c_void,
@@ -52,7 +52,7 @@ pub(super) struct Wanted {
     pub(super) flags: u32,
     pub(super) single_threaded: bool,
     pub(super) domain: Option<PdUse>,
-    /// Bytes of an entry, where a driver's own function names them.
+    /// Bytes of an entry, if a driver's own function sets them.
     pub(super) entry_bytes: Option<u32>,
 }
 
@@ -66,7 +66,7 @@ impl CqObject {
         self.handle
     }
 
-    /// What queues that report to it need of it, whoever polls.
+    /// The part that queues that report to it need, whoever polls it.
     pub(super) fn backing(&self) -> &driver::CqBacking {
         &self.backing
     }
@@ -79,25 +79,25 @@ impl CqObject {
     /// The counts of completion events and of asynchronous ones that the program has acknowledged.
     pub(super) fn acknowledged(&self) -> (&AtomicU32, &AtomicU32) {
         let c = self.c();
-        // SAFETY: the fields are the object's, and only counted atomically.
+        // SAFETY: the fields are the object's, and are only accessed atomically.
         unsafe { (&(*c).comp_events_completed, &(*c).async_events_completed) }
     }
 
     /// Notes that a completion event was read: some devices need the count for arming.
     pub(super) fn event_was_read(&self) {
         if let Some(events) = self.backing.events() {
-            // Relaxed: the program arms after it has read, and orders the two.
+            // Relaxed: the program arms after it has read the event, and orders the two.
             events.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Has the next poll say that the queue had no room for a completion.
+    /// Makes the next poll report that the queue had no room for a completion.
     pub(super) fn overran(&self) {
         self.backing.overran();
     }
 }
 
-/// The completion queue of a C program's.
+/// The object of a C program's completion queue.
 ///
 /// # Safety
 ///
@@ -107,8 +107,8 @@ pub(super) unsafe fn cq<'a>(c: *mut ibv_cq) -> Result<&'a CqObject> {
     unsafe { object::<CqObject>(c) }.ok_or(Failure::INVALID)
 }
 
-/// What a queue is made of besides its command, in this domain. Its requests are as libibverbs has them (see
-/// [`super::qp`]), so nothing need be kept free.
+/// The parts of a queue besides its command, in this domain. Requests are accepted as in libibverbs (see
+/// [`super::qp`]), so no entry has to be kept free.
 fn parts(domain: Option<&PdUse>) -> CqParts<'_> {
     CqParts {
         entry_bytes: None,
@@ -118,7 +118,7 @@ fn parts(domain: Option<&PdUse>) -> CqParts<'_> {
     }
 }
 
-/// No device has queues of more entries: their numbers are of 24 bits.
+/// No device has queues with more entries: entries are counted with 24 bits.
 const MOST_ENTRIES: u32 = (1 << 24) - 1;
 
 /// Creates a completion queue.
@@ -137,7 +137,7 @@ pub(super) unsafe fn create(
     // SAFETY: by this function's contract.
     let channel = unsafe { object::<ChannelObject>(wanted.channel) };
     let context = context.context();
-    // Events name the queue by its address, so that is there first.
+    // Events identify the queue by its address, so its memory is allocated first.
     let place: Box<std::mem::MaybeUninit<CqObject>> = Box::new_uninit();
     let command = CreateCq {
         cqe: wanted.entries,
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_req_notify_cq(3)`: whoever polls goes on meanwhile, be it this thread before `ibv_end_poll`.
+/// `ibv_req_notify_cq(3)`: polling may go on meanwhile, also by this thread before `ibv_end_poll`.
 pub(super) unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller passes a completion queue.
     status(unsafe { cq(c) }.and_then(|cq| {
@@ -233,13 +233,13 @@ pub unsafe extern "C" fn ibv_resize_cq(c: *mut ibv_cq, entries: c_int) -> c_int 
         let driver = context.driver();
         let parts = parts(cq.domain.as_ref());
         driver.resize_cq(context.fd(), command, &mut ring, &parts)?;
-        // SAFETY: the field is the object's, and only written here, under the lock.
+        // SAFETY: the field is the object's, and is only written here, under the lock.
         unsafe { (*c).cqe = ring.capacity() as c_int };
         Ok(())
     }))
 }
 
-/// `IBV_CQ_ATTR_MODERATE`: all that there is to modify.
+/// `IBV_CQ_ATTR_MODERATE`: the only attribute that can be modified.
 const MODERATE: u32 = 1 << 0;
 
 /// `ibv_modify_cq(3)`.
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(c: *mut ibv_cq) -> c_int {
             if let Some(channel) = cq.channel {
                 // SAFETY: a channel stays while queues report to it.
                 let users = (*channel).users();
-                // Release: pairs with the acquire where the channel is destroyed.
+                // Release: pairs with the acquire in `ibv_destroy_comp_channel`.
                 users.fetch_sub(1, Ordering::Release);
             }
             Ok(())

@@ -1,4 +1,4 @@
-//! The list of devices. There is one for the process, and while a device is there, all lists have the same
+//! The list of devices. There is one for the process, and while a device exists, all lists have the same
 //! pointer for it: librdmacm compares them.
 
 use std::ffi::{c_char, c_int};
@@ -11,11 +11,11 @@ use crate::device::{Device, DriverId, NodeType};
 use crate::driver;
 use crate::error::Errno;
 
-/// A device, of which the list and each open context hold an `Arc`.
+/// A device. The list and each open context hold an `Arc` of it.
 #[repr(C)]
 pub(super) struct DeviceObject {
     c: CStruct<ibv_device>,
-    /// libmlx5 and libefa look at the `ops` that their own devices have here, and find none.
+    /// libmlx5 and libefa read the `ops` of their own devices here, and find none.
     _ops_of_providers: [u64; 6],
     device: Device,
 }
@@ -42,12 +42,12 @@ impl DeviceObject {
         &self.device
     }
 
-    /// What C programs see.
+    /// The struct that C programs see.
     pub(super) fn c(&self) -> *mut ibv_device {
         self.c.get()
     }
 
-    /// Whether it still is what a new search found.
+    /// Whether a new search has found the same device.
     fn is(&self, device: &Device) -> bool {
         let identity = |device: &Device| (device.index(), device.rdev(), device.node_guid());
         self.device.name() == device.name() && identity(&self.device) == identity(device)
@@ -60,7 +60,7 @@ impl DeviceObject {
     /// The pointer comes from a list that has not been freed, or from an open context.
     pub(super) unsafe fn shared(c: *mut ibv_device) -> Arc<Self> {
         let object = c.cast::<Self>().cast_const();
-        // SAFETY: all pointers are those of `Arc::into_raw`, at whose start the C struct is; the list or
+        // SAFETY: all such pointers come from `Arc::into_raw`, and the C struct is at the start; the list or
         // the context holds a count.
         unsafe {
             Arc::increment_strong_count(object);
@@ -69,7 +69,7 @@ impl DeviceObject {
     }
 }
 
-/// What a device looks like to C programs.
+/// The struct of a device for C programs.
 fn described(device: &Device) -> ibv_device {
     let (node_type, transport_type) = kind(device.node_type());
     let mut c = ibv_device::new(node_type, transport_type);
@@ -89,7 +89,7 @@ fn described(device: &Device) -> ibv_device {
     c
 }
 
-/// Writes as much of a text as there is room for, and a zero after it.
+/// Writes as much of a text as fits, and a zero after it.
 pub(super) fn put(field: &mut [c_char], text: &str) {
     let room = field.len() - 1;
     for (to, from) in field[..room].iter_mut().zip(text.bytes()) {
@@ -111,8 +111,9 @@ fn kind(node_type: Option<NodeType>) -> (c_int, c_int) {
     }
 }
 
-/// Whether it is for this process. C programs take devices from the list and expect that they open, so one
-/// without a node is not in it, as with libibverbs; one whose node is forbidden is.
+/// Whether this process sees it in the list. C programs take devices from the list and expect that they can
+/// open them. As with libibverbs, a device without a node is not in it, but one whose node may not be opened
+/// is.
 fn is_listed(device: &Device) -> bool {
     has_driver(device) && device.has_node()
 }
@@ -125,18 +126,18 @@ fn has_driver(device: &Device) -> bool {
     }
 }
 
-/// The device of the list that is this one.
+/// The list's entry for this device.
 pub(super) fn known(device: &Device) -> Result<Arc<DeviceObject>> {
     let mut list = refresh()?.into_iter();
     let known = list.find(|known| known.is(device));
     known.ok_or(Failure(Errno::NODEV))
 }
 
-/// Searches, and makes the list that of the devices found.
+/// Searches, and sets the list to the devices found.
 pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
     super::log::start();
-    // Before the search: of two at once, the one that began first could end last, and drop a device from the
-    // list that the other has just put there.
+    // Locked before the search: of two concurrent searches, the one that began first could end last, and
+    // remove a device that the other has just added.
     let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
     let found = crate::device::devices()?;
     let known = std::mem::take(&mut *list);
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv
     };
     tell(0);
     pointer(refresh().and_then(|devices| {
-        // SAFETY: calloc has no conditions. What it returns is for the allocator's `free`.
+        // SAFETY: calloc has no conditions. The program frees its result with `free`.
         let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) };
         let list: *mut *mut ibv_device = list.cast();
         if list.is_null() {
@@ -195,8 +196,8 @@ pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if list.is_null() {
         return;
     }
-    // SAFETY: the caller passes a list of `ibv_get_device_list`, which ends with NULL, has an `Arc` of each
-    // device, and is of `calloc`.
+    // SAFETY: the caller passes a list of `ibv_get_device_list`, which ends with NULL, holds an `Arc` of each
+    // device, and was allocated with `calloc`.
     unsafe {
         let mut at = list;
         while !(*at).is_null() {

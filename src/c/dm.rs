@@ -22,7 +22,7 @@ use crate::driver::DeviceMemory;
 use crate::error::Errno;
 use crate::work::CopyError;
 
-/// Device memory as C programs have it.
+/// Device memory of a C program.
 #[repr(C)]
 pub(super) struct DmObject {
     c: CStruct<ibv_dm>,
@@ -36,7 +36,7 @@ unsafe impl Object for DmObject {
     type C = ibv_dm;
 }
 
-/// `IBV_DM_MASK_HANDLE`: the struct has the handle. Providers say so of memory that they have allocated.
+/// `IBV_DM_MASK_HANDLE`: the struct has the handle. Providers set it for memory that they have allocated.
 const HAS_HANDLE: u32 = 1 << 0;
 
 impl DmObject {
@@ -62,7 +62,7 @@ impl DmObject {
         Box::new(object).give()
     }
 
-    /// Fails for more bytes than there are, of which no slice may be made.
+    /// Fails for more bytes than the memory has: no slice of so many may be made.
     fn has(&self, length: usize) -> Result<()> {
         match length as u64 <= self.memory.length() {
             true => Ok(()),
@@ -71,7 +71,7 @@ impl DmObject {
     }
 }
 
-/// The device memory of a C program's.
+/// The object of a C program's device memory.
 ///
 /// # Safety
 ///
@@ -81,7 +81,7 @@ unsafe fn dm<'a>(c: *mut ibv_dm) -> Result<&'a DmObject> {
     unsafe { object::<DmObject>(c) }.ok_or(Failure::INVALID)
 }
 
-/// The same, as the device has it.
+/// The driver's object of a C program's device memory.
 ///
 /// # Safety
 ///
@@ -101,7 +101,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
     pointer(unsafe {
         context(c).and_then(|object| {
             let attr = attr.as_ref().ok_or(Failure::INVALID)?;
-            // What is wrong matters only where there is something to allocate.
+            // The arguments are checked only if the device has memory to allocate.
             let most = object.context().fd().execute(&QueryDevice)?.max_dm_size;
             if most > 0 && (attr.comp_mask != 0 || attr.length as u64 > most) {
                 return Err(Failure::INVALID);
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn ibv_import_dm(c: *mut ibv_context, handle: u32) -> *mut
 
 /// `ibv_unimport_dm(3)`.
 pub unsafe extern "C" fn ibv_unimport_dm(c: *mut ibv_dm) {
-    // SAFETY: the caller passes device memory, for the last time. Dropping it takes its mapping away alone.
+    // SAFETY: the caller passes device memory, for the last time. Dropping it only unmaps it.
     unsafe { destroy(c, |_: &mut DmObject| Ok(())) };
 }
 
@@ -195,7 +195,7 @@ unsafe extern "C" fn memcpy_from_dm(
     })
 }
 
-/// As libmlx5 has it.
+/// The errors of libmlx5.
 impl From<CopyError> for Failure {
     fn from(error: CopyError) -> Self {
         match error {
@@ -205,7 +205,7 @@ impl From<CopyError> for Failure {
     }
 }
 
-/// `ibv_reg_dm_mr(3)`. Its memory has no address in this process.
+/// `ibv_reg_dm_mr(3)`. The region has no address in this process.
 pub(super) unsafe extern "C" fn reg_dm_mr(
     c: *mut ibv_pd,
     memory: *mut ibv_dm,

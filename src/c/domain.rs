@@ -1,8 +1,8 @@
 //! Thread domains, and parent domains with a C program's allocator.
 //!
-//! Queues in a thread domain have no lock: one thread at a time uses them, as `ibv_alloc_td(3)` asks. On a
-//! device with doorbell registers they share one, without a lock too: a queue pair uses it while it rings,
-//! and not from `ibv_wr_start` on.
+//! Queues in a thread domain have no lock: one thread at a time uses them, as `ibv_alloc_td(3)` requires. On
+//! a device with doorbell registers they share one register, also without a lock: a queue pair uses it only
+//! while it rings, and not already from `ibv_wr_start` on.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, without_provenance_mut};
@@ -17,7 +17,7 @@ use super::pd::{PdObject, pd};
 use crate::alloc::{AllocError, Allocation, Allocator, BufferRequest};
 use crate::domain::ThreadDomain;
 
-/// A thread domain as C programs have it.
+/// A thread domain of a C program.
 #[repr(C)]
 pub(super) struct TdObject {
     c: CStruct<ibv_td>,
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn dealloc_td(c: *mut ibv_td) -> c_int {
 mod mask {
     pub(super) const ALLOCATORS: u32 = 1 << 0;
     pub(super) const PD_CONTEXT: u32 = 1 << 1;
-    /// Asks for nothing where devices reach all memory, and this library knows no others.
+    /// Has no effect if devices reach all memory, and this library has no other devices.
     pub(super) const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
     pub(super) const KNOWN: u32 = ALLOCATORS | PD_CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
 }
@@ -104,8 +104,8 @@ unsafe fn build(c: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Resu
     Ok(PdObject::give_at(place, c, domain.into()))
 }
 
-/// The allocator of a program's. On soft-RoCE the kernel's pages take the place of what it returns, so it is
-/// asked for whole pages there, and has private pages of zeros there when it gets them back.
+/// The allocator of a program. On soft-RoCE the kernel's pages take the place of the returned memory. So
+/// there it must return whole pages, which hold private pages of zeros when it gets them back.
 struct Callbacks {
     domain: *mut ibv_pd,
     context: *mut c_void,
@@ -118,11 +118,11 @@ unsafe impl Send for Callbacks {}
 // SAFETY: as above.
 unsafe impl Sync for Callbacks {}
 
-/// What `alloc` returns to have the driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
+/// The value with which `alloc` requests the driver's own memory (`IBV_ALLOCATOR_USE_DEFAULT`).
 const USE_DEFAULT: *mut c_void = without_provenance_mut(usize::MAX);
 
-// SAFETY: `ibv_alloc_parent_domain(3)` asks the same of the program's functions: zeroed memory that is not
-// copied on write, until it is given back.
+// SAFETY: `ibv_alloc_parent_domain(3)` requires the same of the program's functions: zeroed memory that is
+// not copied on write, until it is freed.
 unsafe impl Allocator for Callbacks {
     fn allocate(&self, request: &BufferRequest) -> std::result::Result<Allocation, AllocError> {
         let (size, alignment) = request.span();
@@ -140,7 +140,7 @@ unsafe impl Allocator for Callbacks {
 
     unsafe fn free(&self, memory: NonNull<[u8]>, request: &BufferRequest) {
         let (address, resource) = (memory.as_ptr().cast(), request.resource.into());
-        // SAFETY: it is what `allocate` has got of the program, and is given back once.
+        // SAFETY: `allocate` got it from the program, and it is freed once.
         unsafe { (self.free)(self.domain, self.context, address, resource) }
     }
 }

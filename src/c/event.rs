@@ -1,5 +1,5 @@
-//! Events: reading them, and acknowledging them. An event is a pointer to its object, so the object's end
-//! waits until the program has acknowledged all that it has read.
+//! Events: reading and acknowledging them. An event contains a pointer to its object, so destroying the
+//! object waits until the program has acknowledged all events that it has read.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::with_exposed_provenance_mut;
@@ -19,13 +19,13 @@ use crate::event::{AsyncEvent, EventSource};
 use crate::probes;
 
 unsafe extern "C-unwind" {
-    /// read(2) by the C library. It blocks or not as the program has set the file, and a signal ends it with
-    /// `EINTR`. A thread may be cancelled in it (`pthread_cancel(3)`), and then unwinds from there: so no
-    /// frame up to the program's has something to be dropped when it is called.
+    /// read(2) of the C library. Whether it blocks depends on the program's flags of the file, and a signal
+    /// ends it with `EINTR`. A thread may be cancelled in it (`pthread_cancel(3)`), and then unwinds from
+    /// there: so when it is called, no frame up to the program's may hold a value that needs to be dropped.
     fn read(fd: c_int, to: *mut c_void, length: usize) -> isize;
 }
 
-/// The result of a read of a record of `size` bytes: it came whole, or an error.
+/// The result of a read of a record of `size` bytes: the whole record was read, or an error.
 fn whole(read: isize, size: usize) -> Result<()> {
     match usize::try_from(read) {
         Ok(length) if length == size => Ok(()),
@@ -55,7 +55,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     minus_one(unsafe {
         whole(length, SIZE).and_then(|()| {
             let c: *mut ibv_cq = with_exposed_provenance_mut(event.cq_handle as usize);
-            // It stays until this event has been acknowledged.
+            // The queue stays until this event has been acknowledged.
             cq(c)?.event_was_read();
             *to = c;
             *cq_context = (*c).cq_context;
@@ -92,7 +92,7 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
             let event = AsyncEvent::from(raw);
             let element: *mut c_void = with_exposed_provenance_mut(raw.element as usize);
             if let (AsyncEventType::CQ_ERR, EventSource::Cq(_)) = (event.kind, event.source) {
-                // It stays until this event has been acknowledged.
+                // The queue stays until this event has been acknowledged.
                 cq(element.cast())?.overran();
             }
             to.write(ibv_async_event {
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     }
 }
 
-/// Where the events of an event's object are counted; ports and devices stay anyway.
+/// The count of acknowledged events of an event's object; `None` for ports and devices, which stay anyway.
 fn acknowledged(event: &ibv_async_event) -> Option<&AtomicU32> {
     let source = AsyncEvent::from(AsyncEventDesc {
         element: 0,

@@ -14,12 +14,12 @@ pub(super) struct Failure(pub(super) Errno);
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// An argument that cannot be.
+    /// An invalid argument.
     pub(super) const INVALID: Self = Self(Errno::INVAL);
     /// This library, the driver or the kernel does not have it.
     pub(super) const UNSUPPORTED: Self = Self(Errno::OPNOTSUPP);
 
-    /// Puts it into `errno`, and returns its number.
+    /// Stores it in `errno`, and returns its number.
     pub(super) fn tell(self) -> c_int {
         let number = self.0.raw_os_error();
         // SAFETY: the address of this thread's errno is always valid.
@@ -41,7 +41,7 @@ impl From<Error> for Failure {
         tracing::error!(target: "uverbs", "{error}");
         Self(match error.cause() {
             Cause::Os(errno) => *errno,
-            // The kernel says ENOTTY, EPROTONOSUPPORT and others. C programs and tests know this one.
+            // The kernel returns ENOTTY, EPROTONOSUPPORT and others. C programs and tests expect this one.
             Cause::Unsupported(_) => Errno::OPNOTSUPP,
             Cause::Invalid(_) => Errno::INVAL,
             Cause::Busy(_) => Errno::BUSY,
@@ -55,7 +55,7 @@ impl From<Error> for Failure {
 }
 
 impl Failure {
-    /// The failure of a request in a list, where providers have an errno of their own.
+    /// The failure of a request in a list, for which providers differ in the errno.
     #[cold]
     pub(super) fn of_request(error: PostError, refusals: &Refusals) -> Self {
         match error {
@@ -66,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// The failure of a request, where providers agree.
+    /// The failure of a request for which all providers have the same errno.
     #[inline(always)]
     fn of_post(error: PostError) -> Self {
         Self(match error {
@@ -76,7 +76,7 @@ impl Failure {
         })
     }
 
-    /// As [`Failure::of_request`], of a request by functions.
+    /// Like [`Failure::of_request`], for a request posted by functions.
     #[cold]
     pub(super) fn of_function(error: PostError, refusals: &Refusals) -> Self {
         match error {
@@ -90,7 +90,7 @@ impl Failure {
 
 /// A request that is not posted.
 impl From<PostError> for Failure {
-    // Out of line: who posts keeps less for it so.
+    // Out of line, so that posting keeps less state.
     #[cold]
     #[inline(never)]
     fn from(error: PostError) -> Self {
@@ -98,7 +98,7 @@ impl From<PostError> for Failure {
     }
 }
 
-/// For functions that return 0 or the errno, which is in `errno` as well.
+/// For functions that return 0 or the errno, which they also store in `errno`.
 pub(super) fn status(result: Result<()>) -> c_int {
     match result {
         Ok(()) => 0,
@@ -106,12 +106,12 @@ pub(super) fn status(result: Result<()>) -> c_int {
     }
 }
 
-/// For functions that return 0 or -1 and have the errno in `errno`.
+/// For functions that return 0, or -1 with the errno in `errno`.
 pub(super) fn minus_one(result: Result<()>) -> c_int {
     number(result.map(|()| 0))
 }
 
-/// For functions that return a number, or -1 and have the errno in `errno`.
+/// For functions that return a number, or -1 with the errno in `errno`.
 pub(super) fn number(result: Result<c_int>) -> c_int {
     result.unwrap_or_else(|failure| {
         failure.tell();
@@ -119,7 +119,7 @@ pub(super) fn number(result: Result<c_int>) -> c_int {
     })
 }
 
-/// For functions that return an object, or NULL and have the errno in `errno`.
+/// For functions that return an object, or NULL with the errno in `errno`.
 pub(super) fn pointer<T>(result: Result<*mut T>) -> *mut T {
     result.unwrap_or_else(|failure| {
         failure.tell();

@@ -13,7 +13,7 @@ use crate::error::Errno;
 /// The longest path that libibverbs takes from the environment.
 const PATH_MAX: usize = 256;
 
-/// Where sysfs is mounted: at `SYSFS_PATH`, unless the program runs with the rights of another.
+/// The mount point of sysfs: `SYSFS_PATH`, unless the program runs with the rights of another user.
 fn sysfs() -> &'static CStr {
     static ROOT: OnceLock<CString> = OnceLock::new();
     ROOT.get_or_init(|| {
@@ -33,15 +33,15 @@ pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     sysfs().as_ptr()
 }
 
-/// `ibv_read_sysfs_file`, which no manual page describes: the text of a file, without the end of its line,
-/// and how long it is.
+/// `ibv_read_sysfs_file`, which no manual page describes: the text of a file, without the newline at its end,
+/// and its length.
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     directory: *const c_char,
     file: *const c_char,
     to: *mut c_void,
     room: usize,
 ) -> c_int {
-    // SAFETY: the caller passes two texts and so much room, which may be none at NULL.
+    // SAFETY: the caller passes two texts, and room of this length, which may be NULL if it is 0.
     let (directory, file, to) = unsafe {
         (
             CStr::from_ptr(directory),
@@ -55,7 +55,8 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     number(read_text(&path(directory, file), to))
 }
 
-/// The path of a file below a directory, which may be "", even if the file's name begins with a slash.
+/// The path of a file below a directory. The directory may be "", even if the file's name begins with a
+/// slash.
 fn path(directory: &CStr, file: &CStr) -> PathBuf {
     let bytes = [directory.to_bytes(), b"/", file.to_bytes()].concat();
     OsString::from_vec(bytes).into()

@@ -1,5 +1,5 @@
-//! What C programs get on a device whose driver is new: the sample driver has nothing for them but what the
-//! contract asks of it.
+//! C programs on a device whose driver is new: the sample driver implements nothing for them beyond the
+//! contract.
 
 use std::mem::{MaybeUninit, offset_of, size_of_val};
 use std::ptr::{NonNull, null_mut};
@@ -53,7 +53,7 @@ impl Program {
         let context = first_day::context(seed);
         let device = DeviceObject::new(context.device().clone());
         let context = ContextObject::new(device, context).unwrap().give();
-        // SAFETY: all objects are of this context, and the attributes are as the manual pages want them.
+        // SAFETY: all objects belong to this context, and the attributes are as the manual pages require.
         unsafe {
             let pd = there(ibv_alloc_pd(context));
             let sent = there(ibv_create_cq(
@@ -114,7 +114,7 @@ impl Program {
     }
 
     fn sge(&mut self, buffer: usize) -> ibv_sge {
-        // SAFETY: the region is there.
+        // SAFETY: the region exists.
         let lkey = unsafe { (*self.mr).lkey };
         ibv_sge {
             addr: self.address(buffer),
@@ -132,7 +132,7 @@ impl Program {
 ///
 /// # Safety
 ///
-/// It is one of this context.
+/// The queue pair belongs to this context.
 unsafe fn activate(qp: *mut ibv_qp) {
     let mut attr: ibv_qp_attr = zeroed();
     attr.port_num = 1;
@@ -169,7 +169,7 @@ impl World for Program {
             num_sge: 1,
         };
         let mut bad = null_mut();
-        // SAFETY: the queue pair and the request are there, and the buffer stays.
+        // SAFETY: the queue pair and the request exist, and the buffer stays.
         let posted = unsafe {
             let post = (*(*self.receiver).context).ops.post_recv.unwrap();
             post(self.receiver, &mut request, &mut bad)
@@ -200,7 +200,7 @@ impl World for Program {
 
     fn sent(&mut self) -> Option<Done> {
         let mut entry = MaybeUninit::<ibv_wc>::uninit();
-        // SAFETY: the queue is there, and there is room for one completion; it is written if there is one.
+        // SAFETY: the queue exists, and there is room for one completion; it is written if there is one.
         let done = unsafe {
             let poll = (*self.context).ops.poll_cq.unwrap();
             match poll(self.sent, 1, entry.as_mut_ptr()) {
@@ -250,14 +250,14 @@ impl World for Program {
     }
 
     fn numbers(&self) -> [u32; 2] {
-        // SAFETY: they are there.
+        // SAFETY: both exist.
         unsafe { [(*self.sender).qp_num, (*self.receiver).qp_num] }
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // SAFETY: each is destroyed once, after what was made of it.
+        // SAFETY: each is destroyed once, after the objects that use it.
         let results = unsafe {
             [
                 ibv_destroy_qp(self.sender),
@@ -274,7 +274,7 @@ impl Drop for Program {
     }
 }
 
-/// Would catch what a new driver has to do for C programs besides the contract.
+/// Would catch requirements on a new driver, for C programs, that are not in the contract.
 #[test]
 fn a_driver_that_does_nothing_for_c_posts_and_polls() {
     each_completes_once(Program::new);

@@ -1,12 +1,13 @@
-//! Forking while memory is registered. Since Linux 5.12 a fork copies pages that a device uses, so that they
-//! stay the parent's, and there is nothing to do. On older kernels these functions have nothing to offer yet.
+//! Forking while memory is registered. Since Linux 5.12 a fork copies the pages that a device uses, so that
+//! the parent keeps the originals, and nothing needs to be done. On older kernels these functions do nothing
+//! yet.
 
 use std::ffi::{c_int, c_void};
 
 use super::failure::{Failure, Result, status};
 use crate::error::Errno;
 
-/// The first kernel whose forks copy what a device uses.
+/// The first kernel whose forks copy the pages that a device uses.
 const COPIES: (u32, u32) = (5, 12);
 
 /// `enum ibv_fork_status`.
@@ -50,7 +51,7 @@ pub unsafe extern "C" fn ibv_dontfork_range(_: *mut c_void, _: usize) -> c_int {
     status(check())
 }
 
-/// Ends what [`ibv_dontfork_range`] did.
+/// Undoes [`ibv_dontfork_range`].
 pub unsafe extern "C" fn ibv_dofork_range(_: *mut c_void, _: usize) -> c_int {
     status(check())
 }

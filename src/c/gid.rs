@@ -28,7 +28,7 @@ fn c_entry(entry: &GidEntry) -> ibv_gid_entry {
     }
 }
 
-/// An entry; `ENODATA` says that it is empty.
+/// An entry; `ENODATA` means that it is empty.
 fn entry(context: &ContextObject, port: u32, index: u32) -> Result<ibv_gid_entry> {
     let port = port.try_into().map_err(|_| Failure::INVALID)?;
     let entry = context.context().query_gid(port, index)?;
@@ -109,7 +109,7 @@ fn check(flags: u32, entry_size: usize) -> Result<()> {
     }
 }
 
-/// The function that `ibv_devinfo` gets the types of GIDs from, which no manual page describes.
+/// `ibv_devinfo` gets the types of GIDs from this function, which no manual page describes.
 pub unsafe extern "C" fn ibv_query_gid_type(
     c: *mut ibv_context,
     port: u8,

@@ -23,7 +23,7 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     pointer(import_device(cmd_fd))
 }
 
-/// Takes the file once it is known to be a device's.
+/// Takes the file once it is known to belong to a device.
 fn import_device(cmd_fd: c_int) -> Result<*mut ibv_context> {
     if cmd_fd < 0 {
         return Err(Failure::INVALID);

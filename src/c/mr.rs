@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::pd::{PdUse, User};
 use crate::probes;
 
-/// A memory region as C programs have it.
+/// A memory region of a C program.
 #[repr(C)]
 pub(super) struct MrObject {
     c: CStruct<ibv_mr>,

@@ -19,7 +19,7 @@ use crate::command::{AllocMw, Destroy};
 use crate::pd::{PdUse, User};
 use crate::work::{Bind, LocalKey, Operation, RemoteKey};
 
-/// A memory window as C programs have it.
+/// A memory window of a C program.
 #[repr(C)]
 pub(super) struct MwObject {
     c: CStruct<ibv_mw>,

@@ -10,7 +10,7 @@ use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
 use crate::pd::Pd;
 
-/// A protection domain as C programs have it.
+/// A protection domain of a C program.
 #[repr(C)]
 pub(super) struct PdObject {
     c: CStruct<ibv_pd>,
@@ -51,7 +51,7 @@ impl PdObject {
     }
 }
 
-/// The PD of a C program's.
+/// The object of a C program's PD.
 ///
 /// # Safety
 ///

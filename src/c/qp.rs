@@ -28,7 +28,7 @@ use crate::pd::{PdUse, User};
 use crate::qp::transport::Addressing;
 use crate::work::Operations;
 
-/// A queue pair as C programs have it: always with the extended struct, of which a plain one uses the start.
+/// A queue pair of a C program: always with the extended struct, of which a plain one uses the start.
 #[repr(C)]
 pub(super) struct QpObject {
     c: CStruct<ibv_qp_ex>,
@@ -145,7 +145,7 @@ fn caps(send: &SendQueue, recv: Option<&RecvQueue>) -> ibv_qp_cap {
     }
 }
 
-/// The queue pair of a C program's.
+/// The object of a C program's queue pair.
 ///
 /// # Safety
 ///

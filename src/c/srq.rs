@@ -23,7 +23,7 @@ use crate::domain::DomainState;
 use crate::driver::{SharedRecvQueue, SrqBacking};
 use crate::pd::{PdUse, User};
 
-/// A shared receive queue as C programs have it.
+/// A shared receive queue of a C program.
 #[repr(C)]
 pub(super) struct SrqObject {
     c: CStruct<ibv_srq>,
@@ -62,7 +62,7 @@ impl SrqObject {
     }
 }
 
-/// The shared receive queue of a C program's.
+/// The object of a C program's shared receive queue.
 ///
 /// # Safety
 ///

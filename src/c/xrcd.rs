@@ -19,7 +19,7 @@ use super::qp::{TargetPlace, target};
 use crate::command::{CreateXrcTarget, Destroy, DriverData, OpenQp, OpenXrcd};
 use crate::context::Context;
 
-/// An XRC domain as C programs have it.
+/// An XRC domain of a C program.
 #[repr(C)]
 pub(super) struct XrcdObject {
     c: CStruct<ibv_xrcd>,
@@ -85,7 +85,7 @@ impl XrcdObject {
 /// `IBV_QPS_UNKNOWN`: the state of a target before it has been asked for.
 const UNKNOWN: u32 = 7;
 
-/// A target as C programs have it.
+/// A target of a C program.
 fn plain(
     context: *mut ibv_context,
     qp_context: *mut c_void,
@@ -110,7 +110,7 @@ fn plain(
     }
 }
 
-/// The XRC domain of a C program's.
+/// The object of a C program's XRC domain.
 ///
 /// # Safety
 ///

@@ -58,12 +58,12 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// Whether it is the wildcard of InfiniBand.
+    /// Whether it is the InfiniBand wildcard.
     pub(super) fn is_every_infiniband_port(self) -> bool {
         matches!(self, Self::Ib(own) if own.gid == Gid::default())
     }
 
-    /// As the kernel takes it, for an identifier in this space of ports.
+    /// In the form that the kernel takes, for an identifier in this port space.
     pub(crate) fn wire(self, space: PortSpace) -> Wire {
         match self {
             Self::Ip(address) => Wire::from(address),
@@ -71,7 +71,7 @@ impl Address {
         }
     }
 
-    /// As a socket's address: a GID has the form of an IPv6 address.
+    /// In the form of a socket's address: a GID has the form of an IPv6 address.
     pub(super) fn socket(self) -> SocketAddr {
         match self {
             Self::Ip(address) => address,
@@ -79,7 +79,7 @@ impl Address {
         }
     }
 
-    /// The address of InfiniBand, if it is one.
+    /// The InfiniBand address, if it is one.
     pub(super) fn ib(self) -> Option<IbAddr> {
         match self {
             Self::Ip(_) => None,
@@ -97,7 +97,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// An address as the kernel takes it.
+/// An address in the form that the kernel takes.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Wire {
     pub(crate) bytes: SockaddrStorage,
@@ -137,10 +137,10 @@ impl From<SocketAddr> for Wire {
 }
 
 impl Wire {
-    /// `struct sockaddr_ib`. A service's number is the space of ports and the port in it.
+    /// `struct sockaddr_ib`. A service's number consists of the port space and the port in it.
     fn of(address: IbAddr, space: PortSpace) -> Self {
         let service = u64::from(space.0) << 16 | u64::from(address.port);
-        // Without a port the rest of the number is compared.
+        // Without a port the kernel compares the rest of the number.
         let mask = match address.port {
             0 => !0xffff,
             _ => u64::MAX,
@@ -162,7 +162,7 @@ impl Wire {
 /// The address in the kernel's answer; `None` if it is of another family.
 pub(crate) fn read(bytes: &SockaddrStorage) -> Option<Address> {
     let (family, bytes) = bytes.0.split_first_chunk::<2>()?;
-    // Of InfiniBand the partition.
+    // For InfiniBand these bytes are the partition.
     let (port, bytes) = bytes.split_first_chunk::<2>()?;
     let port = u16::from_be_bytes(*port);
     let ip = match u16::from_ne_bytes(*family) {
@@ -192,7 +192,7 @@ pub(crate) fn read(bytes: &SockaddrStorage) -> Option<Address> {
     Some(Address::Ip(ip))
 }
 
-/// Refuses addresses of a peer that the kernel takes for something else than a user of sockets means.
+/// Refuses addresses of a peer that mean something else to the kernel than to a user of sockets.
 pub(crate) fn check_peer(subject: &Subject, peer: Address) -> Result<()> {
     let refuse = |why: &'static str| Err(Error::invalid(Verb::ResolveAddr, subject.clone(), why));
     let peer = match peer {

@@ -8,7 +8,7 @@ use crate::ah::AddressVector;
 use crate::gid::Gid;
 use crate::qp::QpAttr;
 
-/// The proposal for a transition to this state. Fields outside its mask are not looked at.
+/// The kernel's proposal for a transition to this state. Fields outside its mask are ignored.
 pub(super) fn read(proposed: &Proposed, state: QpState) -> QpAttr {
     let mask = QpAttrMask::from_bits_retain(proposed.qp_attr_mask);
     let has = |bit| mask.contains(bit);
@@ -71,7 +71,7 @@ mod tests {
             ..QpAttr::default()
         };
         assert_eq!(read_as, expected);
-        // Bits that only the kernel has, for link-layer addresses.
+        // Bits that exist only in the kernel, for link-layer addresses.
         proposed.qp_attr_mask |= 0x01e0_0000;
         assert_eq!(read(&proposed, QpState::INIT), expected);
     }

@@ -27,13 +27,13 @@ pub(crate) trait Command: Clone + Debug + IntoBytes + Immutable {
     /// The verb, for errors and traces.
     const VERB: Verb;
 
-    /// Has the kernel write the answer to this address; a command without an answer has no place for it.
+    /// Makes the kernel write the answer to this address; a command without an answer has no field for it.
     fn answer_at(&mut self, address: u64) {
         let _ = address;
     }
 }
 
-/// The longest command, which is one of C programs.
+/// The longest command, which only C programs send.
 const LONGEST: usize = size_of::<abi::WriteCmEvent>();
 
 /// A command as the kernel reads it.
@@ -43,7 +43,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The frame of a command whose answer is to be written to this address.
+    /// The frame of a command whose answer the kernel writes to this address.
     pub(crate) fn new<C: Command>(command: &C, response: u64) -> Self {
         const {
             assert!(size_of::<C>() <= LONGEST);
@@ -65,7 +65,7 @@ impl Frame {
         frame
     }
 
-    /// Its bytes.
+    /// The bytes of the frame.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
@@ -82,7 +82,7 @@ impl Command for CreateId {
     }
 }
 
-/// Destroys an identifier: one that a request brought and that cannot be used.
+/// Destroys an identifier that came with a request and that cannot be used.
 impl Command for DestroyId {
     type Reply = abi::DestroyIdResp;
     const NUMBER: u32 = cmd::DESTROY_ID;
@@ -110,14 +110,14 @@ pub(crate) fn bind(id: u32, own: Wire) -> Bind {
     }
 }
 
-/// Looks for the device and the neighbour on the way to a peer.
+/// Finds the device and the neighbour on the route to a peer.
 impl Command for ResolveAddr {
     type Reply = ();
     const NUMBER: u32 = cmd::RESOLVE_ADDR;
     const VERB: Verb = Verb::ResolveAddr;
 }
 
-/// Looks for the way to a peer, from an own address or any.
+/// Finds the route to a peer, from this own address or from any.
 pub(crate) fn resolve_addr(
     id: u32,
     timeout_ms: u32,
@@ -136,20 +136,20 @@ pub(crate) fn resolve_addr(
     }
 }
 
-/// Looks for the path to the peer.
+/// Finds the path to the peer.
 impl Command for ResolveRoute {
     type Reply = ();
     const NUMBER: u32 = cmd::RESOLVE_ROUTE;
     const VERB: Verb = Verb::ResolveRoute;
 }
 
-/// Asks for the addresses, the device and the port.
+/// Queries the addresses, the device and the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub(crate) struct QueryAddr(abi::Query);
 
 impl QueryAddr {
-    /// Those of this identifier.
+    /// The query for this identifier.
     pub(crate) fn of(id: u32) -> Self {
         Self(query(id, abi::QueryOption::ADDR))
     }
@@ -165,7 +165,7 @@ impl Command for QueryAddr {
     }
 }
 
-/// What is sent to ask for something that the kernel knows of an identifier.
+/// The command that queries something that the kernel knows of an identifier.
 pub(crate) fn query(id: u32, option: abi::QueryOption) -> abi::Query {
     abi::Query {
         id,
@@ -174,14 +174,14 @@ pub(crate) fn query(id: u32, option: abi::QueryOption) -> abi::Query {
     }
 }
 
-/// Sets an option. Its value stays where it is until the command has been sent.
+/// Sets an option. The caller keeps the value in its place until the command has been sent.
 impl Command for SetOption {
     type Reply = ();
     const NUMBER: u32 = cmd::SET_OPTION;
     const VERB: Verb = Verb::SetOption;
 }
 
-/// Asks the peer for a connection, or looks up a datagram peer.
+/// Requests a connection from the peer, or looks up a datagram peer.
 impl Command for Connect {
     type Reply = ();
     const NUMBER: u32 = cmd::CONNECT;
@@ -216,7 +216,7 @@ impl Command for Disconnect {
     const VERB: Verb = Verb::Disconnect;
 }
 
-/// Asks for the attributes of a transition of the queue pair.
+/// Queries the attributes for a transition of the queue pair.
 impl Command for InitQpAttr {
     type Reply = QpAttr;
     const NUMBER: u32 = cmd::INIT_QP_ATTR;
@@ -245,7 +245,7 @@ impl Command for GetEvent {
     }
 }
 
-/// Takes an identifier over from another file; it is sent to the new one.
+/// Moves an identifier from another file to the file that the command is sent on.
 impl Command for MigrateId {
     type Reply = abi::MigrateResp;
     const NUMBER: u32 = cmd::MIGRATE_ID;

@@ -1,4 +1,4 @@
-//! Asking a peer for a connection.
+//! Requesting a connection from a peer.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -19,11 +19,12 @@ use super::space::{End, Initiates};
 use crate::error::{Error, Result, Subject, Verb};
 
 impl<T: Initiates + End> Resolved<T> {
-    /// Asks the peer for a connection with this queue pair, which is in RESET or INIT.
+    /// Requests a connection from the peer with this queue pair, which is in RESET or INIT.
     ///
-    /// `data` is private data of the request: at most 56 bytes, or 92 by InfiniBand addresses. The peer gets
-    /// it padded with zeros. With InfiniBand addresses the kernel overwrites the first byte, which must be 0,
-    /// and the second must not look like the start of IP addresses: its upper four bits must not be 4 or 6.
+    /// `data` is private data of the request: at most 56 bytes, or 92 with InfiniBand addresses. The peer
+    /// gets it padded with zeros. With InfiniBand addresses the kernel overwrites the first byte, which must
+    /// be 0, and the second must not look like the start of IP addresses: its upper four bits must not be 4
+    /// or 6.
     ///
     /// # Errors
     ///
@@ -72,12 +73,12 @@ impl<T: Initiates + End> Resolved<T> {
     }
 }
 
-/// The peer has been asked for a connection.
+/// A connection has been requested from the peer.
 ///
-/// The kernel has no useful time limit: a silent host costs more than a minute, and a program that listens
-/// but does not answer far more. So wait with a limit ([`Pending::within`]).
+/// The kernel has no useful time limit: it gives up on a silent host only after more than a minute, and on a
+/// program that listens but does not answer much later. So wait with a limit ([`Pending::within`]).
 ///
-/// The file becomes that of the [`Connection`].
+/// Its file becomes the file of the [`Connection`].
 ///
 /// After a failure the returned queue pair is in the state INIT, with its posted receives, and can be used
 /// for another attempt; or in ERR, if the peer accepted and the connection then failed here.
@@ -88,7 +89,7 @@ pub struct Connecting<Q: QueuePair> {
     route: Route,
     params: Params,
     depths: Depths,
-    /// What the peer sent with its acceptance.
+    /// The private data of the peer's acceptance.
     data: Option<Received>,
     qp: Q,
 }

@@ -69,7 +69,7 @@ impl<Q: QueuePair> Connection<Q> {
         self.link.peer_addr()
     }
 
-    /// What the peer sent with its request or acceptance: see [`Link::private_data`].
+    /// The private data of the peer's request or acceptance: see [`Link::private_data`].
     pub fn private_data(&self) -> &[u8] {
         self.link.private_data()
     }
@@ -202,7 +202,7 @@ impl Link {
             id: self.id.number(),
         };
         match self.id.execute(&command) {
-            // It is over, or the device is gone.
+            // The connection is already over, or the device is gone.
             Err(error) if matches!(error.errno(), Some(Errno::INVAL | Errno::NXIO)) => {
                 self.over.store(true, Ordering::Relaxed);
                 Ok(())
@@ -226,7 +226,7 @@ impl AsFd for Link {
     }
 }
 
-/// The peer has been notified that the connection ends, and has yet to confirm.
+/// The peer has been notified that the connection ends, and has not confirmed yet.
 ///
 /// The kernel gives up on a silent peer after some minutes. The result is the queue pair, in the state ERR.
 #[derive(Debug)]
@@ -241,7 +241,7 @@ impl<Q: QueuePair> Disconnecting<Q> {
         &self.qp
     }
 
-    /// The queue pair, to take the flushed completions of.
+    /// The queue pair, to poll the flushed completions from.
     pub fn qp_mut(&mut self) -> &mut Q {
         &mut self.qp
     }

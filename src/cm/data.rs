@@ -8,7 +8,7 @@ use uverbs_uapi::rdma_cm::PrivateData;
 use super::route::Route;
 use crate::error::{Error, Result, Subject, Verb};
 
-/// A message with data of the user.
+/// A kind of message with the user's private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     verb: Verb,
@@ -24,11 +24,11 @@ impl Message {
     pub(super) const ACCEPT: Self = Self::new(Verb::Accept, "an acceptance", 196);
     /// A refusal.
     pub(super) const REJECT: Self = Self::new(Verb::Reject, "a refusal", 148);
-    /// A question for a datagram peer.
+    /// A lookup of a datagram peer.
     pub(super) const LOOK_UP: Self = Self::new(Verb::Connect, "a look-up", 180);
-    /// The answer to it.
+    /// The answer to a lookup.
     pub(super) const ANSWER: Self = Self::new(Verb::Accept, "an answer", 136);
-    /// The refusal of it.
+    /// The refusal of a lookup.
     pub(super) const REFUSE: Self = Self::new(Verb::Reject, "a refusal of a look-up", 136);
 
     const fn new(verb: Verb, name: &'static str, room: usize) -> Self {
@@ -40,8 +40,8 @@ impl Message {
         }
     }
 
-    /// The message on a way. Addresses of InfiniBand are elsewhere in it, and leave the room that IP
-    /// addresses take (`struct cma_hdr` in `drivers/infiniband/core/cma.c`).
+    /// The message as sent on a route. InfiniBand addresses are in another part of it, so they leave the
+    /// bytes that IP addresses take to private data (`struct cma_hdr` in `drivers/infiniband/core/cma.c`).
     pub(super) fn by(self, route: &Route) -> Self {
         match route.local_ib() {
             Some(_) => Self {
@@ -53,15 +53,15 @@ impl Message {
         }
     }
 
-    /// The data as they are sent, with their length.
+    /// The private data as sent, with their length.
     ///
-    /// The kernel would refuse what is too long with `EINVAL`, and reject the peer besides if it was to be
-    /// accepted.
+    /// The kernel would refuse longer data with `EINVAL`, and with an acceptance it would also reject the
+    /// peer.
     pub(super) fn fill(self, subject: &Subject, data: &[u8]) -> Result<(PrivateData, u8)> {
         self.fill_behind(&[], subject, data)
     }
 
-    /// As [`fill`](Self::fill), behind these bytes of the library's.
+    /// As [`fill`](Self::fill), after these bytes of the library.
     pub(super) fn fill_behind(
         self,
         own: &[u8],
@@ -74,8 +74,8 @@ impl Message {
             let why = format!("{} bytes of private data, {name} takes {room}", data.len());
             return Err(Error::invalid(verb, subject.clone(), why));
         }
-        // The kernel writes its version into the first byte even if it puts no addresses after it, and the
-        // peer's kernel takes what follows for addresses if it looks like them (`cma_format_hdr`,
+        // The kernel writes its version into the first byte even if it puts no addresses after it. The peer's
+        // kernel takes what follows for addresses if it looks like them (`cma_format_hdr`,
         // `cma_save_ip_info`).
         let data = [own, data].concat();
         let is_taken = matches!(data[..], [1..=u8::MAX, ..] | [_, 0x40..=0x4f | 0x60..=0x6f, ..]);
@@ -90,7 +90,7 @@ impl Message {
     }
 }
 
-/// The field of a message that has come.
+/// The private data of a received message.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Received {
     field: PrivateData,

@@ -11,7 +11,7 @@ use crate::error::{Cause, Errno, Error, Refusal, RejectReason, Subject, Verb};
 pub enum Event {
     /// The peer has ended the connection, or has confirmed that this side ended it.
     Disconnected {
-        /// It did not confirm: the kernel has given up waiting for it.
+        /// The peer did not confirm: the kernel has given up waiting for it.
         timed_out: bool,
     },
     /// The connection is over for good: late packets no longer matter, and the queue pair may be reconnected.
@@ -21,9 +21,9 @@ pub enum Event {
     /// The network interface's address has changed. The connection keeps using the old one.
     AddressChanged,
     /// The device is being removed. [`Disconnected`](Self::Disconnected) may come before: the kernel ends the
-    /// connections of a device one after another, and a peer on the same device is notified.
+    /// connections of a device one after another, and notifies a peer on the same device.
     DeviceRemoved,
-    /// The peer quit while the connection was made.
+    /// The peer quit while the connection was being made.
     Refused(Refusal),
     /// An event that this library does not know.
     Unknown {
@@ -64,7 +64,7 @@ impl Event {
     }
 }
 
-/// What a peer said when it refused a connection.
+/// The refusal of a connection by a peer.
 fn refusal(raw: &EventResp) -> Refusal {
     let param = raw.param.conn();
     Refusal {
@@ -75,7 +75,7 @@ fn refusal(raw: &EventResp) -> Refusal {
     }
 }
 
-/// What a peer said that has no queue pair for datagrams.
+/// The refusal of a datagram lookup by a peer.
 fn no_datagrams(raw: &EventResp) -> Refusal {
     let param = raw.param.ud();
     Refusal {
@@ -86,7 +86,7 @@ fn no_datagrams(raw: &EventResp) -> Refusal {
     }
 }
 
-/// The error of an event that ends what was under way.
+/// The error of an event that ends a step in progress.
 pub(super) fn failure(verb: Verb, subject: &Subject, raw: &EventResp) -> Error {
     let kind = Kind(raw.event);
     let status = raw.status as i32;

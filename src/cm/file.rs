@@ -56,7 +56,7 @@ impl File {
             .map(|ready| ready > 0)
     }
 
-    /// Waits until there may be an event, at most so long; `None` forever.
+    /// Waits until there may be an event, for at most `limit`; `None` means forever.
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<(), Errno> {
         wait(self.fd.as_fd(), limit)
     }
@@ -89,7 +89,7 @@ fn trace<C: Command>(command: &C, errno: Option<Errno>) {
     );
 }
 
-/// Waits until a file is readable, at most so long; `None` forever. May end early.
+/// Waits until a file is readable, for at most `limit`; `None` means forever. May end early.
 pub(super) fn wait(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), Errno> {
     let limit = limit.and_then(|left| Timespec::try_from(left).ok());
     match poll(

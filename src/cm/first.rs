@@ -1,7 +1,7 @@
-//! One wait for two things: completions, or what else is awaited, and news of the connection.
+//! One wait for two things: an event of the connection, and completions or a future.
 //!
-//! A peer that dies does not touch this side's queue pair: only the link learns of it. So who waits for
-//! completions alone may wait for good.
+//! If a peer dies, this side's queue pair does not change: only the link reports it. So a thread that waits
+//! only for completions may wait forever.
 
 use std::future::{Future, poll_fn};
 use std::os::fd::AsFd;
@@ -20,7 +20,7 @@ use crate::readable::{Readable, Watching};
 /// What came first.
 #[derive(Debug)]
 pub enum First<T> {
-    /// What was waited for: completions, or what a future gives.
+    /// What was waited for: completions, or the output of a future.
     Output(T),
     /// An event of the connection, most often its end.
     Event(Event),
@@ -28,7 +28,7 @@ pub enum First<T> {
 
 impl Link {
     /// Waits for completions or for the connection's next event, whichever comes first, for at most `limit`;
-    /// `None` if neither has come by then. Where both are there, completions come first: what the peer said
+    /// `None` if neither has come by then. If both have come, it returns the completions: what the peer sent
     /// before it ended the connection is not lost.
     ///
     /// It sleeps on the queue's [channel](crate::cq::CqBuilder::channel), which should not be shared: events
@@ -61,7 +61,7 @@ impl Link {
         limit: Duration,
     ) -> Result<Option<First<Completions<'q>>>> {
         let channel = cq.channel()?.clone();
-        // None: so far away that it never comes.
+        // `None` if the deadline is too far away for the clock: it never comes.
         let deadline = Instant::now().checked_add(limit);
         while cq.is_empty()? {
             cq.arm(Notify::Next)?;
@@ -81,7 +81,7 @@ impl Link {
         Ok(Some(First::Output(cq.poll()?)))
     }
 
-    /// Waits until there may be something of either, for at most so long.
+    /// Waits until there may be an event or completions, for at most `limit`.
     fn wait_beside(&self, other: &impl AsFd, limit: Option<Duration>) -> Result<()> {
         let mut files = [
             PollFd::new(other, PollFlags::IN),
@@ -94,8 +94,8 @@ impl Link {
         }
     }
 
-    /// Awaits a future, or the connection's next event, whichever comes first; the future, if both are there.
-    /// Lend the future (`&mut operation`) to go on with it after an event.
+    /// Awaits a future or the connection's next event, whichever comes first; if both have come, it returns
+    /// the future's output. Lend the future (`&mut operation`) to continue with it after an event.
     ///
     /// ```no_run
     /// # async fn receive(

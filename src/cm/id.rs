@@ -29,7 +29,7 @@ pub(super) struct Id {
     subject: Subject,
 }
 
-/// Where an identifier stands.
+/// The addresses and the device of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// The own address.
@@ -71,8 +71,8 @@ impl Id {
         has.map_err(|errno| self.error(Verb::GetCmEvent, errno))
     }
 
-    /// Takes the identifier that a request brought to this one's file, to that file. If that fails, it is
-    /// destroyed, and so the request refused.
+    /// Moves the identifier that came with a request on this one's file to `file`. If that fails, it destroys
+    /// the identifier, which refuses the request.
     pub(super) fn take(&self, number: u32, subject: Subject, file: File) -> Result<Self> {
         let command = MigrateId {
             id: number,
@@ -88,7 +88,8 @@ impl Id {
             Err(errno) => Err(Error::os(MigrateId::VERB, subject, errno)),
         };
         if taken.is_err() {
-            // The first error is the one to tell. What stays goes with the listener.
+            // The first error is the one to report. If this one fails too, the identifier goes with the
+            // listener.
             let _ = self.file.send(&DestroyId {
                 id: number,
                 ..Default::default()
@@ -97,17 +98,17 @@ impl Id {
         taken
     }
 
-    /// The number that commands name it by.
+    /// Its number in commands.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
 
-    /// How errors name it.
+    /// Its name in errors.
     pub(super) fn subject(&self) -> &Subject {
         &self.subject
     }
 
-    /// Gives it the name that errors have from now on.
+    /// Sets the name that errors have from now on.
     pub(super) fn rename(&mut self, subject: Subject) {
         self.subject = subject;
     }
@@ -128,7 +129,7 @@ impl Id {
         self.execute(&command::bind(self.number, own))
     }
 
-    /// Sets an option to a value of one byte or of an `int`, as the option has it.
+    /// Sets an option to a value of one byte or of an `int`, whichever type the option has.
     pub(super) fn set(&self, option: IdOption, value: &[u8]) -> Result<()> {
         self.execute(&SetOption {
             optval: value.as_ptr() as u64,
@@ -144,7 +145,7 @@ impl Id {
         self.set(option, &i32::from(on).to_ne_bytes())
     }
 
-    /// Where it stands.
+    /// Its addresses and its device.
     pub(super) fn place(&self) -> Result<Place> {
         let told = self.execute(&QueryAddr::of(self.number))?;
         let port = told.port_num;
@@ -171,7 +172,7 @@ impl Id {
         event.map_err(|errno| self.error(Verb::GetCmEvent, errno))
     }
 
-    /// Waits until there may be an event, at most so long; `None` forever.
+    /// Waits until there may be an event, for at most `limit`; `None` means forever.
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<()> {
         let waited = self.file.wait(limit);
         waited.map_err(|errno| self.error(Verb::GetCmEvent, errno))
@@ -184,7 +185,7 @@ impl AsFd for Id {
     }
 }
 
-/// The device of this index.
+/// The device with this index.
 pub(super) fn device(index: u32, subject: &Subject) -> Result<Device> {
     let mut devices = crate::device::devices()?.into_iter();
     match devices.find(|device| device.index() == Some(index)) {
@@ -197,7 +198,7 @@ pub(super) fn device(index: u32, subject: &Subject) -> Result<Device> {
     }
 }
 
-/// Refuses a context of another device than the one of this index.
+/// Refuses a context of another device than the one with this index.
 pub(super) fn check_device(
     verb: Verb,
     subject: &Subject,

@@ -57,7 +57,7 @@ pub fn listen_ib<T: Listens>(own: IbAddr) -> Listen<T> {
     Listen::new(vec![Address::Ib(own)])
 }
 
-/// A listener to be.
+/// The description of a listener.
 #[must_use = "nothing listens before `start`"]
 #[derive(Clone, Debug)]
 pub struct Listen<T> {
@@ -94,8 +94,8 @@ impl<T: Listens> Listen<T> {
         self
     }
 
-    /// Lets others that do the same bind to the address and port. Two listeners on one address and port are
-    /// refused nevertheless.
+    /// Lets other listeners that also set this bind to the address and port. Two listeners on one address and
+    /// port are refused nevertheless.
     pub fn reuse_address(mut self, reuse: bool) -> Self {
         self.reuse_address = reuse;
         self
@@ -181,19 +181,19 @@ impl<T: Listens> Listen<T> {
 pub struct Listener<T> {
     id: Id,
     local: Address,
-    /// For the next request.
+    /// The file for the next request.
     spare: Mutex<Option<File>>,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T: Listens> Listener<T> {
-    /// The address that it listens on, with the port. For an InfiniBand address it is the GID, in the form of
-    /// an IPv6 address.
+    /// The address that it listens on, with the port. For an InfiniBand address the GID, in the form of an
+    /// IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local.socket()
     }
 
-    /// The address of InfiniBand that it listens on, if it is one.
+    /// The InfiniBand address that it listens on, if it is one.
     pub fn local_ib(&self) -> Option<IbAddr> {
         self.local.ib()
     }
@@ -207,10 +207,11 @@ impl<T: Listens> Listener<T> {
     /// # Errors
     ///
     /// The device of the listener's address has been removed (`EIO`); or no file descriptor is left for the
-    /// request (`EMFILE`). Then it waits, and its sender with it, until there is one and this is called
-    /// again.
+    /// request (`EMFILE`). In the second case the request and its sender wait until there is a descriptor and
+    /// this is called again.
     pub fn try_next(&self) -> Result<Option<Request<T>>> {
-        // Before the event is read: a request that has been read and cannot be taken is refused.
+        // Before the event is read: a request that was read but could not be moved to a file would be
+        // refused.
         while let Some(file) = self.file()? {
             let raw = match self.id.try_event() {
                 Ok(Some(raw)) => raw,
@@ -224,14 +225,14 @@ impl<T: Listens> Listener<T> {
                 Event::DEVICE_REMOVAL => {
                     return Err(self.id.error(Verb::GetCmEvent, Errno::IO));
                 }
-                // Of an address that has changed, and of what later kernels tell.
+                // An address has changed, or an event of a later kernel.
                 _ => self.keep(file),
             }
         }
         Ok(None)
     }
 
-    /// A file for the next request; `None` if there is neither.
+    /// A file for the next request; `None` if there is neither a file nor a request.
     fn file(&self) -> Result<Option<File>> {
         if let Some(spare) = self.spare().take() {
             return Ok(Some(spare));
@@ -249,7 +250,7 @@ impl<T: Listens> Listener<T> {
     }
 
     fn spare(&self) -> MutexGuard<'_, Option<File>> {
-        // Whoever panicked left a file or none.
+        // A thread that panicked left a file or none: both are valid.
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

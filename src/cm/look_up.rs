@@ -1,4 +1,5 @@
-//! Peers that are looked up: asking for a queue pair for datagrams, or a target of dynamic connections.
+//! Peers that are looked up: requesting the number of a queue pair for datagrams, or of a target of dynamic
+//! connections.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;
@@ -27,7 +28,7 @@ impl Resolved<Ud> {
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// The queue pair belongs to another device, or is in another state.
     pub fn activate(&self, qp: &mut Qp<Ud, impl Membership>) -> Result<()> {
         let device = (self.device_index(), self.port());
         queue_pair::activate(&self.id, Verb::Connect, qp, device)
@@ -35,9 +36,9 @@ impl Resolved<Ud> {
 }
 
 impl<T: LookedUp> Resolved<T> {
-    /// Asks the peer for its queue pair, or its target. `data` is private data of the request: at most 180
-    /// bytes, or 216 by InfiniBand addresses, with the restrictions of `connect` on the first two bytes. The
-    /// peer gets it padded with zeros.
+    /// Requests the number of the peer's queue pair, or of its target. `data` is private data of the request:
+    /// at most 180 bytes, or 216 with InfiniBand addresses, with the restrictions of `connect` on the first
+    /// two bytes. The peer gets it padded with zeros.
     ///
     /// # Errors
     ///
@@ -63,7 +64,7 @@ impl<T: LookedUp> Resolved<T> {
     }
 }
 
-/// The peer has been asked for its queue pair, or its target.
+/// The number of the peer's queue pair, or of its target, has been requested.
 ///
 /// The kernel gives up on a silent host after more than a minute: wait with a limit ([`Pending::within`]).
 #[derive(Debug)]
@@ -113,7 +114,7 @@ impl<T: LookedUp> Pending for LookingUp<T> {
     fn cancel(self) {}
 }
 
-/// A peer that answered. It does not know who has looked it up.
+/// A peer that answered. It does not know who looked it up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found<T> {
     peer: SocketAddr,
@@ -153,14 +154,14 @@ impl<T: LookedUp> Found<T> {
         self.qpn
     }
 
-    /// The private data of the peer's answer: what the field of the message has for it, padded with zeros.
+    /// The private data of the peer's answer: the rest of the message's field, padded with zeros.
     pub fn private_data(&self) -> &[u8] {
         self.data.bytes().get(T::OWN..).unwrap_or_default()
     }
 }
 
 impl Found<Ud> {
-    /// The key that its queue pair expects.
+    /// The Q_Key that its queue pair expects.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }
@@ -169,8 +170,8 @@ impl Found<Ud> {
 impl Found<Dc> {
     /// The access key of its target, for [`Ah::to_target`](crate::Ah::to_target).
     ///
-    /// It comes before the private data, 8 bytes in network order: a peer that is not of this library has to
-    /// put it there.
+    /// In the answer it comes before the private data, 8 bytes in network order: a peer that does not use
+    /// this library must put it there.
     pub fn key(&self) -> u64 {
         let key = self.data.bytes().first_chunk::<KEY>();
         key.map_or(0, |bytes| u64::from_be_bytes(*bytes))

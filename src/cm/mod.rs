@@ -23,8 +23,8 @@
 //! ([`Request::answer_with`]), and the asking side gets the path to it. Multicast groups are joined by
 //! address ([`join`]).
 //!
-//! Dynamic connections: a target is looked up in the same way, with its access key. No connection is made
-//! until an initiator has a request for it, and the server keeps nothing for who has asked.
+//! Dynamic connections: a target is looked up in the same way, with its access key. A connection is made only
+//! when an initiator has a request for it, and the server keeps no state of the peers that looked it up.
 //!
 //! ```no_run
 //! use uverbs::{Caps, ConnectOptions, DcTarget, Inline, cm::{self, Pending}, transport::Dc};
@@ -84,7 +84,7 @@
 //! takes time is a [`Pending`], which can be waited for with a limit, checked without blocking, or cancelled.
 //! Each state has only the methods that are possible in it.
 //!
-//! Every kernel identifier has a file of its own, which is readable when there is news. Events need no
+//! Every kernel identifier has a file of its own, which is readable when there may be events. Events need no
 //! acknowledgement, and dropping never waits for a peer.
 
 pub(crate) mod address;

@@ -28,14 +28,14 @@ use crate::qp::QpShared;
 use crate::qp::transport::Ud;
 use crate::qp::{self, Qp};
 
-/// What the events of a membership carry.
+/// The number that events of a membership carry.
 const MEMBERSHIP: u64 = OWN + 1;
 
-/// How long the kernel may look for the device.
+/// How long the kernel may take to find the device.
 const PATIENCE_MS: u32 = 2000;
 
 /// Starts the description of a membership in a multicast group. As with [`listen`](super::listen) and
-/// [`resolve`](super::resolve) the address is anything that names some, of which the first is taken. Groups
+/// [`resolve`](super::resolve), `group` is an address or a name; the first address of a name is used. Groups
 /// have no ports: the port is ignored.
 ///
 /// ```no_run
@@ -57,14 +57,14 @@ const PATIENCE_MS: u32 = 2000;
 pub fn join(group: impl ToSocketAddrs + fmt::Debug) -> Result<Join> {
     let addresses = addresses(Verb::JoinMulticast, group)?;
     Ok(Join {
-        // There is one.
+        // `addresses` never returns an empty list.
         group: addresses[0].socket().ip(),
         source: None,
         send_only: false,
     })
 }
 
-/// A membership to be.
+/// The description of a membership.
 ///
 /// ```no_run
 /// use uverbs::cm::{self, Pending};
@@ -84,7 +84,7 @@ pub struct Join {
 }
 
 impl Join {
-    /// From which own address; it decides which device is used.
+    /// The own address to join from; it decides which device is used.
     pub fn source(mut self, own: IpAddr) -> Self {
         self.source = Some(own);
         self
@@ -100,9 +100,9 @@ impl Join {
     ///
     /// # Errors
     ///
-    /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)), and so the end of
-    /// joining for a group of IPv6 on RoCE v2; the address is none of a group; no device has a route to it.
-    /// Manual page: `rdma_join_multicast(3)`.
+    /// There is no connection manager ([`Cause::Unsupported`](crate::Cause::Unsupported)); the address is not
+    /// a multicast address; no device has a route to the group. A group with an IPv6 address on RoCE v2 is
+    /// also unsupported, but only waiting for the join reports it. Manual page: `rdma_join_multicast(3)`.
     #[doc(alias = "rdma_join_multicast")]
     pub fn start(self) -> Result<Joining> {
         let subject = Subject::named("multicast group", self.group);
@@ -125,7 +125,7 @@ impl Join {
     }
 }
 
-/// `ENOTSUPP`, which the kernel keeps to itself elsewhere: `cma_iboe_join_multicast` knows IGMP alone.
+/// `ENOTSUPP`, which the kernel otherwise keeps internal: `cma_iboe_join_multicast` knows only IGMP.
 const NOT_SUPPORTED: Errno = Errno::from_raw_os_error(524);
 
 /// A group is being joined.
@@ -136,7 +136,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// Takes the events that are there; the last one once the group is joined.
+    /// Takes pending events; returns the last one once the group is joined.
     fn advance(&self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
             match (Event(raw.event), raw.uid) {
@@ -276,12 +276,12 @@ impl Group {
         &self.path
     }
 
-    /// The queue pair number that stands for all members of the group, for [`Ah::to`](crate::Ah::to).
+    /// The queue pair number that addresses all members of the group, for [`Ah::to`](crate::Ah::to).
     pub fn qpn(&self) -> u32 {
         self.qpn
     }
 
-    /// The group's key.
+    /// The group's Q_Key.
     pub fn qkey(&self) -> u32 {
         self.qkey
     }
@@ -290,7 +290,7 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// It is of another device, or in another state.
+    /// The queue pair belongs to another device, or is in another state.
     pub fn activate(&self, qp: &mut Qp<Ud, impl qp::Membership>) -> Result<()> {
         queue_pair::activate(&self.id, Verb::JoinMulticast, qp, self.device)
     }
@@ -341,13 +341,13 @@ impl AsFd for Group {
 }
 
 /// A queue pair's membership in a multicast group. Dropping it detaches the queue pair and then leaves the
-/// group. It keeps the queue pair alive, like a half of it.
+/// group. Like a half of the queue pair, it keeps the queue pair alive.
 #[derive(Debug)]
 pub struct Membership {
-    // Before the group: it is detached first.
+    // Before the group, so that it is dropped first: the queue pair is detached before the group is left.
     _attached: Option<Attached>,
     group: Group,
-    /// It has been lost. Relaxed: a mark alone.
+    /// It has been lost. Relaxed: a flag that guards no memory.
     lost: AtomicBool,
 }
 
@@ -375,7 +375,7 @@ impl Membership {
         Ok(self.lost.load(Ordering::Relaxed))
     }
 
-    /// Waits for at most `limit` until there may be news for [`is_lost`](Self::is_lost).
+    /// Waits for at most `limit` until [`is_lost`](Self::is_lost) may have changed.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! What each side of a connection asks for, and what the two agree on.
+//! What each side of a connection requests, and what the two agree on.
 
 use uverbs_uapi::flags::Access;
 use uverbs_uapi::rdma_cm::{ConnParam, PrivateData};
@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::error::Result;
 use crate::qp::QpAttr;
 
-/// What this side of a connection asks for.
+/// What this side of a connection requests.
 ///
 /// The rest comes from the connection manager: the path, its MTU, packet sequence numbers and timeouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +25,14 @@ pub struct Params {
     pub retry_cnt: u8,
     /// How often the *peer* sends again if this side has no receive posted; 7 means forever.
     pub rnr_retry: u8,
-    /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits; see
+    /// The pause that the peer should make if no receive is posted, as a code of 5 bits; see
     /// [`QpAttr::min_rnr_timer`](crate::qp::QpAttr::min_rnr_timer). The kernel proposes 0, which is 655 ms.
     pub min_rnr_timer: u8,
 }
 
 /// Like [`ConnectOptions::default`](crate::ConnectOptions): the peer may read, write and do atomics where the
-/// memory allows it, with 6 retries, and endless retries while no receive is posted. As many READs and
-/// atomics as the devices support.
+/// memory allows it, with 6 retries, and endless retries while no receive is posted. READs and atomics are
+/// limited only by the devices.
 impl Default for Params {
     fn default() -> Self {
         Self {
@@ -46,7 +46,7 @@ impl Default for Params {
     }
 }
 
-/// READs and atomics at once: what this side serves, and what it has under way.
+/// READs and atomics at the same time: those that this side serves, and those that it has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Depths {
     pub(super) responder: u8,
@@ -54,7 +54,7 @@ pub(super) struct Depths {
 }
 
 impl Depths {
-    /// What both have.
+    /// The smaller number of both sides.
     pub(super) fn min(self, other: Self) -> Self {
         Self {
             responder: self.responder.min(other.responder),
@@ -64,7 +64,7 @@ impl Depths {
 }
 
 impl Params {
-    /// What this side has to offer: what was asked for, as far as the device has it.
+    /// The numbers that this side offers: the requested ones, within the device's limits.
     pub(super) fn depths(&self, context: &Context) -> Result<Depths> {
         let device = context.limits()?;
         let most = |limit: u32| u8::try_from(limit).unwrap_or(u8::MAX);
@@ -78,7 +78,7 @@ impl Params {
         }))
     }
 
-    /// What the peer is sent.
+    /// The parameters that the peer gets.
     pub(super) fn wire(&self, qpn: u32, depths: Depths, data: (PrivateData, u8)) -> ConnParam {
         ConnParam {
             qp_num: qpn,
@@ -93,8 +93,8 @@ impl Params {
         }
     }
 
-    /// The proposal for the transition to RTR, with what this side decides. The kernel proposes an access of
-    /// its own, and what the peer has said as it is.
+    /// The kernel's proposal for the transition to RTR, with what this side decides. The kernel proposes an
+    /// access of its own, and the peer's numbers without this side's limits.
     pub(super) fn to_receive(&self, proposed: QpAttr, depths: Depths) -> QpAttr {
         QpAttr {
             access: Some(self.access),
@@ -106,7 +106,7 @@ impl Params {
         }
     }
 
-    /// The proposal for the transition to RTS, with what this side decides.
+    /// The kernel's proposal for the transition to RTS, with what this side decides.
     pub(super) fn to_send(&self, proposed: QpAttr, depths: Depths) -> QpAttr {
         QpAttr {
             max_rd_atomic: proposed
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(receive.access, Some(params.access));
         let send = params.to_send(proposed, depths);
         assert_eq!(send.max_rd_atomic, Some(1));
-        // Unreliable connections have neither.
+        // Unreliable connections have neither of the two.
         let receive = params.to_receive(QpAttr::default(), depths);
         assert_eq!(
             (receive.max_dest_rd_atomic, receive.min_rnr_timer),

@@ -11,9 +11,9 @@ use super::readable::Finish;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::readable::Readable;
 
-/// A failed step, with what was put into it.
+/// A failed step, with the values that were put into it.
 pub struct Failed<B> {
-    /// What was put into it, returned to the caller.
+    /// The values that were put into it, returned to the caller.
     pub back: B,
     /// Why it failed.
     pub error: Error,
@@ -49,7 +49,7 @@ pub enum Step<P: Pending> {
     Pending(P),
 }
 
-/// What is waited for, for errors.
+/// The names in a step's errors.
 pub(crate) mod describe {
     use crate::error::{Subject, Verb};
 
@@ -67,7 +67,7 @@ pub(crate) mod describe {
 pub trait Pending: AsFd + Sized + describe::Describe {
     /// The result.
     type Output;
-    /// What was put into it, and is returned if it fails or is cancelled.
+    /// What was put into it; it is returned if the step fails or is cancelled.
     type Back;
 
     /// Checks whether it is done, without waiting.
@@ -86,7 +86,7 @@ pub trait Pending: AsFd + Sized + describe::Describe {
     ///
     /// It failed; the error gives back what was put into it.
     fn wait_for(self, limit: Duration) -> Result<Step<Self>, Failed<Self::Back>> {
-        // Without a deadline where the clock cannot hold it: that is longer than anybody waits.
+        // If the clock cannot hold the deadline there is none: nobody waits so long.
         wait_until(self, Instant::now().checked_add(limit))
     }
 
@@ -155,8 +155,8 @@ fn wait_until<P: Pending>(
     }
 }
 
-/// How far something has come that gives nothing back: `advanced` is the event that it was awaited for, and
-/// `done` makes of it what comes of it.
+/// One look at a step that gives nothing back. `advanced` is the event that it waits for, if that has come,
+/// and `done` makes the result from it.
 pub(super) fn step<P: Pending<Back = ()>>(
     pending: P,
     advanced: Result<Option<EventResp>>,
@@ -170,7 +170,7 @@ pub(super) fn step<P: Pending<Back = ()>>(
     step.map_err(|error| Failed { back: (), error })
 }
 
-/// Looks again and again until there is something, at most so long.
+/// Looks until there is something, for at most `limit`.
 pub(super) fn poll_until<V>(
     limit: Duration,
     mut look: impl FnMut() -> Result<Option<V>>,
@@ -189,7 +189,7 @@ pub(super) fn poll_until<V>(
     }
 }
 
-/// The error of an event that ends what was under way.
+/// The name of a connection in errors.
 pub(super) fn subject_of(kind: &str, address: impl fmt::Display) -> Subject {
     Subject::named("connection", format_args!("{kind} {address}"))
 }

@@ -37,10 +37,10 @@ pub trait QueuePair: sealed::Sealed + Debug + Send + Sync + Unpin + 'static {
     fn modify(&mut self, attr: &QpAttr) -> Result<()>;
     #[doc(hidden)]
     fn fail(&mut self) -> Result<()>;
-    /// Its options; none where it has none.
+    /// Its vendor options; `None` if it has none.
     #[doc(hidden)]
     fn ece(&self) -> Option<Ece>;
-    /// Has it use options of its vendor.
+    /// Makes it use these options of its vendor.
     #[doc(hidden)]
     fn use_ece(&mut self, ece: Ece) -> Result<()>;
 }
@@ -110,7 +110,7 @@ impl QueuePair for XrcTarget {
     }
 }
 
-/// Takes a queue pair to INIT, where it is not yet.
+/// Takes a queue pair to INIT, unless it is there already.
 pub(super) fn init(id: &Id, verb: Verb, qp: &mut impl QueuePair, device: u32) -> Result<()> {
     id::check_device(verb, id.subject(), qp.context(), device)?;
     match qp.state() {
@@ -145,7 +145,7 @@ pub(super) fn activate(
     Ok(())
 }
 
-/// Takes a queue pair from INIT to RTS. If that fails it is in the state ERR.
+/// Takes a queue pair from INIT to RTS. If that fails, it takes it to ERR.
 pub(super) fn connect(
     id: &Id,
     qp: &mut impl QueuePair,
@@ -154,7 +154,7 @@ pub(super) fn connect(
 ) -> Result<()> {
     let done = transitions(id, qp, params, depths);
     if done.is_err() {
-        // The first error is the one to tell.
+        // The first error is the one to report.
         let _ = qp.fail();
     }
     done
@@ -167,13 +167,13 @@ fn transitions(id: &Id, qp: &mut impl QueuePair, params: &Params, depths: Depths
     qp.modify(&params.to_send(proposed, depths))
 }
 
-/// The options that a queue pair offers a peer; none where the device has none.
+/// The options that a queue pair offers a peer; zeros if the device has none.
 pub(super) fn offered_ece(qp: &impl QueuePair) -> abi::Ece {
     qp.ece().map_or_else(abi::Ece::default, wire)
 }
 
-/// Has a queue pair use the options that a peer has sent, if they are its vendor's. The device gets them with
-/// the next change of the state.
+/// Makes a queue pair use the options that a peer has sent, if they are of the same vendor. The device gets
+/// them with the next change of the state.
 pub(super) fn use_ece(qp: &mut impl QueuePair, peer: abi::Ece) -> Result<()> {
     match qp.ece() {
         Some(own) if own.vendor_id == peer.vendor_id => qp.use_ece(Ece {
@@ -184,7 +184,7 @@ pub(super) fn use_ece(qp: &mut impl QueuePair, peer: abi::Ece) -> Result<()> {
     }
 }
 
-/// What the side that was asked answers: the options that its queue pair uses of the peer's.
+/// The answer of the accepting side: those of the peer's options that its queue pair uses.
 pub(super) fn answered_ece(qp: &impl QueuePair, peer: abi::Ece) -> abi::Ece {
     let options = match qp.ece() {
         Some(own) if own.vendor_id == peer.vendor_id => own.options,

@@ -47,7 +47,7 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
 
     /// # Panics
     ///
-    /// Never; once it has finished it stays pending.
+    /// Never. Once it has finished, it stays pending.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let polled = this.look(cx);
@@ -90,7 +90,7 @@ fn cause(error: &io::Error) -> Cause {
     Cause::Os(Errno::from_io_error(error).unwrap_or(Errno::IO))
 }
 
-/// Waits for a file by what the runtime contributes.
+/// Waits for a file through the caller's runtime.
 async fn readable(fd: BorrowedFd<'_>, by: &mut impl Readable) -> Result<(), Cause> {
     let waited = poll_fn(|cx| by.poll_readable(fd, cx)).await;
     waited.map_err(|error| cause(&error))
@@ -107,7 +107,7 @@ impl<T: Listens> Listener<T> {
         self.next_kept(lent.0).await
     }
 
-    /// As [`next_by`](Self::next_by), for callers that wait for the same file again.
+    /// As [`next_by`](Self::next_by), for callers that will wait for the same file again.
     pub(crate) async fn next_kept(&self, by: &mut impl Readable) -> Result<Request<T>> {
         loop {
             if let Some(request) = self.try_next()? {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use crate::error::Subject;
 
-    /// Is done with the first byte that can be read, and then gives the number that was put in.
+    /// Finishes with the first byte that can be read. If it fails, it gives back its number.
     struct Byte(OwnedFd, u32);
 
     impl AsFd for Byte {
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Answers from a list, which is empty when it is done.
+    /// Answers from a list, which `done` empties.
     struct Script<'a>(&'a mut Vec<Poll<io::Result<()>>>);
 
     impl Readable for Script<'_> {
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn looks_before_it_waits_and_after() {
         let (byte, write) = pipe();
-        // Readable without a reason once, then not.
+        // Spuriously readable once, then not readable. The list is taken from its end.
         let mut answers = vec![Poll::Pending, Poll::Ready(Ok(()))];
         let mut finish = byte.finish(Script(&mut answers));
         assert!(poll(&mut finish).is_pending());
@@ -243,7 +243,7 @@ mod tests {
         assert!(answers.is_empty());
     }
 
-    /// Catches a file that is kept forever, and taken for the next one of its number.
+    /// Catches a file that stays registered, so that a later file with its number would be taken for it.
     #[test]
     fn who_waits_is_told_that_it_is_done() {
         let kept = || vec![Poll::Pending, Poll::Pending];

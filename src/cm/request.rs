@@ -63,7 +63,7 @@ impl std::fmt::Debug for Received {
 }
 
 impl<T: Listens> Request<T> {
-    /// Takes the request of an event of a listener, to this file.
+    /// Takes the request that an event of a listener reports, and moves it to this file.
     pub(super) fn take(listener: &Id, raw: &EventResp, file: File) -> Result<Self> {
         let subject = Subject::named("request", raw.id);
         let mut id = listener.take(raw.id, subject, file)?;
@@ -195,10 +195,10 @@ impl<T: Listens + End> Request<T> {
 }
 
 impl Request<Ud> {
-    /// Answers a lookup with this queue pair, which should be ready to receive
+    /// Answers a lookup with the number of this queue pair, which should be ready to receive
     /// ([`activate`](Self::activate)). `data` is private data of the answer: at most 136 bytes.
     ///
-    /// That is all: any number of peers may be given the same queue pair, and nothing reports when they
+    /// No connection is made: any number of peers may get the same queue pair, and nothing reports when they
     /// leave.
     ///
     /// # Errors
@@ -227,12 +227,12 @@ impl Request<Ud> {
 }
 
 impl Request<Dc> {
-    /// Answers a lookup with this target, and its access key. `data` is private data of the answer: at most
-    /// 128 bytes, behind the key.
+    /// Answers a lookup with the number of this target and its access key. `data` is private data of the
+    /// answer: at most 128 bytes, after the key.
     ///
-    /// That is all: any number of peers may be given the same target, and nothing reports when they leave. A
-    /// peer that the server is to reach has to tell of a target of its own, with the private data of its
-    /// question or with its first message.
+    /// No connection is made: any number of peers may get the same target, and nothing reports when they
+    /// leave. A server that must reach a peer needs the number and the key of a target of the peer, which the
+    /// peer can send with the private data of its lookup or in its first message.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Request<Dc> {
 }
 
 impl<T: LookedUp> Request<T> {
-    /// Answers with a number of this device, and private data behind the library's own.
+    /// Answers with a number of this device, and private data after the library's own.
     fn tell(&self, (context, number): (&Context, u32), own: &[u8], data: &[u8]) -> Result<()> {
         let (verb, subject) = (Verb::Accept, self.id.subject());
         id::check_device(verb, subject, context, self.device_index())?;
@@ -280,12 +280,12 @@ impl<T> AsFd for Request<T> {
     }
 }
 
-/// The request has been accepted, and the peer has yet to confirm.
+/// The request has been accepted, and the peer has not confirmed yet.
 ///
-/// The queue pair is ready: a message of the peer may arrive before its confirmation, and is answered by
-/// [`qp_mut`](Self::qp_mut).
+/// The queue pair is ready: a message of the peer may arrive before its confirmation. Use
+/// [`qp_mut`](Self::qp_mut) to answer it.
 ///
-/// The file stays that of the request, and becomes that of the [`Connection`].
+/// Its file is the request's file, and becomes the file of the [`Connection`].
 #[derive(Debug)]
 pub struct Accepting<Q: QueuePair> {
     // Dropped before the queue pair: the peer is notified first.
@@ -301,10 +301,10 @@ impl<Q: QueuePair> Accepting<Q> {
         &self.qp
     }
 
-    /// The queue pair, to post to: the peer has the acceptance once a message of it has arrived.
+    /// The queue pair, to post to. Once a message of the peer has arrived, the peer has the acceptance.
     ///
-    /// Before that, a send may reach a peer that has not connected its queue pair, and is then repeated until
-    /// it has.
+    /// Before that, a send may reach a peer that has not connected its queue pair; the device then repeats it
+    /// until the peer has.
     pub fn qp_mut(&mut self) -> &mut Q {
         &mut self.qp
     }
@@ -340,7 +340,7 @@ impl<Q: QueuePair> Accepting<Q> {
     }
 
     fn fail(mut self, error: Error) -> Failed<Q> {
-        // It is connected to a peer that is not.
+        // The queue pair is connected, but the peer's is not.
         let _ = self.qp.fail();
         Failed {
             back: self.qp,

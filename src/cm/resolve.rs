@@ -21,7 +21,7 @@ use super::route::Route;
 use super::space::Initiates;
 use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 
-/// How long the kernel may look for the neighbour, and then for the path, if nothing is said.
+/// How long the kernel may take to find the neighbour, and then the path, by default.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Starts the description of an address resolution.
@@ -64,7 +64,7 @@ pub fn resolve_ib<T: Initiates>(peer: IbAddr) -> Resolve<T> {
 
 /// The addresses of a name.
 pub(super) fn addresses(verb: Verb, name: impl ToSocketAddrs + fmt::Debug) -> Result<Vec<Address>> {
-    // Before it is used up, and needed if it fails alone.
+    // Formatted now: the call below consumes `name`. The resolver's errors do not name it.
     let named = format!("{name:?}");
     let failed = |why: String| {
         let cause = Cause::NotFound(why.into());
@@ -154,7 +154,7 @@ impl<T: Initiates> Resolve<T> {
         })
     }
 
-    /// Starts with the first address that can be tried at all.
+    /// Starts with the first address that can be tried.
     fn first(&self, peers: &mut vec::IntoIter<Address>) -> Result<Id> {
         let mut refused = None;
         for peer in peers {
@@ -197,7 +197,7 @@ impl<T: Initiates> Resolve<T> {
         Ok(id)
     }
 
-    /// The patience as the kernel takes it, which has no word for none.
+    /// The time limit in the kernel's form, which has no value for "no limit".
     fn milliseconds(&self) -> u32 {
         let milliseconds = self.patience.as_millis().clamp(1, i32::MAX as u128);
         milliseconds as u32
@@ -214,7 +214,7 @@ pub struct Resolving<T> {
 }
 
 impl<T: Initiates> Resolving<T> {
-    /// Takes the events that are there; the last one once the way is known.
+    /// Takes pending events; returns the last one once the route is known.
     fn advance(&mut self) -> Result<Option<EventResp>> {
         while let Some(raw) = self.id.try_event()? {
             let (verb, done) = match Event(raw.event) {
@@ -236,7 +236,7 @@ impl<T: Initiates> Resolving<T> {
                 Ok(()) => event::failure(verb, self.id.subject(), &raw),
                 Err(error) => error,
             };
-            // The next address, if there is one; the first failure is the one to tell.
+            // The next address, if there is one; otherwise the first failure is reported.
             self.id = self.how.first(&mut self.peers).map_err(|_| error)?;
         }
         Ok(None)
@@ -289,8 +289,8 @@ pub struct Resolved<T> {
 }
 
 impl<T: Initiates> Resolved<T> {
-    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is asked.
-    /// Optional: otherwise [`connect`](Self::connect) does it.
+    /// Takes a queue pair from RESET to INIT, so that receives can be posted before the connection is
+    /// requested. Optional: otherwise [`connect`](Self::connect) does it.
     ///
     /// # Errors
     ///

@@ -16,12 +16,13 @@ pub struct Route {
     peer: Address,
     device: u32,
     port: u8,
-    /// How errors name the connection.
+    /// The name of the connection in errors.
     subject: Subject,
 }
 
 impl Route {
-    /// The route of an identifier that has one. `name` is how errors name a connection with this peer.
+    /// The route of an identifier that has one. `name` makes the name in errors of a connection with this
+    /// peer.
     pub(super) fn of(id: &Id, name: impl FnOnce(Address) -> Subject) -> Result<Option<Self>> {
         let Place {
             local: Some(local),
@@ -49,7 +50,7 @@ impl Route {
         id::device(self.device, &self.subject)
     }
 
-    /// The device's index, as [`Device::index`] has it.
+    /// The device's index, the same as [`Device::index`].
     pub fn device_index(&self) -> u32 {
         self.device
     }
@@ -59,24 +60,24 @@ impl Route {
         self.port
     }
 
-    /// The local address; for a request, the one that the peer connected to. On a route by InfiniBand
-    /// addresses it is the GID, in the form of an IPv6 address.
+    /// The local address; for a request, the one that the peer connected to. On a route with InfiniBand
+    /// addresses the GID, in the form of an IPv6 address.
     pub fn local_addr(&self) -> SocketAddr {
         self.local.socket()
     }
 
-    /// The peer's address. A link-local address of a request has no scope. For InfiniBand addresses, as for
+    /// The peer's address. In a request, a link-local address has no scope. For InfiniBand addresses see
     /// [`local_addr`](Self::local_addr).
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer.socket()
     }
 
-    /// The local InfiniBand address, on a route by such addresses.
+    /// The local InfiniBand address, on a route with such addresses.
     pub fn local_ib(&self) -> Option<IbAddr> {
         self.local.ib()
     }
 
-    /// The peer's InfiniBand address, on a route by such addresses. That of a request has no port.
+    /// The peer's InfiniBand address, on a route with such addresses. In a request it has no port.
     pub fn peer_ib(&self) -> Option<IbAddr> {
         self.peer.ib()
     }

@@ -1,4 +1,4 @@
-//! What can be connected by address, and in which port space.
+//! The types that can be connected by address, and their port spaces.
 
 use std::fmt::Debug;
 
@@ -8,7 +8,7 @@ use uverbs_uapi::rdma_cm::PortSpace;
 use crate::qp::transport::{Connected, Dc, Rc, StaticTransport, Uc, Ud, Xrc};
 use crate::xrcd::XrcTarget;
 
-/// An end of a connection: a connected transport, or a target of XRC.
+/// An end of a connection: a connected transport, or an XRC target.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no end of a connection",
     note = "the ends are connected transports, such as `Rc`, and `XrcTarget`"
@@ -18,7 +18,7 @@ pub trait End: Space {}
 impl<T: Connected + Space> End for T {}
 impl End for XrcTarget {}
 
-/// What has a port space, in which its peers are found by IP address and port.
+/// A type with a port space, in which its peers are found by IP address and port.
 ///
 /// The ports are the connection manager's own, apart from those of TCP and UDP sockets.
 #[diagnostic::on_unimplemented(
@@ -26,9 +26,9 @@ impl End for XrcTarget {}
     note = "the connection manager has spaces of ports for `Rc`, `Uc`, `Ud`, `Dc`, and for `Xrc` and `XrcTarget`"
 )]
 pub trait Space: Debug + Sized + 'static {
-    /// The space of ports.
+    /// The port space.
     const PORT_SPACE: PortSpace;
-    /// The type of queue pair, as the kernel names it.
+    /// The kernel's type of queue pair.
     const KIND: QpType;
 }
 
@@ -37,7 +37,7 @@ impl Space for Rc {
     const KIND: QpType = QpType::RC;
 }
 
-/// The only space in which the kernel asks for the kind of queue pair (`ucma_get_qp_type` in
+/// The only port space in which the program chooses the type of queue pair (`ucma_get_qp_type` in
 /// `drivers/infiniband/core/ucma.c`).
 impl Space for Uc {
     const PORT_SPACE: PortSpace = PortSpace::IB;
@@ -49,25 +49,26 @@ impl Space for Ud {
     const KIND: QpType = QpType::UD;
 }
 
-/// The space of [`Ud`]: its messages ask for a number, and the kernel does not look whose that is.
+/// The port space of [`Ud`]: a lookup requests only a number, and the kernel does not check what it belongs
+/// to.
 impl Space for Dc {
     const PORT_SPACE: PortSpace = Ud::PORT_SPACE;
     const KIND: QpType = Ud::KIND;
 }
 
-/// The same space as that of [`Uc`], in which each port has one listener, whatever its kind.
+/// The port space of [`Uc`], in which each port has one listener, whatever its type.
 impl Space for Xrc {
     const PORT_SPACE: PortSpace = PortSpace::IB;
     const KIND: QpType = QpType::XRC_SEND;
 }
 
-/// The port space of [`Xrc`], whose initiator asks for it.
+/// The port space of [`Xrc`], in which the initiator sends its request.
 impl Space for XrcTarget {
     const PORT_SPACE: PortSpace = PortSpace::IB;
     const KIND: QpType = QpType::XRC_RECV;
 }
 
-/// What can connect to a peer: all but XRC targets.
+/// A type that can connect to a peer: all but XRC targets.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` looks for no peer by address",
     note = "`Rc`, `Uc`, `Ud` and `Dc` do, and `Xrc`, the end that a target of XRC listens for"
@@ -80,7 +81,7 @@ impl Initiates for Ud {}
 impl Initiates for Dc {}
 impl Initiates for Xrc {}
 
-/// What can listen: all but XRC initiators.
+/// A type that can listen: all but XRC initiators.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not listen on an address",
     note = "`Rc`, `Uc`, `Ud` and `Dc` do, and `XrcTarget`, the end that initiators of XRC connect to"
@@ -93,13 +94,13 @@ impl Listens for Ud {}
 impl Listens for Dc {}
 impl Listens for XrcTarget {}
 
-/// What has no connections: a peer is looked up.
+/// A type without connections: a peer is looked up.
 #[diagnostic::on_unimplemented(
     message = "peers of `{Self}` are not looked up",
     note = "those of `Ud` and `Dc` are; the others connect"
 )]
 pub trait LookedUp: Initiates {
-    /// Bytes of an answer's private data that come before the user's.
+    /// How many bytes of an answer's private data come before the user's.
     #[doc(hidden)]
     const OWN: usize;
 }

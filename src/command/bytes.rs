@@ -1,20 +1,20 @@
 //! The bytes of a request: what the kernel reads from an address and what it writes to one.
 //!
 //! A number identifies a piece. Pieces that fit are stored in the value itself, so a usual request needs no
-//! allocation; their numbers are their offsets. Larger ones are on the heap, each by itself, with numbers
-//! after all offsets.
+//! allocation; their numbers are their offsets. Larger pieces are on the heap, each in an allocation of its
+//! own, with numbers after all offsets.
 
-/// Bytes in the value itself. All are zeroed at the start: for so few, that is cheaper than zeroing each
-/// piece.
+/// Bytes in the value itself. All are zeroed at the start: for so few bytes, that is cheaper than zeroing
+/// each piece.
 const NEAR: usize = 128;
 
-/// Pieces on the heap: as many as a byte has numbers for.
+/// Pieces on the heap: one for each number of a byte.
 const FAR: usize = 1 << u8::BITS;
 
 /// The number of a piece.
 pub(super) type Piece = u8;
 
-/// Zeroed or given bytes in pieces, each of which stays where it is.
+/// Bytes in pieces, zeroed or copied, none of which is moved.
 #[derive(Clone)]
 pub(super) struct Bytes {
     near: [u8; NEAR],
@@ -104,7 +104,7 @@ impl Bytes {
         piece.map_or(std::ptr::null_mut(), |piece| piece.as_mut_ptr())
     }
 
-    /// Where the pieces in the value itself lie.
+    /// The address of the pieces in the value itself.
     #[inline(always)]
     pub(super) fn home(&self) -> usize {
         self.near.as_ptr().addr()
@@ -123,7 +123,8 @@ impl Eq for Bytes {}
 mod tests {
     use super::*;
 
-    /// Catches a piece that is written into its neighbour, large into small or small into large.
+    /// Catches a piece that overwrites its neighbour: a large one in the place of a small one, or the
+    /// reverse.
     #[test]
     fn pieces_keep_apart_wherever_they_lie() {
         let mut bytes = Bytes::new();

@@ -43,12 +43,12 @@ pub(crate) struct CreateCq {
     pub(crate) cqe: u32,
     /// The number that completion and asynchronous events carry.
     pub(crate) user_handle: u64,
-    /// The completion channel's file descriptor, if events are wanted.
+    /// The completion channel's file descriptor, if events are requested.
     pub(crate) channel: Option<RawFd>,
     pub(crate) comp_vector: u32,
     /// Bits of `CqCreateFlags`.
     pub(crate) flags: u32,
-    /// The file for asynchronous events, if not the context's first one.
+    /// The file for asynchronous events, if it is not the context's first one.
     pub(crate) event_fd: Option<RawFd>,
     pub(crate) driver: DriverData,
 }
@@ -122,7 +122,7 @@ impl Command for CreateCq {
         }
         request.driver(&self.driver);
         Some(|command, answer| {
-            // The extended response starts with the plain one.
+            // The extended response starts with the ordinary one.
             let response: abi::CreateCqResp = answer.response()?;
             Ok(CreateCqReply {
                 handle: CqHandle(response.cq_handle),
@@ -133,7 +133,7 @@ impl Command for CreateCq {
     }
 }
 
-/// Asks for an event when the next completion arrives.
+/// Requests an event for the next completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReqNotifyCq {
     pub(crate) cq: CqHandle,
@@ -195,9 +195,9 @@ impl Command for ResizeCq {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyCq {
     pub(crate) cq: CqHandle,
-    /// Completions that an event may wait for.
+    /// How many completions an event may wait for.
     pub(crate) count: u16,
-    /// Microseconds that an event may wait.
+    /// How many microseconds an event may wait.
     pub(crate) period: u16,
 }
 

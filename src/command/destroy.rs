@@ -12,24 +12,24 @@ use super::Malformed;
 use super::{Command, Decode, Request, nothing};
 use crate::error::{Subject, Verb};
 
-/// Destroys the object of this handle.
+/// Destroys the object with this handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Destroy<H>(pub(crate) H);
 
-/// A kind of object, as its handle, that has a command to destroy it.
+/// A kind of object, by its handle, that has a command to destroy it.
 pub(crate) trait Object: Copy + Debug + From<u32> + Into<u32> {
     /// The verb that destroys it.
     const DESTROY: Verb;
 
-    /// What errors call it.
+    /// Its name in errors.
     const NAME: &'static str;
 
     /// The method that destroys it: the ids of object and method, and of the attribute with the handle.
     const METHOD: (u16, u16, u16);
 
-    /// The attribute of the method's answer and its length, if there is one. The answer counts the object's
-    /// events that were delivered. The count is not needed: events name the object by a number and not by an
-    /// address, so a late one does no harm.
+    /// The attribute of the method's answer and its length, if there is one. The answer is the number of the
+    /// object's events that were delivered. It is not needed: events identify the object by a number and not
+    /// by an address, so a late one does no harm.
     const ANSWER: Option<(u16, usize)> = None;
 
     /// Writes the write command that destroys it; `None` if the kernel's ABI has none.
@@ -64,13 +64,13 @@ impl<H: Object> Command for Destroy<H> {
     }
 }
 
-/// Like [`Destroy`], for an object that has events. The answer has how many of them were delivered: the C
+/// Like [`Destroy`], for an object that has events. The answer says how many of them were delivered: the C
 /// library, whose events carry addresses, waits until all have been acknowledged.
 #[cfg(feature = "c-abi")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DestroyCounting<H>(pub(crate) H);
 
-/// An object whose end counts its events.
+/// An object with a count of its events in the answer to its destruction.
 #[cfg(feature = "c-abi")]
 pub(crate) trait Counted: Object {
     type Counts: std::fmt::Debug + zerocopy::FromBytes;

@@ -74,11 +74,12 @@ impl Command for GetContext {
     }
 }
 
-/// Takes ownership of a file descriptor that the kernel has just installed for us.
+/// Takes ownership of a file descriptor that the kernel has just installed in this process.
 pub(super) fn owned(raw: i64, attribute: u16) -> Result<OwnedFd, Malformed> {
     let fd = i32::try_from(raw).ok().filter(|fd| *fd >= 0);
     let fd = fd.ok_or(Malformed::OutOfRange(attribute, raw as u64))?;
-    // SAFETY: the kernel answered a command of ours with this new descriptor, so nobody else owns it.
+    // SAFETY: the kernel answered a command of this process with this new descriptor, so it has no other
+    // owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -106,7 +107,7 @@ impl Command for AllocAsyncFd {
     }
 }
 
-/// Queries the device's attributes, the extended ones included.
+/// Queries the device's attributes, including the extended ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryDevice;
 
@@ -128,7 +129,7 @@ impl Command for QueryDevice {
     }
 }
 
-/// As [`QueryDevice`], with what the driver has to say of it.
+/// Like [`QueryDevice`], with the driver's own part of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "not every driver has something to say")]
 pub(crate) struct QueryDeviceWith {
@@ -227,7 +228,7 @@ pub(crate) struct QueryGidTable {
 }
 
 impl QueryGidTable {
-    /// Enough for most devices; the caller asks again with more if not.
+    /// Enough for most devices; if not, the caller repeats the query with more room.
     pub(crate) const USUAL: usize = 64;
 
     /// The most entries that one attribute can hold.
@@ -293,7 +294,7 @@ impl Command for QueryGid {
             .method(object::DEVICE, method::device::QUERY_GID_ENTRY)
             .constant(attr::query_gid_entry::PORT, self.port.into())
             .constant(attr::query_gid_entry::GID_INDEX, self.index.into())
-            // No flags are defined, but the kernel requires the attribute.
+            // There are no flags, but the kernel requires the attribute.
             .constant(attr::query_gid_entry::FLAGS, 0)
             .output(attr::query_gid_entry::RESP_ENTRY, size_of::<GidEntry>());
         Some(|_, answer| answer.answer(attr::query_gid_entry::RESP_ENTRY))

@@ -39,11 +39,11 @@ impl Command for AllocDm {
     }
 }
 
-/// Exports the pages that device memory lies in as a dma-buf.
+/// Exports the pages of device memory as a dma-buf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExportDmabuf {
     pub(crate) dm: DmHandle,
-    /// Where mmap(2) of the command file finds the pages, in bytes.
+    /// The offset of the pages for mmap(2) of the command file, in bytes.
     pub(crate) offset: u64,
 }
 

@@ -35,10 +35,12 @@ pub(crate) struct CommandFd {
     mappings: Mappings,
 }
 
-/// Sends a command by write(2), whose answer the kernel writes elsewhere into memory. rustix's own function
-/// promises the compiler that the call changes no memory, so the old contents could be taken for the answer.
+/// Sends a command by write(2). The kernel writes the answer elsewhere into memory. rustix's own function
+/// promises the compiler that the call changes no memory, so the compiler might take the old contents for the
+/// answer.
 pub(crate) fn write(fd: BorrowedFd<'_>, command: &[u8]) -> Result<(), Errno> {
-    // SAFETY: the bytes are as many, and what a command's addresses name is its sender's.
+    // SAFETY: the length is that of the bytes, and the sender is responsible for the addresses in the
+    // command.
     match unsafe { libc::write(fd.as_raw_fd(), command.as_ptr().cast(), command.len()) } {
         ..0 => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),
@@ -46,7 +48,7 @@ pub(crate) fn write(fd: BorrowedFd<'_>, command: &[u8]) -> Result<(), Errno> {
 }
 
 impl CommandFd {
-    /// Takes an open uverbs character device whose driver is `driver_id`.
+    /// Takes an open uverbs character device with the driver `driver_id`.
     pub(crate) fn new(fd: OwnedFd, driver_id: u32, route: Route) -> Self {
         Self {
             fd: File::new(fd),
@@ -56,19 +58,19 @@ impl CommandFd {
         }
     }
 
-    /// Notes that whole pages of the file are mapped there.
+    /// Notes that whole pages of the file are mapped at this address.
     #[allow(dead_code, reason = "not every driver maps the file")]
     pub(crate) fn mapped(&self, base: NonNull<u8>, length: usize) -> Mapped {
         self.mappings.note(base, length)
     }
 
-    /// Closes the file although objects may still have it: the kernel destroys what was made through it,
-    /// unless another process or a duplicate has it too. The objects find zeros where they had registers and
-    /// rings of the kernel's, and their commands fail.
+    /// Closes the file although objects may still have it: the kernel destroys everything that was made
+    /// through it, unless another process or a duplicate has it too. After this the objects read zeros where
+    /// they had registers and rings of the kernel, and their commands fail.
     ///
     /// # Safety
     ///
-    /// Nobody uses the file or its objects meanwhile.
+    /// Nothing uses the file or its objects meanwhile.
     #[cfg(feature = "c-abi")]
     pub(crate) unsafe fn close(&self) {
         // SAFETY: by this function's contract.
@@ -85,8 +87,8 @@ impl CommandFd {
 
     /// Sends a command in the best way that this kernel has, and reads the answer.
     ///
-    /// If a command creates an object and its answer makes no sense, the object is destroyed, provided that
-    /// the answer has its handle.
+    /// If a command creates an object and its answer is malformed, the object is destroyed, provided that the
+    /// answer has its handle.
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
         let mut refusal = None;
@@ -112,8 +114,8 @@ impl CommandFd {
         }
     }
 
-    /// Writes a command in the best spelling that both it and the kernel have. Returns how to send it and how
-    /// to read its answer.
+    /// Encodes a command in the best form that both it and the kernel have. Returns how to send it and how to
+    /// read its answer.
     #[inline(always)]
     fn spell<C: Command>(&self, command: &C, request: &mut Request) -> Option<(Way, Decode<C>)> {
         if self.routes.takes_method(C::VERB)
@@ -123,14 +125,14 @@ impl CommandFd {
         }
         let way = self.routes.for_write()?;
         let decode = command.write(request)?;
-        // A write command has no room for them, and without them it would be another command.
+        // A write command has no room for these attributes, and without them it would be another command.
         (!request.has_driver_attributes()).then_some((way, decode))
     }
 
     /// Destroys an object whose creation failed after the kernel had created it.
     ///
-    /// The caller returns the first error, so this one is dropped. An object that stays is destroyed with the
-    /// context.
+    /// The caller returns the first error, so an error here is dropped. If the object stays, it is destroyed
+    /// with the context.
     #[cold]
     pub(crate) fn abandon<H: Object>(&self, handle: H) {
         let _ = self.execute(&Destroy(handle));
@@ -168,12 +170,12 @@ impl CommandFd {
     #[inline(always)]
     fn ioctl(&self, request: &mut Request) -> Result<(), Errno> {
         request.arm(self.driver_id);
-        // The kernel may have created the object before a signal came only if it then reports success, so
-        // an interrupted method can be sent again.
+        // If a signal interrupts the method, the kernel reports that only if it has created no object, so it
+        // is safe to send the method again.
         loop {
-            // SAFETY: the request is armed: its frame is laid out as RDMA_VERBS_IOCTL wants, its header gives
-            // its true length, and every address in it points into the request's bytes, with the length next
-            // to it; it is borrowed and not touched until the call returns.
+            // SAFETY: the request is armed: its frame has the layout of RDMA_VERBS_IOCTL, its header has its
+            // true length, and every address in it points into the request's bytes, with the length next to
+            // it. It is borrowed and not accessed until the call returns.
             match unsafe { ioctl::ioctl(&self.fd, Frame(request.frame())) } {
                 Err(Errno::INTR) => {}
                 result => return result,
@@ -229,7 +231,7 @@ impl CommandFd {
         self.trace(C::VERB, &request, Way::Write, result);
     }
 
-    /// The error for a command that has no route to the kernel, or none left after a refusal.
+    /// The error for a command that has no way to the kernel, or none left after a refusal.
     #[cold]
     fn no_route<C: Command>(&self, command: &C, refusal: Option<Errno>) -> Error {
         if self.routes.may_ioctl() && self.routes.lacks_native(C::VERB) {
@@ -242,7 +244,7 @@ impl CommandFd {
         )
     }
 
-    /// The error for an answer that makes no sense. What the command created is destroyed.
+    /// The error for a malformed answer. An object that the command created is destroyed.
     #[cold]
     fn malformed<C: Command>(&self, command: &C, answer: &Request, malformed: Malformed) -> Error {
         if let (Some(undo), Some(handle)) = (C::UNDO, answer.created()) {
@@ -255,7 +257,8 @@ impl CommandFd {
     fn refused<C: Command>(&self, command: &C, errno: Errno, is_private: bool) -> Error {
         let missing = match errno {
             Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",
-            // The kernel drops methods that the driver does not implement, so it cannot tell the two apart.
+            // The kernel removes methods that the driver does not implement, so it cannot distinguish the
+            // two.
             Errno::PROTONOSUPPORT if is_private => {
                 "the kernel or the driver does not have this method, or not the driver's own attributes of it"
             }
@@ -274,11 +277,11 @@ impl AsFd for CommandFd {
     }
 }
 
-/// Where the frame of an armed request starts.
+/// The address of the frame of an armed request.
 struct Frame(*mut u8);
 
-// SAFETY: the opcode is the one that belongs to a frame, and the pointer is to a frame that starts with a
-// header with its length. The kernel reads and writes within that length.
+// SAFETY: the opcode belongs to a frame, and the pointer is to a frame, which starts with a header with its
+// length. The kernel reads and writes only within that length.
 unsafe impl Ioctl for Frame {
     type Output = ();
 

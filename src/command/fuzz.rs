@@ -1,5 +1,5 @@
-//! Answers that make no sense, to every command in both spellings: the result must be a value or an error,
-//! never a panic.
+//! Malformed answers to every command in both encodings: the result must be a value or an error, never a
+//! panic.
 
 use std::fmt::Debug;
 use std::hint::black_box;
@@ -15,9 +15,9 @@ use uverbs_uapi::types::AhAttr;
 use super::samples::*;
 use super::*;
 
-/// Answers a command nonsense in each of its spellings, reads the answers, and prints them.
+/// Answers a command with nonsense in each of its encodings, reads the answers, and prints them.
 ///
-/// `keep` takes the reply: descriptors in it belong to nobody or to others, and must not be closed.
+/// `keep` takes the reply: its descriptors belong to other code or do not exist, and must not be closed.
 fn abuse<C: Command>(command: &C, source: &mut dyn FnMut() -> u64, keep: impl Fn(C::Reply))
 where
     C::Reply: Debug,
@@ -86,7 +86,7 @@ pub(crate) fn answer_all(source: &mut dyn FnMut() -> u64) {
     abuse_what_few_devices_have(source);
 }
 
-/// The commands beyond the classic verbs.
+/// The commands that came after the classic verbs.
 fn abuse_later(source: &mut dyn FnMut() -> u64) {
     let (pd, mr, srq) = (PdHandle(1), MrHandle(1), SrqHandle(1));
     let kind = MwType::TYPE_2;
@@ -111,7 +111,7 @@ fn abuse_later(source: &mut dyn FnMut() -> u64) {
     abuse(&handles, source, drop);
 }
 
-/// The commands that no test on soft-RoCE gets an answer to.
+/// The commands to which no test on soft-RoCE gets an answer.
 fn abuse_what_few_devices_have(source: &mut dyn FnMut() -> u64) {
     for kind in [SrqKind::Basic, XRC] {
         abuse(&create_srq(kind), source, drop);

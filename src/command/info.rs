@@ -1,4 +1,4 @@
-//! Queries of a context that others use as well: its properties, and the handles of its objects.
+//! Queries of a context that other processes use too: its properties, and the handles of its objects.
 
 use uverbs_uapi::{attr, method, object};
 
@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use super::{Command, Decode, GetContextReply, Malformed, Request};
 use crate::error::{Subject, Verb};
 
-/// Asks for the properties of a context that somebody else has made.
+/// Queries the properties of a context that another process has made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryContext {
-    /// The driver's own answer: its attribute, and its bytes.
+    /// The driver's part of the answer: its attribute, and its length.
     pub(crate) driver_answer: Option<(u16, usize)>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct InfoHandles {
 }
 
 impl InfoHandles {
-    /// Enough for most contexts; the caller asks again with more if not.
+    /// Enough for most contexts; if not, the caller repeats the query with more room.
     pub(crate) const USUAL: usize = 64;
 
     /// The most handles that one attribute can hold.

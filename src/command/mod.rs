@@ -1,11 +1,12 @@
 //! Talking to the kernel: one typed command in, one typed reply out.
 //!
-//! A verb is a value of a type that implements [`Command`]. It can be spelled as a [`Request`] in two ways:
-//! as its *native* ioctl method, and as a *write command*. [`CommandFd::execute`] sends it the best way that
-//! the kernel has: the native method, else the write command inside the ioctl `INVOKE_WRITE`, else the write
-//! command by write(2). What a kernel lacks is detected once for each open file and remembered.
+//! A verb is a value of a type that implements [`Command`]. It can be encoded as a [`Request`] in two ways:
+//! as its *native* ioctl method, and as a *write command*. [`CommandFd::execute`] sends it in the best way
+//! that the kernel has: the native method, else the write command inside the ioctl `INVOKE_WRITE`, else the
+//! write command by write(2). If a kernel lacks a way, that is detected once for each open file and
+//! remembered.
 //!
-//! Nothing here knows devices, rings or lifetimes; driver-private data travels as bytes.
+//! Nothing here uses devices, rings or lifetimes; driver-private data is passed as bytes.
 
 mod ah;
 mod bytes;
@@ -73,7 +74,7 @@ use crate::error::{Errno, Subject, Verb};
 
 /// One verb with its arguments.
 ///
-/// A command has a native spelling, a write spelling, or both. Each is one method: it writes the request and
+/// A command has a native encoding, a write encoding, or both. Each is one method: it writes the request and
 /// returns how to read the kernel's answer.
 pub(crate) trait Command: Debug + Sized {
     /// The kernel's answer.
@@ -82,15 +83,15 @@ pub(crate) trait Command: Debug + Sized {
     /// The verb, for errors and traces.
     const VERB: Verb;
 
-    /// How to destroy what the command has created if the rest of the answer makes no sense. `None` for a
-    /// command that creates nothing with a handle.
+    /// How to destroy the object that the command has created if the rest of the answer is malformed. `None`
+    /// for a command that creates nothing with a handle.
     const UNDO: Option<Undo> = None;
 
-    /// The errno by which the kernel says that the device has refused, and that its answer is there. It is
-    /// then read as another is.
+    /// The errno with which the kernel reports that the device has refused, and that its answer is there. The
+    /// answer is then read as usual.
     const REFUSED_BY_DEVICE: Option<Errno> = None;
 
-    /// The object that the verb is called on or is to create.
+    /// The object that the verb is called on or should create.
     fn subject(&self) -> Subject;
 
     /// Writes the command as the verb's own ioctl method into an empty request. `None` leaves the request
@@ -108,10 +109,10 @@ pub(crate) trait Command: Debug + Sized {
     }
 }
 
-/// Reads the kernel's answer to a command out of the request that was sent.
+/// Reads the kernel's answer to a command from the request that was sent.
 pub(crate) type Decode<C> = fn(&C, &Request) -> Result<<C as Command>::Reply, Malformed>;
 
-/// Destroys the object of this handle.
+/// Destroys the object with this handle.
 pub(crate) type Undo = fn(&CommandFd, u32);
 
 /// The [`Undo`] of commands that create such an object.

@@ -21,7 +21,7 @@ pub(crate) struct RegMr {
     pub(crate) address: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// The address by which work requests and peers name the first byte.
+    /// The address of the first byte for work requests and peers.
     pub(crate) iova: u64,
     /// Bits of `Access`.
     pub(crate) access: u32,
@@ -38,7 +38,7 @@ pub(crate) struct RegMrReply {
 }
 
 impl RegMrReply {
-    /// As a method answers it, in the attributes for handle, lkey and rkey.
+    /// As a method returns it, in the attributes for handle, lkey and rkey.
     pub(super) fn by_method(
         answer: &Request,
         [handle, lkey, rkey]: [u16; 3],
@@ -67,10 +67,9 @@ impl Command for RegMr {
         )
     }
 
-    // Linux 7.2 has a method for it, MR.REG. But it leaves the I/O virtual address and the length of
-    // the kernel's own region unset, which rxe checks accesses against: such a region can be made
-    // and not be used (tests/verbs/native_mr.rs would notice a change). The write command sets them,
-    // and every kernel has it.
+    // Linux 7.2 has a method for it, MR.REG. But it leaves the I/O virtual address and the length of the
+    // kernel's own region unset, which rxe checks accesses against: such a region can be made but not used
+    // (tests/verbs/native_mr.rs would notice a change). The write command sets them, and every kernel has it.
     #[inline]
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
         let core = abi::RegMr {
@@ -110,7 +109,7 @@ pub(crate) struct RegDmabufMr {
     pub(crate) offset: u64,
     /// Bytes.
     pub(crate) length: u64,
-    /// The address by which work requests and peers name the first byte.
+    /// The address of the first byte for work requests and peers.
     pub(crate) iova: u64,
     /// Bits of `Access`.
     pub(crate) access: u32,
@@ -142,7 +141,7 @@ impl Command for RegDmabufMr {
             .u64(id::OFFSET, self.offset)
             .u64(id::LENGTH, self.length)
             .u64(id::IOVA, self.iova)
-            // The kernel reads this one as a number and not as a file descriptor.
+            // The kernel reads this attribute as a number and not as a file descriptor.
             .u32(id::FD, self.fd as u32)
             .u32(id::ACCESS_FLAGS, self.access)
             .output(id::RESP_LKEY, size_of::<u32>())
@@ -152,12 +151,12 @@ impl Command for RegDmabufMr {
     }
 }
 
-/// Changes a memory region. The command is its own ABI struct: `flags` says which fields count.
+/// Changes a memory region. The command is its own ABI struct: `flags` says which fields are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReregMr(pub(crate) abi::ReregMr);
 
 impl Command for ReregMr {
-    /// The keys from then on.
+    /// The region's keys after the change.
     type Reply = abi::ReregMrResp;
     const VERB: Verb = Verb::ReregMr;
 
@@ -176,14 +175,14 @@ impl Command for ReregMr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryMr(pub(crate) MrHandle);
 
-/// What the kernel's core knows of a memory region.
+/// The data about a memory region that the kernel's core has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryMrReply {
     pub(crate) lkey: u32,
     pub(crate) rkey: u32,
     /// Bytes.
     pub(crate) length: u64,
-    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    /// The address of the first byte for work requests and peers; Linux before 5.13 does not report it.
     pub(crate) iova: Option<u64>,
 }
 

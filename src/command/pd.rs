@@ -1,4 +1,4 @@
-//! Protection domains. The kernel has no ioctl method to allocate one, only the write command.
+//! Protection domains. To allocate one the kernel has no ioctl method, only the write command.
 
 use uverbs_uapi::handle::PdHandle;
 use uverbs_uapi::{cmd, write as abi};

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::error::{Result, Subject, Verb};
 
-/// What a queue pair is to be, but for the driver's part.
+/// The properties of a queue pair to create, without the driver's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QpSpec {
     pub(crate) pd: PdHandle,
@@ -27,11 +27,11 @@ pub(crate) struct QpSpec {
     pub(crate) qp_type: QpType,
     pub(crate) cap: QpCap,
     pub(crate) sq_sig_all: bool,
-    /// Others than `SQ_SIG_ALL`.
+    /// Flags other than `SQ_SIG_ALL`.
     pub(crate) flags: QpCreateFlags,
-    /// What asynchronous events carry.
+    /// The number that asynchronous events carry.
     pub(crate) user_handle: u64,
-    /// Where asynchronous events go, if not to the context's first such file.
+    /// The file for asynchronous events, if it is not the context's first one.
     pub(crate) event_fd: Option<RawFd>,
 }
 
@@ -52,12 +52,12 @@ pub(crate) struct CreateQpReply {
 }
 
 impl QpSpec {
-    /// How errors name it before it has a number.
+    /// Its name in errors before it has a number.
     pub(crate) fn subject(&self) -> Subject {
         Subject::named("QP", format_args!("in PD {}", self.pd.0))
     }
 
-    /// Whether it has a completion queue for receives: an initiator of XRC receives nothing.
+    /// Whether it has a completion queue for receives: an XRC initiator receives nothing.
     fn receives(&self) -> bool {
         self.qp_type != QpType::XRC_SEND
     }
@@ -97,7 +97,7 @@ fn ordinary(core: &abi::ExCreateQp) -> abi::CreateQp {
     ordinary
 }
 
-/// Adds the attributes that every queue pair has beside those that it stands on.
+/// Adds the attributes that every queue pair has in addition to the handles of its parents.
 #[inline(always)]
 pub(super) fn common<'r>(
     request: &'r mut Request,
@@ -114,7 +114,7 @@ pub(super) fn common<'r>(
         .output(id::RESP_QP_NUM, size_of::<u32>())
 }
 
-/// The queue pair and its number, as the method answers them.
+/// The queue pair and its number, from the method's answer.
 #[inline(always)]
 pub(super) fn by_method(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
     let handle = answer.new_handle(attr::create_qp::HANDLE)?;
@@ -124,8 +124,8 @@ pub(super) fn by_method(answer: &Request) -> Result<(QpHandle, u32), Malformed> 
     ))
 }
 
-/// The queue pair and its number, as the write commands answer them: the extended response starts with the
-/// plain one.
+/// The queue pair and its number, from the write commands' answer: the extended response starts with the
+/// ordinary one.
 #[inline(always)]
 pub(super) fn by_write(answer: &Request) -> Result<(QpHandle, u32), Malformed> {
     let response: abi::CreateQpResp = answer.response()?;
@@ -206,8 +206,8 @@ impl Command for CreateQp {
     }
 }
 
-/// Changes a queue pair, without a part of the driver's. The command is its own ABI struct: `attr_mask` says
-/// which fields count.
+/// Changes a queue pair, without a part for the driver. The command is its own ABI struct: `attr_mask` says
+/// which fields are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyQpAlone<'a>(pub(crate) &'a abi::ModifyQp);
 
@@ -226,7 +226,7 @@ impl Command for ModifyQpAlone<'_> {
     }
 }
 
-/// A [`ModifyQpAlone`] as write(2) takes it. It is built once for several changes.
+/// A [`ModifyQpAlone`] in the form of write(2). It is built once for several changes.
 #[derive(Clone, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct WrittenModifyQp {
@@ -248,8 +248,8 @@ impl From<abi::ModifyQp> for WrittenModifyQp {
 }
 
 impl CommandFd {
-    /// Changes a queue pair: by write(2) where this process may, which costs the kernel less than the ioctl
-    /// `INVOKE_WRITE`, and there is no other way to change one.
+    /// Changes a queue pair: by write(2) if this process may use it, which costs the kernel less than the
+    /// ioctl `INVOKE_WRITE`; there is no other way to change one.
     pub(crate) fn modify_qp(&self, change: &WrittenModifyQp) -> Result<()> {
         let command = ModifyQpAlone(&change.core);
         match self.write_plain(&command, change.as_bytes()) {
@@ -259,7 +259,7 @@ impl CommandFd {
     }
 }
 
-/// Changes a queue pair as [`ModifyQpAlone`] does, with what only the extended command carries.
+/// Changes a queue pair like [`ModifyQpAlone`], with the fields that only the extended command has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModifyQp {
     pub(crate) base: abi::ModifyQp,
@@ -276,7 +276,7 @@ impl Command for ModifyQp {
 
     #[inline]
     fn write(&self, request: &mut Request) -> Option<Decode<Self>> {
-        // Only the extended command has a place for what a driver answers.
+        // Only the extended command has room for the driver's answer.
         if self.driver.is_empty() {
             ModifyQpAlone(&self.base).write(request)?;
         } else {
@@ -295,7 +295,7 @@ impl Command for ModifyQp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryQp {
     pub(crate) qp: QpHandle,
-    /// Bits of `QpAttrMask`: what is of interest. Drivers may answer more.
+    /// Bits of `QpAttrMask`: the requested attributes. Drivers may return more.
     pub(crate) attr_mask: u32,
 }
 

@@ -1,15 +1,15 @@
-//! Locks under which commands are sent. A subscriber of `tracing` is the program's code, which may ask for
-//! the same lock, or take long: so it is told of such commands when the lock is free again.
+//! Locks under which commands are sent. A subscriber of `tracing` is the program's code, which may take the
+//! same lock, or take long. So it is notified of such commands only when the lock is free again.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use tracing::Level;
 
-/// What is told later.
+/// A notification that is delayed.
 type Event = Box<dyn FnOnce()>;
 
-/// The locks of this thread under which nothing is told, and what is to be told behind the last of them.
+/// The number of quiet locks that this thread holds, and the notifications that follow when it holds none.
 struct Kept {
     locks: u32,
     events: Vec<Event>,
@@ -24,17 +24,17 @@ thread_local! {
     };
 }
 
-/// The guard of a lock that is quiet.
+/// The guard of a quiet lock.
 pub(crate) struct Quiet<G> {
-    // In this order: the lock is free before anything is told.
+    // In this order: the lock is free before subscribers are notified.
     guard: G,
     _silence: Option<Silence>,
 }
 
-/// Takes a lock. What this thread does under it is told when it has given it back.
+/// Takes a lock. Subscribers are notified of this thread's commands under it when the lock is free again.
 #[inline]
 pub(crate) fn quiet<G>(lock: impl FnOnce() -> G) -> Quiet<G> {
-    // Nobody listens, mostly.
+    // Usually there is no subscriber.
     let listens = tracing::enabled!(target: "uverbs::command", Level::TRACE);
     let silence = if listens { Silence::begin() } else { None };
     Quiet {
@@ -43,7 +43,7 @@ pub(crate) fn quiet<G>(lock: impl FnOnce() -> G) -> Quiet<G> {
     }
 }
 
-/// Tells a subscriber something, at once or when this thread has no quiet lock any more.
+/// Notifies a subscriber: at once, or when this thread holds no quiet lock any more.
 pub(super) fn tell(event: impl FnOnce() + 'static) {
     match kept(|kept| kept.locks > 0) {
         Some(true) => _ = kept(|kept| kept.events.push(Box::new(event))),
@@ -51,7 +51,8 @@ pub(super) fn tell(event: impl FnOnce() + 'static) {
     }
 }
 
-/// What this thread keeps; `None` at its end, when other variables of the thread may still go.
+/// This thread's delayed notifications; `None` while the thread ends, when destructors of its other variables
+/// may still run.
 fn kept<T>(look: impl FnOnce(&mut Kept) -> T) -> Option<T> {
     KEPT.try_with(|kept| look(&mut kept.borrow_mut())).ok()
 }
@@ -87,7 +88,7 @@ impl Drop for Silence {
                 _ => Vec::new(),
             }
         });
-        // Another panic would end the process.
+        // A second panic would end the process.
         if !std::thread::panicking() {
             events.into_iter().flatten().for_each(|event| event());
         }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use crate::owned::tests::Listener;
 
-    /// Would catch a panic where a variable of a thread destroys an object while the thread ends.
+    /// Would catch a panic if the destructor of a thread's variable destroys an object while the thread ends.
     #[test]
     fn a_thread_that_ends_tells_at_once() {
         struct Last(std::sync::mpsc::Sender<u32>);
@@ -117,7 +118,7 @@ mod tests {
         }
         let (said, heard) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(|| {
-            // First, so that it goes last.
+            // Initialised first, so that it is dropped last.
             LAST.with_borrow_mut(|last| *last = Some(Last(said)));
             tell(|| ());
         });
@@ -125,7 +126,7 @@ mod tests {
         assert_eq!(heard.recv(), Ok(7));
     }
 
-    /// Would catch a subscriber that is told under a lock, or not at all.
+    /// Would catch a subscriber that is notified under a lock, or not at all.
     #[test]
     fn what_happens_under_locks_is_told_behind_the_last() {
         let listener = Listener("uverbs::command", |_| ());

@@ -1,12 +1,12 @@
 //! A request as a value: an ioctl method, its attributes and the bytes that they point to.
 //!
-//! It is built on the stack, in the form in which the kernel reads it, so that a command costs little beside
-//! the system call: no allocation, nothing is copied twice, and where the compiler sees which attributes
-//! there are, they are plain stores. Addresses lead into the request's own bytes, and which bytes is noted
-//! beside them. So a request can be moved, compared, printed and replayed: one that has been moved is aimed
-//! anew before the call. The kernel's answer is written into the same value. A write command has this shape
-//! too: it is the method `INVOKE_WRITE` with its core and driver parts as attributes ([`super::write`] turns
-//! that into a buffer for write(2)).
+//! It is built on the stack, in the form in which the kernel reads it, so that a command costs little in
+//! addition to the system call: no allocation, nothing is copied twice, and if the compiler sees which
+//! attributes there are, they are plain stores. Addresses point into the request's own bytes, and a note for
+//! each says which bytes. So a request can be moved, compared, printed and replayed: if it has been moved,
+//! its addresses are set again before the call. The kernel's answer is written into the same value. A write
+//! command has this form too: it is the method `INVOKE_WRITE` with its core and driver parts as attributes
+//! ([`super::write`] converts it to a buffer for write(2)).
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -24,23 +24,23 @@ const CORE_IN: u16 = attr::invoke_write::CORE_IN;
 const CORE_OUT: u16 = attr::invoke_write::CORE_OUT;
 const WRITE_CMD: u16 = attr::invoke_write::WRITE_CMD;
 
-/// Up to this many bytes an input travels inside the attribute itself.
+/// An input of up to this many bytes is in the attribute itself.
 const INLINE: usize = 8;
 
 /// Room for attributes: no method has more.
 const ATTRIBUTES: usize = 24;
 
-/// Places by which attributes are found.
+/// Entries of the table by which attributes are found.
 const PLACES: usize = 32;
 
-/// Where an attribute is looked for, by its id: the ids of a method's attributes and of its driver's begin at
-/// two different numbers.
+/// The entry for an attribute's id: the ids of a method's attributes and of its driver's begin at two
+/// different numbers.
 #[inline]
 fn place(id: u16) -> usize {
     usize::from(id ^ (id >> 8)) % PLACES
 }
 
-/// What is wrong with a kernel's answer.
+/// The defect of a kernel's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Malformed {
     /// The kernel did not write an output that the reply needs.
@@ -66,16 +66,16 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Driver-private data of a command: what goes in, and how much may come out.
+/// Driver-private data of a command: its input, and room for the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DriverData {
     input: SmallVec<[u8; 64]>,
     output_len: usize,
-    /// Attributes of the driver's own.
+    /// Attributes that only the driver has.
     attributes: SmallVec<[(u16, DriverAttr); 1]>,
 }
 
-/// What an attribute of the driver's own holds.
+/// The content of a driver's own attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each driver has its own ways of these")]
 pub(crate) enum DriverAttr {
@@ -116,19 +116,19 @@ impl DriverData {
         }
     }
 
-    /// Nothing in and nothing out.
+    /// Whether there is neither input nor output.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.input.is_empty() && self.output_len == 0 && self.attributes.is_empty()
     }
 
-    /// Adds an attribute of the driver's own. The command then goes by its native method or not at all.
+    /// Adds an attribute of the driver's own. The command can then only be sent by its native method.
     pub(crate) fn with(mut self, id: u16, value: DriverAttr) -> Self {
         self.attributes.push((id, value));
         self
     }
 
-    /// Adds a struct in an attribute that came with a newer kernel, if there is one, as [`Self::with`] does.
+    /// Adds a struct in an attribute that a newer kernel introduced, if `value` is some, like [`Self::with`].
     pub(crate) fn with_struct<T: IntoBytes + Immutable>(self, id: u16, value: Option<T>) -> Self {
         match value {
             Some(value) => self.with(id, DriverAttr::Input(value.as_bytes().into())),
@@ -137,7 +137,7 @@ impl DriverData {
     }
 }
 
-/// What a driver answered privately.
+/// The driver-private part of an answer.
 pub(crate) type DriverReply = SmallVec<[u8; 64]>;
 
 /// Reads a driver's private answer as its struct.
@@ -147,7 +147,7 @@ pub(crate) fn driver_reply<T: FromBytes>(reply: &DriverReply) -> Result<T, Malfo
         .map_err(|_| Malformed::Short(UHW_OUT))
 }
 
-/// What an attribute holds, which its form alone does not tell.
+/// The content of an attribute, which its form alone does not determine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -155,19 +155,19 @@ enum Kind {
     Handle,
     /// An open file descriptor.
     Fd,
-    /// Where the kernel puts a new handle or file descriptor; all ones until then.
+    /// Room for a new handle or file descriptor from the kernel; all ones until then.
     New,
     /// A number: an input of 32 or 64 bits, or a constant that the kernel reads as 64 bits.
     Number,
     /// An input of at most eight bytes.
     Small,
-    /// An input of more than eight bytes, which lies in a piece of the request's own.
+    /// An input of more than eight bytes, in a piece of the request's own.
     Input,
     /// Room for an output in a piece of the request's own.
     Output,
 }
 
-/// What is known of an attribute beside its form.
+/// The data about an attribute that its form does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Note {
     kind: Kind,
@@ -183,34 +183,34 @@ impl Note {
     }
 }
 
-/// What stands before the attributes: as long as two of them, so that the header ends where they start.
+/// The bytes before the attributes: as long as two of them, so that the header ends where they start.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Head {
-    /// No part of the frame.
+    /// Not a part of the frame.
     unused: u64,
     header: IoctlHdr,
 }
 
-/// The head in attributes.
+/// The length of the head, in attributes.
 const HEAD: usize = size_of::<Head>() / size_of::<IoctlAttr>();
 
 /// A method with its attributes; after the call, with the kernel's answers in them.
 ///
-/// A new one is empty. [`Self::method`] or [`Self::write_command`] starts it, the others add to it, all in
-/// place: a request is larger than it is worth moving.
+/// A new one is empty. [`Self::method`] or [`Self::write_command`] starts it, and the other methods add to
+/// it, all in place: a request is too large to be moved cheaply.
 #[derive(Clone)]
 pub(crate) struct Request {
-    /// The frame of the ioctl as the kernel reads it: the head, and after it the attributes. What stands
-    /// where the kernel wants an address is good while the request is where it was made.
+    /// The frame of the ioctl as the kernel reads it: the head, and after it the attributes. Their addresses
+    /// are valid only while the request is where it was made.
     frame: ArrayVec<IoctlAttr, { HEAD + ATTRIBUTES }>,
-    /// What each attribute holds.
+    /// The kind and the piece of each attribute.
     notes: [Note; ATTRIBUTES],
-    /// The number of each attribute, or of another with the same [`place`].
+    /// For each [`place`], the number of its attribute, or of another attribute with the same place.
     places: [u8; PLACES],
     /// Attributes of the driver's own are among them.
     has_driver_attributes: bool,
-    /// Where the bytes were when the request was started.
+    /// The address of the bytes when the request was started.
     home: usize,
     /// Inputs and outputs. They are not aligned, since both sides copy them.
     bytes: Bytes,
@@ -267,8 +267,8 @@ impl Request {
 
     /// Starts a request for a write command: its core struct in, and room for its response `R`.
     ///
-    /// For commands without the extended flag `core` starts with the response pointer where the command
-    /// has a response; it may be anything, since it is filled in on the way.
+    /// For commands without the extended flag `core` starts with the response pointer if the command has a
+    /// response. Its value does not matter, since it is set before sending.
     /// A struct that an array follows is given as its bytes.
     #[inline(always)]
     pub(crate) fn write_command<C: IntoBytes + Immutable + ?Sized, R>(
@@ -306,13 +306,13 @@ impl Request {
         }
     }
 
-    /// Adds the place where the kernel puts a new object's handle or file descriptor.
+    /// Adds room for a new object's handle or file descriptor from the kernel.
     #[inline(always)]
     pub(crate) fn new_object(&mut self, id: u16) -> &mut Self {
         self.push(Kind::New, id, 0, u64::MAX)
     }
 
-    /// Adds a constant: an enumeration value, which the kernel wants as exactly 64 bits.
+    /// Adds a constant: an enumeration value, which the kernel requires to have exactly 64 bits.
     #[inline(always)]
     pub(crate) fn constant(&mut self, id: u16, value: u64) -> &mut Self {
         self.u64(id, value)
@@ -386,7 +386,7 @@ impl Request {
         self.output(id, len)
     }
 
-    // The compiler then knows how many there are.
+    // Inlined, so that the compiler knows the number of bytes.
     #[inline(always)]
     fn bytes(&mut self, id: u16, bytes: &[u8]) -> &mut Self {
         let len = bytes.len() as u16;
@@ -432,7 +432,7 @@ impl Request {
         self
     }
 
-    /// How many attributes it has.
+    /// The number of its attributes.
     #[inline(always)]
     fn count(&self) -> usize {
         self.frame.len().saturating_sub(HEAD)
@@ -448,7 +448,7 @@ impl Request {
         }
     }
 
-    /// The attributes with what they hold.
+    /// The attributes with their notes.
     #[inline]
     fn attributes(&self) -> impl Iterator<Item = (&IoctlAttr, Note)> {
         let attributes = self.frame.iter().skip(HEAD);
@@ -464,7 +464,7 @@ impl Request {
         }
     }
 
-    /// An attribute whose place another has.
+    /// An attribute whose entry in the table another attribute has.
     #[cold]
     fn search(&self, id: u16) -> Option<(&IoctlAttr, Note)> {
         self.attributes()
@@ -479,8 +479,8 @@ impl Request {
     }
 }
 
-/// At most eight bytes as the kernel looks for them in an attribute: from its first byte on, whatever the
-/// order of bytes in a number (`uverbs_copy_from` in `include/rdma/uverbs_ioctl.h`).
+/// At most eight bytes in the order in which the kernel reads them from an attribute: from its first byte on,
+/// whatever the byte order (`uverbs_copy_from` in `include/rdma/uverbs_ioctl.h`).
 #[inline]
 fn first_bytes(bytes: &[u8]) -> u64 {
     let mut data = [0; INLINE];
@@ -490,8 +490,8 @@ fn first_bytes(bytes: &[u8]) -> u64 {
 
 /// The kernel's answers.
 impl Request {
-    /// The handle of the object that was created, whatever else there is to the answer. A write command
-    /// answers it in the first word of its response, unless it is an extended one.
+    /// The handle of the object that was created, whatever the rest of the answer says. A write command
+    /// returns it in the first word of its response, unless it is an extended one.
     pub(super) fn created(&self) -> Option<u32> {
         match self.write_number() {
             Some(command) if command & cmd::FLAG_EXTENDED == 0 => self.response().ok(),
@@ -530,7 +530,7 @@ impl Request {
         }
     }
 
-    /// What the kernel wrote into an output; zeros where it wrote less than there was room for.
+    /// The bytes of an output; zeros after what the kernel wrote.
     #[inline]
     pub(crate) fn answer_bytes(&self, id: u16) -> Result<&[u8], Malformed> {
         match self.find(id) {
@@ -541,7 +541,7 @@ impl Request {
         }
     }
 
-    /// An output as its struct.
+    /// An output, as its struct.
     #[inline]
     pub(crate) fn answer<T: FromBytes>(&self, id: u16) -> Result<T, Malformed> {
         let bytes = self.answer_bytes(id)?;
@@ -556,7 +556,7 @@ impl Request {
         self.answer(CORE_OUT)
     }
 
-    /// The driver's private answer to `asked`; empty if none was asked for or given.
+    /// The driver's private answer to `asked`; empty if none was requested or given.
     #[inline]
     pub(crate) fn driver_reply(&self, asked: &DriverData) -> DriverReply {
         if asked.output_len == 0 {
@@ -575,12 +575,12 @@ fn is_written(attribute: &IoctlAttr) -> bool {
     AttrFlags::from_bits_retain(attribute.flags).contains(AttrFlags::VALID_OUTPUT)
 }
 
-/// The two ends of the system call.
+/// Preparing the system call, and taking its result.
 impl Request {
-    /// Makes the frame what the kernel reads: completes the header, and sees to it that addresses lead into
-    /// the request where it is now.
+    /// Completes the frame for the kernel: the header, and addresses that point into the request where it is
+    /// now.
     ///
-    /// The addresses are good until the request is moved or changed.
+    /// The addresses are valid until the request is moved or changed.
     #[inline(always)]
     pub(super) fn arm(&mut self, driver_id: u32) {
         if self.home != self.bytes.home() {
@@ -596,7 +596,7 @@ impl Request {
         }
     }
 
-    /// Puts addresses where they belong in a request that has been moved.
+    /// Sets the addresses in a request that has been moved.
     #[cold]
     fn aim(&mut self) {
         self.home = self.bytes.home();
@@ -607,7 +607,7 @@ impl Request {
         }
     }
 
-    /// Where the frame starts.
+    /// The address of the frame.
     #[inline]
     pub(super) fn frame(&mut self) -> *mut u8 {
         let head = self.frame.as_mut_ptr().cast::<u8>();
@@ -664,7 +664,7 @@ impl Request {
         (room(CORE_OUT), room(UHW_OUT))
     }
 
-    /// Takes the response that write(2) left behind.
+    /// Takes the response that write(2) wrote.
     pub(super) fn absorb_response(&mut self, core: &[u8], driver: &[u8]) {
         let Self {
             frame,
@@ -711,7 +711,7 @@ impl Request {
     }
 }
 
-/// Addresses make no difference.
+/// Addresses are not compared.
 impl PartialEq for Request {
     fn eq(&self, other: &Self) -> bool {
         let attribute = |(attribute, note): (&IoctlAttr, Note)| {
@@ -800,7 +800,7 @@ impl Request {
     }
 }
 
-/// Bytes in hexadecimal, long runs cut.
+/// Bytes in hexadecimal; long runs are truncated.
 fn fmt_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     const SHOWN: usize = 64;
     f.write_str("[")?;

@@ -1,4 +1,5 @@
-//! Which ways to the kernel an open file has, found out as commands fail and then remembered.
+//! The ways to the kernel that an open file has. Commands that fail show which are missing; that is
+//! remembered.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -8,14 +9,14 @@ use crate::error::{Errno, Verb};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// The verb's own ioctl method, else the ioctl `INVOKE_WRITE`, else write(2). What is frequent and has no
-    /// method goes by write(2) as long as the kernel takes that from this process: changes of queue pairs,
-    /// and rxe's doorbell.
+    /// The verb's own ioctl method, else the ioctl `INVOKE_WRITE`, else write(2). Frequent commands without a
+    /// method use write(2) as long as the kernel accepts that from this process: changes of queue pairs, and
+    /// rxe's doorbell.
     #[default]
     Best,
     /// Only ioctl, for a file that another process opened or a sandbox that forbids write(2).
     Ioctl,
-    /// Only `write(2)`, as before Linux 5.0; what has no write command is then not supported.
+    /// Only `write(2)`, as before Linux 5.0; verbs without a write command are then not supported.
     Write,
 }
 
@@ -30,18 +31,18 @@ pub(crate) enum Way {
     Write,
 }
 
-/// What is known of a file.
+/// The ways that a file lacks, as far as they are known.
 ///
-/// The flags only ever go from false to true and guard no other memory, so every access is relaxed: a
-/// thread that reads an old value tries the kernel once more and learns the same.
+/// The flags only change from false to true and guard no other memory, so every access is relaxed: a thread
+/// that reads an old value tries the kernel once more and gets the same answer.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     allowed: Route,
     /// The kernel has no uverbs ioctl at all, or no `INVOKE_WRITE`.
     no_invoke_write: AtomicBool,
-    /// The kernel takes no write(2) from this process: others opened the file.
+    /// The kernel refuses write(2) from this process: another one opened the file.
     no_write: AtomicBool,
-    /// Verbs of which the kernel lacks the native method: a bit by the verb's number.
+    /// Verbs whose native method the kernel lacks: a bit for each verb's number.
     no_native: [AtomicU64; 2],
 }
 
@@ -70,8 +71,8 @@ impl Routes {
 
     /// Learns from a failure that the kernel lacks a way; true if another try makes sense.
     ///
-    /// `is_private`: the request had attributes of the driver's own. `invokes_write` asks the kernel whether
-    /// it has `INVOKE_WRITE`, where the failure leaves that open.
+    /// `is_private`: the request had attributes of the driver's own. `invokes_write` checks whether the
+    /// kernel has `INVOKE_WRITE`, if the failure does not decide that.
     pub(crate) fn learn(
         &self,
         verb: Verb,
@@ -86,7 +87,8 @@ impl Routes {
                 self.without_invoke_write();
                 true
             }
-            // The kernel says the same of a method that it lacks and of an attribute that it does not know.
+            // The kernel's answer is the same for a method that it lacks and for an attribute that it does
+            // not know.
             (Way::Method, Errno::PROTONOSUPPORT) if is_private => false,
             (Way::Method, Errno::PROTONOSUPPORT) => {
                 self.without_native(verb);
@@ -110,7 +112,7 @@ impl Routes {
         self.no_native[word].fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// The kernel carries no write commands by ioctl.
+    /// The kernel does not accept write commands by ioctl.
     fn without_invoke_write(&self) {
         self.no_invoke_write.store(true, Ordering::Relaxed);
     }
@@ -138,7 +140,7 @@ impl Routes {
         self.no_write.store(true, Ordering::Relaxed);
     }
 
-    /// Whether commands may go by ioctl.
+    /// Whether commands may be sent by ioctl.
     pub(crate) fn may_ioctl(&self) -> bool {
         self.allowed != Route::Write
     }
@@ -164,7 +166,7 @@ mod tests {
         assert!(Verb::ALL.iter().all(|&verb| place(verb).0 < 2));
     }
 
-    /// How a verb that has both spellings goes next.
+    /// The next way for a verb that has both encodings.
     fn next(routes: &Routes, verb: Verb) -> Option<Way> {
         match routes.takes_method(verb) {
             true => Some(Way::Method),
@@ -196,7 +198,8 @@ mod tests {
         assert_eq!(next(&write, Verb::CreateCq), WRITE);
     }
 
-    /// What a failure of CREATE_CQ teaches: whether to try again, and how that and another verb go then.
+    /// What `learn` makes of a failure of CREATE_CQ: whether to try again, and the next ways for that verb
+    /// and for another.
     fn lesson(
         way: Way,
         errno: Errno,
@@ -226,7 +229,7 @@ mod tests {
     fn a_file_without_the_ioctl_has_write_only() {
         for is_private in [false, true] {
             let lesson = lesson(Way::Method, Errno::NOTTY, is_private, None);
-            // Another verb's method is tried once itself: the flags are kept for each verb.
+            // The method of another verb is tried once too: each verb has its own flag.
             assert_eq!(lesson, (true, [WRITE, METHOD]));
         }
     }

@@ -1,4 +1,4 @@
-//! Commands with arguments that can be told apart in their encodings.
+//! Commands whose arguments differ, so that their encodings show which is which.
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::QpCreateFlags;
@@ -103,10 +103,10 @@ pub(in crate::command) fn create_xrc_target() -> CreateXrcTarget {
     }
 }
 
-/// The handle of a QP for commands that need no more.
+/// The handle of a QP, for commands that need nothing more.
 pub(in crate::command) const QP: QpHandle = QpHandle(0x77);
 
-/// How a command is spelled.
+/// The two encodings of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::command) enum Spelling {
     /// The verb's own ioctl method.
@@ -115,7 +115,7 @@ pub(in crate::command) enum Spelling {
     Write,
 }
 
-/// The command in one spelling with how its answer is read, if it has that.
+/// The command in one encoding, with how its answer is read, if it has that encoding.
 pub(in crate::command) fn spell<C: Command>(
     command: &C,
     spelling: Spelling,
@@ -125,12 +125,12 @@ pub(in crate::command) fn spell<C: Command>(
         Spelling::Native => command.native(&mut request),
         Spelling::Write => command.write(&mut request),
     };
-    // What is not spelled leaves nothing behind that could be sent.
+    // Without this encoding, the request stays empty and cannot be sent.
     assert_eq!(decode.is_none(), request.is_empty());
     Some((request, decode?))
 }
 
-/// The command in one spelling, if it has that.
+/// The command in one encoding, if it has that.
 #[cfg(test)]
 pub(in crate::command) fn request<C: Command>(command: &C, spelling: Spelling) -> Option<Request> {
     spell(command, spelling).map(|(request, _)| request)

@@ -10,12 +10,12 @@ use super::request::DriverReply;
 use super::{Command, Decode, DriverData, Request, Undo, nothing, response, undo};
 use crate::error::{Subject, Verb};
 
-/// The type of a shared receive queue, with what belongs to the type.
+/// The type of a shared receive queue, with the type's parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SrqKind {
     /// For the queue pairs of its protection domain.
     Basic,
-    /// For the XRC targets of a domain; completions go to the queue.
+    /// For the XRC targets of a domain; this queue gets the completions.
     Xrc { xrcd: XrcdHandle, cq: CqHandle },
 }
 
@@ -35,11 +35,11 @@ pub(crate) struct CreateSrq {
     pub(crate) pd: PdHandle,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
-    /// An event comes when fewer requests than this wait; 0 for none.
+    /// An event is raised when fewer requests than this wait; 0 means never.
     pub(crate) limit: u32,
-    /// What asynchronous events carry.
+    /// The number that asynchronous events carry.
     pub(crate) user_handle: u64,
-    /// Where asynchronous events go, if not to the context's first such file.
+    /// The file for asynchronous events, if it is not the context's first one.
     pub(crate) event_fd: Option<RawFd>,
     pub(crate) driver: DriverData,
 }
@@ -55,7 +55,7 @@ pub(crate) struct CreateSrqReply {
 }
 
 impl CreateSrq {
-    /// The core of the write command for the types that came later.
+    /// The core of the write command for the later types.
     fn extended(&self) -> abi::CreateXsrq {
         let (xrcd_handle, cq_handle) = match self.kind {
             SrqKind::Basic => (0, 0),
@@ -152,7 +152,7 @@ impl Command for CreateSrq {
     }
 }
 
-/// Changes a shared receive queue. The command is its own ABI struct: `attr_mask` says which fields count.
+/// Changes a shared receive queue. The command is its own ABI struct: `attr_mask` says which fields are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ModifySrq {
     pub(crate) core: abi::ModifySrq,

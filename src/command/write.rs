@@ -1,7 +1,7 @@
 //! Write commands as buffers for write(2).
 //!
-//! A buffer is a header, for extended commands a second header, the core struct and the driver's input.
-//! The response goes to memory that the buffer points to: the core response, then the driver's.
+//! A buffer is a header, for extended commands a second header, the core struct and the driver's input. The
+//! response goes to memory that the buffer points to: the core response, then the driver's.
 //! Sources: `ib_uverbs_write` and `verify_hdr` in `drivers/infiniband/core/uverbs_main.c`.
 
 use smallvec::{SmallVec, smallvec};
@@ -15,7 +15,7 @@ use super::Request;
 const WORD: usize = 4;
 const EX_WORD: usize = 8;
 
-/// A write command on its way: what is written, and where the answer lands.
+/// A write command: the bytes to write, and the memory for the answer.
 #[derive(Debug)]
 pub(super) struct WriteBuffer {
     pub(super) buffer: SmallVec<[u8; 256]>,
@@ -26,7 +26,7 @@ pub(super) struct WriteBuffer {
 impl WriteBuffer {
     /// The buffer for a request that was made by [`Request::write_command`].
     ///
-    /// The response pointer is not filled in yet: [`Self::aim`] does that in place. Of another request it
+    /// The response pointer is not set yet: [`Self::aim`] does that in place. From any other request this
     /// makes command 0 without a body, which the kernel refuses.
     pub(super) fn new(request: &Request) -> Self {
         let command = request.write_number().unwrap_or(0);
@@ -65,8 +65,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Writes the response's address to where the kernel looks for it: the first field after the header,
-    /// which is the core struct's first or the extended header's. A command without response has none.
+    /// Writes the response's address into the field where the kernel expects it: the first field after the
+    /// header, in the core struct or in the extended header. A command without response has none.
     pub(super) fn aim(&mut self) {
         if self.response.is_empty() {
             return;

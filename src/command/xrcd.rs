@@ -13,7 +13,7 @@ use crate::error::{Subject, Verb};
 /// Opens an XRC domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenXrcd {
-    /// The file whose inode names the domain; None for one that cannot be shared.
+    /// The file whose inode identifies the domain; `None` for one that cannot be shared.
     pub(crate) file: Option<RawFd>,
     /// `O_CREAT` and `O_EXCL`, as for open(2).
     pub(crate) oflags: u32,
@@ -50,9 +50,9 @@ impl Command for OpenXrcd {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreateXrcTarget {
     pub(crate) xrcd: XrcdHandle,
-    /// What asynchronous events carry.
+    /// The number that asynchronous events carry.
     pub(crate) user_handle: u64,
-    /// Where asynchronous events go, if not to the context's first such file.
+    /// The file for asynchronous events, if it is not the context's first one.
     pub(crate) event_fd: Option<RawFd>,
     pub(crate) driver: DriverData,
 }
@@ -96,13 +96,14 @@ impl Command for CreateXrcTarget {
     }
 }
 
-/// Opens a queue pair of an XRC domain that somebody else has created: an XRC target.
+/// Opens a queue pair of an XRC domain that another process has created: an XRC target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenQp {
     pub(crate) xrcd: XrcdHandle,
     /// Its number on the wire.
     pub(crate) qpn: u32,
-    /// What asynchronous events carry. They go to the context's first such file: the command has no other.
+    /// The number that asynchronous events carry. They go to the context's first event file: the command
+    /// cannot name another.
     pub(crate) user_handle: u64,
 }
 

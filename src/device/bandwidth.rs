@@ -1,10 +1,10 @@
-//! How much a link carries.
+//! How many bits per second a link carries.
 
 use std::fmt;
 
 use uverbs_uapi::enums::{LinkSpeed, LinkWidth};
 
-/// How much a link carries in one direction.
+/// How many bits per second a link carries in one direction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Bandwidth(u64);
 
@@ -24,7 +24,7 @@ impl Bandwidth {
         self.0 as f64 / 1000.0
     }
 
-    /// What a port with these attributes carries, rounded as the kernel does it (`ib_port_attr_to_speed_info`
+    /// The bandwidth of a port with these attributes, rounded as in the kernel (`ib_port_attr_to_speed_info`
     /// in `drivers/infiniband/core/verbs.c`); `None` if a code is unknown.
     pub(crate) fn of_port(speed: LinkSpeed, width: LinkWidth) -> Option<Self> {
         let lanes = match width {
@@ -64,7 +64,7 @@ impl Bandwidth {
 
 impl fmt::Display for Bandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // PCI links carry odd numbers of megabits, which matter to no choice.
+        // PCI links carry odd numbers of megabits; the difference does not matter.
         let tenths = (self.0 + 50) / 100;
         match tenths % 10 {
             0 => write!(f, "{} Gb/s", tenths / 10),

@@ -1,5 +1,4 @@
-//! The character device that verbs go through: which it is, and opening it under whatever name it has in
-//! /dev.
+//! The character device that verbs use: which one it is, and opening it under whatever name it has in /dev.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -26,8 +25,8 @@ pub(super) struct Chardev {
 }
 
 impl Chardev {
-    /// Opens the node in `directory`: under the kernel's name, or under another if that is missing or is
-    /// another device, as may happen in containers.
+    /// Opens the node in `directory`: under the kernel's name, or under another if that name is missing or
+    /// belongs to another device, as may happen in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
         self.open_as(directory, device, OFlags::empty())
     }

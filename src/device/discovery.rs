@@ -12,7 +12,7 @@ use crate::error::{Cause, Errno, Error, Result, Subject, Verb};
 
 /// Where to look for devices.
 ///
-/// [`devices`](super::devices) and [`find`](super::find) use [`Discovery::Automatic`], which is right
+/// [`devices`](super::devices) and [`find`](super::find) use [`Discovery::Automatic`], which works
 /// everywhere; use the others if you must know the source of an answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
@@ -32,7 +32,8 @@ impl Discovery {
     /// A kernel without RDMA has none, so its list is empty.
     ///
     /// # Errors
-    /// The kernel refused, or answered nonsense; a kernel without RDMA netlink under [`Discovery::Netlink`].
+    /// The kernel refused, or its answer is malformed. Under [`Discovery::Netlink`] also if the kernel has no
+    /// RDMA netlink.
     pub fn devices(&self) -> Result<Vec<Device>> {
         let failed = |failure: Failure| failure.of(Verb::ListDevices, Subject::the("devices"));
         let (mut route, infos) = self.survey(|_| false).map_err(failed)?;
@@ -46,8 +47,8 @@ impl Discovery {
     /// Finds the device with this name.
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is none, with the names that there are; as [`Discovery::devices`]
-    /// otherwise.
+    /// [`Cause::NotFound`] if there is none, with the names that exist; otherwise as for
+    /// [`Discovery::devices`].
     pub fn find(&self, name: &str) -> Result<Device> {
         let subject = || Subject::named("device", name);
         let failed = |failure: Failure| failure.of(Verb::FindDevice, subject());
@@ -89,9 +90,8 @@ fn by_sysfs(sysfs: Sysfs) -> Result<(Route, Option<Vec<Info>>), Failure> {
     Ok((Route::Sysfs(sysfs), infos))
 }
 
-/// True if a socket that could not be opened, or a first request that was refused, means that there is no
-/// RDMA netlink here: no such protocol or family, a sandbox's filter, no listener in this network namespace,
-/// no `nldev`.
+/// True if this errno, of opening a socket or of a first request, means that there is no RDMA netlink here:
+/// no such protocol or family, a sandbox's filter, no listener in this network namespace, no `nldev`.
 pub(super) fn means_no_netlink(errno: Errno) -> bool {
     matches!(
         errno,
@@ -121,7 +121,7 @@ fn not_among(infos: &[Info], subject: Subject) -> Error {
     Error::new(Verb::FindDevice, subject, Cause::NotFound(text))
 }
 
-/// The way that is open.
+/// The source that is available.
 enum Route {
     Netlink(Netlink),
     Sysfs(Sysfs),
@@ -142,7 +142,7 @@ impl Route {
     }
 }
 
-/// The character device by netlink. What old kernels do not report there comes from sysfs.
+/// The character device by netlink. Fields that old kernels do not report there come from sysfs.
 fn by_netlink_or_sysfs(netlink: &mut Netlink, info: &Info) -> Result<Option<Chardev>, Failure> {
     let chardev = match info.index {
         Some(index) => netlink.chardev(index)?,

@@ -1,4 +1,4 @@
-//! Which kernel driver a device belongs to. What the driver's devices can do is in `crate::driver`.
+//! The kernel driver that a device belongs to. `crate::driver` knows what the driver's devices can do.
 
 use std::fmt::{self, Write};
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::error::{Errno, Error, Subject, Verb};
 
-/// An answer that makes no sense; the text says what is wrong with it.
+/// A malformed answer; the text says what is wrong with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Malformed(pub(super) Cow<'static, str>);
 
@@ -25,7 +25,7 @@ impl From<String> for Malformed {
 pub(super) enum Failure {
     /// The kernel refused.
     Refused(Errno),
-    /// The kernel answered, but the answer makes no sense.
+    /// The kernel answered, but the answer is malformed.
     Malformed(Malformed),
 }
 

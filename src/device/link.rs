@@ -1,4 +1,4 @@
-//! RDMA devices that are made on a network device: soft-RoCE, and soft-iWARP where the kernel has it.
+//! RDMA devices that are made on a network device: soft-RoCE, and soft-iWARP if the kernel has it.
 
 use std::ffi::CString;
 
@@ -9,8 +9,8 @@ use crate::error::{Error, Result, Subject, Verb};
 
 /// Makes an RDMA device on a network device, as `rdma link add NAME type KIND netdev NETDEV` does.
 ///
-/// The kind is `rxe` (soft-RoCE) or `siw` (soft-iWARP); the kernel loads the module. A name that is new gets
-/// no number: choose one that is free, such as `rxe0`.
+/// The kind is `rxe` (soft-RoCE) or `siw` (soft-iWARP); the kernel loads the module. The kernel adds no
+/// number to the name: choose one that is free, such as `rxe0`.
 ///
 /// # Errors
 /// `EPERM` if the user is no administrator of the network namespace; `EEXIST` if the name is taken, or the
@@ -31,13 +31,13 @@ pub fn add_link(name: &str, kind: &str, netdev: &str) -> Result<Device> {
 }
 
 impl Device {
-    /// Deletes a device that was made on a network device, as `rdma link delete` does. Programs that use it
-    /// see it removed.
+    /// Deletes a device that was made on a network device, as `rdma link delete` does. For programs that use
+    /// it, it is then removed.
     ///
     /// # Errors
-    /// `EPERM` if the user is no administrator of the network namespace, `EINVAL` if it is no such device or
-    /// was removed; it was found by sysfs, and only netlink deletes
-    /// ([`Cause::Unsupported`](crate::Cause::Unsupported)).
+    /// `EPERM` if the user is no administrator of the network namespace; `EINVAL` if it is no such device or
+    /// was removed; [`Cause::Unsupported`](crate::Cause::Unsupported) if it was found by sysfs: only netlink
+    /// deletes.
     pub fn delete_link(&self) -> Result<()> {
         let Some(index) = self.index() else {
             let why = "devices are deleted by RDMA netlink only, which could not be opened";

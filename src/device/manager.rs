@@ -1,4 +1,4 @@
-//! The connection manager's character device, which is not of any RDMA device.
+//! The connection manager's character device, which belongs to no RDMA device.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -17,28 +17,28 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 /// The name of the node in /dev/infiniband.
 const NAME: &str = "rdma_cm";
 
-/// Where the connection manager is. Cheap to clone.
+/// The place of the connection manager's node. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Manager(Arc<Node>);
 
 #[derive(Debug)]
 enum Node {
-    /// As netlink reports it.
+    /// The device that netlink reports.
     Told(Chardev),
-    /// Where it usually is.
+    /// The usual path.
     Usual,
 }
 
-/// Where netlink says that it is.
+/// The device that netlink reported last.
 static FOUND: Mutex<Option<Manager>> = Mutex::new(None);
 
 fn found() -> MutexGuard<'static, Option<Manager>> {
-    // It is whole after each change.
+    // It is consistent after each change.
     FOUND.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Manager {
-    /// Finds it and opens it with flags of the file: where it was the last time, if that is still it.
+    /// Finds it and opens it with these file flags: at its last place, if it is still there.
     pub(crate) fn find_open(flags: OFlags) -> Result<(Self, OwnedFd)> {
         let known = found().clone();
         if let Some(known) = known
@@ -54,7 +54,7 @@ impl Manager {
         Ok((manager, file))
     }
 
-    /// Asks netlink, which loads the module if need be; without it, takes the usual place.
+    /// Queries netlink, which loads the module if needed; without netlink, uses the usual path.
     fn find() -> Result<Self> {
         let answer = Netlink::open()
             .map_err(Failure::from)
@@ -71,7 +71,7 @@ impl Manager {
         Ok(Self(Arc::new(node)))
     }
 
-    /// Opens it once more.
+    /// Opens it again.
     pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd> {
         let directory = Path::new(DEV_INFINIBAND);
         match &*self.0 {

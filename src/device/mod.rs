@@ -1,7 +1,7 @@
 //! RDMA devices: which there are, what can be queried without opening them, and their character devices.
 //!
-//! Nothing here needs verbs; opening a device as a context gives those. Devices are found by RDMA netlink, or
-//! by sysfs if there is no netlink ([`Discovery`]). Finding a device by its name costs seven system calls: a
+//! Nothing here needs verbs; for verbs, open a device as a context. Devices are found by RDMA netlink, or by
+//! sysfs if there is no netlink ([`Discovery`]). Finding a device by its name costs seven system calls: a
 //! socket, the list of devices (one `send`, two `recv`s), the device's character device (one `send`, one
 //! `recv`), `close`.
 
@@ -71,7 +71,7 @@ const DEV_INFINIBAND: &str = "/dev/infiniband";
 /// ```
 ///
 /// # Errors
-/// The kernel refused, or answered nonsense.
+/// The kernel refused, or its answer is malformed.
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<Vec<Device>> {
     Discovery::Automatic.devices()
@@ -80,8 +80,8 @@ pub fn devices() -> Result<Vec<Device>> {
 /// Finds the RDMA device with this name.
 ///
 /// # Errors
-/// [`Cause::NotFound`] if there is none, with the names that there are; the kernel refused, or answered
-/// nonsense.
+/// [`Cause::NotFound`] if there is none, with the names that exist; the kernel refused, or its answer is
+/// malformed.
 pub fn find(name: &str) -> Result<Device> {
     Discovery::Automatic.find(name)
 }
@@ -114,9 +114,9 @@ pub(crate) fn find_by_file(file: BorrowedFd<'_>, verb: Verb) -> Result<Device> {
     Ok(device)
 }
 
-/// An RDMA device, as of when it was found. Cheap to clone.
+/// An RDMA device, with the data from when it was found. Cheap to clone.
 ///
-/// What neither netlink nor sysfs reported is `None`.
+/// Data that neither netlink nor sysfs reported is `None`.
 ///
 /// ```no_run
 /// for device in uverbs::devices()? {
@@ -143,7 +143,7 @@ impl Device {
         Self(Arc::new(inner))
     }
 
-    /// A device of which nothing is known.
+    /// A device without any data.
     #[cfg(test)]
     pub(crate) fn nameless() -> Self {
         Self::new(Inner {
@@ -219,9 +219,9 @@ impl Device {
         Some(self.0.chardev.as_ref()?.number)
     }
 
-    /// Whether the character device has a node in `/dev/infiniband`, be it under another name. A container
-    /// may see all devices of its host and have the nodes of some. Whether this process may open it is not
-    /// asked.
+    /// Whether the character device has a node in `/dev/infiniband`, under whatever name. A container may see
+    /// all devices of its host and have nodes for only some. This does not check whether this process may
+    /// open it.
     pub fn has_node(&self) -> bool {
         let chardev = self.0.chardev.as_ref();
         chardev.is_some_and(|chardev| chardev.has_node_in(Path::new(DEV_INFINIBAND)))
@@ -240,8 +240,8 @@ impl Device {
         }
     }
 
-    /// The error for a device without a character device in the kernel's lists. When a device is removed, the
-    /// character device goes first, while the kernel waits for the users.
+    /// The error for a device without a character device in the kernel's lists. When a device is removed, its
+    /// character device is removed first, while the kernel waits for the users.
     pub(crate) fn without_chardev(&self) -> Error {
         Error::unsupported(
             Verb::OpenDevice,
@@ -253,7 +253,7 @@ impl Device {
     /// The ports with their present states, from the source that the device was found by.
     ///
     /// # Errors
-    /// `ENODEV` if the device has been removed or renamed; the kernel refused, or answered nonsense.
+    /// `ENODEV` if the device has been removed or renamed; the kernel refused, or its answer is malformed.
     pub fn ports(&self) -> Result<Vec<Port>> {
         let ports = match self.index() {
             Some(index) => Netlink::open()
@@ -268,7 +268,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port or entry; [`Cause::Unsupported`] without sysfs, since the
-    /// kernel shows partition keys nowhere else.
+    /// kernel shows partition keys only there.
     pub fn pkey(&self, port: u32, index: u32) -> Result<u16> {
         let found = self.0.sysfs.pkey(self.name(), port, index);
         self.looked_up(found, Verb::QueryPkey, || {
@@ -280,7 +280,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs, since the kernel
-    /// shows partition keys nowhere else.
+    /// shows partition keys only there.
     pub fn pkeys(&self, port: u32) -> Result<Vec<(u32, u16)>> {
         let found = self.0.sysfs.pkeys(self.name(), port);
         self.looked_up(found, Verb::QueryPkey, || {
@@ -288,8 +288,8 @@ impl Device {
         })
     }
 
-    /// A port's GID table by sysfs, without the empty entries. It needs no right to open the device; an open
-    /// context is faster.
+    /// A port's GID table by sysfs, without the empty entries. This does not need the right to open the
+    /// device; with an open context it is faster.
     ///
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.
@@ -303,8 +303,8 @@ impl Device {
     /// One entry of a port's GID table by sysfs.
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is no such port, or no entry in use of this index; [`Cause::Unsupported`]
-    /// without sysfs.
+    /// [`Cause::NotFound`] if there is no such port, or no entry in use with this index;
+    /// [`Cause::Unsupported`] without sysfs.
     pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntry> {
         let found = self.0.sysfs.gid_entry(self.name(), port, index);
         self.looked_up(found, Verb::QueryGid, || {
@@ -312,7 +312,7 @@ impl Device {
         })
     }
 
-    /// The value from a table of sysfs, or why there is none.
+    /// The value from a table of sysfs, or the error if there is none.
     fn looked_up<T>(
         &self,
         found: Result<Option<T>, Failure>,

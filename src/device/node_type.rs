@@ -1,4 +1,4 @@
-//! What kind of node a device is.
+//! The kind of node that a device is.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
-//! Ports, as far as they are visible without opening the device: states, LID, network device.
+//! Ports, with the data that is visible without opening the device: states, LID, network device.
 
 use std::fmt;
 
 use uverbs_uapi::enums;
 
-/// A port of a device, as netlink or sysfs shows it. What neither reported is `None`.
+/// A port of a device, as netlink or sysfs reports it. Data that neither reported is `None`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Port {
@@ -45,7 +45,7 @@ pub enum PortState {
     Armed,
     /// All packets pass.
     Active,
-    /// Was active and lost the physical link a moment ago.
+    /// The port was active and lost the physical link a moment ago.
     ActiveDefer,
     /// A state that this library does not know, by its number.
     Other(u8),

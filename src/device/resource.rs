@@ -1,7 +1,7 @@
-//! The objects on a device, whoever created them: what `rdma resource` of iproute2 shows, with types.
+//! The objects on a device, of all processes: what `rdma resource` of iproute2 shows, with types.
 //!
-//! The kernel reports them by netlink, to everybody: the objects of processes in the caller's PID namespace,
-//! and its own objects in the initial one. What a kernel or driver does not report is `None`.
+//! The kernel reports them by netlink, to every user: the objects of processes in the caller's PID namespace,
+//! and its own objects in the initial one. Data that a kernel or driver does not report is `None`.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -13,15 +13,15 @@ use super::failure::Failure;
 use super::netlink::Netlink;
 use crate::error::{Error, Result, Verb};
 
-/// Who created an object.
+/// The creator of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResourceOwner {
-    /// A process, by the id of the thread that created it: the process's id, if that was its first thread.
+    /// A process, by the id of the thread that created it: the process's id if that was its first thread.
     Process(u32),
     /// A part of the kernel, by its name.
     Kernel(String),
-    /// A process that the caller's PID namespace does not have, or that has ended.
+    /// A process that is not in the caller's PID namespace, or that has ended.
     Unknown,
 }
 
@@ -49,18 +49,17 @@ pub struct ResourceCount {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PdResource {
-    /// The kernel's number of it on the device.
+    /// The kernel's number for it on the device.
     pub pdn: u32,
     /// The number of its users that the kernel counts.
     pub users: u64,
     /// The local key of all memory, for the kernel's domains; only administrators see it.
     pub local_dma_lkey: Option<u32>,
-    /// The remote key of all memory, for those of the kernel's domains that have one; only administrators see
-    /// it.
+    /// The remote key of all memory, for the kernel's domains that have one; only administrators see it.
     pub unsafe_global_rkey: Option<u32>,
-    /// The number of the context that it was created in; none for the kernel's objects.
+    /// The number of the context that it was created in; `None` for the kernel's objects.
     pub ctxn: Option<u32>,
-    /// Who created it.
+    /// The creator.
     pub owner: ResourceOwner,
 }
 
@@ -68,7 +67,7 @@ pub struct PdResource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct MrResource {
-    /// The kernel's number of it on the device.
+    /// The kernel's number for it on the device.
     pub mrn: u32,
     /// Bytes.
     pub length: u64,
@@ -76,9 +75,9 @@ pub struct MrResource {
     pub lkey: Option<u32>,
     /// The remote key; only administrators see it.
     pub rkey: Option<u32>,
-    /// The number of its protection domain; none for the kernel's objects.
+    /// The number of its protection domain; `None` for the kernel's objects.
     pub pdn: Option<u32>,
-    /// Who created it.
+    /// The creator.
     pub owner: ResourceOwner,
 }
 
@@ -86,20 +85,20 @@ pub struct MrResource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CqResource {
-    /// The kernel's number of it on the device.
+    /// The kernel's number for it on the device.
     pub cqn: u32,
     /// Entries.
     pub cqe: u32,
     /// The number of objects that report to it.
     pub users: u64,
-    /// How the kernel polls it, if it is the kernel's: 0 directly, 1 in a soft interrupt, 2 and 3 in a work
-    /// queue.
+    /// How the kernel polls it, if it belongs to the kernel: 0 directly, 1 in a soft interrupt, 2 and 3 in a
+    /// work queue.
     pub poll_context: Option<u8>,
     /// Whether its moderation adapts itself.
     pub adaptive_moderation: Option<bool>,
-    /// The number of the context that it was created in; none for the kernel's objects.
+    /// The number of the context that it was created in; `None` for the kernel's objects.
     pub ctxn: Option<u32>,
-    /// Who created it.
+    /// The creator.
     pub owner: ResourceOwner,
 }
 
@@ -107,7 +106,7 @@ pub struct CqResource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct QpResource {
-    /// Its port, counted from 1; none before it is bound to one.
+    /// Its port, counted from 1; `None` before it is bound to one.
     pub port: Option<u32>,
     /// Its number on the wire.
     pub lqpn: u32,
@@ -123,9 +122,9 @@ pub struct QpResource {
     pub transport: QpType,
     /// The state.
     pub state: QpState,
-    /// The number of its protection domain; none for the kernel's objects.
+    /// The number of its protection domain; `None` for the kernel's objects.
     pub pdn: Option<u32>,
-    /// Who created it.
+    /// The creator.
     pub owner: ResourceOwner,
 }
 
@@ -133,7 +132,7 @@ pub struct QpResource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct SrqResource {
-    /// The kernel's number of it on the device.
+    /// The kernel's number for it on the device.
     pub srqn: u32,
     /// The type.
     pub kind: Option<SrqType>,
@@ -143,7 +142,7 @@ pub struct SrqResource {
     pub cqn: Option<u32>,
     /// The queue pairs that use it, as ranges of their numbers on the wire.
     pub qps: Vec<RangeInclusive<u32>>,
-    /// Who created it.
+    /// The creator.
     pub owner: ResourceOwner,
 }
 
@@ -151,9 +150,9 @@ pub struct SrqResource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct ContextResource {
-    /// The kernel's number of it on the device.
+    /// The kernel's number for it on the device.
     pub ctxn: u32,
-    /// Who opened it.
+    /// The process that opened it.
     pub owner: ResourceOwner,
 }
 
@@ -161,7 +160,7 @@ pub struct ContextResource {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CmIdResource {
-    /// The kernel's number of it on the device.
+    /// The kernel's number for it on the device.
     pub cm_idn: u32,
     /// Its port, counted from 1, if it is bound to one.
     pub port: Option<u32>,
@@ -177,7 +176,7 @@ pub struct CmIdResource {
     pub source: Option<SocketAddr>,
     /// The peer's address, if it is an IP address.
     pub destination: Option<SocketAddr>,
-    /// Who created it.
+    /// The creator.
     pub owner: ResourceOwner,
 }
 
@@ -187,17 +186,17 @@ pub struct CmIdResource {
 pub struct QpCounters {
     /// The port, counted from 1.
     pub port: u32,
-    /// The kernel's number of the set on the port.
+    /// The kernel's number for the set on the port.
     pub id: u32,
     /// The queue pairs, by their numbers on the wire.
     pub qps: Vec<u32>,
-    /// The counters: what the driver calls them, and their values.
+    /// The counters: the driver's names for them, and their values.
     pub counters: Vec<(String, u64)>,
-    /// Whose queue pairs they are, as far as the set is one of a process.
+    /// The owner of these queue pairs, if the set belongs to a process.
     pub owner: ResourceOwner,
 }
 
-/// The objects on a device, whoever created them. Each call asks the kernel again.
+/// The objects on a device, of all processes. Each call queries the kernel again.
 #[derive(Clone, Debug)]
 pub struct Resources {
     device: Device,
@@ -205,12 +204,12 @@ pub struct Resources {
 }
 
 impl Device {
-    /// The objects on the device, whoever created them.
+    /// The objects on the device, of all processes.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device was found by sysfs: only netlink has
-    /// them.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device was found by sysfs: only netlink
+    /// reports them.
     pub fn resources(&self) -> Result<Resources> {
         match self.index() {
             Some(index) => Ok(Resources {
@@ -229,7 +228,7 @@ impl Device {
 /// # Errors
 ///
 /// `EINVAL` or `ENODEV` if the device has been removed, `EPERM` or `EOPNOTSUPP` if the kernel does not report
-/// them, or its answer makes no sense. Source: `drivers/infiniband/core/nldev.c`; manual page:
+/// them, or its answer is malformed. Source: `drivers/infiniband/core/nldev.c`; manual page:
 /// `rdma-resource(8)`.
 impl Resources {
     /// How many objects there are of each kind that the kernel counts.
@@ -262,7 +261,7 @@ impl Resources {
         self.ask(Netlink::srqs)
     }
 
-    /// The contexts: who has opened the device.
+    /// The contexts: one for each process that has opened the device.
     pub fn contexts(&self) -> Result<Vec<ContextResource>> {
         self.ask(Netlink::contexts)
     }
@@ -273,7 +272,7 @@ impl Resources {
     }
 
     /// The counters that are bound to queue pairs, as `rdma statistic qp show` shows them. soft-RoCE has
-    /// none, which is `EOPNOTSUPP` or an empty list; with other drivers an administrator binds them
+    /// none, so the result is `EOPNOTSUPP` or an empty list; with other drivers an administrator binds them
     /// (`rdma-statistic(8)`).
     pub fn qp_counters(&self) -> Result<Vec<QpCounters>> {
         self.ask(Netlink::qp_counters)

@@ -1,4 +1,4 @@
-//! Direct verbs: what devices of one kind take beyond the verbs of all, one module for each kind.
+//! Direct verbs: what devices of one kind can do beyond the verbs of all devices, one module for each kind.
 #![cfg(feature = "mlx5-direct")]
 
 pub mod mlx5;

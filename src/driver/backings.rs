@@ -1,4 +1,4 @@
-//! What objects ask of their driver's part, once they are created.
+//! What objects ask of their driver's part once they are created.
 //!
 //! Each function selects the driver and calls its function, as those of the data path do ([`super::data`]).
 
@@ -22,7 +22,7 @@ impl CqBacking {
         dispatch!(self, D(backing) => <D as contract::Driver>::Cq::events(backing))
     }
 
-    /// Has the next poll say that the queue had no room for a completion.
+    /// Makes the next poll report that the queue had no room for a completion.
     pub(crate) fn overran(&self) {
         dispatch!(self, D(backing) => <D as contract::Driver>::Cq::overran(backing));
     }
@@ -76,7 +76,7 @@ impl SrqBacking {
     }
 }
 
-// A clone that is forgotten keeps for good what the kernel has not let go of.
+// A clone that is forgotten keeps for good what the kernel has not released.
 
 impl Clone for CqBacking {
     fn clone(&self) -> Self {

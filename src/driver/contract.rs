@@ -43,13 +43,13 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     const ID: DriverId;
     /// The versions of the kernel driver's ABI that this driver supports.
     const ABI_VERSIONS: RangeInclusive<u32>;
-    /// What the driver has besides the plain objects.
+    /// What the driver supports besides the plain objects.
     const OPTIONS: Options = Options::empty();
     /// How C programs are refused, if they know other errnos from libibverbs's provider than the usual ones.
     #[cfg(feature = "c-abi")]
     const REFUSALS: Refusals = Refusals::DEFAULT;
 
-    /// How C programs are told a version of the firmware for which the kernel has no text.
+    /// The text for C programs of a firmware version for which the kernel has none.
     #[cfg(feature = "c-abi")]
     fn firmware(version: u64) -> String {
         let [major, minor, sub] = [32, 16, 0].map(|shift| (version >> shift) & 0xffff);
@@ -85,13 +85,13 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     }
 
     /// A send queue over memory that nobody reads, for 7 requests with 2 slices or 32 inline bytes, if the
-    /// driver has send queues: for tests of what stands on drivers.
+    /// driver has send queues. For tests of the layers above drivers.
     #[cfg(test)]
     fn sample_send_queue() -> Option<Self::SendQueue> {
         None
     }
 
-    /// Whether this clue from sysfs means this driver; netlink has its number.
+    /// Whether this clue from sysfs stands for this driver; netlink gives its number.
     fn is_behind(clue: &DriverClue) -> bool {
         let _ = clue;
         false
@@ -106,7 +106,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// Makes the open file a context of the device.
     fn get_context(fd: &CommandFd, options: ContextOptions) -> Result<(Self, GetContextReply)>;
 
-    /// Joins a context that somebody else has created on the open file.
+    /// Joins the context that another owner of the open file has made of it.
     fn query_context(_fd: &CommandFd) -> Result<(Self, GetContextReply)> {
         Err(Self::lacks(Verb::ImportDevice, "contexts of others"))
     }
@@ -121,8 +121,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Registers memory of this process. A driver adds its part of the command, looks at the answer, or
-    /// refuses regions that its device cannot have.
+    /// Registers memory of this process. A driver may add its part of the command, read the answer, or refuse
+    /// regions that its device cannot have.
     fn reg_mr(&self, fd: &CommandFd, command: RegMr) -> Result<RegMrReply> {
         fd.execute(&command)
     }
@@ -161,8 +161,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "queue pairs"))
     }
 
-    /// Takes a queue pair to the state RESET, in which it is as new. A driver whose kernel keeps something of
-    /// the time before gives another queue pair, which takes its place.
+    /// Takes a queue pair to the state RESET, in which it is as new. If the kernel keeps something from
+    /// before, the driver returns another queue pair, which takes its place.
     fn reset_qp(
         &self,
         fd: &Arc<CommandFd>,
@@ -172,7 +172,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Ok(None)
     }
 
-    /// Hands a queue pair over: from then on nothing of this side reads or writes its rings and records, nor
+    /// Hands a queue pair over: from then on this side neither reads nor writes its rings and records, nor
     /// those of its completion queue.
     fn hand_over(
         &self,
@@ -217,7 +217,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::ModifyQpUdpSport, what))
     }
 
-    /// Has a stream go on that has failed, of an initiator of dynamic connections in the state RTS.
+    /// Lets a failed stream continue, of an initiator of dynamic connections in the state RTS.
     fn reset_stream(&self, _fd: &CommandFd, _qp: QpName, _stream: u16) -> Result<()> {
         Err(Self::lacks(Verb::DciStreamIdReset, STREAMS))
     }
@@ -280,7 +280,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::ModifySrq, what))
     }
 
-    /// Creates an address handle, which has a handle only if the kernel has to know of it.
+    /// Creates an address handle. The kernel's handle is only there if the kernel has to know of it.
     fn create_ah(
         &self,
         _fd: &CommandFd,
@@ -289,8 +289,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateAh, "address handles"))
     }
 
-    /// An address handle of which the kernel need not know, where libibverbs' provider makes one by itself:
-    /// then nobody looks whether the port has the GID. None where the kernel has to be asked.
+    /// An address handle of which the kernel need not know, where libibverbs' provider makes one by itself.
+    /// Nothing then checks that the port has the GID. `None` if the kernel has to be asked.
     #[cfg(feature = "c-abi")]
     fn ah_without_kernel(
         &self,
@@ -309,8 +309,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "targets of XRC domains"))
     }
 
-    /// Creates a target of dynamic connections, and takes it to the state in which it receives by the two
-    /// changes; its number comes second. The number exists from the second change on.
+    /// Creates a target of dynamic connections and makes the two changes that take it to the state in which
+    /// it receives; its number comes second. The number exists from the second change on.
     fn create_dc_target(
         &self,
         _fd: &CommandFd,
@@ -361,10 +361,10 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     }
 }
 
-/// How a context is to be made.
+/// Options of a new context.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContextOptions {
-    /// Requests may be copied into the device's write-combining memory, if it has any for them.
+    /// Requests may be copied into the device's write-combining memory, if it has some for them.
     #[allow(dead_code, reason = "not every driver's device has such memory")]
     pub(crate) write_combining: bool,
 }
@@ -391,7 +391,7 @@ pub(crate) trait DeviceMemory: Debug + Send + Sync {
     /// Where it begins in these pages, in bytes.
     fn start(&self) -> u64;
 
-    /// Copies bytes from it, behind all that came before.
+    /// Copies bytes from it, after all earlier completions and accesses have taken effect.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError>;
 
     /// Copies bytes to it, before all requests that are posted afterwards.
@@ -433,34 +433,35 @@ pub(crate) struct QpName {
 }
 
 /// The errnos by which libibverbs' provider for the device refuses, where providers differ. C programs that
-/// look at errno know these.
+/// look at errno expect these.
 #[cfg(feature = "c-abi")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusals {
     /// A request in a list with more slices or inline bytes than the queue pair has.
     pub(crate) long_request: Errno,
-    /// As before, by the functions `ibv_wr_*`, or there is no room.
+    /// The same by the functions `ibv_wr_*`, and if there is no room.
     pub(crate) by_functions: Errno,
-    /// Attributes and flags of an object to create that nobody knows.
+    /// Unknown attributes and flags of an object to create.
     pub(crate) unknown: Errno,
     /// Atomic operations of fewer than 8 bytes, or at an address that is not a multiple of 8, are refused in
     /// a list, before they put the queue pair into the error state.
     pub(crate) bad_atomics: bool,
     /// The slices of an atomic operation in a list are 8 bytes, whatever length the program says.
     pub(crate) atomics_of_any_length: bool,
-    /// A request in a list with fewer than no slices is refused. Without, it has none.
+    /// A request in a list with a negative number of slices is refused. Without this, it counts as one with
+    /// none.
     pub(crate) negative_counts: bool,
-    /// Sends are refused before the state RTS. Without, the kernel is asked.
+    /// Sends are refused before the state RTS. Without this, the kernel decides.
     pub(crate) early_sends: bool,
-    /// Advice is refused but for regions that are known to be on demand: the kernel does not look.
+    /// Advice is refused except for regions that are known to be on demand: the kernel does not check.
     pub(crate) advice: bool,
-    /// `ibv_start_poll` refuses attributes that nobody knows. Without, it looks at none.
+    /// `ibv_start_poll` refuses unknown attributes. Without this, it looks at none.
     pub(crate) poll_attributes: bool,
 }
 
 #[cfg(feature = "c-abi")]
 impl Refusals {
-    /// As most providers refuse.
+    /// The errnos of most providers.
     pub(crate) const DEFAULT: Self = Self {
         long_request: Errno::INVAL,
         by_functions: Errno::NOMEM,
@@ -480,22 +481,22 @@ pub(crate) struct CqParts<'a> {
     /// Bytes of an entry, if the user names them. A resize of the queue leaves them as they are.
     pub(crate) entry_bytes: Option<u32>,
     pub(crate) buffers: Option<&'a Buffers>,
-    /// It is to be handed over with a queue pair.
+    /// It will be handed over with a queue pair.
     #[allow(dead_code, reason = "not every driver hands queues over")]
     pub(crate) for_agent: bool,
-    /// As in [`QpParts`], of the queue pairs that report here.
+    /// As in [`QpParts`], for the queue pairs that report here.
     #[allow(dead_code, reason = "not every driver's rings depend on it")]
     pub(crate) follows_requests: bool,
 }
 
-/// The parts of a queue pair besides its command, in the driver's types or in those of [`super`]. Of the
-/// queues that others poll or post to, it has what these share with it.
+/// The parts of a queue pair besides its command, in the driver's types or in those of [`super`]. For queues
+/// that other threads poll or post to, these are the parts that they share with the queue pair.
 pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) send_cq: &'a C,
     pub(crate) recv_cq: &'a C,
     pub(crate) srq: Option<&'a S>,
     pub(crate) buffers: Option<&'a Buffers>,
-    /// Whoever posts to the queue pair has it to itself.
+    /// The thread that posts to the queue pair has the domain to itself.
     pub(crate) thread_domain: Option<&'a T>,
     /// Small payloads may arrive in completions.
     pub(crate) inline_scatter: bool,
@@ -507,11 +508,12 @@ pub(crate) struct QpParts<'a, C, S, T> {
     pub(crate) streams: Option<DcStreams>,
     /// It has its doorbell to itself, so that it can be handed over.
     pub(crate) for_agent: bool,
-    /// The class that the network handles its messages in, if it is chosen here and not with the path.
+    /// The class in which the network handles its messages, if it is chosen here and not with the path.
     pub(crate) service_level: Option<u8>,
-    /// Requests are followed to their ends: one keeps its slot until its completion has been taken, so that
-    /// completion queues never overrun, and regions wait for those that name them. Without, it is as
-    /// libibverbs has it for the device, which may free slots earlier, and nobody asks how far requests are.
+    /// Requests are followed to their ends: a request keeps its slot until its completion has been taken, so
+    /// that completion queues never overrun, and regions wait for the requests that name them. Without this,
+    /// the queue pair behaves as in libibverbs, which may free slots earlier, and nothing asks how far
+    /// requests are.
     pub(crate) follows_requests: bool,
 }
 
@@ -519,18 +521,18 @@ pub(crate) struct QpParts<'a, C, S, T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DcStreams {
     pub(crate) log_count: u8,
-    /// With so many that have failed the queue pair fails.
+    /// The queue pair fails when so many streams have failed.
     pub(crate) log_failures: u8,
 }
 
 /// The parts of a target of dynamic connections besides its command.
 pub(crate) struct DcTargetParts<'a, C, S> {
-    /// Where its receives complete.
+    /// The completion queue of its receives.
     pub(crate) cq: &'a C,
     pub(crate) srq: &'a S,
-    /// What a request must name to be for it.
+    /// The key that a request must name to reach it.
     pub(crate) access_key: u64,
-    /// The changes that make it receive, one after the other, for a queue pair that is to be named.
+    /// The two changes that make it receive, in order. The queue pair in them is filled in once it is known.
     pub(crate) changes: [uverbs_uapi::write::ModifyQp; 2],
 }
 
@@ -545,16 +547,16 @@ pub(crate) struct NewQp<S, R, B> {
     pub(crate) backing: B,
 }
 
-/// A queue pair that is to be taken to the state RESET. Nobody posts to it meanwhile.
+/// A queue pair that is about to be taken to the state RESET. Nobody posts to it meanwhile.
 pub(crate) struct ResetQp<'a, S, R, B> {
-    /// What the kernel is to be told.
+    /// The command for the kernel.
     pub(crate) command: &'a ModifyQp,
     pub(crate) backing: &'a B,
     pub(crate) send: &'a mut S,
     /// None if the queue pair receives from an SRQ.
     pub(crate) recv: Option<&'a mut R>,
     pub(crate) buffers: Option<&'a Buffers>,
-    /// It has to keep its number, whatever the kernel keeps of the time before.
+    /// It has to keep its number, even if the kernel keeps something from before.
     pub(crate) in_place: bool,
 }
 
@@ -564,12 +566,12 @@ pub(crate) struct Replacement<B> {
     pub(crate) handle: QpHandle,
     pub(crate) qpn: u32,
     pub(crate) backing: B,
-    /// The one before, which has been reset, stays until this one is destroyed, for it cannot be destroyed at
-    /// any time.
+    /// The queue pair before, which has been reset, stays until this one is destroyed: it cannot be destroyed
+    /// at any time.
     pub(crate) stays: bool,
 }
 
-/// A queue pair that leaves this side, with the completion queue that it alone reports to. Nothing is in
+/// A queue pair that leaves this side, with the completion queue to which it alone reports. Nothing is in
 /// flight, and no completion waits.
 pub(crate) struct LeavingQp<'a, S, R, B, C> {
     pub(crate) qpn: u32,
@@ -581,10 +583,10 @@ pub(crate) struct LeavingQp<'a, S, R, B, C> {
     pub(crate) cq: &'a mut C,
 }
 
-/// What an agent is told of a queue pair that was handed over.
+/// What an agent needs to know of a queue pair that was handed over.
 #[derive(Debug)]
 pub(crate) struct HandedOver {
-    /// Without regions.
+    /// It lists no regions yet.
     pub(crate) value: Handover,
     /// The dma-bufs that it names, by their indices.
     pub(crate) dmabufs: Vec<Dmabuf>,
@@ -592,7 +594,7 @@ pub(crate) struct HandedOver {
     pub(crate) register: NonNull<u8>,
 }
 
-/// What must stay of a queue pair, with the questions that it answers.
+/// What must stay of a queue pair, and what it can be asked.
 pub(crate) trait QpBacking: Debug + Clone {
     /// Whether the kernel knows the capacity of the send queue; if the ring is this side's, it knows only
     /// blocks.
@@ -619,51 +621,51 @@ pub(crate) trait QpBacking: Debug + Clone {
     /// Stops this side from writing to the memory that requests name.
     fn close(&self) {}
 
-    /// Has completions that nobody has taken go with the queue pair, where libibverbs's provider has it so.
-    /// Without it they stay, as the kernel's do.
+    /// Drops unread completions together with the queue pair, if libibverbs's provider does so. Without this
+    /// they stay, as the kernel's do.
     #[cfg(feature = "c-abi")]
     fn forget_unread(&self) {}
 
     /// How far the send queue is, for threads that neither post nor poll.
     fn sends(&self) -> Progress;
 
-    /// As [`sends`](Self::sends), of the receive queue if there is one.
+    /// As [`sends`](Self::sends), for the receive queue if there is one.
     fn receives(&self) -> Option<Progress>;
 
-    /// Whether one of the send requests in flight may have this key in it. False only if none has.
+    /// Whether one of the send requests in flight may contain this key. False only if none does.
     fn sends_name(&self, _in_flight: Progress, _key: LocalKey) -> bool {
         true
     }
 
-    /// As [`sends_name`](Self::sends_name), of the receive queue.
+    /// As [`sends_name`](Self::sends_name), for the receive queue.
     fn receives_name(&self, _in_flight: Progress, _key: LocalKey) -> bool {
         true
     }
 }
 
-/// What must stay of a shared receive queue, and what it answers for it.
+/// What must stay of a shared receive queue, and what it can be asked.
 pub(crate) trait SrqBacking: Debug + Clone {
     /// How far it is, for threads that neither post nor poll. A request is finished when its message has been
-    /// received, which is later than that the device has taken it out of the ring.
+    /// received, not already when the device has taken it out of the ring.
     fn progress(&self) -> Progress;
 
-    /// Whether one of the requests in flight may have this key in it. False only if none has.
+    /// Whether one of the requests in flight may contain this key. False only if none does.
     fn names(&self, _in_flight: Progress, _key: LocalKey) -> bool {
         true
     }
 
-    /// As [`QpBacking::forget_unread`], of what the queue reports itself.
+    /// As [`QpBacking::forget_unread`], for completions that the queue reports itself.
     #[cfg(feature = "c-abi")]
     fn forget_received(&self) {}
 
-    /// Its number on the wire, if the driver is told it.
+    /// Its number on the wire, if the driver knows it.
     #[cfg(feature = "c-abi")]
     fn number(&self) -> Option<u32> {
         None
     }
 }
 
-/// What of a target of dynamic connections must stay until the kernel has let go of it.
+/// What must stay of a target of dynamic connections until the kernel has released it.
 pub(crate) trait DcTargetBacking: Debug {
     /// The driver-specific data of a change of the state.
     #[cfg(feature = "c-abi")]
@@ -691,24 +693,24 @@ impl SrqBacking for Nothing {
     }
 }
 
-/// A place in a send queue: where the next request goes.
+/// A position in a send queue: where the next request goes.
 ///
-/// It is the batch's: it starts as [the queue's own](SendQueue::position), each request that is written
-/// moves it on, and [`SendQueue::ring`] makes it the queue's. Who forgets it has written nothing.
+/// A batch has its own: it starts as [the queue's](SendQueue::position), each request that is written moves
+/// it on, and [`SendQueue::ring`] makes it the queue's. If it is dropped instead, nothing was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Position {
     /// Requests before it, counted from the start, modulo 2^32.
     pub(crate) count: u32,
-    /// What the requests before it take of the ring, in the driver's unit, counted from the start.
+    /// How much of the ring the requests before it take, in the driver's unit, counted from the start.
     pub(crate) at: u64,
     /// Where the request before it begins, in the same unit.
     pub(crate) last: u64,
-    /// The flags, in the device's terms, that the next request has whatever it is.
+    /// The flags, in the device's format, that the next request has in any case.
     pub(crate) flags: u64,
 }
 
 impl Position {
-    /// In a queue whose requests take one place each, whatever came before.
+    /// In a queue whose requests take one place each.
     #[inline(always)]
     pub(crate) const fn counted(count: u32) -> Self {
         Self {
@@ -722,8 +724,8 @@ impl Position {
 
 /// A send queue: a ring in which requests are written, and a doorbell.
 ///
-/// Whether the queue pair may send, and what holds for every request on every device, was checked above. The
-/// driver checks what is its own: the size of a request, and room in the ring.
+/// Checks that hold for every request on every device, and whether the queue pair may send, were made by the
+/// caller. The driver checks what depends on it: the size of a request, and room in the ring.
 pub(crate) trait SendQueue: Debug {
     /// An address handle, as its requests name it.
     type Ah;
@@ -740,24 +742,23 @@ pub(crate) trait SendQueue: Debug {
     /// Requests that have been rung and are not known to be finished.
     fn in_flight(&self) -> u32;
 
-    /// The position behind all requests that were rung.
+    /// The position after all requests that were rung.
     fn position(&self) -> Position;
 
-    /// Writes a request at a position that was asked for, or that a request before it gave, since the last
-    /// doorbell. Returns the position behind it.
+    /// Writes a request at a position that [`position`](Self::position) or an earlier `write` has returned
+    /// since the last doorbell. Returns the position after it.
     fn write(
         &mut self,
         at: Position,
         request: WorkRequest<'_, Self::Ah>,
     ) -> Result<Position, PostError>;
 
-    /// Publishes what was written from [`position`](Self::position), which is `start`, up to `end` with one
-    /// doorbell; returns how many requests that were. Without any it does nothing.
+    /// Publishes the requests from [`position`](Self::position), which is `start`, up to `end` with one
+    /// doorbell; returns how many they are. If there are none, it does nothing.
     fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno>;
 }
 
-/// A receive queue: a queue pair's own or a shared one. Its parts are those of a
-/// [`SendQueue`].
+/// A receive queue: a queue pair's own or a shared one. Its methods are as those of a [`SendQueue`].
 pub(crate) trait RecvQueue: Debug {
     /// The most requests in flight.
     fn capacity(&self) -> u32;
@@ -768,7 +769,7 @@ pub(crate) trait RecvQueue: Debug {
     /// Requests that have been rung and are not known to have received a message.
     fn in_flight(&self) -> u32;
 
-    /// Writes request number `nth` of a batch, counted from 0: one after the other.
+    /// Writes request number `nth` of a batch, counted from 0. The caller writes them in order.
     fn write<E: Element>(&mut self, nth: u32, wr_id: u64, slices: &[E]) -> Result<(), PostError>;
 
     /// Publishes the first `count` requests of a batch, at least one.
@@ -781,8 +782,8 @@ pub(crate) trait Cq: Debug {
     type Backing: Debug + Clone;
     type Completion: Completion;
     /// The completions that have arrived, at most as many as the queue holds. The entry of each goes back to
-    /// the device when it is taken, and before anything that it frees in a queue may be used again: so no
-    /// more completions come than there is room for. What is not taken stays.
+    /// the device when it is taken, and before anything that it frees in a queue may be used again. So the
+    /// device never writes more completions than there is room for. Completions that are not taken stay.
     type Polled<'q>: Iterator<Item = Self::Completion> + Debug
     where
         Self: 'q;
@@ -795,10 +796,10 @@ pub(crate) trait Cq: Debug {
         None
     }
 
-    /// Has the next poll say that the queue had no room for a completion.
+    /// Makes the next poll report that the queue had no room for a completion.
     fn overran(_backing: &Self::Backing) {}
 
-    /// Asks for an event when the next completion arrives. Others may poll meanwhile.
+    /// Asks for an event when the next completion arrives. Other threads may poll meanwhile.
     fn arm(
         _backing: &Self::Backing,
         fd: &CommandFd,
@@ -808,17 +809,17 @@ pub(crate) trait Cq: Debug {
         fd.execute(&ReqNotifyCq { cq, solicited_only })
     }
 
-    /// The most completions that wait at a time.
+    /// The most completions that can wait at a time.
     fn capacity(&self) -> u32;
 
-    /// True if no completion is there.
+    /// True if no completion waits.
     fn is_empty(&mut self) -> Result<bool, PollError>;
 
-    /// Takes completions. It fails if something is wrong with the queue, which is told once.
+    /// Takes completions. Fails if something is wrong with the queue; each error is reported once.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
 
-    /// Takes completions in the kernel's form, which C programs have too, as many as there are places for;
-    /// returns how many there were. `None` if that is left to [`Self::poll`]: by default, and where something
+    /// Takes completions in the kernel's form, which C programs have too, at most as many as there are
+    /// places; returns how many. `None` if the caller has to use [`Self::poll`]: by default, and if something
     /// has come up.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
@@ -827,8 +828,8 @@ pub(crate) trait Cq: Debug {
     }
 
     /// Shows the next completion, if there is one, instead of the one that is shown, whose entry goes back to
-    /// the device at the latest now. Fails as [`Self::poll`] does; then, and without a completion, none is
-    /// shown. Nobody polls until [`Self::hide`].
+    /// the device now at the latest. Fails as [`Self::poll`] does. After a failure, or without a completion,
+    /// none is shown. Nobody polls until [`Self::hide`].
     #[cfg(feature = "c-abi")]
     fn show_next(&mut self) -> Result<Option<Self::Completion>, PollError>;
 
@@ -836,13 +837,13 @@ pub(crate) trait Cq: Debug {
     #[cfg(feature = "c-abi")]
     fn shown(&self) -> Option<Self::Completion>;
 
-    /// Ends showing. The entry of the completion that is shown goes back to the device at the latest now.
+    /// Ends showing. The entry of the completion that is shown goes back to the device now at the latest.
     #[cfg(feature = "c-abi")]
     fn hide(&mut self);
 }
 
-/// A completion, as the device wrote it. Its fields are interpreted only when asked for; their meaning is
-/// told in `crate::wc`. What a device does not report has a default.
+/// A completion, as the device wrote it. Its fields are interpreted only when asked for; `crate::wc`
+/// documents them. Fields that a device does not report have a default.
 pub(crate) trait Completion: Debug + Copy {
     fn wr_id(&self) -> u64;
     fn status(&self) -> WcStatus;
@@ -884,19 +885,19 @@ pub(crate) trait Completion: Debug + Copy {
         0
     }
 
-    /// It is of a WRITE with immediate data that has consumed no receive.
+    /// Whether it belongs to a WRITE with immediate data that has consumed no receive.
     #[inline(always)]
     fn is_unsolicited(&self) -> bool {
         false
     }
 
-    /// The sender's GID, if this tells it.
+    /// The sender's GID, if the completion has it.
     #[inline(always)]
     fn sender_gid(&self) -> Option<[u8; 16]> {
         None
     }
 
-    /// All of it in the kernel's form, which C programs have too.
+    /// The whole completion in the kernel's form, which C programs have too.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn to_wc(self) -> Wc {
@@ -919,7 +920,7 @@ pub(crate) trait Completion: Debug + Copy {
     }
 }
 
-/// All of it, for whoever calls the methods.
+/// All traits, for code that calls their methods.
 pub(crate) mod methods {
     pub(crate) use super::{
         Completion as _, Cq as _, DeviceMemory as _, Driver as _, QpBacking as _, RecvQueue as _,
@@ -972,7 +973,7 @@ impl<Q: SendQueue> Sending<'_, Q> {
     }
 }
 
-/// As [`sending`], of a receive queue, to which slices are posted.
+/// As [`sending`], for a receive queue, to which slices are posted.
 #[cfg(test)]
 pub(crate) fn receiving<Q: RecvQueue>(queue: &mut Q) -> Receiving<'_, Q> {
     Receiving { queue, written: 0 }
@@ -1005,7 +1006,7 @@ impl<Q: RecvQueue> Receiving<'_, Q> {
         self.queue.in_flight()
     }
 
-    /// Starts again from what was rung.
+    /// Starts again after the requests that were rung.
     pub(crate) fn begin(&mut self) {
         self.written = 0;
     }

@@ -12,7 +12,7 @@ use super::{Ah, Cq, CqBacking, Kind, Listed, OneOf, RecvQueue, SendQueue, Shared
 use crate::error::Errno;
 use crate::work::{Destination, LocalSlice, PollError, PostError, WorkRequest};
 
-/// A completion, as its driver has it.
+/// A completion, in its driver's type.
 pub(crate) type Completion = OneOf<CompletionKinds>;
 
 #[derive(Debug)]
@@ -32,8 +32,8 @@ impl<'q> Kind for Polls<'q> {
     type Of<D: contract::Driver> = <D::Cq as contract::Cq>::Polled<'q>;
 }
 
-/// Tells the compiler that a queue pair of a transport is none of a driver's that lacks it: no code of that
-/// driver is there where such a queue pair posts.
+/// Lets the compiler rule out drivers that lack the transport: where a queue pair of that transport posts,
+/// the program then has no code of such a driver.
 #[inline(always)]
 fn expect_transport<D: contract::Driver>(transport: Option<QpType>) {
     assert!(
@@ -50,8 +50,8 @@ impl SendQueue {
         in_flight() -> u32;
     }
 
-    /// The queue for a batch, on its transport if that is known. The compiler knows its driver from here on,
-    /// and asks no more.
+    /// The queue for a batch, with its transport if that is known. From here on the compiler knows the
+    /// driver, and the code does not check it again.
     #[inline(always)]
     pub(crate) fn lend(&mut self, transport: Option<QpType>) -> Posting<'_> {
         dispatch!(self, D(queue) => {
@@ -61,7 +61,7 @@ impl SendQueue {
     }
 }
 
-/// A send queue that somebody posts to.
+/// A send queue that a thread posts to.
 pub(crate) type Posting<'q> = OneOf<Postings<'q>>;
 
 #[derive(Debug)]
@@ -108,8 +108,8 @@ impl Posting<'_> {
     }
 }
 
-/// A request with its destination as a driver knows it. Another driver's is of another PD, which the caller
-/// has noticed.
+/// A request with its destination in the driver's type. A destination of another driver belongs to another
+/// PD, which the caller has checked.
 #[inline(always)]
 fn own<D: Listed>(request: WorkRequest<'_, Ah>) -> Result<WorkRequest<'_, D::Ah>, PostError> {
     let WorkRequest {
@@ -136,7 +136,7 @@ fn own<D: Listed>(request: WorkRequest<'_, Ah>) -> Result<WorkRequest<'_, D::Ah>
     })
 }
 
-/// A receive queue that somebody posts to.
+/// A receive queue that a thread posts to.
 pub(crate) type Receiving<'q> = OneOf<Receivings<'q>>;
 
 #[derive(Debug)]

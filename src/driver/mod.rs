@@ -1,9 +1,9 @@
 //! What differs between devices. A driver is a folder here and a line in the list below.
 //!
 //! [`contract`] says what a driver does. Above this module nothing knows which device it talks to; below it
-//! nothing knows reference counts and lifetimes. What a driver has of an object is held as [`OneOf`] the
-//! drivers' own types: an `enum`, so that nothing is called indirectly, and with one driver built in there is
-//! one variant and nothing to dispatch.
+//! nothing knows reference counts and lifetimes. A driver's part of an object is held as [`OneOf`] the
+//! drivers' own types. That is an `enum`, so no call is indirect, and with one driver built in there is one
+//! variant and nothing to dispatch.
 //!
 //! # A new driver
 //!
@@ -15,8 +15,8 @@
 //!
 //! `CONTRIBUTING.md` has what tests and documents need besides.
 
-/// The list of drivers: when one is built in, its variant of [`OneOf`], and its type. Hands it to another
-/// macro, before the arguments.
+/// The list of drivers: the condition under which one is built in, its variant of [`OneOf`], and its type.
+/// Passes the list to another macro, before the arguments.
 macro_rules! drivers {
     ($then:ident $($arguments:tt)*) => {
         $then! {
@@ -31,7 +31,7 @@ macro_rules! drivers {
     };
 }
 
-/// `dispatch!(one_of, D(it) => expression)`: the expression for the driver that it is of, as `D`.
+/// `dispatch!(one_of, D(it) => expression)`: evaluates the expression for the driver of the value, as `D`.
 macro_rules! dispatch {
     ($one_of:expr, $driver:ident($it:pat) => $then:expr) => {
         drivers!(arms $one_of, $driver($it) => $then)
@@ -57,7 +57,7 @@ macro_rules! arms {
     };
 }
 
-/// Methods that do what those of the driver's part do.
+/// Methods that call those of the driver's part.
 macro_rules! forward {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         $(
@@ -131,7 +131,7 @@ use crate::work::{CopyError, DataOrder, Interconnects, LagPort, Operations, Wall
 
 macro_rules! one_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {
-        /// What one of the drivers has of a kind.
+        /// One driver's type of a kind.
         #[repr(u8)]
         pub(crate) enum OneOf<K: Kind> {
             $(#[cfg($($built_in)*)] $Variant(K::Of<$Driver>),)*
@@ -214,11 +214,11 @@ macro_rules! kinds {
 kinds! {
     /// A driver that is built in.
     Driver Drivers = PhantomData<D>;
-    /// What a context has of its device.
+    /// A context's part of the device.
     Device Devices = Arc<D>;
     /// A completion queue.
     Cq Cqs = D::Cq;
-    /// What of a completion queue must stay until the kernel has let go of it.
+    /// What must stay of a completion queue until the kernel has released it.
     CqBacking CqBackings = <D::Cq as contract::Cq>::Backing;
     /// A send queue.
     SendQueue SendQueues = D::SendQueue;
@@ -230,26 +230,26 @@ kinds! {
     Ah Ahs = D::Ah;
     /// Device memory, as the processor reaches it.
     DeviceMemory DeviceMemories = D::DeviceMemory;
-    /// What of a queue pair must stay until the kernel has let go of it.
+    /// What must stay of a queue pair until the kernel has released it.
     QpBacking QpBackings = D::QpBacking;
-    /// As [`QpBacking`], of a shared receive queue.
+    /// As [`QpBacking`], for a shared receive queue.
     SrqBacking SrqBackings = D::SrqBacking;
-    /// As [`QpBacking`], of a target of dynamic connections.
+    /// As [`QpBacking`], for a target of dynamic connections.
     DcTargetBacking DcTargetBackings = D::DcTargetBacking;
-    /// The hardware that a thread domain picks, once a queue pair needs it.
+    /// The hardware that a thread domain selects once a queue pair needs it.
     ThreadDomain ThreadDomains = D::ThreadDomain;
 }
 
-/// What a queue pair is made of besides its command.
+/// The parts of a queue pair besides its command.
 pub(crate) type QpParts<'a> = contract::QpParts<'a, CqBacking, SrqBacking, ThreadDomain>;
 
-/// What a target of dynamic connections is made of besides its command.
+/// The parts of a target of dynamic connections besides its command.
 pub(crate) type DcTargetParts<'a> = contract::DcTargetParts<'a, CqBacking, SrqBacking>;
 
 /// A queue pair that a driver has created.
 pub(crate) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpBacking>;
 
-/// A queue pair that is to be taken to the state RESET.
+/// A queue pair that is about to be taken to the state RESET.
 pub(crate) type ResetQp<'a> = contract::ResetQp<'a, SendQueue, RecvQueue, QpBacking>;
 
 /// A queue pair that leaves this side.
@@ -268,7 +268,7 @@ fn answer<T: FromBytes>(
         .map_err(|malformed| Error::malformed(verb, subject(), malformed.to_string()))
 }
 
-/// Refuses by name what the driver does not have of what is asked for.
+/// Refuses by name an option that is asked for and that the driver does not have.
 fn has<D: contract::Driver>(verb: Verb, asked: Options) -> Result<()> {
     match asked.difference(D::OPTIONS).what() {
         None => Ok(()),
@@ -288,7 +288,7 @@ fn has_qp<D: contract::Driver>(
     has::<D>(Verb::CreateQp, Options::of_qp(spec, parts))
 }
 
-/// An object of another driver's. The nouns compare contexts before they come here, so it is not seen.
+/// An object of another driver. The callers compare contexts first, so users never see this error.
 #[cold]
 fn foreign(verb: Verb) -> Error {
     let why = "it belongs to a device of another driver";
@@ -296,7 +296,7 @@ fn foreign(verb: Verb) -> Error {
 }
 
 impl device::Device {
-    /// The driver behind the device. By sysfs, only drivers that are built in are recognised.
+    /// The device's driver. By sysfs, only drivers that are built in are recognised.
     pub fn driver(&self) -> Option<DriverId> {
         match self.driver_clue()? {
             DriverClue::Number(id) => Some(*id),
@@ -352,7 +352,7 @@ impl Driver {
         })
     }
 
-    /// Takes part in a context that somebody else has made of the open file.
+    /// Joins the context that another owner of the open file has made of it.
     pub(crate) fn query_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
         dispatch!(self, D(_) => {
             let (device, reply) = D::query_context(fd)?;
@@ -361,7 +361,7 @@ impl Driver {
     }
 }
 
-/// What [`contract::Driver`] says, whichever driver it is.
+/// The methods of [`contract::Driver`], for whichever driver it is.
 impl Device {
     /// Whether the driver has queue pairs of the type.
     #[cfg(feature = "c-abi")]
@@ -375,7 +375,7 @@ impl Device {
         dispatch!(self, D(_) => D::REFUSALS)
     }
 
-    /// How C programs are told a version of the firmware for which the kernel has no text.
+    /// The text for C programs of a firmware version for which the kernel has none.
     #[cfg(feature = "c-abi")]
     pub(crate) fn firmware(&self, version: u64) -> String {
         dispatch!(self, D(_) => D::firmware(version))
@@ -402,12 +402,12 @@ impl Device {
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
     }
 
-    /// Whether rings may lie in dma-bufs. Which do is the allocator's answer, so [`Buffers`] refuses it.
+    /// Whether rings may lie in dma-bufs. Which ones do is up to the allocator, so [`Buffers`] refuses them.
     pub(crate) fn dmabufs(&self) -> Dmabufs {
         dispatch!(self, D(_device) => match D::OPTIONS.contains(Options::DMABUFS) {
             true => Dmabufs::Taken,
             false => Dmabufs::Refused(
-                "rings in DMA-BUFs, which this library's driver for the device does not take",
+                "rings in dma-bufs, which this library's driver for the device does not take",
             ),
         })
     }
@@ -490,8 +490,8 @@ impl Device {
         })
     }
 
-    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last. Other
-    /// types than the basic one report to a completion queue themselves.
+    /// Creates a shared receive queue of any type; its number on the wire, if it has one, comes last. Types
+    /// other than the basic one report to a completion queue themselves.
     pub(crate) fn create_srq(
         &self,
         fd: &CommandFd,
@@ -512,7 +512,8 @@ impl Device {
                     (handle, queue, backing, Some(number))
                 }
             };
-            // In one: a driver without such a queue has none of it, and nothing behind it is reached.
+            // In one expression: for a driver without such a queue the types have no values, and the code
+            // after this is not compiled.
             Ok((created.0, D::wrap(created.1), D::wrap(created.2), created.3))
         })
     }
@@ -540,7 +541,7 @@ impl Device {
         dispatch!(self, D(device) => Ok(device.ah_without_kernel(fd, path)?.map(D::wrap)))
     }
 
-    /// The address handle's handle comes first, if the kernel knows of it.
+    /// The kernel's handle comes first, if the kernel knows of the address handle.
     pub(crate) fn create_ah(
         &self,
         fd: &CommandFd,
@@ -590,7 +591,7 @@ impl Device {
         })
     }
 
-    /// Changes a memory region, and gives its keys from then on.
+    /// Changes a memory region, and returns its keys from then on.
     pub(crate) fn rereg_mr(&self, fd: &CommandFd, command: &ReregMr) -> Result<ReregMrResp> {
         dispatch!(self, D(_) => {
             has::<D>(Verb::ReregMr, Options::MR_CHANGES)?;
@@ -610,13 +611,13 @@ impl Device {
         dispatch!(self, D(device) => device.import_dm(fd, handle).map(D::wrap))
     }
 
-    /// A thread domain, which has picked no hardware yet.
+    /// A thread domain that has selected no hardware yet.
     pub(crate) fn thread_domain(&self) -> ThreadDomain {
         dispatch!(self, D(_) => D::wrap(Default::default()))
     }
 }
 
-/// What [`contract::DeviceMemory`] says, whichever driver it is.
+/// The methods of [`contract::DeviceMemory`], for whichever driver it is.
 impl DeviceMemory {
     forward! {
         length() -> u64;
@@ -627,10 +628,10 @@ impl DeviceMemory {
     }
 }
 
-/// What of a driver's completion queue must stay.
+/// What must stay of a driver's completion queue.
 type BackingOf<D> = <<D as contract::Driver>::Cq as contract::Cq>::Backing;
 
-/// The parts as the driver's own, if they all are.
+/// The parts in the driver's types, if all of them are.
 fn own_parts<'a, D: Listed>(
     parts: &QpParts<'a>,
 ) -> Option<contract::QpParts<'a, BackingOf<D>, D::SrqBacking, D::ThreadDomain>> {
@@ -658,7 +659,7 @@ fn own_parts<'a, D: Listed>(
     })
 }
 
-/// The queue pair as the driver's own, if all of it is.
+/// The queue pair in the driver's types, if all its parts are.
 fn own_reset<D: Listed>(
     reset: ResetQp<'_>,
 ) -> Option<contract::ResetQp<'_, D::SendQueue, D::RecvQueue, D::QpBacking>> {
@@ -676,7 +677,7 @@ fn own_reset<D: Listed>(
     })
 }
 
-/// A queue pair of a driver's that leaves this side.
+/// A queue pair, in a driver's types, that leaves this side.
 type Leaving<'a, D> = contract::LeavingQp<
     'a,
     <D as contract::Driver>::SendQueue,
@@ -685,7 +686,7 @@ type Leaving<'a, D> = contract::LeavingQp<
     <D as contract::Driver>::Cq,
 >;
 
-/// The queue pair as the driver's own, if all of it is.
+/// The queue pair in the driver's types, if all its parts are.
 fn own_leaving<D: Listed>(leaving: LeavingQp<'_>) -> Option<Leaving<'_, D>> {
     let recv = match leaving.recv {
         Some(recv) => Some(D::get(recv)?),

@@ -1,7 +1,7 @@
 //! What a program may ask for besides the plain objects, which not every driver has.
 //!
-//! A driver says which of these it has. The others are refused by name before it is asked (in [`super`]), so
-//! that it cannot overlook one.
+//! A driver lists those that it has. The others are refused by name before the driver is called (in
+//! [`super`]), so that it cannot overlook one.
 
 use bitflags::bitflags;
 
@@ -9,14 +9,14 @@ use super::contract::{CqParts, HANDING_OVER, QpParts, STREAMS};
 use crate::command::{CreateCq, QpSpec, RegMr};
 
 bitflags! {
-    /// What a driver has besides the plain objects.
+    /// What a driver supports besides the plain objects.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Options: u16 {
         /// Completion queues with entries of a chosen size.
         const CQ_ENTRY_BYTES = 1 << 0;
-        /// Flags of completion queues. The driver, or its kernel's, says which.
+        /// Flags of completion queues. The driver, or the kernel's, decides which it takes.
         const CQ_FLAGS = 1 << 1;
-        /// Creation flags of queue pairs. The driver, or its kernel's, says which.
+        /// Creation flags of queue pairs. The driver, or the kernel's, decides which it takes.
         const QP_FLAGS = 1 << 2;
         /// Small payloads that arrive in completions.
         const INLINE_SCATTER = 1 << 3;
@@ -30,15 +30,15 @@ bitflags! {
         const MR_DMABUF = 1 << 7;
         /// Memory regions that change.
         const MR_CHANGES = 1 << 8;
-        /// Rings and doorbell records in dma-bufs, where an allocator answers so. The driver tells the
-        /// kernel of them in a way that is refused where the kernel does not know it.
+        /// Rings and doorbell records in dma-bufs, if an allocator answers with one. The driver passes them
+        /// to the kernel in a way that a kernel without support refuses.
         const DMABUFS = 1 << 9;
         /// WRITEs with immediate data that consume no receives.
         const UNSOLICITED_WRITES = 1 << 10;
         /// Service levels of queue pairs.
         const SERVICE_LEVEL = 1 << 11;
-        /// Rings of completion queues in memory that a program has allocated; of drivers with
-        /// [`Self::BUFFERS`] too.
+        /// Rings of completion queues in memory that a program has allocated. Drivers with [`Self::BUFFERS`]
+        /// have this too.
         const CQ_BUFFERS = 1 << 13;
         /// Streams of initiators of dynamic connections.
         const STREAMS = 1 << 14;
@@ -48,7 +48,7 @@ bitflags! {
 }
 
 impl Options {
-    /// What the first of them is called in an error; None if there are none.
+    /// The name of the first of them in an error; `None` if there are none.
     pub(super) fn what(self) -> Option<&'static str> {
         Some(match self.iter().next()? {
             Self::CQ_ENTRY_BYTES => "completion queues with entries of a chosen size",
@@ -59,9 +59,9 @@ impl Options {
             Self::BUFFERS => "rings in memory that a program has allocated",
             Self::CQ_BUFFERS => "completion rings in memory that a program has allocated",
             Self::MR_IOVA => "memory regions whose I/O virtual address is not their address",
-            Self::MR_DMABUF => "memory regions of a DMA-BUF",
+            Self::MR_DMABUF => "memory regions of a dma-buf",
             Self::MR_CHANGES => "memory regions that change",
-            Self::DMABUFS => "rings in DMA-BUFs",
+            Self::DMABUFS => "rings in dma-bufs",
             Self::UNSOLICITED_WRITES => "WRITEs with immediate data that consume no receives",
             Self::SERVICE_LEVEL => "service levels of queue pairs, instead of paths",
             Self::STREAMS => STREAMS,
@@ -70,7 +70,7 @@ impl Options {
         })
     }
 
-    /// Those that hold.
+    /// The options that are asked for.
     fn of<const N: usize>(asked: [(Self, bool); N]) -> Self {
         let asked = asked.into_iter().filter(|(_, is_asked)| *is_asked);
         asked.map(|(option, _)| option).collect()

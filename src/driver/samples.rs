@@ -1,4 +1,4 @@
-//! What the sample driver has, for tests of the objects that stand on drivers.
+//! Values of the sample driver, for tests of the objects above drivers.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::device::DriverId;
 
 pub(crate) const ID: DriverId = Sample::ID;
 
-/// What a context has of a device whose order a seed decides.
+/// A device, in which a seed decides the order of execution.
 pub(crate) fn device(seed: u64) -> Device {
     OneOf::Sample(Arc::new(Sample::of(sample::Device::new(seed))))
 }
@@ -31,7 +31,7 @@ pub(crate) fn recv_queue() -> RecvQueue {
     OneOf::Sample(qp.recv.unwrap())
 }
 
-/// Those of the drivers in the list that have such.
+/// The send queues of the drivers in the list that have such a sample.
 macro_rules! send_queues_of {
     ({ $(($($built_in:tt)*) $Variant:ident $Driver:ty,)* }) => {{
         let mut queues = Vec::new();
@@ -43,7 +43,7 @@ macro_rules! send_queues_of {
     }};
 }
 
-/// A send queue of each driver that has such: see
+/// A send queue of each driver that has one: see
 /// [`sample_send_queue`](super::contract::Driver::sample_send_queue).
 pub(crate) fn send_queues() -> Vec<SendQueue> {
     drivers!(send_queues_of)

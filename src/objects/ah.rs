@@ -87,7 +87,7 @@ impl AddressVector {
         }
     }
 
-    /// The path back to whoever sent a datagram (`ibv_init_ah_from_wc(3)`).
+    /// The path back to the sender of a datagram (`ibv_init_ah_from_wc(3)`).
     ///
     /// `grh` is the first 40 bytes of the buffer that it was received into. `sgid_index` is the index of the
     /// GID that it was sent to, or for multicast of the GID to reply from.
@@ -242,8 +242,8 @@ impl Ah {
         }
     }
 
-    /// The destination of a request of a DC initiator: a target at the end of this path, by the number and
-    /// the access key that it has ([`DcTarget`](crate::dc::DcTarget)).
+    /// The destination of a request of a DC initiator: the target at the end of this path that has this
+    /// number and access key ([`DcTarget`](crate::dc::DcTarget)).
     pub fn to_target(&self, number: u32, key: u64) -> DcPeer<'_> {
         DcPeer::new(self, number, key)
     }

@@ -38,10 +38,10 @@ impl Context {
 /// A completion channel. Clones share the channel; queues that report to it keep it open.
 ///
 /// The file descriptor, as returned by [`AsFd`], does not block and becomes readable with an event, so it
-/// works with poll(2) and with any runtime that waits for file descriptors. As long as nobody requests it and
-/// nobody calls [`try_next`](Self::try_next) or [`wait_for`](Self::wait_for), the file blocks, and
-/// [`wait`](Self::wait) is a single read(2). Removal of the device shows only as an error (`POLLERR`), which
-/// tokio's `AsyncFd` takes for a closed write side.
+/// works with poll(2) and with any runtime that waits for file descriptors. As long as the program neither
+/// asks for the descriptor nor calls [`try_next`](Self::try_next) or [`wait_for`](Self::wait_for), the file
+/// blocks, and [`wait`](Self::wait) is a single read(2). Removal of the device shows only as an error
+/// (`POLLERR`), which tokio's `AsyncFd` takes for a closed write side.
 ///
 /// ```no_run
 /// use uverbs::Notify;
@@ -125,8 +125,8 @@ impl CompletionChannel {
     fn event(&self, event: CompEventDesc) -> CqEvent {
         let cq = event.cq_handle;
         if let Some(count) = self.counts().get(&cq) {
-            // Relaxed: the thread that arms the queue next knows of the event from this one, and what told it
-            // orders the two.
+            // Relaxed: the thread that next arms the queue has learned of the event from this thread, and
+            // that communication orders the two.
             count.fetch_add(1, Ordering::Relaxed);
         }
         CqEvent { cq }

@@ -1,7 +1,7 @@
-//! An open device: the context that all other objects are made in.
+//! An open device: the context in which all other objects are created.
 //!
 //! A [`Context`] is a handle that is cheap to clone; the device closes when the last clone and the last
-//! object made in it are gone. Closing it destroys all objects that the kernel still has for it.
+//! object created in it are gone. Closing it destroys all objects that the kernel still has for it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -45,7 +45,7 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// The options by which [`open`] opens.
+    /// The default options, which [`open`] uses.
     pub fn new() -> Self {
         Self::default()
     }
@@ -162,8 +162,8 @@ struct Inner {
     live_buffers: Arc<Live>,
     /// By the handles of their PDs, since one PD may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
-    /// Completion queues with the numbers by which events name them, to tell their pollers of overruns. Each
-    /// comes and goes by its place; only an overrun looks for a number.
+    /// Completion queues with the numbers by which events name them, so that an overrun reaches their
+    /// pollers. A queue is added and removed by its place; only an overrun searches for a number.
     completion_queues: Mutex<Slab<(u64, driver::CqBacking)>>,
 }
 
@@ -217,7 +217,7 @@ impl Context {
         Self::over_device(file, driver::samples::device(0))
     }
 
-    /// As [`over`](Self::over), of a device of the sample driver.
+    /// As [`over`](Self::over), for a device of the sample driver.
     #[cfg(test)]
     pub(crate) fn over_device(file: OwnedFd, device: driver::Device) -> Self {
         let events = file.try_clone().unwrap();
@@ -293,13 +293,13 @@ impl Context {
         &self.0.fd
     }
 
-    /// Whether objects of it, or others, have it too.
+    /// Whether its objects, or other handles, have it too.
     #[cfg(feature = "c-abi")]
     pub(crate) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Closes the device's files although objects have them, as [`CommandFd::close`].
+    /// Closes the device's files although objects still have them, as [`CommandFd::close`].
     ///
     /// # Safety
     ///
@@ -323,19 +323,19 @@ impl Context {
         &self.0.live_buffers
     }
 
-    /// Records which completion queue the events with this number mean. Returns its place.
+    /// Records which completion queue events with this number mean. Returns its place.
     pub(crate) fn add_completion_queue(&self, id: u64, backing: driver::CqBacking) -> usize {
         self.completion_queues().insert((id, backing))
     }
 
-    /// Forgets the one at a place.
+    /// Forgets the completion queue at a place.
     pub(crate) fn remove_completion_queue(&self, place: usize) {
         let gone = self.completion_queues().try_remove(place);
-        // Not under the lock: with it memory may go that an allocator gets back.
+        // Not under the lock: with the queue memory may be dropped that an allocator gets back.
         drop(gone);
     }
 
-    /// Tells the poller of a completion queue that the queue has overrun.
+    /// Makes the next poll of a completion queue report that the queue has overrun.
     pub(crate) fn completion_queue_overran(&self, id: u64) {
         let queues = self.completion_queues();
         if let Some((_, (_, backing))) = queues.iter().find(|(_, (named, _))| *named == id) {
@@ -379,11 +379,12 @@ impl Context {
         }
     }
 
-    /// A random number, for the packet sequence numbers of a connection. The kernel is asked for some at a
+    /// A random number, for the packet sequence numbers of a connection. The kernel is asked for several at a
     /// time.
     ///
-    /// After a fork both processes give out the same. That does no harm: late packets are told apart from
-    /// those of an earlier connection by them, and the queue pairs of the two have numbers of their own.
+    /// After a fork both processes give out the same numbers. That does no harm: the numbers distinguish late
+    /// packets from those of an earlier connection, and the queue pairs of the two processes have different
+    /// numbers.
     pub(crate) fn random(&self) -> Result<u32, Errno> {
         // It is whole at any time, so a panic elsewhere has not spoilt it.
         let mut drawn = (self.0.drawn.lock()).unwrap_or_else(PoisonError::into_inner);
@@ -391,13 +392,13 @@ impl Context {
             return Ok(number);
         }
         let mut numbers = [0u32; DRAWN];
-        // Of no more than 256 bytes the kernel gives all or none.
+        // The kernel gives up to 256 bytes at once, or none.
         getrandom(numbers.as_mut_bytes(), GetRandomFlags::empty())?;
         *drawn = numbers.into();
         Ok(drawn.pop().unwrap_or_default())
     }
 
-    /// A number that no other object of this context has. The kernel's events carry it.
+    /// A number that no other object of this context has. Events of the kernel carry it.
     pub(crate) fn new_id(&self) -> u64 {
         // Relaxed: only the number matters, it publishes nothing.
         self.0.next_id.fetch_add(1, Ordering::Relaxed)
@@ -410,8 +411,9 @@ impl Context {
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
         }
-        // One thread at a time: the kernel takes the first that it allocates for the context's own, to which
-        // events of objects without one go. It is whole at any time, so a panic elsewhere did no harm.
+        // One thread at a time: the kernel uses the first event file that it allocates as the context's own,
+        // which gets events of objects without one. Its state is whole at any time, so a panic elsewhere did
+        // no harm.
         let _one = quiet(|| (self.0.opening.lock()).unwrap_or_else(PoisonError::into_inner));
         if let Some(fd) = self.0.async_fd.get() {
             return Ok(fd.as_fd());
@@ -440,7 +442,7 @@ impl fmt::Debug for Context {
     }
 }
 
-/// The command file descriptor. Whoever holds a duplicate of it can name this context's objects.
+/// The command file descriptor. A process that holds a duplicate of it can name this context's objects.
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()

@@ -1,18 +1,18 @@
 //! Dynamic connections (DC): one queue pair that reaches any number of peers, reliably.
 //!
-//! A *target* ([`DcTarget`]) takes messages from everybody who knows its number and its access key. Their
+//! A *target* ([`DcTarget`]) takes messages from every peer that knows its number and its access key. Their
 //! receives are those of a shared receive queue. An *initiator*, a queue pair of the type
 //! [`Dc`](crate::transport::Dc), names a target with each request, by an address handle, the number and the
 //! key. The device connects to the target when it is needed. So a server with ten thousand clients has one
-//! target, and each client one initiator; nobody connects in advance, and nothing is kept for each peer but
+//! target, and each client one initiator. No connections are set up in advance, and a peer costs nothing but
 //! an address handle.
 //!
 //! A request that a target refuses fails the initiator: with
-//! [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR) for a wrong key or rights that it does not give, and
-//! with [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) if there is no such target. The initiator then is
-//! in the error state, and the requests behind that one are flushed, whomever they are for. After
-//! [`Qp::reset`](crate::Qp::reset) it is of use again. The target goes on. With
-//! [streams](crate::qp::QpBuilder::dc_streams) a failure stops the requests of one stream alone.
+//! [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR) for a wrong key or rights that the target does not
+//! give, and with [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR) if there is no such target. The initiator
+//! is then in the error state, and the requests after the failed one are flushed, whatever their targets.
+//! After [`Qp::reset`](crate::Qp::reset) it can be used again. The target is not affected. With
+//! [streams](crate::qp::QpBuilder::dc_streams) a failure stops the requests of one stream only.
 //!
 //! mlx5 has dynamic connections; other drivers refuse them by name.
 //!
@@ -83,9 +83,9 @@ impl<'a> DcPeer<'a> {
         }
     }
 
-    /// The same target for a request in another stream than the first, of an initiator that has some
-    /// ([`QpBuilder::dc_streams`](crate::qp::QpBuilder::dc_streams)). Any number will do: if there are more
-    /// of them than streams, some have one in common.
+    /// The same target for a request in another stream than the first, of an initiator with streams
+    /// ([`QpBuilder::dc_streams`](crate::qp::QpBuilder::dc_streams)). Any number is valid: if there are more
+    /// numbers than streams, several numbers share a stream.
     #[inline(always)]
     pub fn on_stream(self, stream: u16) -> Self {
         Self { stream, ..self }
@@ -122,7 +122,7 @@ impl Pd {
         self.dc_target_on(cq.shared(), srq, key)
     }
 
-    /// As [`Pd::dc_target`], for who has not the queue itself.
+    /// As [`Pd::dc_target`], for a caller that does not have the queue itself.
     pub(crate) fn dc_target_on<'a>(
         &'a self,
         cq: &'a Arc<CqShared>,
@@ -141,9 +141,9 @@ impl Pd {
 }
 
 impl DcTargetBuilder<'_> {
-    /// Where and how it receives: of the options, port, GID, MTU and partition key count, what peers may do
-    /// ([`ConnectOptions::access`]), the traffic class, the hop limit, and how long a peer is to pause while
-    /// no receive is posted.
+    /// Where and how it receives. These of the options are used: port, GID, MTU, partition key, what peers
+    /// may do ([`ConnectOptions::access`]), the traffic class, the hop limit, and how long a peer has to
+    /// pause while no receive is posted.
     pub fn options(mut self, options: &ConnectOptions) -> Self {
         self.options = options.clone();
         self
@@ -220,19 +220,18 @@ impl DcTargetBuilder<'_> {
 
 /// A target of dynamic connections: it takes messages from every initiator that knows its number and key.
 ///
-/// What it receives completes with its [number](Self::number) as the
-/// [queue pair's](crate::Completion::qp_num), and with the initiator's as the
-/// [source](crate::Completion::src_qp). It keeps its shared receive queue and its completion queue alive, but
-/// receives are posted by the queue's owner.
+/// Its completions have its [number](Self::number) as the [queue pair's](crate::Completion::qp_num), and the
+/// initiator's as the [source](crate::Completion::src_qp). It keeps its shared receive queue and its
+/// completion queue alive, but only the owner of the queue can post receives.
 ///
-/// Dropping it destroys it. The kernel waits until no message is on its way to it any more. Requests that
-/// come later find no target: they fail with [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR).
+/// Dropping it destroys it. The kernel waits until no message to it is under way. Later requests find no
+/// target: they fail with [`RETRY_EXC_ERR`](crate::WcStatus::RETRY_EXC_ERR).
 pub struct DcTarget {
     object: Owned<QpHandle, DcTargetBacking>,
     endpoint: Endpoint,
     key: u64,
     id: u64,
-    // Behind the object, which uses them.
+    // After the object, which uses it.
     _srq: Arc<SrqShared>,
     _cq: Arc<CqShared>,
     _pd: PdUse,
@@ -259,8 +258,8 @@ impl DcTarget {
         self.key
     }
 
-    /// Where initiators find it, with its number as that of the queue pair. They need the
-    /// [key](Self::key) as well. The packet sequence number does not count.
+    /// Where initiators find it: an endpoint with its number as the queue pair's. They also need the
+    /// [key](Self::key). The packet sequence number has no meaning.
     pub fn endpoint(&self) -> Endpoint {
         self.endpoint
     }

@@ -67,7 +67,7 @@ impl Context {
         Ok(ImportedDm(Dm(Arc::new(DmShared { object, memory }))))
     }
 
-    /// The handles of all device memory of the context, whoever allocated it.
+    /// The handles of all device memory of the context, no matter which process allocated it.
     ///
     /// # Errors
     ///
@@ -127,9 +127,9 @@ impl Dm {
         self.0.memory.write(offset, bytes)
     }
 
-    /// Exports it as a dma-buf: regions of this device in it are registered by
-    /// [`Pd::register_dmabuf`](crate::Pd::register_dmabuf), in any process that has the file. Another device
-    /// can take it if the bus lets it reach this one. Closing the file leaves regions as they are.
+    /// Exports it as a dma-buf. Any process that has the file can register regions of this device in it by
+    /// [`Pd::register_dmabuf`](crate::Pd::register_dmabuf). Another device can use it if the bus lets that
+    /// device reach this one. Closing the file leaves regions as they are.
     ///
     /// When the memory is freed, or the context that it was allocated in ends, the kernel revokes the
     /// dma-buf. From then on requests that name regions in it fail, and no region is registered in it.
@@ -180,7 +180,7 @@ impl Dm {
         self.end(leave).map(ImportedDm)
     }
 
-    /// Ends ownership in some way, if no region of this process is in it.
+    /// Ends ownership by `how`, if no region of this process is in it.
     fn end(
         mut self,
         how: impl FnOnce(&mut Owned<DmHandle>) -> Result<()>,
@@ -215,7 +215,7 @@ impl fmt::Debug for Dm {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedDm {
-    /// The dma-buf: the whole pages that the memory lies in, on which nobody else has any.
+    /// The dma-buf: the whole pages in which the memory lies, and which hold nothing of anybody else.
     pub dmabuf: OwnedFd,
     /// The bytes of it that are the memory.
     pub range: Range<u64>,
@@ -236,7 +236,8 @@ impl ImportedDm {
     ///
     /// # Errors
     ///
-    /// As for [`Dm::free`]; `EBUSY` while others have regions in it, `ENOENT` if somebody else has freed it.
+    /// As for [`Dm::free`]; `EBUSY` while other processes have regions in it, `ENOENT` if another process has
+    /// freed it.
     pub fn free_for_everyone(self) -> Result<(), DestroyError<Self>> {
         let free =
             |object: &mut Owned<DmHandle>| object.context().fd().execute(&Destroy(object.handle()));

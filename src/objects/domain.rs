@@ -68,7 +68,7 @@ impl Context {
 /// # Ok(()) }
 /// ```
 pub struct ThreadDomain {
-    // Beside what it is the address of, where posts compare it.
+    // Beside the value whose address it is: posts compare the key.
     key: DomainKey,
     inner: Arc<TdInner>,
 }
@@ -95,7 +95,7 @@ impl ThreadDomain {
     /// Checks that it is the thread domain that the queue pair belongs to.
     #[inline(always)]
     pub(crate) fn check(&mut self, domain: Option<DomainKey>) -> Result<(), PostError> {
-        // Of numbers, which is one instruction.
+        // A comparison of numbers is one instruction.
         match domain.map_or(0, |key| key.0.get()) == self.key.0.get() {
             true => Ok(()),
             false => Err(PostError::ForeignDomain),
@@ -161,8 +161,8 @@ impl Drop for TdUse {
     }
 }
 
-/// How many parent domains may lie over each other. What is done to all of them, one inside the other, must
-/// find room on the stack of any thread.
+/// How many parent domains may lie over each other. Operations on all of them nest, so they must fit on the
+/// stack of any thread.
 const DEEPEST: u32 = 256;
 
 /// The description of a parent domain to build.
@@ -275,7 +275,7 @@ impl DomainState {
     }
 }
 
-/// A thread domain, for whoever creates a queue pair in it.
+/// A thread domain, for creating a queue pair in it.
 #[derive(Clone, Copy)]
 pub(crate) struct DomainRef<'a>(&'a Arc<TdInner>);
 
@@ -284,12 +284,13 @@ impl<'a> DomainRef<'a> {
     ///
     /// # Safety
     ///
-    /// Whoever posts to the queue pair has exclusive access to the thread domain: [`ThreadDomain::check`].
+    /// A thread that posts to the queue pair has exclusive access to the thread domain:
+    /// [`ThreadDomain::check`].
     pub(crate) unsafe fn hardware(&self) -> &'a driver::ThreadDomain {
         &self.0.hardware
     }
 
-    /// How the queue pair recognises it. The queue pair keeps the domain alive.
+    /// The key by which the queue pair recognises it. The queue pair keeps the domain alive.
     pub(crate) fn key(&self) -> DomainKey {
         DomainKey::new(self.0)
     }
@@ -372,7 +373,7 @@ mod tests {
     use crate::context::Context;
     use crate::pd::Stand;
 
-    /// Would catch domains that overflow the stack when they go, or are printed: 200,000 of them did.
+    /// Would catch domains that overflow the stack when they are dropped or printed: 200,000 of them did.
     #[test]
     fn domains_lie_over_each_other_to_a_depth() {
         let (_, file) = rustix::pipe::pipe().unwrap();
@@ -385,7 +386,7 @@ mod tests {
         assert!(matches!(refused.cause(), Cause::Invalid(_)));
         let words = refused.to_string();
         assert!(words.contains("256 parent domains"), "{words}");
-        // As much as threads have at least, by any library's defaults.
+        // The smallest stack that threads have by any library's defaults.
         let small = std::thread::Builder::new().stack_size(512 << 10);
         let gone = small.spawn(move || {
             assert!(format!("{domain:#?}").len() > DEEPEST as usize);

@@ -38,7 +38,7 @@ pub enum EventSource {
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncEventType,
-    /// To what.
+    /// The object that it happened to.
     pub source: EventSource,
 }
 
@@ -150,7 +150,7 @@ impl AsyncEvents {
         Ok(event.map(|event| self.noted(event)))
     }
 
-    /// Tells those of an event whom it concerns.
+    /// Passes an event on to the objects that it concerns, and to probes.
     fn noted(&self, raw: AsyncEventDesc) -> AsyncEvent {
         probes::event(raw.event_type, raw.element);
         let event = AsyncEvent::from(raw);

@@ -12,22 +12,23 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::error::{Errno, Error, Result, Subject, Verb};
 
-/// A file that the kernel writes records of one kind to.
+/// A file to which the kernel writes records of one kind.
 ///
 /// It blocks for as long as callers only wait for records without a limit: then a wait is one read(2). The
 /// first caller that looks without waiting, waits with a limit or asks for the descriptor makes it
-/// non-blocking, for good. A look by poll(2) and a read that blocks would not do: another reader may take the
+/// non-blocking, for good. poll(2) followed by a blocking read would not do: another reader may take the
 /// event between the two. Nor would preadv2(2) with `RWF_NOWAIT`: the kernel refuses it for files without a
 /// `read_iter`, as these are.
 ///
-/// Threads and processes that share the open file may do so at any time. A reader that sleeps in read(2) goes
-/// on: the kernel (`ib_uverbs_event_read` in `drivers/infiniband/core/uverbs_main.c`) looks at the flag
-/// before it sleeps and when it wakes up to no event. If the flag is set then, the reader waits with poll(2).
+/// Threads and processes that share the open file may do so at any time. A reader that sleeps in read(2)
+/// keeps sleeping: the kernel (`ib_uverbs_event_read` in `drivers/infiniband/core/uverbs_main.c`) checks the
+/// flag before it sleeps and when it wakes up to no event. If the flag is set then, the reader waits with
+/// poll(2).
 #[derive(Debug)]
 pub(crate) struct EventFile {
     fd: OwnedFd,
     subject: Subject,
-    /// Whether `O_NONBLOCK` was set here. It may be set without, by another that shares the open file.
+    /// Whether `O_NONBLOCK` was set here. Another holder of the open file may have set it too.
     nonblocking: AtomicBool,
 }
 
@@ -41,7 +42,7 @@ impl EventFile {
         }
     }
 
-    /// The descriptor for the kernel's commands, of whom none reads it.
+    /// The descriptor, to pass to the kernel's commands. Commands do not read it.
     pub(crate) fn handle(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -130,13 +131,14 @@ impl EventFile {
 /// For poll(2) and runtimes, so the file does not block from then on.
 impl AsFd for EventFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // If it is refused, the next look without waiting tries again, and says so.
+        // If this fails, the next look without waiting tries again, and reports the error.
         let _ = self.set_nonblocking();
         self.fd.as_fd()
     }
 }
 
-/// Whether a file is readable now. A signal does not end the look, which finds nothing then.
+/// Whether a file is readable now. A signal does not end the look with an error; the file then counts as not
+/// readable.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let mut files = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     Ok(retry_on_intr(|| poll(&mut files, Some(&Timespec::default())))? > 0)
@@ -237,7 +239,7 @@ mod tests {
         let (file, write) = file();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| file.read::<u64>(Verb::GetCqEvent).unwrap());
-            // Whether it sleeps already or will find the flag: both end with the record.
+            // Whether it sleeps already or finds the flag set: in both cases it ends with the record.
             assert_eq!(file.try_read::<u64>(Verb::GetCqEvent).unwrap(), None);
             rustix::io::write(&write, 7u64.as_bytes()).unwrap();
             assert_eq!(waiter.join().unwrap(), 7);

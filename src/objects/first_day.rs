@@ -1,6 +1,6 @@
-//! What stands on a driver that is new, here the sample driver: requests of each operation, which its device
-//! completes in an order that a seed decides. They are posted by the library's objects here, and as C
-//! programs do in `c/first_day.rs`.
+//! The layers above a new driver, here the sample driver: requests of each operation, which its device
+//! completes in an order that a seed decides. This file posts them through the library's objects,
+//! `c/first_day.rs` as C programs do.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,7 +21,7 @@ use crate::driver::samples;
 use crate::work::{PostError, RemoteKey, RemoteSlice};
 
 const REQUESTS: u64 = 10_000;
-/// Requests that the queues have room for.
+/// How many requests the queues have room for.
 pub(crate) const DEPTH: usize = 16;
 /// Bytes of a buffer. The sender has the first [`DEPTH`] of them and the receiver the others, side by side.
 pub(crate) const BYTES: usize = 8;
@@ -47,13 +47,13 @@ impl Work {
     }
 }
 
-/// A completion, as either interface tells it.
+/// A completion, as both interfaces report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Done {
     pub(crate) wr_id: u64,
     pub(crate) status: WcStatus,
     pub(crate) opcode: WcOpcode,
-    /// Of a receive: the number of its queue pair, the bytes, the sender's number and the immediate data.
+    /// For a receive: the number of its queue pair, the bytes, the sender's number and the immediate data.
     pub(crate) received: Option<(u32, u32, u32, Option<u32>)>,
 }
 
@@ -82,13 +82,14 @@ struct Slots {
 impl Slots {
     fn take(&mut self, wr_id: u64) -> Option<usize> {
         let slot = self.free.pop()?;
-        // One of the sender, and one of the receiver of a message.
+        // One at the sender, and for a message one at the receiver.
         let completions = if Work::of(wr_id).is_message() { 2 } else { 1 };
         self.used.insert(wr_id, (slot, completions));
         Some(slot)
     }
 
-    /// The slot of a request that has completed on one side, which is free if that was the last.
+    /// The slot of a request that has completed on one side. The slot is free if that was the last
+    /// completion.
     fn completed(&mut self, wr_id: u64) -> usize {
         let (slot, left) = self.used.get_mut(&wr_id).unwrap();
         let slot = *slot;
@@ -164,7 +165,7 @@ pub(crate) fn order(world: &mut impl World) -> Vec<u64> {
     order
 }
 
-/// That each request completes once, in an order that depends on the seed alone.
+/// Checks that each request completes once, in an order that depends on the seed alone.
 pub(crate) fn each_completes_once<W: World>(world: impl Fn(u64) -> W) {
     let first = order(&mut world(1));
     let mut sorted = first.clone();
@@ -175,13 +176,13 @@ pub(crate) fn each_completes_once<W: World>(world: impl Fn(u64) -> W) {
     assert_ne!(first, order(&mut world(2)));
 }
 
-/// A context of a device whose order a seed decides. What it commands a kernel nobody reads.
+/// A context of a device in which a seed decides the order. Nobody reads its commands to a kernel.
 pub(crate) fn context(seed: u64) -> Context {
     let file = OwnedFd::from(File::options().write(true).open("/dev/null").unwrap());
     Context::over_device(file, samples::device(seed))
 }
 
-/// By the library's objects.
+/// The world of the library's objects.
 struct Objects {
     cqs: [Cq; 2],
     sender: Qp<Srd>,
@@ -311,7 +312,8 @@ fn each_request_completes_once_in_an_order_of_the_seed() {
     each_completes_once(Objects::new);
 }
 
-/// Would catch a completion that nobody wants, and a request that keeps its number when it is dropped.
+/// Would catch a completion of an unsignaled request, and a request that keeps its number when its completion
+/// is dropped.
 #[test]
 fn what_is_not_signaled_completes_unseen() {
     let mut world = Objects::new(3);
@@ -350,7 +352,8 @@ fn what_is_not_signaled_completes_unseen() {
     assert_eq!((failed.wr_id, failed.status), (9, WcStatus::REM_ACCESS_ERR));
 }
 
-/// Would catch requests of the time before that complete behind a reset, and rooms that stay taken.
+/// Would catch requests from before a reset that complete after it, and places in the ring that are never
+/// freed.
 #[test]
 fn a_reset_queue_pair_is_as_new() {
     let mut world = Objects::new(4);

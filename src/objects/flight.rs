@@ -23,8 +23,8 @@ use crate::work::{LocalKey, Progress};
 pub(crate) struct Flights {
     queues: Mutex<Slab<Arc<Flight>>>,
     waiting: Mutex<Vec<Waiting>>,
-    /// How many wait. Relaxed throughout: a thread that misses the newest region leaves it to the next that
-    /// looks.
+    /// How many regions wait. Relaxed throughout: a thread that misses the newest region leaves it to the
+    /// next thread that looks.
     count: AtomicUsize,
 }
 
@@ -33,38 +33,38 @@ pub(crate) struct Flight {
     /// Its place among the queues of its protection domain.
     place: usize,
     subject: Subject,
-    /// None once the device has let go of it.
+    /// `None` once the device has released it.
     now: Mutex<Option<Now>>,
 }
 
 struct Now {
     queues: Queues,
-    /// How often the device was made to forget its requests.
+    /// How often the device had to forget its requests.
     resets: u32,
 }
 
-/// What knows how far queues are.
+/// The source of how far the queues are.
 pub(crate) enum Queues {
     Qp(QpBacking),
     Srq(SrqBacking),
-    /// Those of a queue pair that an agent posts to: nothing here knows, so it has requests in flight that
-    /// may name anything until it is back or gone.
+    /// The queues of a queue pair to which an agent posts. Nothing here knows how far they are, so they have
+    /// requests in flight that may name anything, until the queue pair is back or gone.
     Away,
-    /// Nothing does, so the object has requests in flight until it is gone: for tests.
+    /// No source: the object has requests in flight until it is gone. For tests.
     #[cfg(test)]
     Unknown,
 }
 
-/// Where an object's queues stood.
+/// How far an object's queues were at some time.
 struct Stand {
     flight: Arc<Flight>,
     resets: u32,
     queues: [Option<Progress>; 2],
-    /// What requests of each are called.
+    /// The names of the requests of each queue, for texts.
     kinds: [&'static str; 2],
 }
 
-/// Where the queues of a protection domain stood that had requests in flight.
+/// How far the queues of a protection domain were that had requests in flight.
 #[derive(Default)]
 pub(crate) struct Stands(Vec<Stand>);
 
@@ -74,7 +74,7 @@ pub(crate) trait Parked: Send {
     fn leak(self: Box<Self>);
 }
 
-/// A region that is deregistered when the queues have passed where they stood.
+/// A region that is deregistered when the queues have passed the counts in `stands`.
 struct Waiting {
     stands: Stands,
     region: Box<dyn Parked>,
@@ -97,7 +97,7 @@ impl Queues {
         }
     }
 
-    /// Whether one of the requests in flight of the first or second of them may have this key in it.
+    /// Whether one of the requests in flight of the first or second queue may contain this key.
     fn name(&self, queue: usize, in_flight: Progress, key: LocalKey) -> bool {
         match (self, queue) {
             (Self::Qp(qp), 0) => qp.sends_name(in_flight, key),
@@ -109,7 +109,7 @@ impl Queues {
         }
     }
 
-    /// What their requests are called.
+    /// The names of their requests, for texts.
     fn kinds(&self) -> [&'static str; 2] {
         match self {
             Self::Qp(_) => ["send", "receive"],
@@ -122,7 +122,7 @@ impl Queues {
 }
 
 impl Flight {
-    /// The device has forgotten the requests of the old queues; from here on `queues` count.
+    /// The device has forgotten the requests of the old queues; from here on `queues` are asked.
     pub(crate) fn renew(&self, queues: Queues) {
         let old = lock(&self.now).as_mut().map(|now| {
             now.resets = now.resets.wrapping_add(1);
@@ -132,12 +132,12 @@ impl Flight {
         drop(old);
     }
 
-    /// Whether the device has let go of the queues.
+    /// Whether the device has released the queues.
     pub(crate) fn is_over(&self) -> bool {
         lock(&self.now).is_none()
     }
 
-    /// Where its queues stand; none if nothing is in flight that may have this key in it.
+    /// How far its queues are; `None` if no request in flight may contain this key.
     fn stand(self: &Arc<Self>, key: LocalKey) -> Option<Stand> {
         let now = lock(&self.now);
         let Now { queues, resets } = now.as_ref()?;
@@ -147,8 +147,9 @@ impl Flight {
             let named = |stand: &Progress| stand.in_flight() > 0 && queues.name(at, *stand, key);
             *stand = stand.filter(named);
         }
-        // Acquire: a request that is not found in the ring has finished, and perhaps another one was written
-        // over it, which happens after its end. Pairs with the poller's release of the finished count.
+        // Acquire: a request that was not found in the ring has finished. Perhaps another one was already
+        // written over it, which happens after its end. Pairs with the poller's release of the finished
+        // count.
         fence(Ordering::Acquire);
         stands.iter().any(Option::is_some).then(|| Stand {
             flight: Arc::clone(self),
@@ -228,7 +229,7 @@ impl Flights {
         flight
     }
 
-    /// The device has let go of an object and its queues.
+    /// The device has released an object and its queues.
     pub(crate) fn end(&self, flight: &Flight) {
         let gone = lock(&flight.now).take();
         // Only once: afterwards the place may belong to another object.
@@ -240,25 +241,26 @@ impl Flights {
         self.reap();
     }
 
-    /// Where the queues stand now that have requests in flight which may have this key in them.
+    /// How far the queues are now that have requests in flight which may contain this key.
     pub(crate) fn stands(&self, key: LocalKey) -> Stands {
         let queues = lock(&self.queues);
         let stand = |(_, flight): (usize, &Arc<Flight>)| flight.stand(key);
         Stands(queues.iter().filter_map(stand).collect())
     }
 
-    /// Drops `region` when the queues have passed where they stood.
+    /// Drops `region` when the queues have passed these counts.
     pub(crate) fn wait(&self, stands: Stands, region: Box<dyn Parked>) {
         let mut waiting = lock(&self.waiting);
         waiting.push(Waiting { stands, region });
         self.count.store(waiting.len(), Ordering::Relaxed);
         drop(waiting);
-        // A queue that was reset or has ended since it was asked found nothing to drop, so this looks now.
-        // One that is reset or ends later finds the region: it takes its lock after the count was increased.
+        // A queue that was reset or has ended since `stands` was taken found nothing to drop, so this looks
+        // now. One that is reset or ends later finds the region: it takes its lock after the count was
+        // increased.
         self.reap();
     }
 
-    /// Drops the regions that wait no longer, and returns how many still do.
+    /// Drops the regions that need not wait any more, and returns how many still do.
     pub(crate) fn reap(&self) -> usize {
         if self.count.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -270,19 +272,19 @@ impl Flights {
         let left = waiting.len();
         self.count.store(left, Ordering::Relaxed);
         drop(waiting);
-        // Without the lock: deregistering is a system call, and memory may be anybody's type.
+        // Without the lock: deregistering is a system call, and the memory may be of any type.
         for Waiting { region, .. } in gone {
             drop(region);
         }
         left
     }
 
-    /// What the regions wait for that still do.
+    /// What the remaining regions wait for.
     pub(crate) fn waiting_for(&self) -> String {
         let mut text = String::new();
         for Waiting { stands, .. } in &*lock(&self.waiting) {
             let separator = if text.is_empty() { "" } else { "; " };
-            // A string takes all that is written to it.
+            // Writing to a string does not fail.
             let _ = write!(text, "{separator}{stands}");
         }
         text
@@ -299,8 +301,8 @@ impl Drop for Flights {
         for mut waiting in mem::take(waiting) {
             match waiting.stands.are_passed() {
                 true => gone.push(waiting),
-                // The kernel has kept a queue that goes on using it. Leaked before anything else: destructors
-                // of memory and subscribers of traces may panic.
+                // The kernel has kept a queue that still uses the region. It is leaked before anything else
+                // happens: destructors of memory and subscribers of traces may panic.
                 false => {
                     waiting.region.leak();
                     kept.push(waiting.stands);
@@ -370,8 +372,8 @@ mod tests {
         (flights, flight, end)
     }
 
-    /// Would catch a region that is deregistered, or whose memory is freed, under an object that the kernel
-    /// has neither destroyed nor reset.
+    /// Would catch a region that is deregistered, or whose memory is freed, although the kernel has neither
+    /// destroyed nor reset an object that uses it.
     #[test]
     fn an_object_that_stays_keeps_its_regions() {
         let (flights, flight, end) = waiting();
@@ -381,7 +383,7 @@ mod tests {
         assert_eq!(end.told(), (false, true));
     }
 
-    /// Would catch a region that waits for an object that is gone, or was made to forget its requests.
+    /// Would catch a region that still waits for an object that is gone, or whose requests were forgotten.
     #[test]
     fn an_end_and_a_reset_let_regions_go() {
         let (flights, flight, end) = waiting();

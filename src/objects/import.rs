@@ -100,7 +100,7 @@ impl Context {
         )))
     }
 
-    /// The handles of all protection domains of the context, whoever created them.
+    /// The handles of all protection domains of the context, no matter which process created them.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl Context {
             .collect())
     }
 
-    /// The handles of all queue pairs of the context, whoever created them.
+    /// The handles of all queue pairs of the context, no matter which process created them.
     ///
     /// # Errors
     ///
@@ -127,8 +127,8 @@ impl Context {
     /// Destroys a queue pair that another holder of the file has created.
     ///
     /// This is for a supervisor that outlives the queue pair's owner. A queue pair that was [handed
-    /// over](crate::qp::DeviceQueue) goes on when its owner is gone, as long as its agent has the register
-    /// mapped; after this call the agent's requests go nowhere.
+    /// over](crate::qp::DeviceQueue) keeps working when its owner is gone, as long as its agent has the
+    /// register mapped. After this call the agent's requests reach no queue pair.
     ///
     /// # Errors
     ///
@@ -138,14 +138,14 @@ impl Context {
     /// # Safety
     ///
     /// No [`Qp`](crate::Qp) or [`DeviceQueue`](crate::qp::DeviceQueue) owns the queue pair any more: its
-    /// process has ended, or will not run the value's drop. Otherwise that would later destroy whatever has
-    /// the handle by then, with the memory that this one's requests name.
+    /// process has ended, or will never drop the value. Otherwise the value's drop would later destroy
+    /// whatever object has the handle by then.
     pub unsafe fn destroy_qp_for_everyone(&self, handle: QpHandle) -> Result<()> {
         check(self, object::QP, handle.0, Verb::DestroyQp)?;
         self.fd().execute(&Destroy(handle))
     }
 
-    /// The handles of all memory regions of the context, whoever created them.
+    /// The handles of all memory regions of the context, no matter which process registered them.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl ImportedPd {
     /// # Errors
     ///
     /// [`Cause::Busy`] while objects of this process use it, `EBUSY` while objects of other processes do; the
-    /// error returns it. `ENOENT` if somebody else has freed it.
+    /// error returns it. `ENOENT` if another process has freed it.
     pub fn dealloc_for_everyone(self) -> Result<(), DestroyError<ImportedPd>> {
         self.0
             .end(|inner| inner.free_object())
@@ -291,7 +291,7 @@ impl fmt::Debug for ImportedPd {
 impl Pd {
     /// Gives up ownership: from now on this process is one user among others, and dropping frees nothing.
     ///
-    /// The protection domain stays for those who import it, as long as somebody holds the file.
+    /// The protection domain stays for those who import it, as long as some process holds the file.
     pub fn disown(self) -> ImportedPd {
         self.leave();
         ImportedPd(self)
@@ -335,7 +335,7 @@ impl Pd {
 
 impl<M: Memory> Mr<M> {
     /// Gives up ownership: the region stays registered after this process releases it or ends, as long as
-    /// somebody holds the file.
+    /// some process holds the file.
     ///
     /// The memory is leaked: it stays mapped until the process ends, since the device still uses it.
     pub fn disown(self) -> ImportedMr {
@@ -449,14 +449,14 @@ impl ImportedMr {
     /// # Errors
     ///
     /// The kernel refuses, for example while memory windows are bound to it; the error returns it. `ENOENT`
-    /// if somebody else has deregistered it.
+    /// if another process has deregistered it.
     ///
     /// # Safety
     ///
     /// No request of this process that names the region is in flight, whatever context or slice it was posted
     /// with: the key may be given to other memory next, and this call does not ask the queues. No [`Mr`] of
-    /// this process owns the region: whoever registered it must have [disowned](Mr::disown) it. Otherwise
-    /// that `Mr` would later deregister whatever has the handle by then, with the same hazard.
+    /// this process owns the region: its owner must have [disowned](Mr::disown) it. Otherwise that `Mr` would
+    /// later deregister whatever has the handle by then, with the same hazard.
     pub unsafe fn deregister_for_everyone(self) -> Result<(), DestroyError<ImportedMr>> {
         let result = self.pd.context().fd().execute(&Destroy(self.handle));
         DestroyError::of(self, result)

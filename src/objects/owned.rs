@@ -21,15 +21,15 @@ pub(crate) struct Owned<H: Object, B = ()> {
     context: Context,
 }
 
-/// Who destroys an object.
+/// Which party destroys an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stand {
     /// This process destroys it.
     Ours,
     /// Others destroy it, or the end of the context does.
     Left,
-    /// Unknown: a subscriber of traces panicked during the command. The object may be destroyed, and its
-    /// handle may belong to another object by now.
+    /// Unknown: a subscriber of traces panicked during the command. The object may be destroyed, and another
+    /// object may have its handle by now.
     Unknown,
     /// It is destroyed.
     Gone,
@@ -60,7 +60,7 @@ impl<H: Object, B> Owned<H, B> {
         self
     }
 
-    /// The context that it was created in.
+    /// The context in which it was created.
     pub(crate) fn context(&self) -> &Context {
         &self.context
     }
@@ -103,8 +103,8 @@ impl<H: Object, B> Owned<H, B> {
     }
 
     /// Destroys it where no error can be returned. If the kernel refuses, the object lives until the context
-    /// is closed, and the backing stays; `instead` does what can still be done. Returns whether the kernel
-    /// keeps nothing that is this process's.
+    /// is closed, and the backing stays; `instead` then does what can still be done. Returns whether the
+    /// kernel keeps nothing that belongs to this process.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) -> bool {
         if self.stand == Stand::Unknown {
             return false;
@@ -124,7 +124,7 @@ impl<H: Object, B> Owned<H, B> {
         self.stand == Stand::Gone
     }
 
-    /// Leaves it to others.
+    /// Leaves it to other owners.
     pub(crate) fn leave(&mut self) {
         self.stand = Stand::Left;
     }
@@ -134,7 +134,7 @@ impl<H: Object, B> Owned<H, B> {
         Error::new(H::DESTROY, self.subject(), Cause::Busy(by.into()))
     }
 
-    /// How errors name it.
+    /// The name of it in errors.
     pub(crate) fn subject(&self) -> Subject {
         match self.number {
             None => Destroy(self.handle).subject(),
@@ -223,7 +223,7 @@ pub(crate) mod tests {
     }
 
     /// An object of a context whose file is a pipe, with the count of its backing's drops. The reader of the
-    /// pipe plays the kernel: without one, commands fail.
+    /// pipe is the kernel: without a reader commands fail.
     fn object() -> (OwnedFd, Owned<CqHandle, Backing>, Rc<Cell<u32>>) {
         let (kernel, file) = rustix::pipe::pipe().unwrap();
         let drops = Rc::new(Cell::new(0));
@@ -272,7 +272,7 @@ pub(crate) mod tests {
         );
     }
 
-    /// Would catch a second command for a handle that may be another object's by then.
+    /// Would catch a second command for a handle that may belong to another object by then.
     #[test]
     fn a_subscriber_that_panics_does_not_have_it_destroyed_twice() {
         let (kernel, object, drops) = object();
@@ -291,7 +291,7 @@ pub(crate) mod tests {
         assert_eq!(length, usize::from(header.in_words) * 4, "only one command");
     }
 
-    /// The panic unwinds past the backing, which the kernel still uses, or may still use.
+    /// The panic unwinds past the backing, which the kernel still uses or may still use.
     #[test]
     fn a_subscriber_that_panics_does_not_free_the_backing() {
         for target in ["uverbs", "uverbs::command"] {

@@ -49,7 +49,7 @@ impl Context {
 /// ```
 pub struct Pd(Arc<PdInner>);
 
-/// What the objects in a PD share with it.
+/// The part of a PD that the objects in it share.
 pub(crate) struct PdInner {
     context: Context,
     handle: PdHandle,
@@ -57,18 +57,19 @@ pub(crate) struct PdInner {
     stand: Stand,
     /// It is offered to other processes.
     shared: AtomicBool,
-    /// Once there are queues, or a region asks for them.
+    /// Set once there are queues, or a region asks for them.
     flights: OnceLock<Arc<Flights>>,
 }
 
 /// How a PD relates to the kernel's object.
 pub(crate) enum Stand {
-    /// Dropping it frees the kernel's object while this is true: it is not freed yet, and not left to others.
+    /// Dropping it frees the kernel's object while this is true: the object is neither freed yet nor left to
+    /// others.
     Owned(AtomicBool),
-    /// The kernel's object belongs to somebody else and is left alone. The file, if any, shows its owner that
-    /// the PD is still in use here.
+    /// The kernel's object belongs to another process and is left alone. The file, if any, shows the owner
+    /// that the PD is still in use here.
     Imported(Option<OwnedFd>),
-    /// It stands for another PD, whose object it is.
+    /// It stands for another PD, which has the kernel's object.
     Over(Box<DomainState>),
 }
 
@@ -91,7 +92,7 @@ pub(crate) enum User {
 #[derive(Debug, Default)]
 struct Users([AtomicU32; NAMES.len()]);
 
-// Relaxed, both: the counts are for messages; the `Arc` orders what matters.
+// Relaxed, both: the counts are for messages; the `Arc` orders everything else.
 impl Users {
     fn add(&self, kind: User) {
         self.0[kind as usize].fetch_add(1, Ordering::Relaxed);
@@ -187,7 +188,7 @@ impl Drop for PdUse {
     }
 }
 
-/// As [`PdUse`], of a memory region: of those there may be very many, so it is no more than a pointer.
+/// As [`PdUse`], for a memory region. There may be very many of them, so this is only a pointer.
 #[derive(Debug)]
 pub(crate) struct RegionUse(Arc<PdInner>);
 
@@ -217,7 +218,7 @@ impl Pd {
         }))
     }
 
-    /// A PD that represents the one under a domain.
+    /// A PD that stands for the one under a domain.
     pub(crate) fn over(domain: DomainState) -> Self {
         let PdInner {
             context, handle, ..
@@ -230,7 +231,7 @@ impl Pd {
         Self(Arc::clone(&self.0))
     }
 
-    /// Which protection domain it is, for slices and queues.
+    /// The identity of the protection domain, for slices and queues.
     #[inline]
     pub(crate) fn tag(&self) -> PdTag {
         self.0.tag()
@@ -263,7 +264,7 @@ impl Pd {
     /// Returns how many regions still wait.
     ///
     /// Calling it is optional: the same happens whenever a region is registered or dropped, and when a queue
-    /// pair is reset or dropped. It is for programs that drop large regions and then do none of this for a
+    /// pair is reset or dropped. It is for programs that drop large regions and then do none of these for a
     /// while. See [`Mr`](crate::Mr).
     pub fn reclaim(&self) -> usize {
         self.0.reap()
@@ -278,7 +279,7 @@ impl Pd {
         }
     }
 
-    /// As [`user`](Self::user), of the PD under all its parent domains.
+    /// As [`user`](Self::user), in the PD under all its parent domains.
     #[cfg(feature = "c-abi")]
     pub(crate) fn user_of_root(&self, kind: User) -> PdUse {
         let mut pd = &self.0;
@@ -319,7 +320,7 @@ impl Pd {
         DestroyError::of(self, result)
     }
 
-    /// As [`Pd::dealloc`], for a PD behind a reference. C programs free an imported PD for everyone with it.
+    /// As [`Pd::dealloc`], through a reference. C programs free an imported PD for everyone with it.
     #[cfg(feature = "c-abi")]
     pub(crate) fn dealloc_in_place(&mut self) -> Result<()> {
         self.end_in_place(|inner| match inner.stand {
@@ -328,7 +329,7 @@ impl Pd {
         })
     }
 
-    /// Releases a PD behind a reference and leaves the kernel's object to others.
+    /// Releases a PD through a reference and leaves the kernel's object to others.
     #[cfg(feature = "c-abi")]
     pub(crate) fn release_in_place(&mut self) -> Result<()> {
         self.end_in_place(|inner| {
@@ -390,7 +391,7 @@ impl PdInner {
 
     #[inline]
     fn dealloc(&mut self) -> Result<()> {
-        // Relaxed: `&mut` orders this after the call that left it, through the `Arc`.
+        // Relaxed: `&mut` orders this after the call of `leave`, through the `Arc`.
         if let Stand::Owned(owned) = &self.stand
             && owned.load(Ordering::Relaxed)
         {
@@ -399,7 +400,7 @@ impl PdInner {
             {
                 return Err(self.awaited(flights));
             }
-            // Until it is known, as of other objects (`Owned::destroy`).
+            // Until the result is known, as for other objects (`Owned::destroy`).
             owned.store(false, Ordering::Relaxed);
             let freed = self.free_object();
             owned.store(freed.is_err(), Ordering::Relaxed);
@@ -415,13 +416,13 @@ impl PdInner {
         Error::new(Verb::DeallocPd, self.subject(), Cause::Busy(by.into()))
     }
 
-    /// Frees the kernel's object, whoever owns it.
+    /// Frees the kernel's object, whether this process owns it or not.
     #[inline]
     pub(crate) fn free_object(&self) -> Result<()> {
         self.context.fd().execute(&Destroy(self.handle))
     }
 
-    /// Its queues, and the regions that wait for them: those of the PD whose handle it has.
+    /// Its queues, and the regions that wait for them: those of the PD with the kernel's object.
     pub(crate) fn flights(&self) -> &Arc<Flights> {
         let root = self.root();
         root.flights
@@ -436,7 +437,7 @@ impl PdInner {
             .map_or(0, |flights| flights.reap())
     }
 
-    /// The PD whose handle it has: itself, or the one under all its parent domains.
+    /// The PD with the kernel's object: itself, or the one under all its parent domains.
     fn root(&self) -> &PdInner {
         match &self.stand {
             Stand::Over(domain) => domain.base.pd.root(),
@@ -455,7 +456,7 @@ impl Drop for PdInner {
     #[inline]
     fn drop(&mut self) {
         if let Err(error) = self.dealloc() {
-            // It is freed when the context is closed.
+            // The kernel frees it when the context is closed.
             tracing::debug!(target: "uverbs", %error, "a PD could not be freed when it was dropped");
         }
     }

@@ -301,8 +301,8 @@ impl Context {
         self.driver().raw_clock(self.fd())
     }
 
-    /// What the device's clock means in time of day, now: it turns [timestamps](crate::Completion::timestamp)
-    /// of completions into nanoseconds since 1970.
+    /// The relation of the device's clock to time of day, now: it converts
+    /// [timestamps](crate::Completion::timestamp) of completions to nanoseconds since 1970.
     ///
     /// # Errors
     ///
@@ -360,10 +360,11 @@ impl Context {
         Ok(entries)
     }
 
-    /// Whether the device has been removed, so that nothing on this context works again. One system call.
+    /// Whether the device has been removed, so that nothing in this context will work again. Makes one system
+    /// call.
     ///
-    /// Waits find out by themselves, and so does everything in `aio`. A loop that only polls
-    /// has to ask. On Linux before 7.3 a soft-RoCE device is not gone as long as anybody has it open.
+    /// Waits find out by themselves, and so does everything in `aio`. A loop that only polls has to ask. On
+    /// Linux before 7.3 a soft-RoCE device is not gone as long as some process has it open.
     ///
     /// ```no_run
     /// # fn poll(context: &uverbs::Context, cq: &mut uverbs::Cq) -> Result<(), Box<dyn std::error::Error>> {
@@ -406,7 +407,7 @@ impl Context {
         }
     }
 
-    /// Which entries of a port's GID table are in use, for who asked for another.
+    /// The indices of a port's GID table that are in use, for the error about one that is not.
     pub(crate) fn gids_in_use(&self, port: u8) -> String {
         let length = match self.query_port(port) {
             Ok(attr) => attr.gid_tbl_len,

@@ -1,13 +1,13 @@
-//! What waits for a file on behalf of a future.
+//! Waits for a file on behalf of a future.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::task::{Context, Poll};
 
-/// What a runtime contributes: it tells when a file is readable.
+/// What a runtime contributes: it wakes a task when a file is readable.
 ///
-/// A file is asked for only after a look at it has found nothing. So readiness that was noticed before that
-/// look counts no more.
+/// The library asks only after a look at the file has found nothing. So readiness that the runtime noticed
+/// before that look no longer counts.
 pub trait Readable {
     /// Whether the file is readable; if not, wakes the task of `cx` when it is.
     ///
@@ -16,12 +16,12 @@ pub trait Readable {
     /// The runtime cannot watch the file.
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Nobody waits any more for the file that was asked for last, and it may be closed: what is kept of it
-    /// is to go, for the next file may have the same number.
+    /// The library no longer waits for the file that it asked for last, and may close it. The runtime must
+    /// forget it: the next file may have the same number.
     fn done(&mut self) {}
 }
 
-/// Lends what waits for a file.
+/// Lends a [`Readable`].
 impl<R: Readable + ?Sized> Readable for &mut R {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         (**self).poll_readable(fd, cx)
@@ -32,7 +32,7 @@ impl<R: Readable + ?Sized> Readable for &mut R {
     }
 }
 
-/// Of a kind that is known when the program runs.
+/// A [`Readable`] of a type that is only known at run time.
 impl<R: Readable + ?Sized> Readable for Box<R> {
     fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         (**self).poll_readable(fd, cx)
@@ -43,7 +43,7 @@ impl<R: Readable + ?Sized> Readable for Box<R> {
     }
 }
 
-/// What waits for a file as long as this is there; then it is told that nobody waits any more.
+/// A [`Readable`] that waits for a file as long as this lives; dropping this calls [`Readable::done`].
 pub(crate) struct Watching<R: Readable>(pub(crate) R);
 
 impl<R: Readable> Drop for Watching<R> {
@@ -59,8 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Would catch something that is lent and goes on watching a file which is gone: the next one may have
-    /// its number.
+    /// Would catch a lent [`Readable`] that keeps watching a file which is closed: the next file may have its
+    /// number.
     #[test]
     fn what_is_lent_is_told_when_nobody_waits() {
         struct Watch(u32);

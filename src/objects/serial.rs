@@ -1,7 +1,7 @@
-//! Endpoints, remote slices and keys by serde (feature `serde`).
+//! Serialisation of endpoints, remote slices and keys by serde (feature `serde`).
 //!
-//! In formats for people (JSON) they are their text, and a key is a number. In all others they are the bytes
-//! of `to_bytes`, as an array of fixed length. Both forms stay.
+//! In formats for people (JSON) they are text, and a key is a number. In all others they are the bytes of
+//! `to_bytes`, as an array of fixed length. Both forms are stable.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -189,7 +189,7 @@ pub(crate) struct SrqShared {
 
 impl Drop for SrqShared {
     fn drop(&mut self) {
-        // Regions wait for good for what the kernel keeps.
+        // Regions wait forever for an object that the kernel keeps.
         if self.object.end(|_| ()) {
             self.pd.flights().end(&self.flight);
         }
@@ -230,7 +230,7 @@ pub struct SrqInfo {
 pub struct Srq {
     // Before `shared`: the ring is unmapped while the kernel object still is.
     queue: SharedRecvQueue,
-    /// That of `shared`, for posting.
+    /// The PD tag of `shared`, for posting.
     pd: PdTag,
     shared: Arc<SrqShared>,
 }
@@ -275,7 +275,7 @@ impl Srq {
         self.queue.in_flight()
     }
 
-    /// Tells when the device has released it.
+    /// By it regions learn when the device has released the queue.
     pub(crate) fn flight(&self) -> &Arc<Flight> {
         &self.shared.flight
     }

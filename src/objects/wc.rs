@@ -17,7 +17,7 @@ use crate::work::RemoteKey;
 /// A completed work request.
 ///
 /// If the request failed, only [`wr_id`](Self::wr_id), [`status`](Self::status),
-/// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are valid; [`result`](Self::result) tells
+/// [`vendor_err`](Self::vendor_err) and [`qp_num`](Self::qp_num) are valid; [`result`](Self::result) says
 /// whether it failed. Manual page: `ibv_poll_cq(3)`.
 ///
 /// ```no_run
@@ -173,15 +173,15 @@ impl Completion {
         self.raw.slid()
     }
 
-    /// Whether it is of a WRITE with immediate data that has consumed no receive
+    /// Whether it is the completion of a WRITE with immediate data that has consumed no receive
     /// ([`QpBuilder::unsolicited_writes`](crate::qp::QpBuilder::unsolicited_writes)). Its id is 0.
     #[inline(always)]
     pub fn is_unsolicited(&self) -> bool {
         self.raw.is_unsolicited()
     }
 
-    /// The sender's GID, where the completion tells it: on EFA for messages of senders for whom the
-    /// protection domain has no address handle. A WRITE with immediate data does not tell it.
+    /// The sender's GID, if the completion has it: on EFA for messages of senders for whom the protection
+    /// domain has no address handle, but not for a WRITE with immediate data.
     #[inline(always)]
     pub fn sender_gid(&self) -> Option<Gid> {
         self.raw.sender_gid().map(Gid::new)

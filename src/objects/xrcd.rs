@@ -1,4 +1,4 @@
-//! XRC domains: shared receive queues of many processes behind one connection from each peer.
+//! XRC domains: shared receive queues of many processes that share one connection from each peer.
 //!
 //! A domain that belongs to a file can be opened by every process that can open the file. A peer sends to the
 //! domain's *target*, a queue pair without queues, and names a shared receive queue in each message. So a
@@ -56,14 +56,14 @@ use crate::qp::attr::Change;
 use crate::qp::connect::End;
 use crate::qp::{ConnectOptions, Endpoint, QpAttr, QpInfo};
 
-/// Whether the domain of a file must exist already, as `O_CREAT` and `O_EXCL` tell open(2).
+/// Whether the domain of a file must exist already, as `O_CREAT` and `O_EXCL` for open(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum XrcdFile {
-    /// Somebody has it open.
+    /// Some process must have it open.
     Existing,
-    /// It is created if nobody has it open.
+    /// It is created if no process has it open.
     Create,
-    /// Nobody has it open.
+    /// No process may have it open.
     CreateNew,
 }
 
@@ -79,7 +79,7 @@ impl XrcdFile {
 }
 
 impl Context {
-    /// Opens an XRC domain that nobody else can open.
+    /// Opens an XRC domain that no other context can open.
     ///
     /// # Errors
     ///
@@ -87,7 +87,8 @@ impl Context {
     /// `ibv_open_xrcd(3)`.
     #[doc(alias = "ibv_open_xrcd")]
     pub fn open_xrcd(&self) -> Result<Xrcd> {
-        // Without a file to find an existing one, the kernel requires the flag that creates one.
+        // Without a file there is no existing domain to find, and the kernel requires the flag that creates
+        // one.
         self.xrcd(None, XrcdFile::Create)
     }
 
@@ -113,7 +114,7 @@ impl Context {
     }
 }
 
-/// What an XRC domain shares with the objects in it.
+/// The part of an XRC domain that the objects in it share.
 pub(crate) struct XrcdShared(Owned<XrcdHandle>);
 
 /// An XRC domain. The objects in it keep it open.
@@ -163,7 +164,7 @@ impl Xrcd {
         Ok(self.target(handle, qpn, id))
     }
 
-    /// Opens a target of the domain by its number on the wire, which somebody else has created.
+    /// Opens a target of the domain that another context has created, by its number on the wire.
     ///
     /// # Errors
     ///
@@ -173,8 +174,8 @@ impl Xrcd {
     pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
         let context = self.context();
         let id = context.new_id();
-        // Events of the queue pair go to the context's first event file, which is opened with its first
-        // object.
+        // Events of the queue pair go to the context's first event file, which is opened with the context's
+        // first object.
         context.event_fd()?;
         let command = OpenQp {
             xrcd: self.handle(),
@@ -183,7 +184,7 @@ impl Xrcd {
         };
         let handle = context.fd().execute(&command)?;
         let mut target = self.target(handle, qpn, id);
-        // Others may have taken it to any state.
+        // Other users may have taken it to any state.
         target.query()?;
         Ok(target)
     }
@@ -234,7 +235,7 @@ pub struct XrcTarget {
     qpn: u32,
     id: u64,
     state: QpState,
-    /// What the peer was told.
+    /// The end that the peer knows.
     end: Option<End>,
     _xrcd: Arc<XrcdShared>,
 }
@@ -386,7 +387,7 @@ impl XrcTarget {
         Ok(info)
     }
 
-    /// Destroys the target, or closes it if somebody else has it open.
+    /// Destroys the target, or closes it if another context has it open.
     ///
     /// # Errors
     ///

@@ -7,16 +7,16 @@ use std::str::FromStr;
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-/// The id of an offer: where its broker listens.
+/// The id of an offer: the address at which its broker listens.
 ///
-/// A path is in the file system, with a file mode. An abstract name is in the network namespace; anybody
-/// there may take it first, so a joiner checks who listens before it sends the key. In text form a name
-/// starts with `@`; write a relative path that starts with `@` with a leading `./`.
+/// A path is in the file system, with a file mode. An abstract name is in the network namespace; any process
+/// there may take it first, so a joiner checks which user listens before it sends the key. In text form a
+/// name starts with `@`; write a relative path that starts with `@` with a leading `./`.
 ///
-/// The directory of a path, and all directories above it, must belong to root or the exporter, and nobody
-/// else may be able to write there unless they are sticky, like `/tmp`. Whoever can rename the socket can
-/// replace it with their own; joiners then refuse to send the key, unless they trust that user, and nobody
-/// can join.
+/// The directory of a path, and all directories above it, must belong to root or the exporter. No other user
+/// may be able to write there, unless the directory is sticky, like `/tmp`. A user who can rename the socket
+/// can replace it with their own: joiners then refuse to send the key, unless they trust that user, and no
+/// process can join.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// The path of the socket.
@@ -28,7 +28,7 @@ pub enum Address {
 impl Address {
     pub(super) fn to_socket(&self) -> Result<SocketAddrUnix, Errno> {
         match self {
-            // The kernel would take it for the abstract name of no bytes.
+            // The kernel would take it for the empty abstract name.
             Self::Path(path) if path.as_os_str().is_empty() => Err(Errno::INVAL),
             Self::Path(path) => SocketAddrUnix::new(path),
             Self::Abstract(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
@@ -63,7 +63,7 @@ impl FromStr for Address {
 mod tests {
     use super::*;
 
-    /// Catches a path that the kernel takes for another kind of address.
+    /// Catches a path that the kernel takes for an address of another kind.
     #[test]
     fn no_path_is_a_name() {
         assert_eq!(

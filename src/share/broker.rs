@@ -1,13 +1,13 @@
-//! The broker: gives one parcel of file descriptors to each client that is allowed to have it and knows the
-//! key.
+//! The broker: gives one parcel of file descriptors to each client that is allowed to join and has the key.
 //!
-//! It knows nothing of RDMA. One thread serves all clients; whatever it waits for, including time, is in one
-//! epoll set, which can itself be waited for. Each client costs a file descriptor and some hundred bytes, and
-//! there are at most as many as [`Limits`] says; further ones stay in the kernel's queue of the socket.
+//! It does not use RDMA. One thread serves all clients; everything that it waits for, including time, is in
+//! one epoll set, which can itself be waited for. Each client costs a file descriptor and some hundred bytes,
+//! and [`Limits`] sets how many there may be; further ones stay in the kernel's queue of the socket.
 //!
 //! A client is *silent* until its request comes and *joined* once it has the parcel: then its connection
-//! stays open, and its end shows that the client has let go. A client that may not join is answered and
-//! closed at once. No request waits here, so no client can occupy another's place.
+//! stays open, and the end of the connection shows that the client has released the parcel. A client that may
+//! not join is answered, and its connection closed, at once. No request waits here, so no client can occupy
+//! another's place.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -32,7 +32,7 @@ use super::message::{self, MAX_FILES, Refusal};
 use super::throttle::Throttle;
 use super::user;
 
-/// Tokens of the epoll set; clients' numbers lie above.
+/// Tokens of the epoll set; clients have larger numbers.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
 const WAKE: u64 = 2;
@@ -44,31 +44,31 @@ const EVENTS: usize = 64;
 /// How long a broker without a free file descriptor waits before it accepts again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How long no key of a user is looked at after a wrong one. Over all connections this makes a hundred
-/// guesses in a second, for which the 64 bits of a random key last three billion years, and lets a user whose
-/// other processes guess all the time join within seconds.
+/// How long no key of a user is checked after a wrong one. So a user has a hundred guesses per second over
+/// all connections, and the 64 bits of a random key last three billion years. A user whose other processes
+/// guess all the time can still join within seconds.
 const AFTER_WRONG_KEY: Duration = Duration::from_millis(10);
 
-/// The least time between two lines of the log about the same.
+/// The least time between two log lines of the same kind.
 const LOG_PACE: Duration = Duration::from_secs(1);
 
-/// Connections that are kept to be closed on another thread; nothing is accepted while there are more.
+/// Connections that are kept until another thread closes them; nothing is accepted while there are more.
 const DISCARDED: usize = 64;
 
-/// What a broker allows its clients.
+/// The limits of a broker's clients.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     /// The users that may join.
     pub(super) users: Vec<u32>,
     /// How long a client may stay silent.
     pub(super) silence: Duration,
-    /// Clients that are silent, shared out evenly among the users.
+    /// Clients that are silent; each user has an equal share.
     pub(super) pending: usize,
     /// Clients that have joined.
     pub(super) joined: usize,
 }
 
-/// What is given: a message, and the file descriptors that go with it.
+/// What a client gets: a message, and the file descriptors that come with it.
 #[derive(Debug)]
 pub(super) struct Parcel {
     pub(super) message: Vec<u8>,
@@ -91,14 +91,14 @@ pub(super) struct Broker {
     joined: usize,
     /// Connections that hold files of their clients: see [`connection`].
     discarded: Vec<OwnedFd>,
-    /// At most one for each user who is allowed.
+    /// At most one for each allowed user.
     throttles: BTreeMap<u32, Throttle>,
     log_of_users: Throttle,
     log_of_keys: Throttle,
-    /// Nothing is accepted before this.
+    /// No connection is accepted before this time.
     paused: Option<Instant>,
     counters: Arc<Counters>,
-    /// Outlives the listener: it is dropped last.
+    /// It must outlive the listener, so it is the last field.
     undertaker: Option<Undertaker>,
 }
 
@@ -164,8 +164,8 @@ impl Broker {
         &self.counters
     }
 
-    /// Becomes readable, and stays so, when [`rustix::io::write`] has put a number into it: makes `serve`
-    /// return.
+    /// Becomes readable, and stays so, when [`rustix::io::write`] has written a number to it. This makes
+    /// `serve` return.
     pub(super) fn wake(&self) -> &Arc<OwnedFd> {
         &self.wake
     }
@@ -175,7 +175,7 @@ impl Broker {
         self.joined
     }
 
-    /// Forgets joined clients that have gone. Nobody is let in.
+    /// Forgets joined clients that have left. No client joins.
     pub(super) fn reap(&mut self) {
         let joined = |(number, client): (&u64, &Client)| {
             matches!(client.state, State::Joined).then_some(*number)
@@ -185,10 +185,10 @@ impl Broker {
         joined.into_iter().for_each(|number| self.hear(number, now));
     }
 
-    /// Waits until something happens, at most so long, and deals with it. True if something has.
+    /// Waits for at most `timeout` until something happens, and handles it. True if something happened.
     pub(super) fn serve(&mut self, timeout: Option<Duration>) -> Result<bool, Errno> {
         let timeout = timeout.map(|timeout| Timespec {
-            // Longer than the age of the universe is as good as forever.
+            // Such a timeout, longer than a century, counts as forever.
             tv_sec: timeout.as_secs().min(u64::from(u32::MAX)) as _,
             tv_nsec: timeout.subsec_nanos() as _,
         });
@@ -212,9 +212,9 @@ impl Broker {
         Ok(!tokens.is_empty())
     }
 
-    /// Takes new connections; most have their request with them, and are done at once.
+    /// Accepts new connections; most bring their request with them, and are done at once.
     fn accept(&mut self, now: Instant) {
-        // Bounded, so that the others get their turn.
+        // Bounded, so that the other clients get their turn.
         for _ in 0..EVENTS {
             if self.paused.is_some() || self.discarded.len() >= DISCARDED {
                 return;
@@ -222,7 +222,8 @@ impl Broker {
             match self.listener.accept() {
                 Ok(Some(socket)) => self.admit(socket, now),
                 Ok(None) => return,
-                // No file descriptor or no memory is left. Who has nothing to say has to give way.
+                // No file descriptor or no memory is left, so the client that has been silent longest is
+                // closed.
                 Err(_) => {
                     if !self.evict(|_| true) {
                         self.paused = Some(now + PAUSE);
@@ -232,7 +233,7 @@ impl Broker {
         }
     }
 
-    /// Takes a connection if its user may join at all.
+    /// Takes a connection if its user is allowed to join.
     fn admit(&mut self, socket: OwnedFd, now: Instant) {
         let Ok(peer) = getsockopt(&socket, PeerCredentials) else {
             return self.discard(socket);
@@ -249,7 +250,7 @@ impl Broker {
         self.seat(socket, user, now);
     }
 
-    /// Takes a connection of a user who may join.
+    /// Takes a connection of an allowed user.
     pub(super) fn seat(&mut self, socket: OwnedFd, user: u32, now: Instant) {
         self.make_room(user);
         let number = self.next_client;
@@ -271,7 +272,7 @@ impl Broker {
         self.hear(number, now);
     }
 
-    /// Closes silent connections of a user until it may have one more.
+    /// Closes silent connections of a user until the user may have one more.
     fn make_room(&mut self, user: u32) {
         let share = (self.limits.pending / self.limits.users.len()).max(1);
         let of_user = |client: &Client| client.user == user && client.is_silent();
@@ -280,8 +281,8 @@ impl Broker {
         }
     }
 
-    /// Closes the connection that has been silent longest, of those that may be closed. False if there is
-    /// none.
+    /// Closes the connection that has been silent longest, of those for which `may_close` is true. False if
+    /// there is none.
     fn evict(&mut self, may_close: impl Fn(&Client) -> bool) -> bool {
         let candidate = |client: &Client| client.is_silent() && may_close(client);
         let oldest = self.clients.iter().find(|(_, client)| candidate(client));
@@ -300,39 +301,39 @@ impl Broker {
             if !client.is_silent() {
                 self.joined -= 1;
             }
-            // The end of the descriptor alone would not do where a forked process has it too.
+            // Closing the descriptor is not enough if a forked process has it too.
             let _ = epoll::delete(&self.epoll, &client.socket);
             self.discard(client.socket);
         }
     }
 
-    /// Closes a connection that is not in the epoll set, now or, if it holds files, at the end of this turn.
+    /// Closes a connection that is not in the epoll set: now or, if it holds files, at the end of this turn.
     fn discard(&mut self, socket: OwnedFd) {
         self.discarded.extend(connection::close(socket).err());
     }
 
-    /// Closes what holds files, so that only another thread can have to wait for it.
+    /// Closes the connections that hold files, in such a way that only another thread may have to wait.
     fn bury_discarded(&mut self, now: Instant) {
         if self.discarded.is_empty() {
             return;
         }
         match Undertaker::start() {
             Some(_undertaker) => drop(take(&mut self.discarded)),
-            // No thread is to be had. Try again later.
+            // No thread could be started. Try again later.
             None => self.paused = Some(now + PAUSE),
         }
     }
 
-    /// Takes what a client has sent.
+    /// Reads what a client has sent.
     fn hear(&mut self, number: u64, now: Instant) {
         let Some(client) = self.clients.get(&number) else {
             return;
         };
-        // One byte more than a request has: a longer message shows.
+        // One byte more than a request has, to detect a longer message.
         let mut bytes = [0; message::REQUEST + 1];
         let request = match connection::take(&client.socket, &mut bytes) {
             Next::Nothing => return,
-            // A second message, which nobody has any use for.
+            // A joined client has sent another message, or has left.
             _ if !client.is_silent() => return self.remove(number),
             Next::End => return self.remove(number),
             Next::Files => Err("files come along"),
@@ -349,7 +350,7 @@ impl Broker {
         }
     }
 
-    /// Looks at the key of a silent client, and lets it in or closes it.
+    /// Checks the key of a silent client, and lets it join or closes it.
     fn look_at(&mut self, number: u64, key: &ShareKey, now: Instant) {
         let Some(client) = self.clients.get_mut(&number) else {
             return;
@@ -373,7 +374,8 @@ impl Broker {
             self.counters.joined.count();
             return;
         } else {
-            // It has gone, or as many files as this user may have are on their way (ETOOMANYREFS).
+            // The client has left, or this user has too many files in messages that were not received yet
+            // (ETOOMANYREFS).
             Refusal::Later
         };
         refuse(&client.socket, refusal);
@@ -399,7 +401,7 @@ impl Broker {
         &self.listener
     }
 
-    /// Copies of the clients' descriptors, such as a forked process has.
+    /// Copies of the clients' descriptors, as in a forked process.
     #[cfg(test)]
     pub(super) fn copies(&self) -> Vec<OwnedFd> {
         let copies = self
@@ -411,7 +413,7 @@ impl Broker {
             .expect("descriptors are left")
     }
 
-    /// Sets the timer for what is due next, and listens if there is room for somebody.
+    /// Sets the timer for the next deadline, and watches the listener unless accepting is paused.
     fn set_alarms(&mut self, now: Instant) -> Result<(), Errno> {
         self.paused = self.paused.filter(|until| *until > now);
         let interest = match self.paused {
@@ -440,7 +442,7 @@ impl Client {
     }
 }
 
-/// Ends all connections, also where a forked process has their descriptors, and without waiting for anybody.
+/// Ends all connections, even if a forked process has their descriptors, and without waiting.
 impl Drop for Broker {
     fn drop(&mut self) {
         for (_, client) in take(&mut self.clients) {
@@ -450,9 +452,9 @@ impl Drop for Broker {
         let is_drained = loop {
             match self.listener.accept() {
                 Ok(Some(client)) => self.discard(client),
-                // Nobody is left, and nobody comes any more.
+                // No connection waits any more, and no new one can come.
                 Ok(None) | Err(Errno::INVAL) => break true,
-                // No descriptor is left. The end of the listener closes the others.
+                // No descriptor is left. Closing the listener closes the remaining connections.
                 Err(_) => break false,
             }
         };
@@ -463,7 +465,7 @@ impl Drop for Broker {
     }
 }
 
-/// A timer that goes off once, or never. One without any wait goes off in a nanosecond: 0 would stop it.
+/// A timer that expires once, or never. For a wait of zero it uses a nanosecond: 0 would stop the timer.
 fn once_in(wait: Option<Duration>) -> Itimerspec {
     let wait = wait.map_or(Duration::ZERO, |wait| wait.max(Duration::from_nanos(1)));
     Itimerspec {
@@ -475,8 +477,8 @@ fn once_in(wait: Option<Duration>) -> Itimerspec {
     }
 }
 
-/// Sends a client a refusal, whatever its request was. A client that does not read it sees the connection
-/// end.
+/// Sends a client a refusal, whatever its request was. A client that does not read it sees only the end of
+/// the connection.
 fn refuse(client: &OwnedFd, refusal: Refusal) {
     let _ = send(
         client,
@@ -486,7 +488,7 @@ fn refuse(client: &OwnedFd, refusal: Refusal) {
 }
 
 impl Parcel {
-    /// Sends it whole, as one message; a client whose buffer is full has no right to complain.
+    /// Sends it whole, as one message. It fails if the client's buffer is full, which is the client's fault.
     fn give(&self, client: &OwnedFd) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,13 +1,13 @@
-//! What a broker has seen, readable while it serves on another thread.
+//! Counts of a broker, readable while it serves on another thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A number that only grows. Relaxed: nothing is published by it.
+/// A number that only grows. Relaxed: it guards no other memory.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more; returns how many there are with it.
+    /// Adds one; returns the new count.
     pub(super) fn count(&self) -> u64 {
         self.0.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -28,20 +28,21 @@ pub(super) struct Counters {
     pub(super) silent: Counter,
 }
 
-/// What an offer has seen since it was made.
+/// Counts of an offer's events since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfferStats {
     /// Requests that were granted.
     pub joined: u64,
     /// Wrong keys.
     pub wrong_keys: u64,
-    /// Requests that were told to come later, because a wrong key of the same user had come just before.
+    /// Requests that were deferred, because a wrong key of the same user had come shortly before.
     pub put_off: u64,
     /// Connections of users who are not allowed.
     pub refused_users: u64,
-    /// Requests that made no sense.
+    /// Requests that were malformed.
     pub malformed: u64,
-    /// Connections that were closed because they said nothing, in time or while others needed their place.
+    /// Connections that were closed because they sent no request: in time, or before others needed their
+    /// place.
     pub silent: u64,
 }
 

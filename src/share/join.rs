@@ -50,15 +50,15 @@ impl Join {
         }
     }
 
-    /// How long each step may take, to be accepted and to be answered; 10 s by default. It does not make the
-    /// joiner wait for an offer that does not exist. It replaces a [deadline](Self::deadline).
+    /// The time limit of each step, connecting and waiting for the answer; 10 s by default. It does not make
+    /// the joiner wait for an offer that does not exist. It replaces a [deadline](Self::deadline).
     pub fn patience(mut self, limit: Duration) -> Self {
         self.time = Time::Each(limit.min(FOREVER));
         self
     }
 
-    /// The joiner waits until the deadline for the path to exist, for somebody to listen, to be accepted and
-    /// to be answered. It replaces [`patience`](Self::patience).
+    /// The joiner waits until the deadline for the path to exist, for an exporter to listen, for the
+    /// connection and for the answer. It replaces [`patience`](Self::patience).
     ///
     /// If an exporter ends before it answers, the joiner waits for the next one. Anything else that is wrong,
     /// such as the key or the listening user, is an error at once.
@@ -71,8 +71,8 @@ impl Join {
         self
     }
 
-    /// Also trusts an exporter of this user. By default only this process's user and root are trusted; nobody
-    /// else gets the key.
+    /// Also trusts an exporter of this user. By default the joiner trusts only this process's user and root,
+    /// and sends the key to no other.
     pub fn offered_by(mut self, user: u32) -> Self {
         self.offered_by.push(user);
         self
@@ -83,10 +83,10 @@ impl Join {
     /// # Errors
     ///
     /// `EACCES` if the key is wrong or this user is not allowed; [`Cause::Invalid`] if the listening user is
-    /// not trusted, or if a handle of the offer names another region by now; [`Cause::Busy`] if too many have
-    /// joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if nobody listens at the address, `ECONNRESET`
-    /// if the exporter ends before it answers. `ETIMEDOUT` if the time is up; [`Error::detail`] says what was
-    /// missing. Also as for [`Context::import`], [`Context::import_pd`] and
+    /// not trusted, or if a handle of the offer names another region by now; [`Cause::Busy`] if too many
+    /// processes have joined. Without a deadline, `ENOENT` or `ECONNREFUSED` if no exporter listens at the
+    /// address, `ECONNRESET` if the exporter ends before it answers. `ETIMEDOUT` if the time is up;
+    /// [`Error::detail`] says what was missing. Also as for [`Context::import`], [`Context::import_pd`] and
     /// [`Pd::import_mr`](crate::Pd::import_mr). Manual page: `ibv_share_pd(3)`, of Oracle's libibverbs.
     #[doc(alias = "ibv_share_pd")]
     pub fn join(self) -> Result<Joined> {
@@ -124,7 +124,7 @@ impl Join {
         Error::new(VERB, subject, cause)
     }
 
-    /// The error that the time is up.
+    /// The error for the end of the time limit.
     fn late(&self, missing: &str) -> Error {
         let subject = Subject::named("offer", &self.address);
         let limit = match self.time {
@@ -137,7 +137,7 @@ impl Join {
 
 const PUT_OFF: &str = "the exporter put the request off, as wrong keys of this user kept coming,";
 
-/// What was not there, by how the last try failed.
+/// What was missing, given the failure of the last try.
 fn missing(failed: &Failed) -> &'static str {
     match failed {
         Failed::Os(Errno::NOENT) => "there was no socket at the path",
@@ -147,7 +147,7 @@ fn missing(failed: &Failed) -> &'static str {
     }
 }
 
-/// Makes objects of what was delivered.
+/// Makes objects from the delivery.
 fn open(delivery: Delivery) -> Result<Joined> {
     let Delivery {
         grant,
@@ -178,7 +178,7 @@ fn open(delivery: Delivery) -> Result<Joined> {
     Ok(Joined { context, pd, mrs })
 }
 
-/// What a process gets by joining an offer.
+/// What a process gets when it joins an offer.
 ///
 /// The exporter counts this process as a user until the [`ImportedPd`] and all of its objects here are
 /// dropped, or the process ends.
@@ -211,7 +211,7 @@ impl Joined {
         Some(self.mrs.remove(at))
     }
 
-    /// The protection domain without the rest.
+    /// Takes the protection domain and drops the rest.
     pub fn into_pd(self) -> ImportedPd {
         self.pd
     }

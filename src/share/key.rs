@@ -9,10 +9,10 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::error::ParseError;
 
-/// The key by which an offer is joined.
+/// The key that a process must have to join an offer.
 ///
-/// Its `Debug` form hides it, and it has no `Display` form. Pass it by a file that others cannot read, by a
-/// pipe, or by an inherited descriptor; ps(1) shows command-line arguments to everybody.
+/// Its `Debug` form hides it, and it has no `Display` form. Pass it by a file that other users cannot read,
+/// by a pipe, or by an inherited descriptor; ps(1) shows command-line arguments to everyone.
 #[derive(Clone)]
 pub struct ShareKey(u64);
 
@@ -29,7 +29,7 @@ impl ShareKey {
     /// A sandbox forbids getrandom(2).
     pub fn random() -> Result<Self, Errno> {
         let mut bytes = [0; 8];
-        // Requests of up to 256 bytes are answered whole.
+        // The kernel fills requests of up to 256 bytes completely.
         rustix::io::retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()))?;
         Ok(Self(u64::from_ne_bytes(bytes)))
     }
@@ -41,7 +41,7 @@ impl ShareKey {
 
     /// Whether the keys are equal, in a time that does not depend on how many bits are.
     pub(super) fn matches(&self, other: &Self) -> bool {
-        // No early way out: on machines of 32 bits a plain comparison may stop at the first half.
+        // No early exit: on 32-bit machines a plain comparison might stop after the first half.
         let difference = black_box(self.0 ^ other.0);
         let folded = (difference | difference >> 32) as u32;
         black_box(folded) == 0
@@ -54,7 +54,7 @@ impl fmt::Debug for ShareKey {
     }
 }
 
-/// What is expected of a text.
+/// The expected text.
 const NO_KEY: ParseError = ParseError::new("not a key: expected 16 hexadecimal digits");
 
 impl FromStr for ShareKey {

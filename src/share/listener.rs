@@ -1,4 +1,4 @@
-//! The socket that a broker listens on: made so that at no moment anybody else may connect.
+//! The socket that a broker listens on. At no moment of its creation can another user connect to it.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -11,10 +11,10 @@ use rustix::net::{AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketTy
 use super::address::Address;
 use super::connection;
 
-/// Connections that wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
+/// How many connections may wait to be accepted; the kernel lowers it to `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
 
-/// A listening socket, which removes its path at the end if it is still its own.
+/// A listening socket. When dropped it removes its path, if that still names the socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: OwnedFd,
@@ -22,24 +22,24 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at `address`. Only this user may connect to a path unless `for_others`; who others are is
-    /// checked at each connection.
+    /// Listens at `address`. Only this user may connect to a path unless `for_others`; the user of each
+    /// connection is checked later.
     pub(super) fn bind(address: &Address, for_others: bool) -> Result<Self, Errno> {
         let listener = Self::bound(address, for_others)?;
         listener.listen()?;
         Ok(listener)
     }
 
-    /// A socket that has its address, and to which nobody can connect yet.
+    /// A socket that has its address, and to which no process can connect yet.
     pub(super) fn bound(address: &Address, for_others: bool) -> Result<Self, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-        // Where the kernel cannot, connections are read and closed with care.
+        // If the kernel cannot refuse files, connections are read and closed with care.
         let _ = connection::pass_files(&socket, false);
         let mode = Mode::from_raw_mode(if for_others { 0o666 } else { 0o600 });
-        // The kernel gives the node the mode of the socket's own inode, less the umask (`unix_bind_bsd`): so
-        // it never has another, not even between two system calls.
+        // The kernel gives the node the mode of the socket's own inode, without the bits of the umask
+        // (`unix_bind_bsd`): so it never has more, not even between two system calls.
         fs::fchmod(&socket, mode)?;
         let node = match address {
             Address::Path(path) => Some(Place::of(path)?.bind(&socket, address, mode)?),
@@ -48,7 +48,7 @@ impl Listener {
                 None
             }
         };
-        // Before listen(2) nobody can connect, so this is early enough.
+        // Before listen(2) no process can connect, so this is early enough.
         if let Some(node) = &node {
             node.widen(mode)?;
         }
@@ -63,23 +63,23 @@ impl Listener {
         Ok(())
     }
 
-    /// The next connection; `None` if nobody waits.
+    /// The next connection; `None` if none waits.
     pub(super) fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
             match rustix::net::accept_with(&self.socket, flags) {
                 Ok(client) => return Ok(Some(client)),
                 Err(Errno::AGAIN) => return Ok(None),
-                // The client has gone before it came.
+                // The client has left before it was accepted.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Refuses all who come from now on, also where a forked process still has the socket.
+    /// Refuses all later connections, even if a forked process still has the socket.
     pub(super) fn shut(&self) {
-        // A listening socket can always be shut down.
+        // Shutting down a listening socket never fails.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }
@@ -90,7 +90,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Where a socket is to be: a name in a directory.
+/// The place for a socket: a name in a directory.
 #[derive(Debug)]
 struct Place {
     directory: OwnedFd,
@@ -109,8 +109,8 @@ impl Place {
         Ok(Self { directory, name })
     }
 
-    /// Binds a socket here, whatever the directory's path leads to by now. An address that is too long this
-    /// way is bound by its own path, which another directory may have taken.
+    /// Binds a socket here, even if the directory's path leads elsewhere by now. If the address is too long
+    /// in this form, it is bound by its path, which another directory may have taken.
     fn bind(self, socket: &OwnedFd, address: &Address, mode: Mode) -> Result<Node, Errno> {
         let by_path = address.to_socket()?;
         let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
@@ -122,8 +122,8 @@ impl Place {
 
 /// The name of a socket in the file system, removed at the end if it still names this socket.
 ///
-/// Everything is done to the inode that was found, or to a name in the directory that was found: if others
-/// can move the directory, or put a symbolic link in the name's place, nothing elsewhere is touched.
+/// All calls use the inode that was found, or a name in the directory that was found: if another user can
+/// move the directory, or put a symbolic link in the name's place, files elsewhere are not affected.
 #[derive(Debug)]
 struct Node {
     place: Place,
@@ -147,22 +147,22 @@ impl Node {
             && stat.st_nlink == 1;
         match is_right {
             true => Ok(Self { place, file, stat }),
-            // Somebody has put something else in its place.
+            // Another process has put something else in its place.
             false => Err(Errno::PERM),
         }
     }
 
-    /// Gives back the bits that the umask has taken away.
+    /// Restores the bits that the umask has removed.
     fn widen(&self, mode: Mode) -> Result<(), Errno> {
         if Mode::from_raw_mode(self.stat.st_mode) == mode {
             return Ok(());
         }
-        // chmod(2) follows this link to the very inode, whatever the name leads to by now. There is a system
-        // call for it (fchmodat2) since Linux 6.6 only.
+        // chmod(2) follows this link to exactly this inode, wherever the name leads by now. A system call for
+        // it (fchmodat2) exists only since Linux 6.6.
         fs::chmod(format!("/proc/self/fd/{}", self.file.as_raw_fd()), mode)
     }
 
-    /// Wakes those who watch the directory for an offer: listen(2) itself makes no event.
+    /// Wakes joiners that watch the directory for an offer: listen(2) itself makes no event.
     fn announce(&self) {
         let now = Timespec {
             tv_sec: 0,
@@ -184,7 +184,7 @@ impl Drop for Node {
         let is_own = fs::statat(directory, name, flags)
             .is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (self.stat.st_dev, self.stat.st_ino));
         if is_own {
-            // Nothing can be done if the directory does not let go of it.
+            // If unlinking fails, nothing can be done.
             let _ = fs::unlinkat(directory, name, AtFlags::empty());
         }
     }
@@ -201,7 +201,8 @@ mod tests {
         fs::lstat(path).unwrap().st_mode & 0o777
     }
 
-    /// Catches a socket that others could connect to, at the end or, by the missing chmod(2), in between.
+    /// Catches a socket that other users could connect to: in the end or, because a chmod(2) is missing, in
+    /// between.
     #[test]
     fn a_path_is_private_unless_for_others() {
         let directory = tempfile::tempdir().unwrap();
@@ -231,8 +232,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// Catches a chmod(2) that follows what an attacker has put in the socket's place: the attacker swaps for
-    /// as long as the offers are made.
+    /// Catches a chmod(2) that follows an attacker's file in the socket's place: the attacker swaps the files
+    /// while offers are made.
     #[test]
     fn a_symbolic_link_in_its_place_is_not_followed() {
         let directory = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ mod tests {
             scope.spawn(|| {
                 let link = directory.path().join("link");
                 while !done.load(Ordering::Relaxed) {
-                    // Each may fail, as the other side makes and removes the name.
+                    // Each call may fail, as the other side makes and removes the name.
                     let _ = symlink(&victim, &link);
                     if path.exists() || fs::lstat(&path).is_ok() {
                         let _ = std::fs::rename(&link, &path);
@@ -282,8 +283,8 @@ mod tests {
         assert_eq!(find("socket", most).err(), Some(Errno::PERM));
     }
 
-    /// Catches a bind(2) by the path: who puts another directory there gets a socket in it, or has the one
-    /// that lies there taken for the offer's.
+    /// Catches a bind(2) by the path: an attacker who replaces the directory would get a socket in the new
+    /// one, or a socket there would be taken for the offer's.
     #[test]
     fn a_directory_that_is_swapped_before_the_bind_is_left_alone() {
         let base = tempfile::tempdir().unwrap();
@@ -300,7 +301,7 @@ mod tests {
         assert!(!moved.join("x").exists());
     }
 
-    /// Catches an unlink(2) by the path: it would go to whatever directory has the name by then.
+    /// Catches an unlink(2) by the path: it would affect the directory that has the name by then.
     #[test]
     fn another_directory_in_its_place_is_left_alone() {
         let base = tempfile::tempdir().unwrap();
@@ -309,7 +310,7 @@ mod tests {
         let listener = Listener::bind(&Address::Path(directory.join("x")), false).unwrap();
         std::fs::rename(&directory, &moved).unwrap();
         std::fs::create_dir(&directory).unwrap();
-        // The same inode under the old path, so that only the directory tells the two apart.
+        // The same inode under the old path, so that only the directory distinguishes the two.
         std::fs::hard_link(moved.join("x"), directory.join("x")).unwrap();
         drop(listener);
         assert!(directory.join("x").exists());

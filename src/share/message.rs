@@ -2,7 +2,7 @@
 //!
 //! A request is 16 bytes: magic, version, a reserved field and the key. A reply is a header of 16 bytes
 //! (magic, version, status, the handle of the protection domain, the number of memory regions) and 76 bytes
-//! for each region: its handle, its local key, its length, flags, and its name, filled up with zeros. Numbers
+//! for each region: its handle, its local key, its length, flags, and its name, padded with zeros. Numbers
 //! are little-endian. With a reply that grants come file descriptors: the command file, then one for each
 //! region whose flags announce it.
 
@@ -61,11 +61,11 @@ struct Entry {
     name: [u8; MAX_NAME],
 }
 
-/// A message that is not one of this protocol; the text says why.
+/// A message that does not follow this protocol; the text says why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadMessage(pub(super) &'static str);
 
-/// Spells a request.
+/// Encodes a request.
 pub(super) fn request(key: &ShareKey) -> [u8; REQUEST] {
     let raw = RawRequest {
         magic: MAGIC,
@@ -88,16 +88,16 @@ pub(super) fn parse_request(bytes: &[u8]) -> Result<ShareKey, BadMessage> {
     Ok(ShareKey::new(raw.key.get()))
 }
 
-/// Why a request is not granted.
+/// Why a request was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The key is wrong or the user is not allowed: the same answer, so that it gives nothing away.
+    /// The key is wrong or the user is not allowed. Both have the same answer, which so reveals nothing.
     Denied,
-    /// The request makes no sense.
+    /// The request is malformed.
     Malformed,
-    /// There are as many joiners as the exporter admits.
+    /// The number of joiners has reached the exporter's limit.
     Full,
-    /// The request was not looked at and may be made again.
+    /// The key was not checked; the joiner may repeat the request.
     Later,
 }
 
@@ -106,14 +106,14 @@ pub(super) enum Refusal {
 pub(super) struct Region {
     pub(super) name: String,
     pub(super) handle: u32,
-    /// Together with the length it distinguishes this region from one that gets the same handle later.
+    /// Together with the length it distinguishes this region from a later one with the same handle.
     pub(super) lkey: u32,
     pub(super) length: u64,
-    /// A file descriptor of its memory comes along.
+    /// A file descriptor of its memory comes with the reply.
     pub(super) has_memory: bool,
 }
 
-/// What a granted request gives, beside the file descriptors.
+/// The contents of a granted reply, without the file descriptors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) pd: u32,
@@ -130,7 +130,7 @@ impl Grant {
             .count()
     }
 
-    /// Spells the reply that grants.
+    /// Encodes the reply that grants.
     pub(super) fn encode(&self) -> Result<Vec<u8>, BadMessage> {
         if self.regions.len() > MAX_REGIONS {
             return Err(BadMessage("an offer has at most 64 regions"));
@@ -155,7 +155,7 @@ impl Refusal {
         }
     }
 
-    /// Spells the reply that refuses.
+    /// Encodes the reply that refuses.
     pub(super) fn encode(self) -> Vec<u8> {
         header(self.status(), 0, 0)
     }
@@ -271,7 +271,7 @@ mod tests {
             prop_assert!(parse_reply(&bytes[..cut.index(bytes.len())]).is_err());
         }
 
-        /// What is read from arbitrary bytes spells those bytes: nothing is read in two ways.
+        /// A reply that was parsed from arbitrary bytes encodes to the same bytes: nothing has two encodings.
         #[test]
         fn arbitrary_replies_are_refused_or_exact(
             bytes in prop::collection::vec(any::<u8>(), 0..300),

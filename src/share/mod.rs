@@ -42,7 +42,7 @@ mod wait;
 
 use std::time::Duration;
 
-/// A limit that nobody lives to see. It fits into what clocks count, which `Duration::MAX` does not.
+/// A limit that is never reached. It fits in the range of clocks, unlike `Duration::MAX`.
 const FOREVER: Duration = Duration::from_secs(1 << 32);
 
 pub use address::Address;

@@ -57,12 +57,12 @@ pub struct OfferBuilder<'a> {
     key: ShareKey,
     regions: Vec<Offered>,
     memory: Vec<BorrowedFd<'a>>,
-    /// A file was given that belongs to no region.
+    /// A file was given without a region that it belongs to.
     has_stray_memory: bool,
     limits: Limits,
 }
 
-/// A region to be offered, and the protection domain that it belongs to.
+/// A region to offer, and the protection domain that it belongs to.
 #[derive(Debug)]
 struct Offered {
     region: Region,
@@ -141,17 +141,17 @@ impl<'a> OfferBuilder<'a> {
 
     /// Makes the offer at an address.
     ///
-    /// A path is created with mode 0600, or 0666 if other users are allowed; they are then checked when they
-    /// connect. It is removed when the offer ends. [`Address`] says who must own its directory. An offer
-    /// answers nobody until it is [served](Offer::serve_once).
+    /// A path is created with mode 0600, or 0666 if other users are allowed; their user is then checked when
+    /// they connect. It is removed when the offer ends. [`Address`] says who must own its directory. An offer
+    /// answers no request until it is [served](Offer::serve_once).
     ///
     /// # Errors
     ///
     /// [`Cause::Busy`] if the protection domain is already on offer. [`Cause::Invalid`] for a name that is
     /// too long, empty or used twice, for more than 64 regions or one of another protection domain, for a
     /// [`memory`](Self::memory) that follows no region or another file, or if an allowed user cannot be
-    /// distinguished from others. `EADDRINUSE` if the address is taken; `EPERM` if somebody has replaced the
-    /// socket. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
+    /// distinguished from others. `EADDRINUSE` if the address is taken; `EPERM` if another process has
+    /// replaced the socket. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.
     #[doc(alias = "ibv_alloc_shpd")]
     pub fn at(mut self, address: &Address) -> Result<Offer> {
         let subject = || Subject::named("offer", address);
@@ -196,8 +196,8 @@ impl<'a> OfferBuilder<'a> {
     }
 }
 
-/// The users who can be distinguished, each once. The first is this process's, which may be missing if others
-/// are named.
+/// The users whose numbers identify them, each once. The first is this process's user; it may be missing if
+/// other users are named.
 pub(super) fn certain(users: &[u32]) -> Result<Vec<u32>, String> {
     let (own, named) = users.split_at(1);
     let uncertain = |user: &&u32| !user::is_certain(**user);
@@ -249,8 +249,8 @@ impl Drop for Share {
 
 /// A protection domain on offer to other processes.
 ///
-/// While it exists, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if nobody uses the protection
-/// domain. Dropping always ends it; if somebody uses the protection domain, the kernel's object then stays
+/// While it exists, the [`Pd`] cannot be freed. [`Offer::withdraw`] ends it if no joiner uses the protection
+/// domain. Dropping always ends it; if a joiner uses the protection domain, the kernel's object then stays
 /// until the last process that holds the file ends.
 ///
 /// ```no_run
@@ -272,13 +272,13 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Where it is.
+    /// The address of the offer.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The number of processes that have joined and still hold the protection domain, as of the last time the
-    /// offer was served.
+    /// The number of processes that have joined and still hold the protection domain, when the offer was last
+    /// served.
     ///
     /// A process that has ended is not counted, although its objects stay in the kernel until the file is
     /// closed.
@@ -286,12 +286,12 @@ impl Offer {
         self.broker.joined()
     }
 
-    /// What has happened so far.
+    /// Counts of events since the offer was made.
     pub fn stats(&self) -> OfferStats {
         self.broker.counters().snapshot()
     }
 
-    /// Waits for at most `timeout` until somebody connects, sends something or leaves, and handles it.
+    /// Waits for at most `timeout` until a process connects, sends something or leaves, and handles it.
     /// Returns true if something happened; a request may need several calls.
     ///
     /// To wait for other things as well, wait until the offer's [file descriptor](AsFd) is readable.
@@ -332,17 +332,17 @@ impl Offer {
         })
     }
 
-    /// Ends the offer if nobody uses the protection domain any more. The protection domain may then be freed
-    /// or offered again.
+    /// Ends the offer if no joiner uses the protection domain any more. The protection domain may then be
+    /// freed or offered again.
     ///
-    /// Nobody joins during this call: connections that have not joined are closed.
+    /// No process can join during this call: connections that have not joined are closed.
     ///
     /// # Errors
     ///
     /// [`Cause::Busy`] while processes that have joined hold the protection domain. The error returns the
     /// offer, unchanged.
     pub fn withdraw(mut self) -> Result<(), DestroyError<Offer>> {
-        // Processes that have left meanwhile are not counted.
+        // Processes that have left by now do not count.
         self.broker.reap();
         let joiners = self.joiners();
         if joiners == 0 {
@@ -393,7 +393,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// What has happened so far.
+    /// Counts of events since the offer was made.
     pub fn stats(&self) -> OfferStats {
         self.counters.snapshot()
     }
@@ -420,18 +420,18 @@ impl Drop for Serving {
     }
 }
 
-/// Sets an eventfd. It fails only if its counter is full, and then it is set.
+/// Sets an eventfd. Writing fails only if its counter is full, and then it is set.
 fn set(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1u64.to_ne_bytes());
 }
 
-/// Clears an eventfd. It fails only when it is clear.
+/// Clears an eventfd. Reading fails only if it is clear.
 fn clear(event: &OwnedFd) {
     let _ = rustix::io::read(event, &mut [0; 8]);
 }
 
-/// Whether an eventfd is set, which stays as it is.
+/// Whether an eventfd is set. It stays set.
 fn is_set(event: &OwnedFd) -> bool {
-    // If it cannot be looked at it counts as set, and whoever waits for it stops.
+    // If polling it fails it counts as set, so that a thread that waits for it stops.
     is_readable(event.as_fd()).unwrap_or(true)
 }

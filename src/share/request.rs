@@ -1,8 +1,8 @@
-//! The joiner's half of the protocol: sends the key to the expected listener and takes the answer. It knows
-//! nothing about RDMA.
+//! The joiner's half of the protocol: sends the key to the expected listener and receives the answer. It does
+//! not use RDMA.
 //!
-//! It asks a broker that defers the request again until the time is up, and with a deadline also an address
-//! where nobody listens yet.
+//! If a broker defers the request, the joiner repeats it until the time is up. With a deadline it also
+//! retries an address where no exporter listens yet.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
@@ -25,20 +25,20 @@ use super::message::{self, BadMessage, Grant, MAX_FILES, MAX_MESSAGE, Refusal};
 use super::user;
 use super::wait::{Pauses, Watch};
 
-/// The pause before a broker that has deferred the request is asked again.
+/// The pause before a request that was deferred is repeated.
 const BEFORE_NEXT_REQUEST: Duration = Duration::from_millis(5);
 
 /// How long to try.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Time {
-    /// Once, with so much time for each step.
+    /// Once, with this time limit for each step.
     Each(Duration),
-    /// Until then, whoever listens at first.
+    /// Until this time, even if no exporter listens at first.
     Until(Instant),
 }
 
 impl Time {
-    /// When a step that begins now must be done.
+    /// The time by which a step that begins now must be done.
     fn end_of_step(self) -> Instant {
         match self {
             Self::Each(limit) => Instant::now() + limit,
@@ -47,8 +47,8 @@ impl Time {
     }
 }
 
-/// Makes a system call that waits on a socket, until then. Signals do not prolong it, as they would if the
-/// call had its whole time again.
+/// Repeats a system call that waits on a socket until `end`. Signals do not prolong the wait, as they would
+/// if each call had the whole time again.
 fn wait_on<T>(
     socket: &OwnedFd,
     direction: Timeout,
@@ -57,7 +57,7 @@ fn wait_on<T>(
 ) -> Result<T, Errno> {
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        // Sockets count microseconds, and take 0 for "no limit".
+        // Sockets count microseconds, and 0 means no limit.
         let left = left.max(Duration::from_micros(1));
         set_socket_timeout(socket, direction, Some(left))?;
         match call() {
@@ -72,13 +72,13 @@ fn wait_on<T>(
 pub(super) enum Failed {
     /// A system call failed; `AGAIN` when the time is up.
     Os(Errno),
-    /// The deadline has passed, and until then it failed like this.
+    /// The deadline has passed; this is the last failure before it.
     Late(Box<Failed>),
-    /// Another user than expected listens there: this one.
+    /// The listener there belongs to this user, whom the joiner does not trust.
     Stranger(u32),
-    /// The broker says no.
+    /// The broker refused.
     Refused(Refusal),
-    /// The answer makes no sense.
+    /// The answer is malformed.
     Malformed(&'static str),
 }
 
@@ -94,24 +94,24 @@ impl From<BadMessage> for Failed {
     }
 }
 
-/// The answer.
+/// The answer of a broker that granted the request.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) grant: Grant,
-    /// As many as the grant announces.
+    /// As many files as the grant announces.
     pub(super) files: VecDeque<OwnedFd>,
     /// The connection: the broker counts a joiner until it ends.
     pub(super) lease: OwnedFd,
 }
 
-/// Gets what a broker gives, if `trusts` the user who listens.
+/// Obtains a broker's parcel, if `trusts` is true for the user who listens.
 pub(super) fn obtain(
     address: &Address,
     key: &ShareKey,
     trusts: impl Fn(u32) -> bool,
     time: Time,
 ) -> Result<Delivery, Failed> {
-    // Without a deadline a broker that puts the request off has the time of one step in all.
+    // Without a deadline, all tries with a broker that defers the request share the time of one step.
     let end = time.end_of_step();
     let waits = matches!(time, Time::Until(_));
     let mut pauses = Pauses::new();
@@ -133,7 +133,7 @@ pub(super) fn obtain(
         }
         match failed {
             Failed::Refused(_) => std::thread::sleep(BEFORE_NEXT_REQUEST),
-            // The exporter has gone just now. What is there next need not be an event.
+            // The exporter has just left. The next one need not cause an event.
             Failed::Os(Errno::CONNRESET) => pauses.pause(end),
             _ => watch = wait(address, watch, &mut pauses, end),
         }
@@ -151,7 +151,7 @@ fn wait(
         watch.wait(end);
         return Watch::new(address);
     }
-    // The first time there is no waiting: the offer may have been made before the watch was.
+    // The first time it does not wait: the offer may have been made before the watch was.
     let watch = Watch::new(address);
     if watch.is_none() {
         pauses.pause(end);
@@ -160,7 +160,7 @@ fn wait(
 }
 
 impl Failed {
-    /// Nobody is there, or the exporter left without an answer.
+    /// No exporter listens there, or the exporter left without an answer.
     fn is_absence(&self) -> bool {
         matches!(
             self,
@@ -192,7 +192,7 @@ pub(super) fn connect(address: &Address, time: Time) -> Result<OwnedFd, Failed> 
     Ok(socket)
 }
 
-/// Asks over a connection, if `trusts` the user who listens at its other end.
+/// Sends the request over a connection, if `trusts` is true for the user at its other end.
 pub(super) fn ask(
     socket: OwnedFd,
     key: &ShareKey,
@@ -206,7 +206,7 @@ pub(super) fn ask(
             lease: socket,
         }),
         Err(failed) => {
-            // The listener may have filled it with files.
+            // The listener may have sent files on the connection.
             if let Err(socket) = connection::close(socket) {
                 let _undertaker = Undertaker::start();
                 drop(socket);
@@ -233,12 +233,13 @@ fn exchange(
     });
     match sent {
         Ok(_) => {}
-        // The broker may have answered and closed before it read: the answer is still there.
+        // The broker may have answered and closed the connection before it read the request: the answer is
+        // still there.
         Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(errno.into()),
     }
     let answer = receive(socket, time.end_of_step())?;
-    // Nothing more is wanted from there, so that nothing can lie in the connection when it is closed.
+    // Nothing more is expected. After this, nothing can be in the queue when the connection is closed.
     shutdown(socket, Shutdown::Read)?;
     connection::prepare(socket)?;
     match connection::take(socket, &mut [0; 1]) {
@@ -248,7 +249,7 @@ fn exchange(
 }
 
 fn receive(socket: &OwnedFd, end: Instant) -> Result<(Grant, VecDeque<OwnedFd>), Failed> {
-    // One byte more than a message can have: a longer one shows.
+    // One byte more than the longest message, to detect a longer one.
     let mut bytes = [0; MAX_MESSAGE + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -259,8 +260,8 @@ fn receive(socket: &OwnedFd, end: Instant) -> Result<(Grant, VecDeque<OwnedFd>),
         })
     };
     let received = match take() {
-        // The broker has answered and closed without reading the request, as it does with users who are not
-        // allowed. The kernel reports that once, and then delivers the answer.
+        // The broker has answered and closed the connection without reading the request, as it does with
+        // users who are not allowed. The kernel reports that once, and then delivers the answer.
         Err(Errno::CONNRESET) => take()?,
         received => received?,
     };
@@ -276,7 +277,7 @@ fn receive(socket: &OwnedFd, end: Instant) -> Result<(Grant, VecDeque<OwnedFd>),
         return Err(Errno::CONNRESET.into());
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        // More than announced, or this process has no file descriptor left, which is far more likely.
+        // There are more files than announced or, far more likely, this process has no file descriptor left.
         return Err(Errno::MFILE.into());
     }
     let grant = message::parse_reply(&bytes[..received.bytes])?.map_err(Failed::Refused)?;

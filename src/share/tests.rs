@@ -62,7 +62,7 @@ fn grant() -> Grant {
     }
 }
 
-/// A file that can be told from others by its contents.
+/// A file that its contents identify.
 fn file(text: &str) -> OwnedFd {
     use std::io::Write;
     let mut file = tempfile::tempfile().unwrap();
@@ -103,12 +103,12 @@ impl Stall {
         request::connect(&self.address, TIME).unwrap()
     }
 
-    /// Serves what has come until now.
+    /// Serves what has arrived until now.
     fn serve(&mut self) {
         while self.broker.serve(Some(Duration::ZERO)).unwrap() {}
     }
 
-    /// Serves, waiting where it must, until something is true.
+    /// Serves until `done` is true, and waits where it must.
     fn serve_until(&mut self, mut done: impl FnMut(&mut Broker) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done(&mut self.broker) {
@@ -127,7 +127,7 @@ impl Stall {
         self.serve_while(|| request::ask(socket, &key, |user| user == own_user(), TIME))
     }
 
-    /// As [`Self::join`], again and again while the broker puts it off.
+    /// As [`Self::join`], repeated while the broker defers it.
     fn obtain(&mut self, key: ShareKey) -> Result<Delivery, Failed> {
         let address = self.address.clone();
         self.serve_while(|| request::obtain(&address, &key, |user| user == own_user(), TIME))
@@ -145,11 +145,11 @@ impl Stall {
     }
 }
 
-/// The answer that a connection has; `None` if it has been closed without.
+/// The answer on a connection; `None` if it was closed without one.
 fn answer(client: &OwnedFd) -> Option<Result<Grant, Refusal>> {
     let mut bytes = [0; message::MAX_MESSAGE];
     let mut take = || recv(client, &mut bytes, RecvFlags::DONTWAIT);
-    // That the other end was closed with something unread is told once, before the answer.
+    // If the other end was closed with unread data, that is reported once, before the answer.
     let taken = match take() {
         Err(Errno::CONNRESET) => take(),
         taken => taken,
@@ -161,7 +161,7 @@ fn answer(client: &OwnedFd) -> Option<Result<Grant, Refusal>> {
     }
 }
 
-/// Lets this process have as many descriptors as it may.
+/// Raises this process's limit of descriptors to the maximum.
 fn more_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let more = rustix::process::Rlimit {
@@ -178,7 +178,7 @@ fn is_open(client: &OwnedFd) -> bool {
     )
 }
 
-/// Ends a joiner. Closing alone would take until a process that another test starts has its own program.
+/// Ends a joiner. Closing alone takes effect only once every process that other tests start has called exec.
 fn leave(delivery: Delivery) {
     shutdown(&delivery.lease, Shutdown::Both).unwrap();
 }
@@ -247,7 +247,7 @@ fn a_wrong_key_is_denied_counted_and_gets_no_file() {
     );
 }
 
-/// Catches a guesser who is slowed down on one connection only: many at once are no faster.
+/// Catches a guesser who is slowed down on only one connection, so that many connections are faster.
 #[test]
 fn after_a_wrong_key_no_other_is_looked_at_for_a_while() {
     let mut stall = Stall::new(limits());
@@ -255,7 +255,7 @@ fn after_a_wrong_key_no_other_is_looked_at_for_a_while() {
     for (number, client) in clients.iter().enumerate() {
         say(client, &message::request(&ShareKey::new(number as u64)));
     }
-    // All are there before the first is looked at, and are looked at in one turn.
+    // All are there before the first key is checked, and one turn handles them all.
     stall.serve_until(|broker| {
         let seen = broker.counters().snapshot();
         seen.wrong_keys + seen.put_off == 8
@@ -268,7 +268,7 @@ fn after_a_wrong_key_no_other_is_looked_at_for_a_while() {
     }
 }
 
-/// Catches a guesser who sees by the answer or its time that a key is the right one.
+/// Catches an answer, or its time, from which a guesser sees that a key is right.
 #[test]
 fn the_right_key_is_put_off_as_the_wrong_ones_are() {
     let mut stall = Stall::new(limits());
@@ -280,8 +280,8 @@ fn the_right_key_is_put_off_as_the_wrong_ones_are() {
     assert_eq!(stall.broker.joined(), 0);
 }
 
-/// Catches a crowd of wrong keys that keeps the right one out: by filling the places, or by using up what is
-/// looked at.
+/// Catches a crowd of wrong keys that keeps the right one out: because they fill all places, or use up all
+/// checks of keys.
 #[test]
 fn wrong_keys_lock_nobody_out() {
     more_descriptors();
@@ -297,7 +297,7 @@ fn wrong_keys_lock_nobody_out() {
     let done = AtomicBool::new(false);
     let address = stall.address.clone();
     std::thread::scope(|scope| {
-        // And they go on coming, as fast as they can.
+        // More of them arrive all the time, as fast as possible.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 if let Ok(client) = request::connect(&address, TIME) {
@@ -306,7 +306,7 @@ fn wrong_keys_lock_nobody_out() {
             }
         });
         let joined = stall.obtain(KEY);
-        // The other thread ends only when it is answered.
+        // The other thread ends only when it gets its answer.
         done.store(true, Ordering::Relaxed);
         stall.broker.serve(Some(Duration::from_millis(50))).unwrap();
         stall.serve();
@@ -315,7 +315,7 @@ fn wrong_keys_lock_nobody_out() {
     drop(crowd);
 }
 
-/// Catches a check of the user that comes after the key, or not at all.
+/// Catches a check of the user after the check of the key, or none.
 #[test]
 fn another_user_is_denied_even_with_the_key() {
     let users = vec![own_user() + 1];
@@ -333,7 +333,7 @@ fn another_user_is_denied_even_with_the_key() {
     );
 }
 
-/// Catches a joiner who tells the key to whoever has taken the name.
+/// Catches a joiner that sends the key to a stranger who has taken the name.
 #[test]
 fn a_stranger_is_not_told_the_key() {
     let stall = Stall::new(limits());
@@ -353,7 +353,7 @@ fn a_stranger_is_not_told_the_key() {
     );
 }
 
-/// Catches a parser that takes half of a message, more than a message, or another protocol's.
+/// Catches a parser that accepts a part of a message, more than a message, or a message of another protocol.
 #[test]
 fn what_is_no_request_is_refused_and_counted() {
     let whole = message::request(&KEY);
@@ -402,7 +402,7 @@ fn say_with(client: &OwnedFd, bytes: &[u8], file: &OwnedFd) -> Result<usize, Err
 }
 
 /// The tests of files that clients send, in a process of their own: an
-/// [`Undertaker`](super::connection::Undertaker) keeps for a moment whatever other tests close.
+/// [`Undertaker`](super::connection::Undertaker) keeps the files open for a moment that other tests close.
 #[test]
 fn files_of_clients_do_no_harm() {
     if std::env::var_os(ROLE).is_none() {
@@ -415,7 +415,7 @@ fn files_of_clients_do_no_harm() {
     lingering_sockets_of_a_stranger_do_not_hold_a_joiner_up();
 }
 
-/// As old kernels do whatever they are told.
+/// Makes the sockets accept files, as they always do on old kernels.
 fn take_files(stall: &mut Stall) {
     let taken = connection::pass_files(stall.broker.listener(), true);
     assert!(
@@ -424,7 +424,7 @@ fn take_files(stall: &mut Stall) {
     );
 }
 
-/// Catches a broker that keeps file descriptors which clients push at it.
+/// Catches a broker that keeps file descriptors that clients send it.
 fn files_that_come_with_a_request_are_not_kept() {
     let mut stall = Stall::new(limits());
     take_files(&mut stall);
@@ -434,11 +434,11 @@ fn files_that_come_with_a_request_are_not_kept() {
     stall.serve();
     assert_eq!(answer(&client), Some(Err(Refusal::Malformed)));
     drop(writer);
-    // The pipe ends only when nobody has the other end.
+    // The pipe ends only when its other end is closed everywhere.
     assert_eq!(rustix::io::read(&reader, &mut [0; 1][..]).unwrap(), 0);
 }
 
-/// Catches a kernel that could refuse files and was not told to.
+/// Catches a broker that does not make the kernel refuse files, although the kernel can.
 fn files_are_refused_where_the_kernel_can() {
     let stall = Stall::new(limits());
     let client = stall.connect();
@@ -455,8 +455,8 @@ fn files_are_refused_where_the_kernel_can() {
     );
 }
 
-/// A TCP socket that holds whoever closes it last for a minute: there is data that its peer, which comes
-/// along, does not take.
+/// A TCP socket that blocks its last closer for a minute, because it has data that its peer does not read.
+/// The peer is returned too.
 fn lingering() -> (OwnedFd, std::net::TcpStream) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -469,7 +469,7 @@ fn lingering() -> (OwnedFd, std::net::TcpStream) {
     (socket.into(), peer)
 }
 
-/// How a client brings a lingering socket to a broker's door.
+/// The ways in which a client sends a lingering socket to a broker.
 #[derive(Clone, Copy, Debug)]
 enum Passing {
     WithRequest,
@@ -480,7 +480,7 @@ enum Passing {
     BehindManyMessages,
 }
 
-/// A client that leaves lingering sockets with the broker, and the peers that do not take their data.
+/// A client that leaves lingering sockets with the broker, and the peers that do not read their data.
 fn pass_lingering(stall: &mut Stall, passing: Passing) -> (OwnedFd, Vec<std::net::TcpStream>) {
     let client = stall.connect();
     let wrong = message::request(&ShareKey::new(0));
@@ -507,8 +507,8 @@ fn pass_lingering(stall: &mut Stall, passing: Passing) -> (OwnedFd, Vec<std::net
     (client, peers)
 }
 
-/// Catches a broker that closes last what a client has sent, and waits for it: on the thread that serves, in
-/// each way that a connection can end.
+/// Catches a broker that is the last to close a client's file, and waits for that, on the thread that serves:
+/// for each way in which a connection can end.
 fn lingering_sockets_hold_nobody_up() {
     let ways = [
         Passing::WithRequest,
@@ -550,7 +550,8 @@ fn lingering_sockets_hold_nobody_up() {
     }
 }
 
-/// Catches the same at the other end: a stranger fills the connection of a joiner, who does not ask it.
+/// Catches the same at the other end: a stranger fills the connection of a joiner, which does not send it a
+/// request.
 fn lingering_sockets_of_a_stranger_do_not_hold_a_joiner_up() {
     let directory = tempfile::tempdir().unwrap();
     let address = Address::Path(directory.path().join("socket"));
@@ -582,7 +583,7 @@ fn a_client_that_says_nothing_is_closed_at_its_deadline() {
     assert!(answer(&client).is_none());
 }
 
-/// Catches a deadline that starts over, or one that hits those who have joined.
+/// Catches a deadline that starts over, or one that ends the connections of joined clients.
 #[test]
 fn who_has_joined_may_be_silent() {
     let silence = Duration::from_millis(1);
@@ -601,7 +602,7 @@ fn who_has_joined_may_be_silent() {
     assert_eq!(stall.broker.joined(), 1);
 }
 
-/// Catches a client that asks twice, to be counted or served twice.
+/// Catches a client that sends two requests, so that it is counted or served twice.
 #[test]
 fn a_second_request_ends_the_connection() {
     let mut stall = Stall::new(limits());
@@ -628,7 +629,7 @@ fn no_more_join_than_are_admitted() {
     assert!(stall.join(KEY).is_ok(), "there is room again");
 }
 
-/// Catches a broker that a crowd stops: a thousand connect and say nothing, and one joins at once.
+/// Catches a crowd that stops a broker: a thousand clients connect and are silent, and one joins at once.
 #[test]
 fn a_thousand_silent_clients_do_not_keep_one_from_joining() {
     more_descriptors();
@@ -652,7 +653,7 @@ fn a_thousand_silent_clients_do_not_keep_one_from_joining() {
     assert_eq!(stall.stats().silent as usize, 1000 - open);
 }
 
-/// Catches an answer that is taken on trust.
+/// Catches an answer that is used without checks.
 #[test]
 fn a_joiner_refuses_an_exporter_that_answers_nonsense() {
     let directory = tempfile::tempdir().unwrap();
@@ -709,7 +710,7 @@ fn a_joiner_does_not_wait_for_ever() {
     );
 }
 
-/// Catches a key in what is printed when something goes wrong.
+/// Catches a key in the debug text of an error or an object.
 #[test]
 fn the_key_is_in_no_debug_text() {
     let mut stall = Stall::new(limits());
@@ -730,7 +731,7 @@ fn the_key_is_in_no_debug_text() {
     );
 }
 
-/// Catches a crowd of one user that takes the places of another's.
+/// Catches a crowd of one user that takes the places of another user.
 #[test]
 fn a_user_has_a_share_of_the_places() {
     let users = vec![own_user(), own_user() + 1];
@@ -749,8 +750,8 @@ fn a_user_has_a_share_of_the_places() {
     assert!(new.iter().all(is_open), "the oldest give way");
 }
 
-/// Catches a crowd of one user that drives out a silent connection of another's, and one that counts with the
-/// other's.
+/// Catches a crowd of one user that replaces a silent connection of another user, or that is counted as the
+/// other user's.
 #[test]
 fn a_crowd_of_one_user_takes_no_place_of_another() {
     let (one, other) = (own_user(), own_user() + 1);
@@ -759,7 +760,7 @@ fn a_crowd_of_one_user_takes_no_place_of_another() {
         pending: 8,
         ..limits()
     });
-    // Both are of this process, so the broker is told whose they are.
+    // Both connections are of this process, so the test says which user each belongs to.
     let mut seat = |user| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (client, server) =
@@ -777,7 +778,7 @@ fn a_crowd_of_one_user_takes_no_place_of_another() {
     assert_eq!(open, 4, "and four the other's");
 }
 
-/// Catches an end by which somebody joins: 64 silent connections are ahead of the right key.
+/// Catches a client that joins while the offer ends: 64 silent connections are ahead of the right key.
 #[test]
 fn who_has_not_joined_when_it_ends_does_not_join() {
     let mut stall = Stall::new(limits());
@@ -794,7 +795,7 @@ fn who_has_not_joined_when_it_ends_does_not_join() {
     assert_eq!(nobody, Failed::Os(Errno::NOENT));
 }
 
-/// Catches a joiner that has gone and is counted because nobody has served since.
+/// Catches a joiner that has left and is still counted, because the offer has not been served since.
 #[test]
 fn who_has_gone_is_not_counted() {
     let mut stall = Stall::new(limits());
@@ -810,7 +811,7 @@ fn who_has_gone_is_not_counted() {
     assert_eq!(stall.broker.joined(), 0);
 }
 
-/// Catches an end that only the last descriptor brings: a forked process has the sockets as well.
+/// Catches an end that needs the last descriptor to be closed: a forked process has the sockets too.
 #[test]
 fn the_end_does_not_wait_for_copies_of_the_descriptors() {
     let mut stall = Stall::new(limits());
@@ -823,7 +824,7 @@ fn the_end_does_not_wait_for_copies_of_the_descriptors() {
     drop((copies, listener, address));
 }
 
-/// Catches a joiner that does not wait for an offer, or does not see that it has come.
+/// Catches a joiner that does not wait for an offer, or does not notice that it was made.
 #[test]
 fn a_joiner_with_a_deadline_waits_for_the_offer() {
     let directory = tempfile::tempdir().unwrap();
@@ -845,7 +846,7 @@ fn a_joiner_with_a_deadline_waits_for_the_offer() {
                     .send(request::obtain(&address, &KEY, |_| true, time))
                     .unwrap()
             });
-            // It would have failed by now, if it did not wait.
+            // If it did not wait, it would have failed by now.
             assert!(
                 joiner.recv_timeout(Duration::from_millis(100)).is_err(),
                 "{address}"
@@ -861,7 +862,7 @@ fn a_joiner_with_a_deadline_waits_for_the_offer() {
     }
 }
 
-/// Catches a joiner that takes the end of one exporter for the end of all.
+/// Catches a joiner that gives up because one exporter ended.
 #[test]
 fn a_joiner_with_a_deadline_waits_for_the_next_exporter() {
     let directory = tempfile::tempdir().unwrap();
@@ -878,7 +879,7 @@ fn a_joiner_with_a_deadline_waits_for_the_next_exporter() {
     });
 }
 
-/// Catches a joiner that waits beyond its deadline, or does not say for what it has waited.
+/// Catches a joiner that waits beyond its deadline, or does not say what it waited for.
 #[test]
 fn a_deadline_passes() {
     let directory = tempfile::tempdir().unwrap();
@@ -907,7 +908,7 @@ fn a_deadline_passes() {
     }
 }
 
-/// Catches a wait that has its whole time again after each signal.
+/// Catches a wait that starts again with its whole time after each signal.
 #[test]
 fn signals_do_not_prolong_a_wait() {
     extern "C" fn nothing(_: libc::c_int) {}
@@ -923,7 +924,7 @@ fn signals_do_not_prolong_a_wait() {
         let (tell, told) = std::sync::mpsc::channel();
         let address = &address;
         let joiner = scope.spawn(move || {
-            // SAFETY: it only tells which thread this is.
+            // SAFETY: it only returns this thread's id.
             tell.send(unsafe { libc::pthread_self() }).unwrap();
             let time = Time::Each(Duration::from_millis(200));
             request::obtain(address, &KEY, |_| true, time).unwrap_err()
@@ -939,7 +940,7 @@ fn signals_do_not_prolong_a_wait() {
     assert!(start.elapsed() < PATIENCE);
 }
 
-/// Catches a deadline that hides what waiting does not mend.
+/// Catches a deadline that delays errors that waiting does not cure.
 #[test]
 fn a_deadline_does_not_delay_other_errors() {
     let mut stall = Stall::new(limits());
@@ -957,7 +958,7 @@ fn a_deadline_does_not_delay_other_errors() {
     assert!(start.elapsed() < PATIENCE);
 }
 
-/// By this variable a child process that runs one test again knows its part.
+/// With this variable, a child process that runs one test again knows its role.
 const ROLE: &str = "UVERBS_TEST_ROLE";
 
 /// A process that runs one test of this module.
@@ -970,10 +971,10 @@ fn child(test: &str, role: &str) -> std::process::Command {
     command
 }
 
-/// Catches an exporter that takes a stranger for its own user, and a joiner that tells a stranger the key: in
-/// a user namespace without ids, where all have the same number.
+/// Catches an exporter that takes a stranger for its own user, and a joiner that sends a stranger the key: in
+/// a user namespace without ids, where all users have the same number.
 ///
-/// The child is this test again. Without privileges there is no second user, and the test has nothing to try.
+/// The child runs this test again. Without privileges there is no second user, and the test does nothing.
 #[test]
 fn in_a_namespace_without_ids_nobody_is_known() {
     if let Some(name) = std::env::var_os(ROLE) {
@@ -990,13 +991,13 @@ fn in_a_namespace_without_ids_nobody_is_known() {
     let offered_outside = Address::Abstract(format!("{name}-outside"));
     let listener = as_user(1000, || Listener::bind(&offered_outside, false).unwrap());
     let mut child = start_in_namespace(&name);
-    // The child's exporter comes first: another user has the right key.
+    // First the child is the exporter: another user has the right key.
     let time = Time::Until(Instant::now() + PATIENCE);
     let asked = as_user(1000, || {
         request::obtain(&offered_inside, &KEY, |_| true, time)
     });
     assert_eq!(asked.unwrap_err(), Failed::Refused(Refusal::Denied));
-    // Then its joiner: another user listens.
+    // Then the child is the joiner: another user listens.
     let end = Instant::now() + PATIENCE;
     let client = loop {
         if let Some(client) = listener.accept().unwrap() {
@@ -1013,13 +1014,13 @@ fn in_a_namespace_without_ids_nobody_is_known() {
     );
 }
 
-/// What the child does: offers to its "own" user, then joins an offer of that number.
+/// The child's part: makes an offer to its "own" user, then joins an offer of that user number.
 fn in_namespace(address: Address) {
     assert_eq!(own_user(), 65534, "the namespace maps nobody");
     assert!(offer::certain(&[65534]).is_err(), "nobody could join");
     assert!(offer::certain(&[0, 65534]).is_err(), "anybody could join");
     assert_eq!(offer::certain(&[65534, 1000]), Ok(vec![1000]));
-    // Each has one share of the connections.
+    // Each user has one share of the connections.
     assert_eq!(offer::certain(&[1000, 7, 1000, 7]), Ok(vec![7, 1000]));
     let listener = Listener::bind(&address, false).unwrap();
     let message = grant().encode().unwrap();
@@ -1038,7 +1039,7 @@ fn in_namespace(address: Address) {
     assert_eq!(failed, Failed::Stranger(65534));
 }
 
-/// Runs this test again, in a user namespace that maps nobody.
+/// Runs this test again, in a user namespace that maps no user.
 fn start_in_namespace(name: &str) -> std::process::Child {
     use std::os::unix::process::CommandExt;
     let mut command = child("in_a_namespace_without_ids_nobody_is_known", name);
@@ -1052,11 +1053,11 @@ fn start_in_namespace(name: &str) -> std::process::Child {
     command.spawn().unwrap()
 }
 
-/// Does something on a thread that belongs to another user.
+/// Calls `act` on a thread that belongs to another user.
 fn as_user<T: Send>(user: u32, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: the system call itself changes this thread alone, which ends here.
+            // SAFETY: the system call itself changes only this thread, which ends here.
             let result = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
             assert_eq!(result, 0);
             act()

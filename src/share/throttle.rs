@@ -9,17 +9,17 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Whether it may be done now.
+    /// Whether the pause is over.
     pub(super) fn is_open(&self, now: Instant) -> bool {
         self.not_before.is_none_or(|until| until <= now)
     }
 
-    /// It must not be done for so long from now on.
+    /// Starts a pause of `wait`.
     pub(super) fn close(&mut self, now: Instant, wait: Duration) {
         self.not_before = Some(now + wait);
     }
 
-    /// Whether it may be done now; if so, the pause starts.
+    /// Whether the pause is over; if so, the next one starts.
     pub(super) fn pass(&mut self, now: Instant, wait: Duration) -> bool {
         let open = self.is_open(now);
         if open {

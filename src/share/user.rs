@@ -1,19 +1,19 @@
-//! Which user ids denote one user.
+//! Which user ids identify one user.
 //!
 //! The kernel reports the user at the other end of a connection as a number of this process's user namespace.
-//! All users that the namespace does not map have one number, the overflow user (`from_kuid_munged`), which
-//! this process may have itself. So that number identifies a user only if every user is mapped, as in the
-//! initial namespace. See user_namespaces(7).
+//! All users that the namespace does not map have one number, the overflow user (`from_kuid_munged`). This
+//! process's own user may have that number too. So it identifies a user only if every user is mapped, as in
+//! the initial namespace. See user_namespaces(7).
 
 /// The kernel's default overflow user.
 const USUAL_OVERFLOW_USER: u32 = 65534;
 
-/// Whether a user id from the kernel denotes one user, and not all that this namespace does not map.
+/// Whether a user id from the kernel identifies one user, and is not that of all unmapped users.
 pub(super) fn is_certain(user: u32) -> bool {
     if user != overflow_user() {
         return true;
     }
-    // Without /proc that is unknown.
+    // Without /proc this is unknown.
     std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_everybody(&map))
 }
 
@@ -24,13 +24,13 @@ fn overflow_user() -> u32 {
         .unwrap_or(USUAL_OVERFLOW_USER)
 }
 
-/// Whether a map, of lines with a first id inside, a first id outside and a count, has every user in it.
+/// Whether a map contains every user. Its lines have a first id inside, a first id outside and a count.
 fn maps_everybody(map: &str) -> bool {
     let counts = map.lines().map(|line| {
         let count = line.split_ascii_whitespace().nth(2)?;
         count.parse::<u64>().ok()
     });
-    // The last number of 32 bits is no user.
+    // The last number of 32 bits is not a user.
     counts.sum::<Option<u64>>() == Some(u32::MAX.into())
 }
 

@@ -1,9 +1,9 @@
-//! How a joiner waits for an offer that is not there yet.
+//! How a joiner waits for an offer that does not exist yet.
 //!
-//! At a path it sleeps until something happens to the name (inotify(7)): the socket appears, or its exporter,
-//! who touches it after listen(2), begins to listen. If a directory is missing, the nearest one that exists
-//! is watched. There are no events for abstract names and for directories that cannot be read: there it tries
-//! again after 1 ms, 2 ms and so on up to 100 ms.
+//! At a path it sleeps until something happens to the name (inotify(7)): the socket appears, or the exporter
+//! begins to listen, which touches the socket after listen(2). If a directory is missing, the nearest one
+//! that exists is watched. There are no events for abstract names and for directories that cannot be read:
+//! there it tries again after 1 ms, 2 ms and so on up to 100 ms.
 
 use std::ffi::OsString;
 use std::mem::MaybeUninit;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::address::Address;
 
-/// The longest time between two tries if there are events: a symbolic link on the way to the directory may
+/// The longest time between two tries if there are events: a symbolic link on the path to the directory may
 /// change, for which there is no event.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -44,11 +44,11 @@ impl Pauses {
     }
 }
 
-/// A watch for an offer at a path. It misses nothing that happens after its creation.
+/// A watch for an offer at a path. It reports everything that happens after its creation.
 #[derive(Debug)]
 pub(super) struct Watch {
     inotify: OwnedFd,
-    /// The expected event for this name.
+    /// The name that the expected event has.
     name: OsString,
 }
 
@@ -98,13 +98,13 @@ impl Watch {
             let mut fds = [PollFd::new(&self.inotify, PollFlags::IN)];
             match poll(&mut fds, Some(&left)) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // No memory. An extra try does no harm.
+                // There is no memory. An extra try does no harm.
                 Err(_) => return sleep(FIRST_PAUSE),
             }
         }
     }
 
-    /// Whether an event is about the name, or about the directory itself.
+    /// Whether an event concerns the name, or the directory itself.
     fn has_happened(&self) -> bool {
         let mut space = [MaybeUninit::uninit(); 4096];
         let mut events = Reader::new(&self.inotify, &mut space);
@@ -138,7 +138,7 @@ mod tests {
         watch.has_happened()
     }
 
-    /// Catches a name that is watched in the wrong directory, and a wake-up for every file of a busy one.
+    /// Catches a watch in the wrong directory, and one that every file of a busy directory wakes.
     #[test]
     fn wakes_for_the_name_alone() {
         let directory = tempfile::tempdir().unwrap();

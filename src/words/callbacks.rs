@@ -1,19 +1,19 @@
-//! Calls into what users hand in: wakers, subscribers of traces, destructors. One that panics costs its
-//! owner, and nobody who comes behind it.
+//! Calls of functions that users pass in: wakers, subscribers of traces, destructors. If one panics, only its
+//! owner suffers, and none of those that are called after it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread;
 
-/// Does something with each, the rest too where one panics. The first panic goes on behind the last of them;
-/// not if the thread panics already, which a second one would abort.
+/// Calls `act` with each item, also with the rest if one call panics. The first panic continues after the
+/// last call, unless the thread is panicking already, since a second panic would abort the process.
 pub(crate) fn each<T>(items: impl IntoIterator<Item = T>, mut act: impl FnMut(T)) {
     let mut first: Option<Box<dyn Any + Send>> = None;
     for item in items {
         match catch_unwind(AssertUnwindSafe(|| act(item))) {
             Ok(()) => {}
             Err(panic) if first.is_none() => first = Some(panic),
-            // What it says may panic in its turn when it is dropped.
+            // Its payload may panic when it is dropped.
             Err(panic) => std::mem::forget(panic),
         }
     }
@@ -28,7 +28,7 @@ pub(crate) fn each<T>(items: impl IntoIterator<Item = T>, mut act: impl FnMut(T)
 mod tests {
     use super::*;
 
-    /// Would catch callbacks that are not called because of one before them.
+    /// Would catch callbacks that are not called because an earlier one panicked.
     #[test]
     fn the_rest_is_called_too() {
         let mut called = Vec::new();
@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(called, [0, 1, 2, 3]);
     }
 
-    /// Would catch a process that ends since callbacks panic while a thread unwinds.
+    /// Would catch a process that aborts because callbacks panic while a thread unwinds.
     #[test]
     fn a_thread_that_panics_already_goes_on_with_that() {
         struct Last;

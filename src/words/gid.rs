@@ -134,7 +134,7 @@ impl fmt::Display for GidType {
 pub struct GidEntry {
     /// The port, counted from 1.
     pub port: u32,
-    /// The index in the port's table, by which address vectors name the entry.
+    /// The index in the port's table; address vectors name the entry by it.
     pub index: u32,
     /// The GID.
     pub gid: Gid,

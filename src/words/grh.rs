@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 
 use crate::gid::Gid;
 
-/// Bytes that the header takes, whether all are used or not.
+/// Bytes that the header takes, whether all of them are used or not.
 pub const GRH_LENGTH: usize = 40;
 
 /// A received datagram's header: the fields that all networks have.
@@ -39,10 +39,10 @@ pub enum GrhNetwork {
 }
 
 impl Grh {
-    /// Reads a header from the first 40 bytes of a received datagram's buffer; `None` if it is none.
+    /// Reads a header from the first 40 bytes of a received datagram's buffer; `None` if there is no header.
     ///
-    /// An IPv4 header is known by its version and length in the last 20 bytes. An IPv6 header can look the
-    /// same if the addresses are chosen so: then the checksum decides. Otherwise it is ignored, since rxe
+    /// An IPv4 header is recognised by its version and length in the last 20 bytes. With suitable addresses
+    /// an IPv6 header looks the same: then the checksum decides. Otherwise the checksum is ignored, since rxe
     /// omits it in datagrams that stay on the machine.
     pub fn parse(bytes: &[u8; GRH_LENGTH]) -> Option<Self> {
         Self::parse_ipv4(bytes).or_else(|| Self::parse_ipv6(bytes))
@@ -141,7 +141,8 @@ mod tests {
         );
     }
 
-    /// Where both are possible, a wrong checksum must not turn parts of IPv6 addresses into IPv4 ones.
+    /// If the bytes can be either header, a wrong checksum must not turn parts of IPv6 addresses into IPv4
+    /// ones.
     #[test]
     fn the_checksum_decides_between_ipv4_and_ipv6() {
         let mut bytes = ipv4();

@@ -7,8 +7,7 @@ use crate::error::ParseError;
 
 /// A globally unique identifier (EUI-64), in host byte order.
 ///
-/// It prints, and is read, as sysfs and rdma-core's programs spell it: four groups of four hexadecimal
-/// digits.
+/// Its text form is that of sysfs and of rdma-core's programs: four groups of four hexadecimal digits.
 ///
 /// ```
 /// # use uverbs::guid::Guid;
@@ -20,7 +19,7 @@ use crate::error::ParseError;
 #[repr(transparent)]
 pub struct Guid(pub u64);
 
-/// What is expected of a text.
+/// The expected text.
 const NO_GUID: ParseError = ParseError::new("not a GUID of the form 0011:2233:4455:6677");
 
 impl FromStr for Guid {
@@ -31,7 +30,7 @@ impl FromStr for Guid {
         let mut guid = 0;
         for _ in 0..4 {
             let group = groups.next().ok_or(NO_GUID)?;
-            // from_str_radix alone would let a sign through.
+            // `from_str_radix` alone would accept a sign.
             if group.len() > 4 || !group.bytes().all(|digit| digit.is_ascii_hexdigit()) {
                 return Err(NO_GUID);
             }

@@ -1,6 +1,7 @@
-//! The words that all floors share: errors, memory that one may register, requests and keys, addresses.
+//! The vocabulary that all folders share: errors, memory that can be registered, requests and keys,
+//! addresses.
 //!
-//! Nothing here knows a device, a driver or an object.
+//! Nothing here uses a device, a driver or an object.
 
 #[cfg(feature = "aio")]
 pub(crate) mod callbacks;

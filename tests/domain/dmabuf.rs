@@ -116,8 +116,8 @@ unsafe impl Allocator for Noting {
 fn is_refused(error: &Error, since: &str) -> Result {
     same(error.is_unsupported(), true, "that it is unsupported")?;
     match device().is_mlx5() {
-        true => says(error, &["rings in DMA-BUFs", since]),
-        false => says(error, &["rings in DMA-BUFs", "driver"]),
+        true => says(error, &["rings in dma-bufs", since]),
+        false => says(error, &["rings in dma-bufs", "driver"]),
     }
 }
 
@@ -292,7 +292,7 @@ fn resize() -> Result {
     let refused = pair.cq.resize(500).unwrap_err();
     same(refused.verb(), Verb::ResizeCq, "the verb")?;
     same(refused.is_unsupported(), true, "that it is unsupported")?;
-    says(&refused, &["new ring in a DMA-BUF"])?;
+    says(&refused, &["new ring in a dma-buf"])?;
     pair.exchange()?;
 
     // Its first ring is at an address.
@@ -310,7 +310,7 @@ fn resize() -> Result {
     let mut pair = on_domain(&domain)?;
     let refused = pair.cq.resize(500).unwrap_err();
     same(refused.is_unsupported(), true, "that it is unsupported")?;
-    says(&refused, &["new ring in a DMA-BUF"])?;
+    says(&refused, &["new ring in a dma-buf"])?;
     pair.exchange()
 }
 
@@ -437,5 +437,5 @@ fn pools() -> Result {
         .allocator(udmabuf)
         .build()?;
     let refused = pool.try_get(1).unwrap_err();
-    says(&refused, &["pool in a DMA-BUF"])
+    says(&refused, &["pool in a dma-buf"])
 }

@@ -10,8 +10,8 @@ use super::link::Link;
 use super::{Channel, Message, Post};
 
 impl Channel {
-    /// Ends the channel: tells the peer, waits until it has ended its side too, and gives every buffer back.
-    /// What the peer still sends is not received.
+    /// Ends the channel: notifies the peer, waits until the peer has ended its side too, and returns every
+    /// buffer. Messages that the peer still sends are not received.
     ///
     /// Dropping the channel instead, or this future, ends it at once: the peer's operations fail.
     ///
@@ -56,13 +56,13 @@ impl Channel {
             (said && channel.peer_closed).then_some(Ok(()))
         });
         match ended.await {
-            // It ends its side in answer to this one's end, and may be gone before it acknowledges.
+            // The peer ends its side in answer to this side's end, and may be gone before it acknowledges.
             Err(_) if self.peer_closed => Ok(()),
             ended => ended,
         }
     }
 
-    /// Takes what has come, for nobody.
+    /// Drops the messages that have come.
     fn discard(&mut self) {
         // A READ under way ends with the queue pair.
         self.reading = None;

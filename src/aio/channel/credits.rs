@@ -1,4 +1,4 @@
-//! Who may send how much: a message goes out only if the peer has a receive posted for it.
+//! How much each side may send: a message goes out only if the peer has a receive posted for it.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ pub(super) struct Credits {
     enough: u32,
 }
 
-/// Credits that other messages leave over, so that a message with credits can always be sent.
+/// Credits that other messages leave unused, so that a message with credits can always be sent.
 const RESERVED: u32 = 1;
 
 impl Credits {
@@ -48,7 +48,7 @@ impl Credits {
         true
     }
 
-    /// Uses a credit for a message of the user's, and gives the credits that go with it; `None` if the peer
+    /// Uses a credit for a message of the user, and returns the credits that go with it; `None` if the peer
     /// has no receive for it.
     pub(super) fn spend(&mut self) -> Option<u16> {
         (self.left > RESERVED).then(|| self.take())
@@ -110,12 +110,12 @@ mod tests {
 
     use super::*;
 
-    /// Two sides, and what is on the way to each.
+    /// Two sides, and the messages on the way to each.
     struct Wire {
         sides: [Credits; 2],
         /// Messages on the way to a side, by the credits that they carry.
         on_the_way: [Vec<u16>; 2],
-        /// Receives that a side has posted and that nothing has come for.
+        /// Receives that a side has posted and that no message has consumed.
         posted: [u32; 2],
     }
 
@@ -208,7 +208,8 @@ mod tests {
     }
 
     proptest! {
-        /// Would catch a receiver that is overrun, and two that wait for each other for ever.
+        /// Would catch a receiver that gets more than it has receives for, and two sides that wait for each
+        /// other for ever.
         #[test]
         fn nobody_is_overrun_and_nobody_is_stuck(
             receives in [4u32..9, 4u32..9],

@@ -1,4 +1,4 @@
-//! What ends a channel, or refuses a message.
+//! The errors of a channel: those that end it, and those that refuse a message.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use super::super::error::OpError;
 use crate::buf::GetError;
 use crate::error::Error;
 
-/// Why a channel failed, or a message did, and who the peer is.
+/// Why a channel or a message failed, and which peer it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelError {
     /// The peer: its address, or the number of its queue pair.
     pub peer: String,
-    /// Why.
+    /// The cause.
     pub cause: ChannelCause,
 }
 
-/// Why a channel failed, or a message did.
+/// Why a channel or a message failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChannelCause {
@@ -23,14 +23,14 @@ pub enum ChannelCause {
     Op(OpError),
     /// The connection could not be made or ended.
     Connection(Error),
-    /// The pool has no buffer, or cannot grow. The channel goes on.
+    /// The pool has no buffer, or cannot grow. The channel remains usable.
     Pool(GetError),
     /// The peer violated the protocol: the channel is broken.
     Protocol(&'static str),
     /// The message is long, and its buffer's pool does not let peers read
-    /// ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)). The channel goes on.
+    /// ([`PoolBuilder::remote_read`](crate::buf::PoolBuilder::remote_read)). The channel remains usable.
     NotReadable,
-    /// The peer has no buffer for a message of this length. The channel goes on.
+    /// The peer has no buffer for a message of this length. The channel remains usable.
     Refused,
     /// The peer takes no more messages: it has closed its side.
     Closed,

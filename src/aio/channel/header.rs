@@ -1,4 +1,4 @@
-//! What precedes every message of a channel on the wire: 32 bytes, little-endian.
+//! The header of every message of a channel on the wire: 32 bytes, little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -19,20 +19,20 @@ pub(super) const HEADER: usize = 32;
 /// The version of this format.
 const VERSION: u8 = 1;
 
-/// What a message is about.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The first of each side: how long its receives are.
+    /// The first message of each side: how long its receives are.
     Hello { size: u32 },
-    /// The bytes after the header are a message of the user's.
+    /// The bytes after the header are a message of the user.
     Small,
-    /// A message to be read where it lies.
+    /// A message for the peer to read where it lies.
     Offer { number: u32, at: RemoteSlice },
-    /// What was offered has been read, or was refused.
+    /// The offered message has been read, or was refused.
     Answer { number: u32, taken: bool },
-    /// There is nothing but credits.
+    /// Only credits.
     Credit,
-    /// No more messages of the user's come.
+    /// The user sends no more messages.
     Bye,
 }
 
@@ -137,7 +137,7 @@ mod tests {
         }
     }
 
-    /// The form is the wire's: it stays.
+    /// The wire format must not change.
     #[test]
     fn the_form_is_fixed() {
         let at = slice(0x0102_0304_0506_0708, 0x1112, 0x2122_2324);

@@ -12,10 +12,10 @@ use crate::readable::Readable;
 
 /// The link of a channel's connection, which is watched for its end.
 pub(super) struct Link {
-    // Before what it watches.
+    // Before the file that it watches.
     by: Box<dyn Readable + Send + Sync>,
     inner: cm::Link,
-    /// A look has found nothing.
+    /// The last look has found nothing.
     looked: bool,
     end: Option<End>,
 }
@@ -43,12 +43,12 @@ impl Link {
         self.end.as_ref().map(|end| &end.cause)
     }
 
-    /// Looks whether the connection has ended, and fails the queue pair then.
+    /// Looks whether the connection has ended, and if so fails the queue pair.
     ///
     /// # Errors
     ///
-    /// It has ended, and the queue pair cannot fail, so that nothing under way ends by itself; or nobody can
-    /// look.
+    /// It has ended, and the queue pair cannot be failed, so that operations under way do not end by
+    /// themselves. Or the link cannot be watched.
     pub(super) fn look(&mut self, qp: &Qp<Rc>, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
         if self.end.is_none()
             && let Poll::Ready(cause) = self.poll_end(cx)?

@@ -1,7 +1,7 @@
 //! Messages of any length between two programs, over one reliable queue pair.
 //!
-//! It does what programs with SEND and RECEIVE otherwise write by hand. Receives are posted ahead, and
-//! credits tell the peer how many, so that a message always finds one (no RNR). Short messages are copied
+//! It does what programs with SEND and RECEIVE otherwise implement by hand. Receives are posted ahead, and
+//! credits inform the peer how many, so that a message always finds one (no RNR). Short messages are copied
 //! into one SEND. Long ones stay in place: the peer is notified and READs them into a buffer of its own.
 //!
 //! A channel makes progress while one of its methods is awaited. A program that only sends and never receives
@@ -82,27 +82,27 @@ pub struct Channel {
     peer_size: Option<usize>,
     credits: Credits,
     posted: VecDeque<Op<Receive>>,
-    /// What has come and nobody has taken.
+    /// Messages that have come and that nobody has taken.
     inbox: VecDeque<Message>,
-    /// The READ of the first in the inbox.
+    /// The READ of the first message in the inbox.
     reading: Option<Op<Read>>,
-    /// What the peer may read, by number.
+    /// Buffers that the peer may read, by number.
     offers: Vec<(u32, Buf)>,
     next_offer: u32,
-    /// The one of these whose answer is awaited.
+    /// The offer whose answer is awaited.
     awaited: Option<u32>,
-    /// Its answer.
+    /// The answer to it.
     answered: Option<(bool, Buf)>,
     /// Answers to the peer that have to wait for credits.
     due: Answers,
     /// Sends that nobody waits for.
     quiet: VecDeque<Op<SentInline>>,
     peer_closed: bool,
-    /// What broke the channel first.
+    /// The first error that broke the channel.
     broken: Option<ChannelCause>,
 }
 
-/// Limits a buffer to `size` bytes, which the peer knows as the size; blocks may be larger.
+/// Limits a buffer to `size` bytes, the size that the peer knows; blocks may be larger.
 fn exactly(mut buf: Buf, size: usize) -> Buf {
     drop(buf.split_off(size));
     buf
@@ -139,10 +139,10 @@ impl Channel {
         self.link.as_ref()?.end()
     }
 
-    /// Posts receives as far as the pool has buffers and the user takes what has come.
+    /// Posts receives as far as the pool has buffers and the user takes messages.
     fn refill(&mut self) {
         while self.posted.len() + self.inbox.len() < self.settings.receives as usize
-            // Who finds nothing posted asks again, and has the error.
+            // If nothing is posted, the receiving call asks the pool again, and reports the error.
             && let Ok(buf) = self.pool.try_get(self.settings.size)
         {
             self.post(buf);
@@ -155,8 +155,8 @@ impl Channel {
         self.credits.post();
     }
 
-    /// Sends the channel's own messages, as far as there are credits and free slots. A send of the user's
-    /// whose future was dropped keeps its slot until it is acknowledged.
+    /// Sends the channel's own messages, as far as there are credits and free slots. A send of the user whose
+    /// future was dropped keeps its slot until it is acknowledged.
     fn flush(&mut self, cx: &mut Context<'_>) {
         while self.may_say_more(cx)
             && let Some((number, taken)) = self.due.first()
@@ -202,14 +202,14 @@ impl Channel {
             Err(error) => Err(error.into()),
         };
         if handled.is_err() {
-            // Nothing after it counts.
+            // Receives after a failed one do not count.
             self.posted.clear();
         }
         Poll::Ready(handled)
     }
 
-    /// Takes what has come, says what the channel has to say, and looks whether the connection has ended.
-    /// Once the channel is broken, each call returns the error, after messages that arrived before.
+    /// Takes the messages that have come, sends the channel's own, and looks whether the connection has
+    /// ended. Once the channel is broken, each call returns the error, after messages that arrived before.
     fn poll_all(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
         let advanced = self.advance(cx);
         // A flush has another cause, which may be reported later.
@@ -233,13 +233,13 @@ impl Channel {
         }
     }
 
-    /// If more has come than one task may take while others wait, it goes on when they had their turn.
+    /// If more messages have come than one task may take at once, it continues after the other tasks.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
-        // Before anything else: what has come is there, even if nothing can be said any more.
+        // Before anything else: messages that have come must be taken, even if nothing can be sent any more.
         let received = self.poll_inbox(cx);
         let sent = self.poll_quiet(cx);
         match received {
-            // A send that failed says more than the receives that were flushed for it.
+            // A failed send says more than the receives that were flushed because of it.
             Err(ChannelCause::Op(error)) if error.is_flushed() => sent.and(Err(error.into()))?,
             received => received.and(sent)?,
         }
@@ -258,7 +258,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Takes the results of what the channel has said by itself.
+    /// Takes the results of the channel's own messages.
     fn poll_quiet(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {
         while let Some(op) = self.quiet.front_mut()
             && let Poll::Ready(sent) = Pin::new(op).poll(cx)
@@ -277,7 +277,7 @@ impl Channel {
         }
     }
 
-    /// Waits for an operation, which the end of the connection ends too.
+    /// Waits for an operation, which also ends when the connection does.
     async fn ended<K: op::Kind>(&mut self, mut op: Op<K>) -> Result<K::Output, ChannelCause> {
         poll_fn(|cx| {
             let looked = self.look(cx);
@@ -292,13 +292,13 @@ impl Channel {
         .await
     }
 
-    /// Nobody waits any more for the answer to what was offered: its future was dropped.
+    /// The future that waited for the answer to an offer was dropped.
     fn give_up(&mut self) {
         self.awaited = None;
         self.answered = None;
     }
 
-    /// Waits for a buffer of `bytes` bytes, and handles what arrives meanwhile.
+    /// Waits for a buffer of `bytes` bytes, and handles messages that arrive meanwhile.
     async fn get(&mut self, bytes: usize) -> Result<Buf, ChannelCause> {
         let mut wanted = Wanted::of(self.pool.clone(), bytes);
         self.until(|_, cx| match wanted.poll(cx) {
@@ -308,7 +308,7 @@ impl Channel {
         .await
     }
 
-    /// Takes in one message.
+    /// Handles one message.
     fn handle(&mut self, mut buf: Buf) -> Result<(), ChannelCause> {
         let Header { kind, credits } = Header::of(&buf).map_err(ChannelCause::Protocol)?;
         if !self.credits.came(credits) {
@@ -357,7 +357,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Waits until `done` gives something, and goes on with what comes meanwhile.
+    /// Waits until `done` returns a value, and handles messages that come meanwhile.
     async fn until<V>(
         &mut self,
         mut done: impl FnMut(&mut Self, &mut Context<'_>) -> Option<Result<V, ChannelCause>>,
@@ -375,8 +375,8 @@ impl Channel {
         .await
     }
 
-    /// Waits for a credit and a place for a message of the user's, and gives the credits that go with it. It
-    /// must be sent then, before anything else is awaited.
+    /// Waits for a credit and a slot for a message of the user, and returns the credits that go with it. The
+    /// message must be sent before anything else is awaited.
     async fn credit(&mut self) -> Result<u16, ChannelCause> {
         self.until(|channel, cx| {
             if let Some(cause) = &channel.broken {

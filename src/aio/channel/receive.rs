@@ -10,17 +10,17 @@ use crate::buf::Buf;
 use crate::work::RemoteSlice;
 
 impl Channel {
-    /// The next message, in a buffer of this side's pool; `None` when the peer has ended its side, and all
-    /// that it sent before has been received.
+    /// The next message, in a buffer of this side's pool; `None` when the peer has ended its side and
+    /// everything that it sent before has been received.
     ///
     /// Dropping the future loses no message.
     ///
     /// # Errors
     ///
-    /// The channel is broken: if it was made by address, at the latest when the connection manager reports
-    /// that the peer has gone ([`ChannelCause::PeerGone`]), and what came before has been received. Or the
-    /// pool has no buffer for so long a message ([`ChannelCause::Pool`]), the peer is notified, and the next
-    /// call gives the next message.
+    /// The channel is broken. If it was made by address, this is reported at the latest when the connection
+    /// manager reports that the peer has gone ([`ChannelCause::PeerGone`]), and earlier messages have been
+    /// received. Or the pool has no buffer for so long a message ([`ChannelCause::Pool`]): the peer is
+    /// notified, and the next call returns the next message.
     pub async fn recv(&mut self) -> Result<Option<Buf>, ChannelError> {
         self.give_up();
         match self.next().await {
@@ -78,14 +78,14 @@ impl Channel {
         Ok(buf)
     }
 
-    /// The first message in the inbox has been dealt with.
+    /// The first message in the inbox has been handled.
     async fn answer(&mut self, number: u32, taken: bool) {
         self.inbox.pop_front();
         self.due.push(number, taken);
         self.say().await;
     }
 
-    /// Sends what the channel has to say by itself, without waiting.
+    /// Sends the channel's own messages, without waiting.
     async fn say(&mut self) {
         poll_fn(|cx| {
             self.flush(cx);

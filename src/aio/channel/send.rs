@@ -7,21 +7,21 @@ use super::{Channel, Post};
 use crate::buf::Buf;
 
 impl Channel {
-    /// Sends a message: the bytes that are filled, which may be none. The buffer comes back once the peer has
-    /// them.
+    /// Sends a message: the filled bytes, which may be none. The buffer comes back once the peer has them.
     ///
-    /// Short ones are copied: those that fit into the peer's receives, and a buffer of this side's pool, with
-    /// 32 bytes of header. Dropping the
-    /// future may or may not have sent the message; a long one's buffer goes back to its pool when the peer
-    /// has read it.
+    /// Short messages are copied: those that fit, with 32 bytes of header, into the peer's receives and into
+    /// a buffer of this side's pool. If the future is dropped, the message may or may not have been sent; the
+    /// buffer of a long one goes back to its pool when the peer has read it.
     ///
-    /// A long one is sent when the peer receives it. Two sides that each send a long one and receive only
-    /// then wait for each other for ever: who sends long ones sets a limit, and receives when it is over.
+    /// A long message is sent when the peer receives it. If both sides send a long one and receive only after
+    /// that, they wait for each other for ever. So a program that sends long messages sets a limit, and
+    /// receives when it has passed.
     ///
     /// # Errors
     ///
-    /// The message could not be sent: see [`ChannelCause`] for whether the channel goes on. The buffer has no
-    /// capacity if the channel broke while the peer could read it; it goes back to its pool with the channel.
+    /// The message could not be sent: [`ChannelCause`] says whether the channel remains usable. The buffer
+    /// has no capacity if the channel broke while the peer could read it; it goes back to its pool with the
+    /// channel.
     pub async fn send(&mut self, message: Buf) -> (Result<(), ChannelError>, Buf) {
         self.give_up();
         let room = self.peer_size.unwrap_or(0).saturating_sub(HEADER);
@@ -47,7 +47,7 @@ impl Channel {
         }
         let mut buf = self.get(length).await?;
         let credits = self.credit().await?;
-        // The pool gave as many bytes as were asked for.
+        // The pool's buffer has as many bytes as were asked for.
         let _ = buf.set_len(length);
         buf[..HEADER].copy_from_slice(&Header { kind, credits }.to_bytes());
         buf[HEADER..].copy_from_slice(message);
@@ -74,7 +74,7 @@ impl Channel {
         {
             Ok((true, message)) => (Ok(()), message),
             Ok((false, message)) => (Err(ChannelCause::Refused), message),
-            // The peer may still read it: it goes with the channel.
+            // The peer may still read it: the channel keeps it.
             Err(cause) => (Err(cause), Buf::default()),
         }
     }

@@ -19,12 +19,13 @@ use crate::qp::transport::Rc;
 use crate::qp::{Caps, ConnectOptions, Endpoint};
 use crate::readable::Readable;
 
-/// What a channel is to have.
+/// The settings of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Receives that are posted ahead: as many messages may be on the way. At least 4, at most 65535.
     pub receives: u32,
-    /// Bytes of each. Longer messages, and 32 bytes of header, are read where they lie.
+    /// Bytes of each. A message that is longer, with its header of 32 bytes, stays in place, and the peer
+    /// reads it there.
     pub size: usize,
 }
 
@@ -46,18 +47,19 @@ pub struct Prepared {
     settings: Settings,
 }
 
-/// What errors call a peer that is not known yet.
+/// The name of a peer that is not known yet, for errors.
 const NOBODY: &str = "nobody yet";
 
 /// The bytes of a header and a short message: what goes into requests.
 pub(super) const INLINE: usize = 64;
 
 impl Channel {
-    /// Makes a queue pair for a channel. It needs room in the completion queue for its receives, and 32 more.
+    /// Creates a queue pair for a channel. It needs room in the completion queue for its receives, and 32
+    /// more.
     ///
     /// # Errors
     ///
-    /// The settings are none, or as for [`Cq::create_qp`].
+    /// The settings are out of range; or as for [`Cq::create_qp`].
     pub fn prepare(
         cq: &Cq,
         pd: &Pd,
@@ -119,7 +121,7 @@ impl Channel {
         }
     }
 
-    /// Greets the peer, and waits for it to do so.
+    /// Greets the peer, and waits for its greeting.
     async fn greet(mut self) -> Result<Self, ChannelError> {
         let credits = self.credits.greet();
         let size = self.settings.size as u32;
@@ -132,7 +134,7 @@ impl Channel {
     }
 }
 
-/// Posts the first receives, all of them.
+/// Posts all of the first receives.
 fn receives(
     qp: &mut Qp<Rc>,
     pool: &Pool,
@@ -142,7 +144,7 @@ fn receives(
     (0..settings.receives).map(receive).collect()
 }
 
-/// The steps to a connection of one side, in the end of which there is a channel.
+/// One side's steps to a connection, which end with a channel.
 async fn make<P>(
     mut prepared: Prepared,
     peer: String,
@@ -186,15 +188,15 @@ impl Prepared {
             })
     }
 
-    /// Connects to a peer whose endpoint came over another connection, and which has this one's. The options
-    /// let the peer read, if it is to get long messages.
+    /// Connects to a peer whose endpoint came over another connection, and which has this one's. If this side
+    /// sends long messages, the options must let the peer read.
     ///
-    /// Nobody tells such a channel that its peer has gone, but for a message that is not acknowledged.
+    /// Such a channel learns that its peer has gone only when a message is not acknowledged.
     ///
     /// # Errors
     ///
-    /// The pool has not enough buffers, the connection cannot be made, or the peer greets with nonsense. Who
-    /// connects sets a limit: it waits for the greeting as long as the connection stands.
+    /// The pool does not have enough buffers, the connection cannot be made, or the peer greets with
+    /// nonsense. The caller should set a limit: this waits for the greeting as long as the connection stands.
     pub async fn connect_with(
         mut self,
         peer: &Endpoint,
@@ -219,12 +221,12 @@ impl Prepared {
     }
 
     /// Connects to a peer by address. `by` is what the runtime contributes: the channel keeps it, and learns
-    /// by it that the peer has gone.
+    /// through it that the peer has gone.
     ///
     /// # Errors
     ///
-    /// The pool has not enough buffers, the peer refuses, goes, or greets with nonsense. For its greeting it
-    /// waits as long as the connection stands.
+    /// The pool does not have enough buffers, or the peer refuses, goes, or greets with nonsense. This waits
+    /// for the greeting as long as the connection stands.
     pub async fn connect_to(
         mut self,
         way: Resolved<Rc>,
@@ -242,8 +244,8 @@ impl Prepared {
     ///
     /// # Errors
     ///
-    /// The pool has not enough buffers, the peer has given up, goes, or greets with nonsense. For its
-    /// greeting it waits as long as the connection stands.
+    /// The pool does not have enough buffers, or the peer has given up, goes, or greets with nonsense. This
+    /// waits for the greeting as long as the connection stands.
     pub async fn accept(
         mut self,
         request: Request<Rc>,

@@ -41,9 +41,9 @@ impl DmaHeap {
     ///
     /// # Safety
     ///
-    /// What the device writes to memory of the heap is seen by loads of this process without further calls,
-    /// and the reverse, which holds for every heap on machines whose devices are coherent with their caches:
-    /// x86-64, and arm64 servers.
+    /// Loads of this process see what the device writes to memory of the heap without further calls, and the
+    /// device sees what this process writes. This holds for every heap on machines whose devices are coherent
+    /// with their caches: x86-64, and arm64 servers.
     pub unsafe fn new(heap: &str, bytes: usize) -> io::Result<Self> {
         let device = open(&format!("/dev/dma_heap/{heap}"), "such dma-heap")?;
         let mut request = Allocate {
@@ -52,11 +52,11 @@ impl DmaHeap {
             fd_flags: (OFlags::RDWR | OFlags::CLOEXEC).bits(),
             heap_flags: 0,
         };
-        // SAFETY: the opcode is that of the struct, which the kernel reads and writes.
+        // SAFETY: the opcode belongs to the struct, which the kernel reads and writes.
         unsafe { ioctl::ioctl(&device, Updater::<ALLOC, _>::new(&mut request))? };
         // SAFETY: the kernel has just made this descriptor for us.
         let dmabuf = Dmabuf::new(unsafe { OwnedFd::from_raw_fd(request.fd as i32) })?;
-        // SAFETY: the memory has just been allocated, and nobody else has it. That it is coherent is this
+        // SAFETY: the memory has just been allocated, and nothing else has it. That it is coherent is this
         // function's contract.
         let memory = unsafe { DmabufMemory::new(dmabuf)? };
         Ok(Self { memory })

@@ -24,10 +24,11 @@ pub use heap::DmaHeap;
 pub use udmabuf::Udmabuf;
 pub use unmapped::UnmappedDmabuf;
 
-/// A dma-buf that buffers lie in. Clones are the same dma-buf, which is closed with the last of them.
+/// A dma-buf that buffers lie in. Clones are the same dma-buf. Its descriptor is closed when the last clone
+/// is dropped.
 ///
-/// Its descriptor is not given out to safe code: whoever has it can map the rings or register them, and a
-/// writer to a ring controls the device.
+/// Safe code does not get its descriptor: with the descriptor a process can map the rings or register them,
+/// and a writer to a ring controls the device.
 #[derive(Clone)]
 pub struct Dmabuf(Arc<Inner>);
 
@@ -38,7 +39,7 @@ struct Inner {
     id: FileId,
 }
 
-/// Which file it is, whatever descriptor names it.
+/// The identity of a file, which is the same for all its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FileId {
     device: u64,
@@ -52,7 +53,7 @@ impl FileId {
     }
 }
 
-/// `DMA_BUF_MAGIC` of `linux/magic.h`: the file system that dma-bufs are of.
+/// `DMA_BUF_MAGIC` of `linux/magic.h`: the file system of dma-bufs.
 const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
 impl Dmabuf {
@@ -67,7 +68,7 @@ impl Dmabuf {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
         let status = fstat(&file)?;
-        // The length as dma-bufs tell it; they allow no other position than the two ends.
+        // Dma-bufs report their length so; they allow no other position than the two ends.
         let length = seek(&file, SeekFrom::End(0))?;
         Ok(Self(Arc::new(Inner {
             length,
@@ -79,7 +80,7 @@ impl Dmabuf {
         })))
     }
 
-    /// A stand-in of `length` bytes, which the kernel would not take for a dma-buf.
+    /// A stand-in of `length` bytes, which the kernel would not accept as a dma-buf.
     #[cfg(test)]
     pub(crate) fn of_length(length: u64) -> Self {
         let file = std::fs::File::open("/dev/null").unwrap();
@@ -96,16 +97,16 @@ impl Dmabuf {
         self.0.length
     }
 
-    /// The descriptor, for another process or another device that is to use the rings.
+    /// The descriptor, for another process or another device that will use the rings.
     ///
     /// # Safety
     ///
-    /// Nobody writes by it where a buffer of an object lies that this process uses.
+    /// Nothing writes through it to a buffer of an object that this process uses.
     pub unsafe fn file(&self) -> BorrowedFd<'_> {
         self.0.file.as_fd()
     }
 
-    /// The descriptor, for the kernel alone.
+    /// The descriptor, only to pass it to the kernel.
     pub(crate) fn for_kernel(&self) -> BorrowedFd<'_> {
         self.0.file.as_fd()
     }
@@ -115,7 +116,7 @@ impl Dmabuf {
     }
 }
 
-/// The same dma-buf, by whatever descriptor.
+/// Two are equal if they are the same dma-buf, whatever their descriptors.
 impl PartialEq for Dmabuf {
     fn eq(&self, other: &Self) -> bool {
         self.id() == other.id()
@@ -133,10 +134,10 @@ impl fmt::Debug for Dmabuf {
     }
 }
 
-/// An allocator whose buffers lie in one dma-buf of any exporter's, all of which is mapped in this process.
+/// An allocator whose buffers lie in one dma-buf of any exporter, all of which is mapped in this process.
 ///
-/// [`Udmabuf`] and [`DmaHeap`] make the dma-buf themselves. Which drivers, objects and kernels take such
-/// buffers, and who pins what, is in `docs/domains.md`; where they are not taken the verb fails with
+/// [`Udmabuf`] and [`DmaHeap`] make the dma-buf themselves. `docs/domains.md` says which drivers, objects and
+/// kernels accept such buffers, and who pins what. Where they are not accepted the verb fails with
 /// [`Cause::Unsupported`](crate::Cause::Unsupported) and says what is missing.
 ///
 /// ```no_run
@@ -165,16 +166,17 @@ impl DmabufMemory {
     ///
     /// # Safety
     ///
-    /// Nobody else uses the memory as long as the allocator lives. What the device writes to it is seen by
-    /// loads of this process without further calls, and the reverse: the exporter's memory is coherent.
+    /// Nothing else uses the memory as long as the allocator lives. The exporter's memory is coherent: loads
+    /// of this process see what the device writes to it without further calls, and the device sees what this
+    /// process writes.
     pub unsafe fn new(dmabuf: Dmabuf) -> io::Result<Self> {
         let mapping = map(dmabuf.for_kernel(), dmabuf.length())?;
         Ok(Self::over(dmabuf, mapping))
     }
 
-    /// Over a mapping of all of the dma-buf's memory, in its order.
+    /// An allocator over a mapping of all of the dma-buf's memory, in its order.
     fn over(dmabuf: Dmabuf, mapping: Mapping) -> Self {
-        // Of offsets: alignment is asked of these.
+        // A list of offsets, not of addresses: they are what must be aligned.
         let free = Mutex::new(FreeList::new(0, mapping.length()));
         Self {
             dmabuf,
@@ -199,7 +201,7 @@ impl DmabufMemory {
     }
 }
 
-// SAFETY: the mapping stays where it is until the value is dropped, and any bytes may lie there. Nobody else
+// SAFETY: the mapping stays where it is until the value is dropped, and any bytes may lie there. Nothing else
 // uses it.
 unsafe impl Memory for DmabufMemory {
     fn address(&mut self) -> *mut u8 {
@@ -218,13 +220,13 @@ unsafe impl WritableMemory for DmabufMemory {}
 fn map(file: BorrowedFd<'_>, length: u64) -> io::Result<Mapping> {
     let length = usize::try_from(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+    // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
     let base = unsafe { mmap(ptr::null_mut(), length, access, MapFlags::SHARED, file, 0)? };
     // SAFETY: it was just mapped, with this length.
     unsafe { Mapping::own(base.cast(), length) }
 }
 
-/// Bytes in whole pages.
+/// Rounds bytes up to whole pages.
 fn whole_pages(bytes: usize) -> io::Result<usize> {
     let length = bytes.max(1).checked_next_multiple_of(page_size());
     length.ok_or(io::ErrorKind::OutOfMemory.into())
@@ -232,7 +234,8 @@ fn whole_pages(bytes: usize) -> io::Result<usize> {
 
 // SAFETY: the free list gives each byte to one buffer at a time, and dma-buf and mapping live as long as the
 // allocator. The mapping is shared, so a fork copies nothing, and a buffer is zeroed when it is handed out.
-// That nobody else uses the memory is promised to `DmabufMemory::new`, or seen to by who calls `over`.
+// That nothing else uses the memory is the contract of `DmabufMemory::new`; other callers of `over` ensure
+// it.
 unsafe impl Allocator for DmabufMemory {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let (size, alignment) = request.span();

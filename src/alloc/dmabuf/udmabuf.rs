@@ -11,18 +11,18 @@ use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
 use super::{Dmabuf, DmabufMemory};
 use crate::alloc::{AllocError, Allocation, Allocator, BufferRequest};
 
-/// The device that makes dma-bufs of files in memory.
+/// The device that makes dma-bufs from files in memory.
 const DEVICE: &str = "/dev/udmabuf";
 
 /// An allocator whose buffers lie in a memfd that is a dma-buf as well (`/dev/udmabuf`).
 ///
-/// The kernel takes the buffers by the dma-buf: it pins nothing of this process, so they do not count
-/// against `RLIMIT_MEMLOCK`. Which drivers, objects and kernels take them is in `docs/domains.md`; elsewhere
-/// the verb fails with [`Cause::Unsupported`](crate::Cause::Unsupported).
+/// The kernel gets the buffers by dma-buf: it pins no memory of this process, so they do not count against
+/// `RLIMIT_MEMLOCK`. `docs/domains.md` says which drivers, objects and kernels accept them; elsewhere the
+/// verb fails with [`Cause::Unsupported`](crate::Cause::Unsupported).
 ///
-/// By the memfd ([`AsFd`]) others may look on, as with [`SharedMemfd`](crate::alloc::SharedMemfd): once it is
-/// a dma-buf it is sealed, and no descriptor of it can write. By the dma-buf ([`Udmabuf::dmabuf`]) they could
-/// write, which that of [`SharedMemfd`](crate::alloc::SharedMemfd) never allows.
+/// Other processes may read through the memfd ([`AsFd`]), as with [`SharedMemfd`](crate::alloc::SharedMemfd):
+/// once it is a dma-buf it is sealed, and no descriptor of it can write. Through the dma-buf
+/// ([`Udmabuf::dmabuf`]) they could write, which `SharedMemfd` never allows.
 ///
 /// ```no_run
 /// use uverbs::{Caps, Context, Pd, Qp, Rc, alloc::Udmabuf};
@@ -40,25 +40,26 @@ pub struct Udmabuf {
 }
 
 impl Udmabuf {
-    /// Makes a file of `bytes`, rounded up to whole pages, maps it, and makes it a dma-buf.
+    /// Makes a file of `bytes`, rounded up to whole pages, maps it, and makes a dma-buf from it.
     ///
     /// # Errors
     ///
     /// `Unsupported` if the kernel has no udmabuf, `PermissionDenied` if this user may not open
-    /// `/dev/udmabuf`. `bytes` is more than the kernel takes at once (`size_limit_mb` of its module udmabuf,
-    /// 64 MiB if nobody has set it), or there are no file descriptors left.
+    /// `/dev/udmabuf`. `bytes` is more than the kernel accepts at once (`size_limit_mb` of its module
+    /// udmabuf, 64 MiB by default), or there are no file descriptors left.
     pub fn new(bytes: usize) -> io::Result<Self> {
         let device = open(DEVICE, "udmabuf")?;
         let length = super::whole_pages(bytes)?;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memfd = memfd_create("uverbs dma-buf", flags)?;
         ftruncate(&memfd, length as u64)?;
-        // Pages that a dma-buf is of may not be taken away.
+        // The pages of a dma-buf must not be taken from the file.
         fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW)?;
-        // Of the file and not of the dma-buf: these are ordinary pages, which may be registered too.
+        // A mapping of the file and not of the dma-buf: its pages are ordinary ones, which may be registered
+        // too.
         let mapping = super::map(memfd.as_fd(), length as u64)?;
         let dmabuf = Dmabuf::new(create(&device, &memfd, length as u64)?)?;
-        // Not before: the kernel makes no dma-buf of a file that is not to be written.
+        // Only now: the kernel makes no dma-buf from a file that is sealed against writing.
         fcntl_add_seals(&memfd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         Ok(Self {
             memory: DmabufMemory::over(dmabuf, mapping),
@@ -83,15 +84,15 @@ impl Udmabuf {
     }
 }
 
-/// The file, sealed. A byte of the dma-buf is at the same offset here.
+/// The sealed file. A byte of the dma-buf is at the same offset in it.
 impl AsFd for Udmabuf {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.memfd.as_fd()
     }
 }
 
-// SAFETY: memory comes from the allocator in it and goes back there. Nobody else uses it: the file was made
-// here, is sealed, and its dma-buf is in no other hands.
+// SAFETY: memory comes from the allocator in it and goes back there. Nothing else uses it: the file was made
+// here, is sealed, and safe code does not get the descriptor of its dma-buf.
 unsafe impl Allocator for Udmabuf {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         self.memory.allocate(request)
@@ -127,7 +128,7 @@ struct Create {
 /// `UDMABUF_FLAGS_CLOEXEC`.
 const CLOEXEC: u32 = 1;
 
-/// Makes a dma-buf of a file in memory.
+/// Makes a dma-buf from a file in memory.
 fn create(device: &File, memfd: &OwnedFd, length: u64) -> io::Result<OwnedFd> {
     let request = Create {
         memfd: memfd.as_raw_fd() as u32,
@@ -135,13 +136,13 @@ fn create(device: &File, memfd: &OwnedFd, length: u64) -> io::Result<OwnedFd> {
         offset: 0,
         size: length,
     };
-    // SAFETY: the request is that of the device, and its argument is this struct.
+    // SAFETY: the request belongs to the device, and its argument is this struct.
     let number = unsafe { ioctl::ioctl(device, request)? };
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-// SAFETY: the opcode is that of the struct, which the kernel only reads. It answers with a descriptor.
+// SAFETY: the opcode belongs to the struct, which the kernel only reads. It answers with a descriptor.
 unsafe impl Ioctl for Create {
     type Output = RawFd;
 

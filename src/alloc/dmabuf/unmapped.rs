@@ -15,9 +15,9 @@ type Fill = dyn Fn(Range<u64>, u8) -> io::Result<()> + Send + Sync;
 
 /// An allocator whose buffers lie in a dma-buf that is not mapped in this process, such as memory of a GPU.
 ///
-/// Queues for an agent may have their rings there ([`Qp::into_device`](crate::Qp::into_device)): nothing here
-/// reads or writes them, so somebody else sets their bytes before the device sees them. Everything else it
-/// leaves to the driver ([`Allocation::Default`]).
+/// Queues for an agent may have their rings there ([`Qp::into_device`](crate::Qp::into_device)). Nothing in
+/// this process reads or writes them, so a function of the caller sets their bytes before the device sees
+/// them. All other buffers it leaves to the driver ([`Allocation::Default`]).
 ///
 /// ```no_run
 /// use uverbs::{Caps, Context, Pd, Qp, Rc, alloc::{Dmabuf, UnmappedDmabuf}};
@@ -43,13 +43,13 @@ pub struct UnmappedDmabuf {
 }
 
 impl UnmappedDmabuf {
-    /// Over a dma-buf. `fill` sets each byte of a range of it, in bytes from its start, and has done so when
-    /// it returns.
+    /// Allocates from a dma-buf. `fill` sets each byte of a range of it, given in bytes from its start. When
+    /// it returns, the bytes are set.
     ///
     /// # Safety
     ///
-    /// Nobody else uses the memory as long as the allocator lives, apart from agents of queues that lie
-    /// there. `fill` does what is said above, as the device sees it.
+    /// Nothing else uses the memory as long as the allocator lives, except agents of queues that lie there.
+    /// `fill` sets the bytes as described, so that the device sees them.
     pub unsafe fn new(
         dmabuf: Dmabuf,
         fill: impl Fn(Range<u64>, u8) -> io::Result<()> + Send + Sync + 'static,
@@ -74,8 +74,8 @@ impl UnmappedDmabuf {
     }
 }
 
-// SAFETY: the free list gives each byte to one buffer at a time, and its bytes are set before. The rest is
-// promised to `UnmappedDmabuf::new`.
+// SAFETY: the free list gives each byte to one buffer at a time, and `fill` sets the bytes before. The rest
+// is the contract of `UnmappedDmabuf::new`.
 unsafe impl Allocator for UnmappedDmabuf {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let Some(byte) = request.unmapped else {
@@ -106,7 +106,7 @@ unsafe impl Allocator for UnmappedDmabuf {
     }
 
     unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
-        // It has given out no memory of this process's.
+        // It never gives out memory of this process.
     }
 
     unsafe fn free_unmapped(&self, _: &Dmabuf, offset: u64, request: &BufferRequest) {

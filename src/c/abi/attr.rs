@@ -1,4 +1,4 @@
-//! Attributes by which objects are created, changed and queried.
+//! Attributes to create, change and query objects.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -47,8 +47,8 @@ pub struct ibv_qp_init_attr {
 
 const _: () = assert!(size_of::<ibv_qp_init_attr>() == 64);
 
-/// It begins as [`ibv_qp_init_attr`], in whose padding `comp_mask` lies. Behind that, only what the mask
-/// names is there: older headers have less.
+/// It begins like [`ibv_qp_init_attr`], whose padding holds `comp_mask`. The fields after that exist only if
+/// the mask names them: older headers have fewer.
 #[repr(C)]
 pub struct ibv_qp_init_attr_ex {
     pub qp_context: *mut c_void,
@@ -127,7 +127,7 @@ pub struct ibv_srq_init_attr {
 
 const _: () = assert!(size_of::<ibv_srq_init_attr>() == 24);
 
-/// It begins as [`ibv_srq_init_attr`], in whose padding `comp_mask` lies.
+/// It begins like [`ibv_srq_init_attr`], whose padding holds `comp_mask`.
 #[repr(C)]
 pub struct ibv_srq_init_attr_ex {
     pub srq_context: *mut c_void,
@@ -146,7 +146,7 @@ const _: () = {
     assert!(offset_of!(ibv_srq_init_attr_ex, cq) == 48);
 };
 
-/// A queue pair of an XRC domain that somebody else has created.
+/// The attributes to open a queue pair of an XRC domain that another process has created.
 #[repr(C)]
 pub struct ibv_qp_open_attr {
     pub comp_mask: u32,
@@ -170,13 +170,13 @@ pub struct ibv_cq_init_attr_ex {
     pub wc_flags: u64,
     pub comp_mask: u32,
     pub flags: u32,
-    /// Only if `comp_mask` says so: older headers do not have it.
+    /// Present only if `comp_mask` says so: older headers do not have it.
     pub parent_domain: *mut ibv_pd,
 }
 
 const _: () = assert!(size_of::<ibv_cq_init_attr_ex>() == 56);
 
-/// How completion events are moderated. In C the last two are a struct in it.
+/// The moderation of completion events. In C the last two fields are a struct in it.
 #[repr(C)]
 pub struct ibv_modify_cq_attr {
     pub attr_mask: u32,
@@ -186,7 +186,7 @@ pub struct ibv_modify_cq_attr {
 
 const _: () = assert!(size_of::<ibv_modify_cq_attr>() == 8);
 
-/// What an asynchronous event is about: an object by its pointer, or a port by its number.
+/// The source of an asynchronous event: an object by its pointer, or a port by its number.
 #[repr(C)]
 pub struct ibv_async_event {
     pub element: *mut c_void,

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-/// What programs know by its address alone.
+/// An object that programs know only by its address.
 #[repr(C)]
 pub struct ibv_buf {
     _opaque: [u8; 0],
@@ -15,7 +15,7 @@ impl ibv_buf {
     }
 }
 
-/// As the header has it since 64; in 59, where it begins, it ends before `buf`.
+/// The struct of header version 64 and later; in version 59, which introduced it, it ends before `buf`.
 #[repr(C)]
 pub struct ibv_mr_init_attr {
     pub length: usize,
@@ -26,7 +26,7 @@ pub struct ibv_mr_init_attr {
     pub fd: c_int,
     pub fd_offset: u64,
     pub dmah: *mut c_void,
-    /// Only there if `comp_mask` says so.
+    /// Present only if `comp_mask` says so.
     pub buf: *mut ibv_buf,
 }
 

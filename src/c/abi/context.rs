@@ -1,4 +1,4 @@
-//! Open devices: the tables of functions through which the header's inline functions call.
+//! Open devices: the tables through which the header's inline functions call.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::offset_of;
@@ -19,11 +19,11 @@ use super::queue::{ibv_cq, ibv_cq_ex, ibv_mr, ibv_mw, ibv_qp, ibv_srq};
 use super::work::{ibv_mw_bind, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc};
 use super::{ibv_pd, pthread_mutex_t};
 
-/// A function that this library does not have. The header's inline function says `EOPNOTSUPP` then.
+/// A function that this library does not have. The header's inline function then returns `EOPNOTSUPP`.
 pub type Lacking = Option<unsafe extern "C" fn()>;
 
-/// `struct ibv_context_ops`. The names with an underscore are in the header for the layout, and no program
-/// calls them.
+/// `struct ibv_context_ops`. Its names with an underscore exist only for the layout, and no program calls
+/// them.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub _compat_query_device:
@@ -57,7 +57,7 @@ pub struct ibv_context {
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
     pub mutex: pthread_mutex_t,
-    /// -1: there is a `verbs_context` around it.
+    /// -1 means that a `verbs_context` surrounds it.
     pub abi_compat: *mut c_void,
 }
 
@@ -75,8 +75,8 @@ const _: () = {
     assert!(offset_of!(ibv_context_ops, post_send) == 25 * 8);
 };
 
-/// `struct verbs_context` as version 65 has it. It grows at its start: a program finds a function by its
-/// distance from the end, and knows by `sz` whether the library has it.
+/// `struct verbs_context` of header version 65. It grows at its start: a program finds a function by its
+/// distance from the end, and `sz` says whether the library has it.
 #[repr(C)]
 pub struct verbs_context {
     pub free_buf: Lacking,
@@ -119,7 +119,7 @@ pub struct verbs_context {
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
-    /// Of no use to programs.
+    /// Programs do not use it.
     pub private: *mut c_void,
     pub query_device_ex: Option<
         unsafe extern "C" fn(

@@ -8,7 +8,7 @@ const PATH_MAX: usize = 256;
 
 #[repr(C)]
 pub struct ibv_device {
-    /// Two functions that are never called.
+    /// Two functions that no program calls.
     ops: [usize; 2],
     pub node_type: c_int,
     pub transport_type: c_int,
@@ -19,7 +19,7 @@ pub struct ibv_device {
 }
 
 impl ibv_device {
-    /// One without names.
+    /// A device without names.
     pub(in crate::c) fn new(node_type: c_int, transport_type: c_int) -> Self {
         Self {
             ops: [0; 2],
@@ -187,11 +187,11 @@ pub struct ibv_query_device_ex_input {
     pub comp_mask: u32,
 }
 
-/// What the device says of the moment.
+/// The device's present values.
 #[repr(C)]
 pub struct ibv_values_ex {
     pub comp_mask: u32,
-    /// In nanoseconds the clock's own ticks.
+    /// The clock's own ticks, in the field for nanoseconds.
     pub raw_clock: libc::timespec,
 }
 

@@ -12,10 +12,10 @@ pub struct ibv_alloc_dm_attr {
     pub comp_mask: u32,
 }
 
-/// Copies to device memory: the memory, where in it, from where, how many bytes.
+/// Copies to device memory: the memory, the offset in it, the source, the number of bytes.
 pub type CopyTo = unsafe extern "C" fn(*mut ibv_dm, u64, *const c_void, usize) -> c_int;
 
-/// Copies from device memory: where to, the memory, where in it, how many bytes.
+/// Copies from device memory: the destination, the memory, the offset in it, the number of bytes.
 pub type CopyFrom = unsafe extern "C" fn(*mut c_void, *mut ibv_dm, u64, usize) -> c_int;
 
 #[repr(C)]

@@ -16,11 +16,11 @@ pub struct ibv_td {
     pub context: *mut ibv_context,
 }
 
-/// Finds memory: domain, its context, size, alignment, type of resource. NULL is failure, and the largest
-/// address asks for the driver's own memory.
+/// Allocates memory: domain, its context, size, alignment, type of resource. NULL means failure, and the
+/// largest address requests the driver's own memory.
 pub type Alloc = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, usize, usize, u64) -> *mut c_void;
 
-/// Takes memory back: domain, its context, address, type of resource.
+/// Frees memory: domain, its context, address, type of resource.
 pub type Free = unsafe extern "C" fn(*mut ibv_pd, *mut c_void, *mut c_void, u64);
 
 #[repr(C)]

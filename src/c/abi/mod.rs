@@ -1,7 +1,7 @@
-//! The structs of `<infiniband/verbs.h>`, with the names that they have there.
+//! The structs of `<infiniband/verbs.h>`, with the header's names.
 //!
-//! Sizes and offsets are those of x86-64 and arm64, and are asserted beside each struct. A struct is as long
-//! as the newest header has it; a program that was compiled against an older one says how much of it it
+//! Sizes and offsets are those of x86-64 and arm64; assertions next to each struct check them. A struct has
+//! the length of the newest header; a program that was compiled with an older one says how much of it it
 //! knows. Enumerations are plain integers: a program may pass any number.
 
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
@@ -18,7 +18,7 @@ pub mod queue;
 pub mod sa;
 pub mod work;
 
-/// `pthread_mutex_t` and `pthread_cond_t`, which are for the library only. This one does not use them.
+/// `pthread_mutex_t` and `pthread_cond_t`, which only a library uses. This one does not.
 pub type pthread_mutex_t = [u64; 5];
 /// See [`pthread_mutex_t`].
 pub type pthread_cond_t = [u64; 6];

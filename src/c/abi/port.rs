@@ -28,11 +28,11 @@ pub struct ibv_port_attr {
     pub link_layer: u8,
     pub flags: u8,
     pub port_cap_flags2: u16,
-    /// In no header before that of version 56.
+    /// Present since the header of version 56.
     pub active_speed_ex: u32,
 }
 
-/// What the exported `ibv_query_port` fills: the struct of the first headers.
+/// The length that the exported `ibv_query_port` fills: the struct of the first headers.
 pub(in crate::c) const COMPAT_PORT_ATTR: usize = 48;
 
 const _: () = {
@@ -45,7 +45,7 @@ const _: () = {
 #[derive(Clone, Copy)]
 pub union ibv_gid {
     pub raw: [u8; 16],
-    /// The struct is aligned for these.
+    /// These words give the struct its alignment.
     pub global: [u64; 2],
 }
 
@@ -61,8 +61,8 @@ pub struct ibv_gid_entry {
 
 const _: () = assert!(size_of::<ibv_gid_entry>() == 32);
 
-/// `enum ibv_gid_type_sysfs`, of the function `ibv_query_gid_type`, which knows no difference between
-/// InfiniBand and RoCE v1.
+/// `enum ibv_gid_type_sysfs`, of the function `ibv_query_gid_type`. It does not distinguish InfiniBand and
+/// RoCE v1.
 pub(in crate::c) mod gid_type_sysfs {
     use super::c_int;
 

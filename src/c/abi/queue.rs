@@ -45,7 +45,7 @@ const _: () = assert!(size_of::<ibv_ah>() == 24);
 pub struct ibv_comp_channel {
     pub context: *mut ibv_context,
     pub fd: c_int,
-    /// Completion queues that report to it.
+    /// The number of completion queues that report to it.
     pub refcnt: AtomicU32,
 }
 
@@ -77,7 +77,7 @@ pub struct ibv_poll_cq_attr {
     pub comp_mask: u32,
 }
 
-/// What is known of a message with a tag.
+/// The data about a message with a tag.
 #[repr(C)]
 #[derive(Default)]
 pub struct ibv_wc_tm_info {
@@ -160,7 +160,7 @@ const _: () = {
     assert!(offset_of!(ibv_qp, events_completed) == 152);
 };
 
-/// The functions of `ibv_wr_*(3)`. A program compiled before version 56 does not know of the last one.
+/// The functions of `ibv_wr_*(3)`. A program compiled before version 56 does not know the last one.
 #[repr(C)]
 pub struct ibv_qp_ex {
     pub qp: ibv_qp,

@@ -1,4 +1,4 @@
-//! Paths as the subnet administrator describes them (`<infiniband/sa.h>`).
+//! Paths in the subnet administrator's form (`<infiniband/sa.h>`).
 
 use std::ffi::c_int;
 use std::mem::offset_of;

@@ -1,4 +1,4 @@
-//! The structs here against those of the distribution's headers.
+//! Compares the structs here with those of the distribution's headers.
 
 use std::mem::offset_of;
 
@@ -20,11 +20,11 @@ use crate::c::rdmacm::abi::{
     rdma_event_channel, rdma_ib_addr, rdma_route, rdma_ud_param,
 };
 
-/// What C tells of its structs (`tests/c_abi/layout.c`, which a test in a guest compares with this file): a
-/// line for each size, and for each field's offset.
+/// What C reports about its structs (`tests/c_abi/layout.c`, which a test in a guest compares with this
+/// file): a line for each size, and for each field's offset.
 const LAYOUT: &str = include_str!("../../../tests/c_abi/layout.txt");
 
-/// The same of a struct here: what a line begins with, and the number.
+/// The same for a struct here: the start of a line, and the number.
 type Facts = Vec<(String, i64)>;
 
 macro_rules! facts {
@@ -90,8 +90,7 @@ fn facts() -> Facts {
     }
 }
 
-/// Would catch a field that programs look for elsewhere than it is here, such as one that C puts into the
-/// padding before it.
+/// Would catch a field at a wrong offset, such as one that C puts into the padding before it.
 #[test]
 fn structs_are_as_c_has_them() {
     let told = |name: &str| {
@@ -103,7 +102,7 @@ fn structs_are_as_c_has_them() {
         let Some(told) = told(&name) else {
             continue;
         };
-        // Of what is at the end of a growing struct C tells how far from the end it is.
+        // For fields at the end of a growing struct, C reports the distance from the end.
         let number = match told {
             ..0 => number - size_of::<verbs_context>() as i64,
             _ => number,

@@ -55,7 +55,7 @@ pub struct ud {
     pub remote_qkey: u32,
 }
 
-/// What belongs to an operation or a transport.
+/// The part that depends on the operation or the transport.
 #[repr(C)]
 pub union wr {
     pub rdma: rdma,
@@ -79,7 +79,7 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: u32,
     pub send_flags: u32,
-    /// Immediate data in network byte order, or a key to invalidate in the host's.
+    /// Immediate data in network byte order, or a key to invalidate in host byte order.
     pub ex: u32,
     pub wr: wr,
     pub remote_srqn: u32,
@@ -111,7 +111,7 @@ pub struct ibv_wc {
     pub opcode: u32,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Immediate data in network byte order, or the key that was invalidated in the host's.
+    /// Immediate data in network byte order, or the invalidated key in host byte order.
     pub ex: u32,
     pub qp_num: u32,
     pub src_qp: u32,

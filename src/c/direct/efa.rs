@@ -1,8 +1,8 @@
-//! Direct verbs of Elastic Fabric Adapters (`efadv(7)`), over what the crate has. They fail with `EOPNOTSUPP`
-//! on other devices.
+//! Direct verbs of Elastic Fabric Adapters (`efadv(7)`), over the crate's own. They fail with `EOPNOTSUPP` on
+//! other devices.
 //!
-//! Structs grow at their ends, so a program tells how long its own is. What lies beyond it is not touched,
-//! and what it has beyond the newest one here must be zero.
+//! Structs grow at their ends, so a program passes the length of its own. Bytes after that length are not
+//! accessed, and bytes after the end of the newest struct here must be zero.
 
 use std::ffi::c_int;
 use std::mem::offset_of;
@@ -82,7 +82,7 @@ pub struct efadv_sq_depth_attr {
     max_inline_data: u32,
 }
 
-/// `struct efadv_rq_depth_attr`, without what its end is filled up with.
+/// `struct efadv_rq_depth_attr`, without the padding at its end.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes)]
 #[repr(C)]
 pub struct efadv_rq_depth_attr {
@@ -138,8 +138,8 @@ pub struct efadv_cq_attr {
     doorbell: *mut u32,
 }
 
-/// `struct efadv_cq`: what programs call while they poll. Both functions are there, whether they were asked
-/// for or not.
+/// `struct efadv_cq`: the functions that programs call while they poll. Both are set, whether they were
+/// requested or not.
 #[derive(Debug)]
 #[repr(C)]
 pub struct efadv_cq {
@@ -164,8 +164,8 @@ const _: () = {
     assert!(size_of::<efadv_cq_attr>() == 32 && size_of::<efadv_cq>() == 24);
 };
 
-/// `enum` of `EFADV_DEVICE_ATTR_CAPS_*`, by the kernel's. Not told: completion queues in given memory, and
-/// counters, which this library does not have.
+/// `enum` of `EFADV_DEVICE_ATTR_CAPS_*`, with the kernel's bit for each. Not reported: completion queues in
+/// given memory, and counters, which this library does not have.
 const CAPS: [(DeviceCaps, u32); 5] = [
     (DeviceCaps::RDMA_READ, 1 << 0),
     (DeviceCaps::RNR_RETRY, 1 << 1),
@@ -189,7 +189,7 @@ mod wc_flags {
     pub(super) const IS_UNSOLICITED: u64 = 1 << 1;
 }
 
-/// The device, if it is one of this kind.
+/// The device, if it is an EFA.
 fn device(context: &Context) -> Result<&Efa> {
     match context.driver() {
         OneOf::Efa(device) => Ok(device),
@@ -198,11 +198,11 @@ fn device(context: &Context) -> Result<&Efa> {
     }
 }
 
-/// Writes an answer to a struct of a program's that is so long, at least up to the end of a field.
+/// Writes an answer to a program's struct of `room` bytes, at least up to the end of a field.
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or so many bytes may be written there.
+/// The pointer is NULL, or `room` bytes may be written there.
 unsafe fn give<T>(answer: T, to: *mut T, room: u32, least: usize) -> Result<()> {
     let room = room as usize;
     if to.is_null() || room < least {
@@ -213,11 +213,11 @@ unsafe fn give<T>(answer: T, to: *mut T, room: u32, least: usize) -> Result<()> 
     Ok(())
 }
 
-/// Reads a struct of a program's that is so long, at least up to the end of a field.
+/// Reads a program's struct of this length, at least up to the end of a field.
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or so many bytes may be read there.
+/// The pointer is NULL, or that many bytes may be read there.
 unsafe fn wish<T: FromBytes + IntoBytes + Default>(
     from: *const T,
     length: u32,
@@ -369,8 +369,8 @@ fn below_zero(result: Result<u32>) -> c_int {
     }
 }
 
-/// `efadv_create_driver_qp(3)`: SRD. Lists of requests have SENDs alone: there is no room for a WRITE's or
-/// READ's destination.
+/// `efadv_create_driver_qp(3)`: SRD. Lists of requests can only have SENDs: they have no room for the
+/// destination of a WRITE or a READ.
 pub unsafe extern "C" fn efadv_create_driver_qp(
     c: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
@@ -425,14 +425,14 @@ pub unsafe extern "C" fn efadv_create_qp_ex(
                 return Err(Failure::UNSUPPORTED);
             }
             if inline_writes && init.cap.max_inline_data > 0 {
-                // The wider requests have room for it.
+                // Only the longer requests have room for it.
                 let least = limits.inline + 1;
                 init.cap.max_inline_data = init.cap.max_inline_data.max(least);
             }
             let own = Own {
                 by_lists: true,
                 unsolicited_writes: asked.flags & qp_flags::UNSOLICITED_WRITE_RECV != 0,
-                // Older kernels know of none.
+                // Older kernels do not have service levels.
                 service_level: (asked.sl != 0).then_some(asked.sl),
                 ..Own::default()
             };
@@ -496,7 +496,7 @@ pub unsafe extern "C" fn efadv_create_cq(
     }
 }
 
-/// What [`efadv_cq_from_ibv_cq_ex`] gives, with the way back to the queue.
+/// The struct that [`efadv_cq_from_ibv_cq_ex`] returns, with a pointer back to the queue.
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::c) struct DirectCq {
@@ -527,7 +527,7 @@ pub unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(c: *mut ibv_cq_ex) -> *mut efad
     })
 }
 
-/// The completion that a program looks at.
+/// The completion that a program reads.
 ///
 /// # Safety
 ///
@@ -542,7 +542,7 @@ unsafe fn shown(
     }
 }
 
-/// `efadv_wc_read_sgid(3)`: `ENOENT`, below zero, if it is not told.
+/// `efadv_wc_read_sgid(3)`: negative `ENOENT` if the completion does not have it.
 unsafe extern "C" fn wc_read_sgid(c: *mut efadv_cq, gid: *mut ibv_gid) -> c_int {
     // SAFETY: the caller passes a completion queue that it polls, and room for a GID.
     unsafe {

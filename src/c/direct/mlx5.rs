@@ -1,5 +1,5 @@
-//! Direct verbs of ConnectX adapters that need no more than the crate has. They fail with `EOPNOTSUPP` on
-//! other devices.
+//! Direct verbs of ConnectX adapters that the crate's own can carry out. They fail with `EOPNOTSUPP` on other
+//! devices.
 
 #[cfg(feature = "mlx5-direct")]
 pub mod dc;
@@ -35,7 +35,7 @@ use crate::error::Error;
 pub struct mlx5dv_context {
     version: u8,
     flags: u64,
-    /// `enum mlx5dv_context_comp_mask`: what is asked for, then what was told.
+    /// `enum mlx5dv_context_comp_mask`: the requested fields, then the reported ones.
     comp_mask: u64,
     _of_offloads: [u32; 12],
     max_clock_info_update_nsec: u64,
@@ -61,8 +61,8 @@ pub struct mlx5dv_clock_info {
     mask: u64,
 }
 
-/// `mlx5dv_query_device(3)`: what this library can do with the device. Of what it cannot, the bits in
-/// `comp_mask` are taken away, and the fields stay as they were.
+/// `mlx5dv_query_device(3)`: what this library can do with the device. For everything else, the bits in
+/// `comp_mask` are cleared, and the fields keep their values.
 pub unsafe extern "C" fn mlx5dv_query_device(
     c: *mut ibv_context,
     attr: *mut mlx5dv_context,
@@ -84,7 +84,7 @@ fn tell(context: &ContextObject, attr: &mut mlx5dv_context) -> Result<()> {
     use crate::direct::mlx5::Direct;
     use crate::driver::OneOf;
 
-    // `enum mlx5dv_context_flags`: completions name queues by this side's numbers.
+    // `enum mlx5dv_context_flags`: completions carry the numbers that this side gave the queues.
     const CQE_V1: u64 = 1 << 0;
     // There are registers to which requests are copied.
     const BLUE_FLAME: u64 = 1 << 8;

@@ -1,11 +1,11 @@
-//! Direct verbs: what programs ask a certain kind of device beyond the verbs of all. The libraries in
-//! `providers/` export them; most of their names fail with `EOPNOTSUPP`.
+//! Direct verbs: operations of one kind of device beyond the verbs of all. The libraries in `providers/`
+//! export them; most of their names fail with `EOPNOTSUPP`.
 
 #[cfg(feature = "efa")]
 pub mod efa;
 pub mod mlx5;
 
-/// What direct verbs keep with an open device.
+/// The data that direct verbs keep with an open device.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     #[cfg(feature = "mlx5-direct")]

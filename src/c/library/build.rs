@@ -1,6 +1,7 @@
-//! Exports what `symbols.txt` lists: the linker's script, the lines of `symbols.rs`, and the library's name.
+//! Exports the symbols in `symbols.txt`: makes the linker's script, the lines of `symbols.rs`, and the
+//! library's name.
 
-// The other libraries use all of it.
+// Only the other libraries use all of it.
 #[allow(dead_code)]
 mod versions;
 

@@ -1,7 +1,8 @@
-//! What the build scripts of the libraries make of a table of symbols (`symbols.txt`).
+//! Reads a table of symbols (`symbols.txt`), for the build scripts of the libraries.
 //!
 //! rustc gives every cdylib a script without nodes, which ends with `local: *`. A second script with nodes
-//! beside it works with lld, the linker that stable Rust has by default on x86-64; GNU ld refuses the pair.
+//! works together with it in lld, the linker that stable Rust has by default on x86-64; GNU ld refuses the
+//! pair.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -16,11 +17,11 @@ pub(crate) const TABLE: &str = "symbols.txt";
 /// The table of libibverbs and this file, from the directories of the other libraries.
 const VERBS: [&str; 2] = ["../../library/symbols.txt", "../../library/versions.rs"];
 
-/// A line of the table: a name of a node, and the function that has it.
+/// A line of the table: a name of a node, and its function.
 pub(crate) struct Symbol<'a> {
     pub(crate) node: &'a str,
     pub(crate) name: &'a str,
-    /// None for data.
+    /// `None` for data.
     pub(crate) function: Option<&'a str>,
 }
 
@@ -54,8 +55,8 @@ fn symbol<'a>(node: &'a str, line: &'a str) -> Symbol<'a> {
     }
 }
 
-/// Exports the functions of a module under the names in the table `symbols.txt` beside the build script, from
-/// a library of this name. Gives the directory for what else the script makes.
+/// Exports the functions of a module under the names in the table `symbols.txt` next to the build script,
+/// from a library of this name. Returns the directory for the script's other files.
 pub(crate) fn export(module: &str, soname: &str) -> PathBuf {
     let table = fs::read_to_string(TABLE).expect("symbols.txt is beside the build script");
     let symbols = parse(&table);
@@ -81,8 +82,8 @@ pub(crate) fn link_to_verbs(out: &Path) {
     println!("cargo::rustc-cdylib-link-arg={}", verbs.display());
 }
 
-/// A library with the names and versions of libibverbs and nothing in it: the linker has to know the versions
-/// of the symbols that this library leaves to libibverbs, and cargo does not build one shared library before
+/// A library with the names and versions of libibverbs and no content: the linker needs the versions of the
+/// symbols that this library takes from libibverbs, and cargo does not build one shared library before
 /// another.
 fn stand_in(out: &Path) -> PathBuf {
     let table = fs::read_to_string(VERBS[0]).expect("libibverbs has a table");
@@ -133,7 +134,7 @@ fn stand_in(out: &Path) -> PathBuf {
     library
 }
 
-/// Writes the linker's script, and gives the linker's argument for it.
+/// Writes the linker's script, and returns the linker's argument for it.
 fn write_script(symbols: &[Symbol<'_>], to: &Path) -> String {
     fs::write(to, script(symbols)).expect("the directory is writable");
     format!("-Wl,--version-script={}", to.display())
@@ -172,8 +173,8 @@ fn lines(symbols: &[Symbol<'_>], module: &str) -> String {
     lines
 }
 
-/// The names with their versions. The last public node that has a name is the one that programs are linked
-/// to, and that dlsym(3) finds; of a name that is private throughout it is the last one of all.
+/// The names with their versions. Programs are linked to the last public node that has a name, and dlsym(3)
+/// finds that one; for a name with private nodes only it is the last of these.
 fn versioned(symbols: &[Symbol<'_>]) -> Vec<String> {
     let mut default = BTreeMap::new();
     let (private, public) = symbols

@@ -27,7 +27,7 @@ use crate::error::Errno;
 /// The field for data of the peer's.
 const DATA: usize = 256;
 
-/// An event as C programs have it.
+/// An event of a C program.
 #[repr(C)]
 struct EventObject {
     c: rdma_cm_event,

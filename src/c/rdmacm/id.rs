@@ -24,7 +24,7 @@ use crate::c::failure::{Failure, Result, minus_one};
 use crate::c::object::{CStruct, Object, object};
 use crate::cm::command::{Command, CreateId, DestroyId, MigrateId};
 
-/// An identifier as C programs have it. The kernel knows it by its address, which its events carry.
+/// An identifier of a C program. The kernel knows it by its address, which its events carry.
 #[repr(C)]
 pub(super) struct IdObject {
     c: CStruct<rdma_cm_id>,

@@ -1,8 +1,8 @@
-//! The send doorbell of drivers whose doorbell is a system call: it makes the kernel look into the ring.
+//! The send doorbell of drivers whose doorbell is a system call: it makes the kernel look at the ring.
 //!
 //! It is the write command POST_SEND without a work request. write(2) costs least, but only the process that
-//! opened the command file may use it (`ib_uverbs_write` compares credentials and answers EACCES). Others
-//! ring by the ioctl `INVOKE_WRITE`.
+//! opened the command file may use it (`ib_uverbs_write` compares credentials and answers EACCES). Other
+//! processes ring with the ioctl `INVOKE_WRITE`.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -20,19 +20,19 @@ use crate::command::Request;
 use crate::command::routes::Way;
 use crate::error::Errno;
 
-/// The doorbell of one QP. What is sent is built once.
+/// The doorbell of one QP. Its command is built once.
 #[derive(Debug)]
 #[allow(dead_code, reason = "not every driver has such a doorbell")]
 pub(crate) struct Doorbell {
     fd: Arc<CommandFd>,
     way: Way,
-    /// The argument of write(2). It has the address of the place for the answer in it.
+    /// The argument of write(2). It contains the address of the memory for the answer.
     command: Written,
-    /// The same for the ioctl; built when that is first needed.
+    /// The same for the ioctl; built when it is first needed.
     request: Option<Box<Request>>,
 }
 
-/// How write(2) has failed: what the kernel answered, which is looked at out of line.
+/// The kernel's answer to a write(2) that failed. It is examined out of line.
 #[derive(Clone, Copy, Debug)]
 struct Failed(i32);
 
@@ -42,7 +42,7 @@ impl Failed {
     }
 }
 
-/// Where the kernel puts the answer to a doorbell, which is not read.
+/// The memory for the answer to a doorbell, which nothing reads.
 pub(crate) type Unread = AtomicU32;
 
 #[derive(Debug, IntoBytes, Immutable)]
@@ -54,7 +54,7 @@ struct Written {
 
 #[allow(dead_code, reason = "not every driver has such a doorbell")]
 impl Doorbell {
-    /// The doorbell of the QP with handle `qp`. Answers go to `answer`.
+    /// The doorbell of the QP with handle `qp`. The kernel writes answers to `answer`.
     ///
     /// # Safety
     ///
@@ -70,7 +70,7 @@ impl Doorbell {
         let core = PostSend {
             response: answer.as_ptr().expose_provenance() as u64,
             qp_handle: qp.0,
-            // There is no request, but the kernel checks that this is at least the size of one.
+            // There is no request, but the kernel requires at least the size of one here.
             wqe_size: size_of::<SendWr>() as u32,
             ..PostSend::default()
         };
@@ -82,7 +82,7 @@ impl Doorbell {
         }
     }
 
-    /// Makes the kernel look into the send ring.
+    /// Makes the kernel look at the send ring.
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> Result<(), Errno> {
         if self.is_write() {
@@ -94,25 +94,25 @@ impl Doorbell {
         self.by_ioctl()
     }
 
-    /// Whether it is rung by write(2).
+    /// Whether write(2) rings it.
     #[inline(always)]
     fn is_write(&self) -> bool {
         self.way == Way::Write
     }
 
-    /// Rings it by write(2).
+    /// Rings it with write(2).
     #[inline(always)]
     fn write(&self) -> Result<(), Failed> {
         write(self.fd.fd.as_fd(), self.command.as_bytes())
     }
 
-    /// What to do when write(2) has failed.
+    /// Handles a write(2) that has failed.
     #[cold]
     fn after(&mut self, failed: Failed) -> Result<(), Errno> {
         match failed.errno() {
             Errno::INTR => self.ring(),
             Errno::ACCESS if self.fd.routes.may_ioctl() => {
-                // Another process opened the file. The ioctl has no such rule.
+                // Another process opened the file. The ioctl does not check that.
                 self.way = Way::InvokeWrite;
                 self.by_ioctl()
             }
@@ -120,7 +120,7 @@ impl Doorbell {
         }
     }
 
-    // Not the usual path: the code after write(2) stays close to it.
+    // The unusual path, out of line, so that the code around write(2) stays compact.
     #[cold]
     fn by_ioctl(&mut self) -> Result<(), Errno> {
         let core = &self.command.core;
@@ -133,16 +133,16 @@ impl Doorbell {
     }
 }
 
-/// write(2). An own one, since what a system call answers takes one comparison to tell, and rustix, which may
-/// not know what the kernel never answers, makes two and a number of each.
+/// write(2). This one is written here since one comparison decides whether the call failed. rustix, which may
+/// not assume which values the kernel never returns, needs two, and converts each value.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 #[inline(always)]
 fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Failed> {
     use std::os::fd::AsRawFd;
 
     let answer: isize;
-    // SAFETY: the system call reads these bytes, and what a driver does then is that of its doorbell. It
-    // changes these registers only.
+    // SAFETY: the system call reads these bytes, and the driver's doorbell decides what happens then. It
+    // changes only these registers.
     unsafe {
         std::arch::asm!(
             "syscall",

@@ -1,10 +1,10 @@
-//! An open file that can be closed before its owner goes.
+//! An open file that can be closed before its owner is dropped.
 
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// No file has this number: the kernel's limit is lower (`sysctl_nr_open_max` in `fs/file.c`). Every system
-/// call refuses it with `EBADF`, so those who still have the file need not look whether it is open.
+/// call refuses it with `EBADF`, so code that still has the file need not check whether it is open.
 const CLOSED: RawFd = RawFd::MAX;
 
 /// An open file, closed when dropped or by [`close`](Self::close).
@@ -21,23 +21,24 @@ impl File {
     ///
     /// # Safety
     ///
-    /// Nobody uses the file meanwhile, or keeps what [`as_fd`](AsFd::as_fd) has returned.
+    /// Nothing uses the file meanwhile, or keeps what [`as_fd`](AsFd::as_fd) has returned.
     #[cfg(feature = "c-abi")]
     pub(crate) unsafe fn close(&self) {
         drop(own(self.0.swap(CLOSED, Ordering::Relaxed)));
     }
 }
 
-/// The file of a number that this type has kept, to be closed.
+/// The file with a number that this type has kept, to close it.
 fn own(number: RawFd) -> Option<OwnedFd> {
-    // SAFETY: it came from an `OwnedFd`, and whoever has taken the number out of its place has it alone.
+    // SAFETY: the number came from an `OwnedFd`, and the caller has taken it out of its place, so it owns it
+    // alone.
     (number != CLOSED).then(|| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 impl AsFd for File {
     #[inline(always)]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the file is open as long as this is borrowed, or the number is that of none.
+        // SAFETY: the file is open as long as this is borrowed, or the number belongs to no file.
         unsafe { BorrowedFd::borrow_raw(self.0.load(Ordering::Relaxed)) }
     }
 }
@@ -60,7 +61,7 @@ mod tests {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let file = File::new(write);
         rustix::io::write(&file, b"x").unwrap();
-        // SAFETY: nobody else has it.
+        // SAFETY: nothing else has it.
         unsafe { file.close() };
         assert_eq!(rustix::io::write(&file, b"x"), Err(Errno::BADF));
         let mut bytes = [0; 2];

@@ -1,6 +1,6 @@
-//! What is mapped of a command file. The kernel keeps the file as long as any of it is mapped, so who closes
-//! a context that others still use must know where that is. Only C programs can do that; without the C ABI
-//! nothing is noted.
+//! The mappings of a command file. The kernel keeps the file as long as any of it is mapped, so closing a
+//! context that is still in use requires the addresses of the mappings. Only C programs can do that; without
+//! the C ABI nothing is noted.
 
 #[cfg(feature = "c-abi")]
 use std::collections::BTreeMap;
@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The mappings of a command file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mappings {
-    /// Their lengths in bytes, by their addresses.
+    /// Their lengths in bytes, by address.
     #[cfg(feature = "c-abi")]
     all: Arc<Mutex<BTreeMap<usize, usize>>>,
 }
 
-/// A mapping that is noted until this is dropped, which is before it is unmapped: another may lie there then.
+/// A mapping that is noted until this is dropped. Drop it before the mapping is unmapped: afterwards another
+/// mapping may lie there.
 #[derive(Debug, Default)]
 #[must_use = "it is noted no longer"]
 pub(crate) struct Mapped {
@@ -26,7 +27,7 @@ pub(crate) struct Mapped {
 
 #[cfg(feature = "c-abi")]
 impl Mappings {
-    /// Notes one.
+    /// Notes a mapping.
     pub(super) fn note(&self, base: NonNull<u8>, length: usize) -> Mapped {
         let base = base.as_ptr().expose_provenance();
         self.all().insert(base, length);
@@ -35,12 +36,12 @@ impl Mappings {
         }
     }
 
-    /// Puts memory of this process in the place of all, so that they keep the file no longer. Who still has
-    /// one finds zeros there. One that the kernel does not replace stays.
+    /// Replaces all mappings with memory of this process, so that they do not keep the file. Code that still
+    /// has one reads zeros there. A mapping that the kernel does not replace stays.
     ///
     /// # Safety
     ///
-    /// Nobody uses any of them meanwhile.
+    /// Nothing uses any of them meanwhile.
     pub(super) unsafe fn replace(&self) {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
@@ -48,13 +49,14 @@ impl Mappings {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         for (base, length) in self.all().iter() {
             let at = std::ptr::with_exposed_provenance_mut(*base);
-            // SAFETY: what is noted is mapped, and belongs to whoever noted it; nobody looks at it now.
+            // SAFETY: the noted ranges are mapped and belong to the code that noted them, which does not use
+            // them now.
             let _ = unsafe { mmap_anonymous(at, *length, access, flags) };
         }
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<usize, usize>> {
-        // It is whole after every statement.
+        // It is consistent after every statement.
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,12 +70,12 @@ impl Mappings {
 }
 
 impl Mapped {
-    /// Notes it no longer: it is about to be unmapped.
+    /// Removes the note: the mapping is about to be unmapped.
     pub(crate) fn end(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes that it was moved.
+    /// Notes that the mapping was moved.
     #[allow(dead_code, reason = "not every driver moves mappings")]
     pub(crate) fn moved(&mut self, to: NonNull<u8>) {
         #[cfg(feature = "c-abi")]
@@ -108,7 +110,7 @@ mod tests {
 
     fn page() -> NonNull<u8> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), page_size(), access, MapFlags::SHARED).unwrap()
         };
@@ -119,7 +121,7 @@ mod tests {
         base
     }
 
-    /// Would catch a mapping that keeps its file, and one that is replaced although it is nobody's any more.
+    /// Would catch a mapping that keeps its file, and one that is replaced although its note was removed.
     #[test]
     fn what_is_noted_is_replaced() {
         let (kept, moved, gone) = (page(), page(), page());
@@ -128,7 +130,7 @@ mod tests {
         let mut of_moved = mappings.note(NonNull::dangling(), page_size());
         of_moved.moved(moved);
         drop(mappings.note(gone, page_size()));
-        // SAFETY: the pages are this test's, and nobody else looks at them.
+        // SAFETY: the pages are this test's, and nothing else uses them.
         unsafe {
             mappings.replace();
             assert_eq!([kept.read(), moved.read(), gone.read()], [0, 0, 7]);

@@ -1,5 +1,5 @@
-//! The commands that soft-RoCE refuses, against frames and buffers made by hand: the kernel's refusal does
-//! not tell whether it would have understood them.
+//! The commands that soft-RoCE refuses, compared with frames and buffers made by hand: the kernel's refusal
+//! does not say whether it would have understood them.
 
 use uverbs_uapi::flags::QpCreateFlags;
 use uverbs_uapi::handle::{DmHandle, PdHandle, XrcdHandle};
@@ -47,7 +47,7 @@ fn an_xrc_target_stands_on_its_domain_alone() {
     expected.extend_from_slice([16u16, 8].map(u16::to_ne_bytes).as_flattened());
     expected.extend(words(&[0, 0]));
     expected.extend(words(&wide(0x3_0000_0008)));
-    // The domain stands where the PD would; no CQs, no SRQ, no capacities.
+    // The domain is in the field of the PD; no CQs, no SRQ, no capacities.
     expected.extend(words(&[0xdd, 0, 0, 0, 0, 0, 0, 0, 0]));
     expected.extend_from_slice(&[0, 10, 0, 0]);
     assert_eq!(bytes, expected);
@@ -121,7 +121,7 @@ fn create_qp_with_flags_by_both_spellings() {
     let mut command = create_qp();
     command.spec.flags = QpCreateFlags::SCATTER_FCS;
     let (_, attributes) = frame(&command, Spelling::Native);
-    // Beside SQ_SIG_ALL.
+    // In addition to SQ_SIG_ALL.
     assert!(attributes.contains(&(10, 4, MANDATORY, 1 << 8 | 1 << 12)));
     let (bytes, _) = buffer(&command);
     let mut expected = words(&[0x8000_0018]);

@@ -1,5 +1,5 @@
-//! Frames and buffers against ones made by hand from the kernel's documentation of them: the numbers here
-//! are literal on purpose.
+//! Frames and buffers, compared with ones made by hand from the kernel's documentation: the numbers here are
+//! literal on purpose.
 
 use uverbs_uapi::attr::invoke_write::CORE_OUT;
 use uverbs_uapi::handle::{CqHandle, PdHandle};
@@ -16,10 +16,10 @@ use crate::command::{
 pub(super) const MANDATORY: u16 = 1;
 /// Stands for an address within the request's own bytes.
 pub(super) const POINTER: u64 = 0x706f_696e_7465_7221;
-/// What the place of a new object holds before the kernel fills it.
+/// The value in the room for a new object before the kernel fills it.
 pub(super) const NEW: u64 = u64::MAX;
 
-/// An ioctl frame as a header and attributes. Addresses are checked to be some, and replaced.
+/// An ioctl frame as a header and attributes. Checks that addresses look like addresses, and replaces them.
 pub(super) fn frame(
     command: &impl Command,
     spelling: Spelling,
@@ -41,14 +41,14 @@ pub(super) fn frame(
             data,
         } = *attribute;
         assert_eq!(attr_data, 0);
-        // User space of 64 bits has its heap and stack far above everything else that stands in a frame.
+        // In a 64-bit process, heap and stack are far above every other value in a frame.
         let address = len > 0 && (0x1_0000_0000_0000 > data && data > 0x10_0000_0000);
         (attr_id, len, flags, if address { POINTER } else { data })
     });
     (header, attributes.collect())
 }
 
-/// Would catch addresses that lead to where a request was made.
+/// Would catch addresses that point to where a request was made.
 #[test]
 fn a_request_that_has_been_moved_is_aimed_anew() {
     let mut request = request(&QueryPort { port: 1 }, Spelling::Write).unwrap();
@@ -79,7 +79,7 @@ pub(super) fn header(object_id: u16, method_id: u16, num_attrs: u16) -> IoctlHdr
     }
 }
 
-/// A buffer for write(2), the response's address told apart and replaced by zeros.
+/// A buffer for write(2), with the response's address separate and replaced by zeros.
 pub(super) fn buffer(command: &impl Command) -> (Vec<u8>, u64) {
     let request = request(command, Spelling::Write).unwrap();
     let mut write = WriteBuffer::new(&request);
@@ -111,7 +111,7 @@ fn alloc_pd_by_invoke_write() {
     let expected = [
         // The number of the command, a constant of exactly 8 bytes.
         (2, 8, MANDATORY, 3),
-        // The core struct, which is no longer than 8 bytes and so lies in the attribute itself.
+        // The core struct has at most 8 bytes and so is in the attribute itself.
         (0, 8, MANDATORY, 0),
         (1, 4, MANDATORY, POINTER),
     ];
@@ -138,11 +138,11 @@ fn create_cq_by_its_method() {
         (1, 4, MANDATORY, 0x40),
         (2, 8, MANDATORY, 0x1_0000_0005),
         (4, 4, MANDATORY, 1),
-        // An output goes by address however short it is.
+        // An output is passed by address, however short it is.
         (6, 4, MANDATORY, POINTER),
         (3, 0, MANDATORY, 9),
         (7, 0, MANDATORY, 8),
-        // A driver may do without its private part.
+        // The driver's private part is optional.
         (0x1001, 16, 0, POINTER),
     ];
     assert_eq!(attributes, expected);
@@ -164,7 +164,7 @@ fn create_cq_without_options_has_no_attributes_for_them() {
 #[test]
 fn create_cq_by_write() {
     let (bytes, address) = buffer(&create_cq());
-    // Header 8, core 32, no driver input; response 8 and 16 of the driver.
+    // Header 8, core 32, no driver input; response 8 and 16 for the driver.
     let mut expected = words(&[18]);
     expected.extend_from_slice([10u16, 6].as_bytes());
     expected.extend(words(&[0, 0]));
@@ -248,7 +248,7 @@ fn modify_qp_has_no_response_and_so_no_address() {
     assert_eq!(attributes, expected);
 }
 
-/// Only the extended command has room for what a driver answers.
+/// Only the extended command has room for the driver's answer.
 #[test]
 fn modify_qp_with_a_drivers_data_is_extended() {
     let mut command = modify_qp();
@@ -313,7 +313,7 @@ fn destroying_names_the_handle() {
     assert_eq!(found, header(3, 1, 2));
     let expected = [(0, 0, MANDATORY, 0xc1), (1, 8, MANDATORY, POINTER)];
     assert_eq!(attributes, expected);
-    // A core struct of 4 bytes lies in its attribute.
+    // A core struct of 4 bytes is in its attribute.
     let (_, attributes) = frame(&Destroy(PdHandle(0xd0)), Spelling::Write);
     assert_eq!(attributes[1], (0, 4, MANDATORY, 0xd0));
 }
@@ -346,8 +346,7 @@ fn a_table_has_no_more_room_than_an_attribute_can_say() {
     assert_eq!(usize::from(room), QueryGidTable::MAX * 32);
 }
 
-/// The kernel takes an input out of an attribute from its first byte on, as the order of bytes in memory has
-/// it.
+/// The kernel reads an input from an attribute from its first byte on, in memory order.
 #[test]
 fn short_inputs_lie_at_the_start_of_their_attributes() {
     let mut request = Request::new();

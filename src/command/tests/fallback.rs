@@ -1,5 +1,5 @@
-//! Down the ladder of ways on a file that is no uverbs device: its ioctl is ENOTTY, as on kernels before the
-//! uverbs ioctl, and what is written to it can be read.
+//! The fallback from way to way on a file that is no uverbs device: its ioctl is ENOTTY, as on kernels before
+//! the uverbs ioctl, and the test can read what is written to it.
 
 use std::os::fd::OwnedFd;
 
@@ -36,7 +36,7 @@ fn written(read: &OwnedFd) -> u32 {
 fn a_file_without_the_ioctl_gets_write_commands() {
     let (read, fd) = file(Route::Best);
     for _ in 0..2 {
-        // Nobody answers, so the room for the answer is as it was.
+        // Nothing answers, so the room for the answer is unchanged.
         fd.execute(&create_cq()).unwrap();
         assert_eq!(written(&read), 18);
         fd.execute(&AllocPd::default()).unwrap();
@@ -91,7 +91,7 @@ fn a_command_with_attributes_of_the_drivers_own_is_not_sent_without_them() {
 #[test]
 fn what_was_created_with_an_answer_that_makes_no_sense_is_destroyed() {
     let (read, fd) = file(Route::Write);
-    // Nobody answers, so the queue pair that was opened seems to have the number 0.
+    // Nothing answers, so the opened queue pair seems to have the number 0.
     let command = OpenQp {
         xrcd: XrcdHandle(1),
         qpn: 17,

@@ -1,5 +1,5 @@
-//! Random answers to every command in both spellings, and random records of events: values or errors, never
-//! a panic.
+//! Random answers to every command in both encodings, and random records of events: values or errors, never a
+//! panic.
 
 use std::hint::black_box;
 
@@ -14,10 +14,10 @@ use crate::event_file::EventFile;
 /// Each case answers each command once.
 const CASES: u32 = 10_000;
 
-/// Where the bytes of an answer come from.
+/// The source of an answer's bytes.
 struct Source {
     state: u64,
-    /// Mostly zeros and small numbers, as in an answer in which little is wrong.
+    /// Mostly zeros and small numbers, as in an answer with few defects.
     tame: bool,
 }
 

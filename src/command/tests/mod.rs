@@ -1,4 +1,4 @@
-//! Commands without a kernel: what they look like on their way out, and what comes of answers to them.
+//! Commands without a kernel: their encodings, and the replies to answers.
 //!
 //! The property tests in [`fuzz`] are the project's fuzzer of kernel answers.
 

@@ -1,4 +1,4 @@
-//! Answers as the kernel gives them: written to the addresses in the frame, or in the buffer, that it got.
+//! Answers as the kernel gives them: written to the addresses in the frame or in the buffer.
 
 use std::ptr;
 
@@ -22,9 +22,9 @@ const MI: Mminfo = Mminfo {
     pad: 0,
 };
 
-/// Answers a request as the ioctl does: numbers into attributes, structs to their addresses.
+/// Answers a request like the ioctl: numbers into attributes, structs to their addresses.
 struct Answer {
-    // Boxed, since its attributes lead into it.
+    // Boxed, since its attributes point into it.
     request: Box<Request>,
 }
 
@@ -52,7 +52,7 @@ impl Answer {
         assert!(bytes.len() <= usize::from(attribute.len));
         attribute.flags |= AttrFlags::VALID_OUTPUT.bits();
         let to: *mut u8 = ptr::with_exposed_provenance_mut(attribute.data as usize);
-        // SAFETY: the attribute leads into the request's bytes, with the length that stands beside it.
+        // SAFETY: the attribute points into the request's bytes, with the length next to it.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         self
     }
@@ -71,7 +71,7 @@ fn write_answer(command: &impl Command, core: &[u8], driver: &[u8]) -> Request {
     let to: *mut u8 = ptr::with_exposed_provenance_mut(address as usize);
     let (room, driver_room) = write.responses();
     assert_eq!((core.len(), driver.len()), (room.len(), driver_room.len()));
-    // SAFETY: the address is that of room for both, one behind the other.
+    // SAFETY: the address is that of room for both, one after the other.
     unsafe {
         to.copy_from_nonoverlapping(core.as_ptr(), core.len());
         to.add(core.len())
@@ -223,7 +223,7 @@ fn a_table_has_the_entries_that_the_kernel_counted() {
     }
 }
 
-/// What the kernel has created is known even if nothing else of the answer makes sense.
+/// The handle of a created object is found even if the rest of the answer is malformed.
 #[test]
 fn the_handle_of_what_was_created_is_found() {
     let command = create_cq();
@@ -243,7 +243,8 @@ fn the_handle_of_what_was_created_is_found() {
     assert_eq!(answer.created(), Some(3));
 }
 
-/// Would catch an attribute that is taken for another, or not found, since both are looked for in one place.
+/// Would catch an attribute that is taken for another, or not found, since both have the same entry in the
+/// table.
 #[test]
 fn attributes_with_one_place_are_told_apart() {
     let mut request = Request::new();

@@ -1,4 +1,4 @@
-//! Requests as the trace shows them.
+//! Requests as the trace prints them.
 
 use uverbs_uapi::handle::PdHandle;
 

@@ -1,4 +1,4 @@
-//! What the kernel's answers say about devices, their character devices and their ports.
+//! Parses the kernel's answers about devices, their character devices and their ports.
 //!
 //! Source: `fill_dev_info`, `fill_port_info` and `nldev_get_chardev` in `drivers/infiniband/core/nldev.c`.
 
@@ -24,7 +24,7 @@ impl<T> Field<T> {
         Self { what, value: None }
     }
 
-    /// Takes the value that `read` finds; an error if there is one already.
+    /// Stores the value that `read` finds; an error if there is one already.
     pub(super) fn set(
         &mut self,
         read: impl FnOnce(&str) -> Result<T, Malformed>,
@@ -41,7 +41,7 @@ impl<T> Field<T> {
     }
 }
 
-/// A device, out of the answer to `RDMA_NLDEV_CMD_GET`.
+/// A device, from the answer to `RDMA_NLDEV_CMD_GET`.
 pub(super) fn device(payload: &[u8]) -> Result<Info, Malformed> {
     let mut index = Field::new("device index");
     let mut name = Field::new("device name");
@@ -74,7 +74,7 @@ pub(super) fn device(payload: &[u8]) -> Result<Info, Malformed> {
     })
 }
 
-/// A character device, out of the answer to `RDMA_NLDEV_CMD_GET_CHARDEV`.
+/// A character device, from the answer to `RDMA_NLDEV_CMD_GET_CHARDEV`.
 pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
     let mut name = Field::new("character device's name");
     let mut number = Field::new("character device's number");
@@ -85,7 +85,7 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
         match it.kind {
             attr::CHARDEV_NAME => name.set(|what| file_name(it, what))?,
             attr::CHARDEV => number.set(|what| device_number(it.u64(what)?))?,
-            // The upper half is kept for later use.
+            // The upper half is reserved.
             attr::CHARDEV_ABI => abi.set(|what| Ok(it.u64(what)? as u32))?,
             attr::UVERBS_DRIVER_ID => driver.set(|what| it.u32(what))?,
             _ => {}
@@ -96,13 +96,13 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
         number: number.required()?,
         driver: driver.value.map(|id| DriverClue::Number(DriverId(id))),
         abi_version: abi.required()?,
-        // Netlink speaks of character devices of the kind "uverbs", whose ABI is the one of this name. The
-        // connection manager's has one version only, its own.
+        // Netlink reports character devices of the kind "uverbs", whose ABI is the one of this name. The
+        // connection manager's device has only one version, its own.
         uverbs_abi_version: ABI_VERSION,
     })
 }
 
-/// A port, out of the answer to `RDMA_NLDEV_CMD_PORT_GET`, with the name of its device.
+/// A port, from the answer to `RDMA_NLDEV_CMD_PORT_GET`, with the name of its device.
 pub(super) fn port(payload: &[u8]) -> Result<(String, Port), Malformed> {
     let mut device = Field::new("device name");
     let mut number = Field::new("port number");
@@ -146,7 +146,8 @@ fn file_name<'a>(attribute: Attribute<'a>, what: &str) -> Result<&'a str, Malfor
     }
 }
 
-/// The device number that `huge_encode_dev` put into 64 bits: 12 bits major, 20 bits minor around them.
+/// Decodes the device number that `huge_encode_dev` encoded in 64 bits: 12 bits of the major number, with the
+/// minor number's 20 bits around them.
 fn device_number(encoded: u64) -> Result<rustix::fs::Dev, Malformed> {
     let encoded = u32::try_from(encoded)
         .map_err(|_| Malformed::from(format!("{encoded:#x} is no device number")))?;

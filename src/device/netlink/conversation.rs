@@ -1,10 +1,10 @@
 //! Requests and answers over netlink: sequence numbers, answers in many parts, interrupted dumps, datagrams
-//! that do not fit. The contents of requests and answers are elsewhere.
+//! that do not fit. Other modules handle the contents of requests and answers.
 //!
 //! The kernel answers an RDMA netlink request within the `send` itself, and prepares the next part of a dump
 //! within the `recv` that takes the one before (`netlink_dump_start`, `netlink_recvmsg` in
-//! `net/netlink/af_netlink.c`). So nothing here ever waits: an empty queue is a missing answer. The socket is
-//! not bound, since the first `send` gives it an address.
+//! `net/netlink/af_netlink.c`). So nothing here ever waits: if the queue is empty, the answer is missing. The
+//! socket is not bound, since the first `send` gives it an address.
 
 use std::os::fd::OwnedFd;
 
@@ -20,17 +20,17 @@ use super::message::{Message, Messages, Request};
 use crate::device::failure::{Failure, Malformed};
 use crate::error::Errno;
 
-/// The kernel's parts of a dump are at most this long until it has seen a larger buffer (`NLMSG_GOODSIZE`),
-/// and single answers always (`NLMSG_DEFAULT_SIZE`).
+/// The kernel's parts of a dump are at most this long until it has seen a larger buffer (`NLMSG_GOODSIZE`).
+/// Single answers always are (`NLMSG_DEFAULT_SIZE`).
 const FIRST_BUFFER: usize = 8192;
 
-/// How often a request is repeated because its answer was cut off or changed meanwhile.
+/// How often a request is repeated because its answer was truncated or changed meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// No answer has this many parts, although the kernel sends each device in its own.
+/// No answer has so many parts, although the kernel sends each device in a part of its own.
 const MOST_DATAGRAMS: usize = 1 << 16;
 
-/// A carrier of datagrams to the kernel and back.
+/// Transports datagrams to and from the kernel.
 pub(in crate::device) trait Channel {
     /// Sends one datagram.
     fn send(&mut self, datagram: &[u8]) -> Result<(), Errno>;
@@ -39,7 +39,7 @@ pub(in crate::device) trait Channel {
     fn receive(&mut self, buffer: &mut Vec<u8>) -> Result<usize, Errno>;
 }
 
-/// A socket of netlink: the kernel's RDMA netlink, or its routing netlink.
+/// A netlink socket: for the kernel's RDMA netlink, or its routing netlink.
 pub(in crate::device) struct Socket(OwnedFd);
 
 impl Socket {
@@ -48,10 +48,10 @@ impl Socket {
         Self::of(Some(net::netlink::RDMA))
     }
 
-    /// Opens one of the routing netlink.
+    /// Opens a socket for routing netlink.
     #[cfg(feature = "c-abi")]
     pub(in crate::device) fn of_routes() -> Result<Self, Errno> {
-        // Its number is 0.
+        // The number of its protocol is 0.
         Self::of(None)
     }
 
@@ -77,7 +77,7 @@ impl Channel for Socket {
             retry_on_intr(|| net::recvfrom(&self.0, spare_capacity(buffer), flags))?;
         let port = sender.and_then(|sender| SocketAddrNetlink::try_from(sender).ok());
         if port.is_none_or(|port| port.pid() != 0) {
-            // Some other process wrote to this socket; only port 0 is the kernel.
+            // Another process wrote to this socket; only port 0 is the kernel.
             buffer.clear();
             return Ok(0);
         }
@@ -85,7 +85,7 @@ impl Channel for Socket {
     }
 }
 
-/// Questions and answers over one channel.
+/// Requests and answers over one channel.
 pub(in crate::device) struct Conversation<C> {
     pub(super) channel: C,
     sequence: u32,
@@ -102,10 +102,10 @@ impl<C: Channel> Conversation<C> {
         }
     }
 
-    /// Asks, and parses the payload of every answer.
+    /// Sends a request, and parses the payload of every answer.
     ///
-    /// A complete set of answers is returned, or an error: answers that were cut off, or that the kernel
-    /// marked as inconsistent, are asked for again.
+    /// Returns a complete set of answers, or an error: if answers were truncated, or the kernel marked them
+    /// as inconsistent, the request is repeated.
     pub(in crate::device) fn ask<T>(
         &mut self,
         request: Request,
@@ -114,9 +114,9 @@ impl<C: Channel> Conversation<C> {
         self.ask_until(request, parse, |_| false)
     }
 
-    /// As [`ask`](Self::ask), but only up to an answer that is `enough`, which is then the last of the set.
+    /// As [`ask`](Self::ask), but stops at an answer that is `enough`, which is then the last of the set.
     ///
-    /// The kernel is left in the middle of its answer, so it refuses another dump on this channel afterwards.
+    /// The rest of the kernel's answer stays unread, so the kernel then refuses another dump on this channel.
     pub(in crate::device) fn ask_until<T>(
         &mut self,
         mut request: Request,
@@ -133,7 +133,8 @@ impl<C: Channel> Conversation<C> {
         Err(Malformed::from("the answer changed or was cut off every time it was asked for").into())
     }
 
-    /// Receives until the question is answered, by messages of this type; `None` if it has to be asked again.
+    /// Receives until the request is answered, by messages of this type; `None` if the request must be
+    /// repeated.
     fn hear<T>(
         &mut self,
         kind: u16,
@@ -145,7 +146,7 @@ impl<C: Channel> Conversation<C> {
         for _ in 0..MOST_DATAGRAMS {
             match self.receive() {
                 Ok(true) => {}
-                // Read the dump to its end anyway: until then the kernel refuses another.
+                // Read the dump to its end anyway: before that the kernel refuses another.
                 Ok(false) => whole = false,
                 Err(Errno::AGAIN) if !whole => return Ok(None),
                 Err(Errno::AGAIN) => return Err(Malformed::from("the answer has no end").into()),
@@ -178,8 +179,8 @@ impl<C: Channel> Conversation<C> {
         Err(Malformed::from("the answer has no end").into())
     }
 
-    /// Receives one datagram into the buffer; false if it did not fit and is lost, in which case the buffer
-    /// is empty and the next of its size will fit.
+    /// Receives one datagram into the buffer. False if it did not fit and is lost: the buffer is then empty,
+    /// and a datagram of this size will fit.
     fn receive(&mut self) -> Result<bool, Errno> {
         self.buffer.clear();
         let length = self.channel.receive(&mut self.buffer)?;
@@ -192,7 +193,7 @@ impl<C: Channel> Conversation<C> {
     }
 }
 
-/// What a message is to the conversation.
+/// The role of a message in the conversation.
 enum Part<'a> {
     Answer(&'a [u8]),
     Nothing,
@@ -201,7 +202,7 @@ enum Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// Says what a message is, as the answer to a question whose answers are of type `kind`.
+    /// Determines the role of a message, for a request whose answers are of type `kind`.
     fn of(message: Message<'a>, kind: u16) -> Result<Self, Failure> {
         match message.kind {
             NLMSG_NOOP => Ok(Self::Nothing),

@@ -1,4 +1,4 @@
-//! A kernel that answers whatever it was given.
+//! A kernel that answers with arbitrary bytes.
 
 use std::collections::VecDeque;
 
@@ -6,8 +6,8 @@ use super::conversation::Channel;
 use super::{Netlink, answers};
 use crate::error::Errno;
 
-/// Answers a request with the next datagrams, up to one that is empty, and puts the sequence number where the
-/// request has its own if the answer has 0 there.
+/// Answers a request with the next datagrams, up to an empty one. If an answer has 0 as its sequence number,
+/// it inserts the request's number.
 struct Kernel<'a> {
     datagrams: VecDeque<&'a [u8]>,
     queue: VecDeque<Vec<u8>>,
@@ -35,7 +35,7 @@ impl Channel for Kernel<'_> {
     }
 }
 
-/// Asks everything there is to ask.
+/// Sends every kind of request.
 pub(crate) fn ask(datagrams: &[&[u8]]) {
     let netlink = || {
         Netlink::over(Kernel {

@@ -1,7 +1,7 @@
-//! Netlink messages as bytes: a request is built, a datagram is split, attributes are read with their lengths
-//! checked. No sockets here, and nothing of what the attributes mean.
+//! Netlink messages as bytes: builds a request, splits a datagram, reads attributes and checks their lengths.
+//! Sockets and the meaning of attributes are in other modules.
 //!
-//! Layout: `include/uapi/linux/netlink.h`, netlink(7). The crate `netlink-packet-core` knows the headers.
+//! Layout: `include/uapi/linux/netlink.h`, netlink(7). The crate `netlink-packet-core` has the headers.
 
 use netlink_packet_core::{
     Emitable, NLA_ALIGNTO, NLA_HEADER_SIZE, NLM_F_REQUEST, NLMSG_ALIGNTO, NetlinkBuffer,
@@ -17,7 +17,7 @@ pub(in crate::device) struct Request {
 }
 
 impl Request {
-    /// A request of type `kind` with `flags` beside `NLM_F_REQUEST`, without attributes.
+    /// A request of type `kind` with `flags` in addition to `NLM_F_REQUEST`, without attributes.
     pub(in crate::device) fn new(kind: u16, flags: u16) -> Self {
         let mut bytes = Vec::with_capacity(64);
         bytes.resize(NetlinkHeader::default().buffer_len(), 0);
@@ -30,8 +30,8 @@ impl Request {
         }
     }
 
-    /// A request of type `kind` for one thing, which is answered by messages of another type. The struct of
-    /// the protocol comes before the attributes.
+    /// A request of type `kind` for one thing. Messages of another type answer it. The struct of the protocol
+    /// comes before the attributes.
     #[cfg(feature = "c-abi")]
     pub(super) fn answered(kind: u16, answer: u16, body: &[u8]) -> Self {
         let mut request = Self::new(kind, 0);
@@ -54,7 +54,7 @@ impl Request {
         self.with(kind, &value.to_ne_bytes())
     }
 
-    /// Adds a text attribute, with the NUL that the kernel wants.
+    /// Adds a text attribute, with the NUL that the kernel requires.
     pub(in crate::device) fn with_text(self, kind: u16, text: &std::ffi::CStr) -> Self {
         self.with(kind, text.to_bytes_with_nul())
     }
@@ -72,7 +72,7 @@ impl Request {
         self
     }
 
-    /// The message type that the answers bear.
+    /// The message type of the answers.
     pub(super) fn answer(&self) -> u16 {
         self.answer
     }
@@ -120,7 +120,7 @@ impl<'a> Iterator for Messages<'a> {
                 "a netlink message is longer than its datagram, or shorter than its header".into(),
             ));
         };
-        // The last message may come without the padding that stands between two.
+        // The last message may come without the padding that separates two messages.
         let next = (message.length() as usize).next_multiple_of(NLMSG_ALIGNTO.into());
         self.rest = self.rest.get(next..).unwrap_or_default();
         Some(Ok(Message {
@@ -182,7 +182,7 @@ impl<'a> Attribute<'a> {
         attributes(self.value)
     }
 
-    /// The value as it is.
+    /// The value as bytes.
     pub(super) fn bytes(self) -> &'a [u8] {
         self.value
     }

@@ -1,6 +1,6 @@
-//! Devices by the kernel's RDMA netlink: needs no file system, shows only what this network namespace may
-//! see, and says which driver a device belongs to. Not for events. Devices of soft-RoCE are made and deleted
-//! through it; nothing else is changed.
+//! Devices by the kernel's RDMA netlink: it needs no file system, shows only what this network namespace may
+//! see, and reports the driver of a device. Not for events. Devices of soft-RoCE are made and deleted through
+//! it; it changes nothing else.
 
 mod answers;
 mod conversation;
@@ -29,7 +29,7 @@ use super::resource::{
 };
 use crate::error::Errno;
 
-/// The devices as netlink shows them.
+/// The devices that netlink shows.
 pub(super) struct Netlink<C = Socket>(Conversation<C>);
 
 impl Netlink {
@@ -44,14 +44,14 @@ impl<C: Channel> Netlink<C> {
         Self(Conversation::new(channel))
     }
 
-    /// The devices, no further than one that is `enough`. Can be asked once.
+    /// The devices, up to one that is `enough`. Call it only once.
     pub(super) fn list(&mut self, enough: impl Fn(&Info) -> bool) -> Result<Vec<Info>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::GET), NLM_F_DUMP);
         self.0.ask_until(request, answers::device, enough)
     }
 
     /// The uverbs character device of the device with this index; `None` if it has none, or if the kernel
-    /// cannot tell (before Linux 5.3).
+    /// cannot report it (before Linux 5.3).
     pub(super) fn chardev(&mut self, index: u32) -> Result<Option<Chardev>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::GET_CHARDEV), 0)
             .with_u32(attr::DEV_INDEX, index)
@@ -63,8 +63,8 @@ impl<C: Channel> Netlink<C> {
         }
     }
 
-    /// The connection manager's character device, whose module the kernel loads for it; `None` if there is
-    /// none, or if the kernel cannot tell.
+    /// The connection manager's character device; the kernel loads its module for that. `None` if there is
+    /// none, or if the kernel cannot report it.
     pub(super) fn connection_manager(&mut self) -> Result<Option<Chardev>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::GET_CHARDEV), 0)
             .with_text(attr::CHARDEV_TYPE, c"rdma_cm");
@@ -121,7 +121,7 @@ impl<C: Channel> Netlink<C> {
 
 /// The objects of all processes and of the kernel on the device with this index.
 impl<C: Channel> Netlink<C> {
-    /// How many there are of each kind.
+    /// How many objects there are of each kind.
     pub(super) fn summary(&mut self, index: u32) -> Result<Vec<ResourceCount>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::RES_GET), 0)
             .with_u32(attr::DEV_INDEX, index);
@@ -129,7 +129,7 @@ impl<C: Channel> Netlink<C> {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Those of one kind. The kernel gives them in parts, each of which is a table.
+    /// The objects of one kind. The kernel sends them in parts, each of which is a table.
     fn objects<T>(
         &mut self,
         index: u32,

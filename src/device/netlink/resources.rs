@@ -1,8 +1,8 @@
-//! What the kernel's answers say about the objects on a device.
+//! Parses the kernel's answers about the objects on a device.
 //!
 //! Source: `fill_res_info` and the `fill_res_*_entry` of `drivers/infiniband/core/nldev.c`. An answer about
-//! objects names the device and holds a table of entries; all attributes of an entry are optional there, and
-//! those that no kernel leaves out are required here.
+//! objects names the device and holds a table of entries. All attributes of an entry are optional in the
+//! kernel; those that no kernel omits are required here.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -17,7 +17,7 @@ use crate::device::resource::{
     ResourceCount, ResourceOwner, SrqResource,
 };
 
-/// The entries of the tables of one kind in an answer.
+/// The entries of all tables of one kind in an answer.
 fn table<T>(
     payload: &[u8],
     (table, entry): (u16, u16),
@@ -39,7 +39,7 @@ fn table<T>(
     Ok(entries)
 }
 
-/// How many objects there are, out of the answer to `RDMA_NLDEV_CMD_RES_GET`.
+/// How many objects there are, from the answer to `RDMA_NLDEV_CMD_RES_GET`.
 pub(super) fn summary(payload: &[u8]) -> Result<Vec<ResourceCount>, Malformed> {
     table(
         payload,
@@ -63,7 +63,7 @@ pub(super) fn summary(payload: &[u8]) -> Result<Vec<ResourceCount>, Malformed> {
     )
 }
 
-/// Who made an object, from the two attributes that tell.
+/// The owner of an object, from the two attributes about it.
 struct Owner<'a> {
     process: Field<u32>,
     kernel: Field<&'a str>,
@@ -94,7 +94,7 @@ impl<'a> Owner<'a> {
     }
 }
 
-/// Protection domains, out of the answer to `RDMA_NLDEV_CMD_RES_PD_GET`.
+/// Protection domains, from the answer to `RDMA_NLDEV_CMD_RES_PD_GET`.
 pub(super) fn pds(payload: &[u8]) -> Result<Vec<PdResource>, Malformed> {
     table(payload, (attr::RES_PD, attr::RES_PD_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -125,7 +125,7 @@ pub(super) fn pds(payload: &[u8]) -> Result<Vec<PdResource>, Malformed> {
     })
 }
 
-/// Memory regions, out of the answer to `RDMA_NLDEV_CMD_RES_MR_GET`.
+/// Memory regions, from the answer to `RDMA_NLDEV_CMD_RES_MR_GET`.
 pub(super) fn mrs(payload: &[u8]) -> Result<Vec<MrResource>, Malformed> {
     table(payload, (attr::RES_MR, attr::RES_MR_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -156,7 +156,7 @@ pub(super) fn mrs(payload: &[u8]) -> Result<Vec<MrResource>, Malformed> {
     })
 }
 
-/// Completion queues, out of the answer to `RDMA_NLDEV_CMD_RES_CQ_GET`.
+/// Completion queues, from the answer to `RDMA_NLDEV_CMD_RES_CQ_GET`.
 pub(super) fn cqs(payload: &[u8]) -> Result<Vec<CqResource>, Malformed> {
     table(payload, (attr::RES_CQ, attr::RES_CQ_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -190,7 +190,7 @@ pub(super) fn cqs(payload: &[u8]) -> Result<Vec<CqResource>, Malformed> {
     })
 }
 
-/// Queue pairs, out of the answer to `RDMA_NLDEV_CMD_RES_QP_GET`.
+/// Queue pairs, from the answer to `RDMA_NLDEV_CMD_RES_QP_GET`.
 pub(super) fn qps(payload: &[u8]) -> Result<Vec<QpResource>, Malformed> {
     table(payload, (attr::RES_QP, attr::RES_QP_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -233,7 +233,7 @@ pub(super) fn qps(payload: &[u8]) -> Result<Vec<QpResource>, Malformed> {
     })
 }
 
-/// Shared receive queues, out of the answer to `RDMA_NLDEV_CMD_RES_SRQ_GET`.
+/// Shared receive queues, from the answer to `RDMA_NLDEV_CMD_RES_SRQ_GET`.
 pub(super) fn srqs(payload: &[u8]) -> Result<Vec<SrqResource>, Malformed> {
     table(payload, (attr::RES_SRQ, attr::RES_SRQ_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -288,7 +288,7 @@ fn ranges(table: Attribute<'_>) -> Result<Vec<RangeInclusive<u32>>, Malformed> {
     Ok(ranges)
 }
 
-/// Contexts, out of the answer to `RDMA_NLDEV_CMD_RES_CTX_GET`.
+/// Contexts, from the answer to `RDMA_NLDEV_CMD_RES_CTX_GET`.
 pub(super) fn contexts(payload: &[u8]) -> Result<Vec<ContextResource>, Malformed> {
     table(payload, (attr::RES_CTX, attr::RES_CTX_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -307,7 +307,7 @@ pub(super) fn contexts(payload: &[u8]) -> Result<Vec<ContextResource>, Malformed
     })
 }
 
-/// Identifiers of the connection manager, out of the answer to `RDMA_NLDEV_CMD_RES_CM_ID_GET`.
+/// Identifiers of the connection manager, from the answer to `RDMA_NLDEV_CMD_RES_CM_ID_GET`.
 pub(super) fn cm_ids(payload: &[u8]) -> Result<Vec<CmIdResource>, Malformed> {
     table(payload, (attr::RES_CM_ID, attr::RES_CM_ID_ENTRY), |entry| {
         let mut owner = Owner::new();
@@ -371,7 +371,7 @@ fn address(attribute: Attribute<'_>, what: &str) -> Result<Option<SocketAddr>, M
     Ok(Some(SocketAddr::new(ip, port)))
 }
 
-/// The sets of counters of queue pairs, out of the answers to `RDMA_NLDEV_CMD_STAT_GET`.
+/// The sets of counters of queue pairs, from the answers to `RDMA_NLDEV_CMD_STAT_GET`.
 pub(super) fn qp_counters(payload: &[u8]) -> Result<Vec<QpCounters>, Malformed> {
     let names = (attr::STAT_COUNTER, attr::STAT_COUNTER_ENTRY);
     table(payload, names, |entry| {

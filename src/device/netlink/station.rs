@@ -1,5 +1,5 @@
-//! Which station on Ethernet takes the packets for a peer, and on which VLAN: what the kernel's routes,
-//! neighbours and interfaces say (rtnetlink(7)).
+//! The Ethernet station that takes the packets for a peer, and its VLAN, from the kernel's routes, neighbours
+//! and interfaces (rtnetlink(7)).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::thread::sleep;
@@ -10,32 +10,33 @@ use super::message::{Attribute, Request, attributes};
 use crate::device::failure::{Failure, Malformed};
 use crate::error::Errno;
 
-/// An address of Ethernet.
+/// An Ethernet address.
 pub(crate) type Mac = [u8; 6];
 
-/// How a peer is reached from an interface.
+/// The way from an interface to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Station {
     /// The peer's own address, or its router's.
     pub(crate) mac: Mac,
-    /// The interface's VLAN, if it is one's.
+    /// The interface's VLAN, if it is a VLAN interface.
     pub(crate) vlan: Option<u16>,
 }
 
-/// How long a neighbour may take to answer, and how often it is asked meanwhile: as in libibverbs.
+/// How long a neighbour may take to answer, and how often the kernel is made to ask it meanwhile: as in
+/// libibverbs.
 const LIMIT: Duration = Duration::from_secs(3);
 const ASK_AGAIN: Duration = Duration::from_millis(270);
-/// How often it is looked whether it has answered.
+/// How often this side checks whether the neighbour has answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// Where a datagram is sent that nobody is to read (RFC 863).
+/// The port of datagrams that nothing should read (RFC 863).
 const DISCARD: u16 = 9;
 
-/// The station by which `to` is reached from the interface with this index, which has the address `from`.
-/// The kernel asks for a neighbour that it does not know, which may take three seconds.
+/// The station by which `to` is reached from the interface with this index, which has the address `from`. If
+/// the kernel does not know the neighbour it asks for it, which may take three seconds.
 ///
 /// # Errors
-/// `EHOSTUNREACH` if there is no route, or no answer; `EINVAL` if the interface is not Ethernet's;
+/// `EHOSTUNREACH` if there is no route, or no answer; `EINVAL` if the interface is not an Ethernet interface;
 /// `EOPNOTSUPP` before Linux 5.0.
 pub(crate) fn station(interface: u32, from: IpAddr, to: IpAddr) -> Result<Station, Errno> {
     let mut kernel = Routes::open()?;
@@ -51,8 +52,8 @@ pub(crate) fn station(interface: u32, from: IpAddr, to: IpAddr) -> Result<Statio
     Ok(Station { mac, vlan })
 }
 
-/// The address of Ethernet that an IP address contains: of a group, or of an interface whose link-local
-/// address is made of it (RFC 1112, 2464 and 4291).
+/// The Ethernet address that an IP address contains: the address of a group, or of an interface whose
+/// link-local address was made from it (RFC 1112, 2464 and 4291).
 fn mac_within(address: IpAddr) -> Option<Mac> {
     match address {
         IpAddr::V4(group) if group.is_multicast() => {
@@ -70,7 +71,7 @@ fn mac_within(address: IpAddr) -> Option<Mac> {
     }
 }
 
-/// Where a packet goes next.
+/// The next hop of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
     /// To this host itself.
@@ -79,7 +80,7 @@ enum Next {
     Hop(IpAddr),
 }
 
-/// What an interface is like.
+/// The properties of an interface.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Link {
     mac: Option<Mac>,
@@ -106,7 +107,7 @@ impl<C: Channel> Routes<C> {
         let request = Request::answered(libc::RTM_GETROUTE, libc::RTM_NEWROUTE, &of_route(to))
             .with_address(libc::RTA_DST, to)
             .with_u32(libc::RTA_OIF, interface);
-        // The kernel has several words for a route that leads nowhere.
+        // The kernel has several errors for a route that leads nowhere.
         let found = self.ask(request, |payload| next(payload, to));
         found
             .map_err(|_| Errno::HOSTUNREACH)?
@@ -136,7 +137,7 @@ impl<C: Channel> Routes<C> {
         if let Some(mac) = self.neighbour(interface, hop)? {
             return Ok(mac);
         }
-        // An IPv4 route may name its router by IPv6.
+        // The router of an IPv4 route may have an IPv6 address.
         let from = if from.is_ipv4() == hop.is_ipv4() {
             from
         } else {
@@ -148,7 +149,7 @@ impl<C: Channel> Routes<C> {
         while begun.elapsed() < LIMIT {
             if begun.elapsed() >= ask_at {
                 ask_at += ASK_AGAIN;
-                // The kernel tells this socket of a neighbour that did not answer the last time.
+                // The call may return an error about an earlier datagram, if a neighbour did not answer.
                 let _ = socket.send_to(&[0], socket_address(hop, DISCARD, interface));
             }
             if let Some(mac) = self.neighbour(interface, hop)? {
@@ -159,7 +160,7 @@ impl<C: Channel> Routes<C> {
         Err(Errno::HOSTUNREACH)
     }
 
-    /// Asks for one thing.
+    /// Requests one thing.
     fn ask<T>(
         &mut self,
         request: Request,
@@ -177,7 +178,7 @@ fn number(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// The address that stands for any, of the family of this one.
+/// The wildcard address of the same family.
 fn any_like(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -215,7 +216,7 @@ fn of_route(to: IpAddr) -> [u8; ROUTE_LENGTH] {
     body
 }
 
-/// A `struct ndmsg` of one interface.
+/// A `struct ndmsg` of one neighbour.
 fn of_neighbour(interface: u32, hop: IpAddr) -> [u8; NEIGHBOUR_LENGTH] {
     let mut body = [0; NEIGHBOUR_LENGTH];
     body[0] = family(hop);
@@ -223,16 +224,16 @@ fn of_neighbour(interface: u32, hop: IpAddr) -> [u8; NEIGHBOUR_LENGTH] {
     body
 }
 
-/// The lengths of those structs.
+/// The lengths of these structs.
 const LINK_LENGTH: usize = 16;
 const ROUTE_LENGTH: usize = 12;
 const NEIGHBOUR_LENGTH: usize = 12;
 
-/// Where `struct rtmsg` says what kind of route it is, and `struct ndmsg` what is known of a neighbour.
+/// The offsets of the route's kind in `struct rtmsg`, and of the neighbour's state in `struct ndmsg`.
 const ROUTE_KIND: usize = 7;
 const NEIGHBOUR_STATE: usize = 8;
 
-/// The states of a neighbour whose address holds.
+/// The states in which a neighbour's address is valid.
 const KNOWN: u16 = libc::NUD_REACHABLE
     | libc::NUD_STALE
     | libc::NUD_DELAY
@@ -240,17 +241,17 @@ const KNOWN: u16 = libc::NUD_REACHABLE
     | libc::NUD_PERMANENT
     | libc::NUD_NOARP;
 
-/// `IFLA_VLAN_ID`, in what an interface says of itself as one of a VLAN.
+/// `IFLA_VLAN_ID`, in the attributes of a VLAN interface.
 const VLAN_ID: u16 = 1;
 
-/// The struct at a message's start, and the attributes behind it.
+/// The struct at the start of a message, and the attributes after it.
 fn split(payload: &[u8], length: usize) -> Result<(&[u8], &[u8]), Malformed> {
     payload
         .split_at_checked(length)
         .ok_or_else(|| "an answer of routing netlink is cut off".into())
 }
 
-/// An interface's answer.
+/// The answer about an interface.
 fn link(payload: &[u8]) -> Result<Link, Malformed> {
     let (_, rest) = split(payload, LINK_LENGTH)?;
     let mut link = Link::default();
@@ -265,7 +266,7 @@ fn link(payload: &[u8]) -> Result<Link, Malformed> {
     Ok(link)
 }
 
-/// The VLAN in what an interface says of its kind.
+/// The VLAN in the attributes about an interface's kind.
 fn vlan(info: Attribute<'_>) -> Result<Option<u16>, Malformed> {
     let (mut is_vlan, mut number) = (false, None);
     for attribute in info.nested() {
@@ -286,7 +287,7 @@ fn vlan(info: Attribute<'_>) -> Result<Option<u16>, Malformed> {
     Ok(number)
 }
 
-/// A route's answer; none if the route leads nowhere.
+/// The answer about a route; `None` if the route leads nowhere.
 fn next(payload: &[u8], to: IpAddr) -> Result<Option<Next>, Malformed> {
     let (route, rest) = split(payload, ROUTE_LENGTH)?;
     match route[ROUTE_KIND] {
@@ -301,7 +302,7 @@ fn next(payload: &[u8], to: IpAddr) -> Result<Option<Next>, Malformed> {
         let attribute = attribute?;
         let router = match attribute.kind {
             libc::RTA_GATEWAY => Some(attribute.bytes()),
-            // Its family is before it.
+            // The address's family comes before it.
             libc::RTA_VIA => attribute.bytes().get(2..),
             _ => None,
         };
@@ -312,7 +313,7 @@ fn next(payload: &[u8], to: IpAddr) -> Result<Option<Next>, Malformed> {
     Ok(Some(Next::Hop(hop)))
 }
 
-/// A neighbour's answer; none if its address is not known.
+/// The answer about a neighbour; `None` if its address is not known.
 fn neighbour(payload: &[u8]) -> Result<Option<Mac>, Malformed> {
     let (neighbour, rest) = split(payload, NEIGHBOUR_LENGTH)?;
     let state = [neighbour[NEIGHBOUR_STATE], neighbour[NEIGHBOUR_STATE + 1]];
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(within("ff0e::1:2"), Some([0x33, 0x33, 0, 1, 0, 2]));
         let mac = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
         assert_eq!(within("fe80::5054:ff:fe12:3456"), Some(mac));
-        // Of an interface that keeps its own to itself (RFC 7217).
+        // The link-local address of an interface that does not reveal its Ethernet address (RFC 7217).
         assert_eq!(within("fe80::1234:5678:9abc:def0"), None);
         assert_eq!(within("2001:db8::1"), None);
     }
@@ -428,7 +429,7 @@ mod tests {
         };
         let (mac, vlan) = (Some(mac), Some(7));
         assert_eq!(link_with(b"vlan\0"), Ok(Link { mac, vlan }));
-        // The same number means something else there.
+        // For this kind the same number has another meaning.
         assert_eq!(link_with(b"macvlan\0"), Ok(Link { mac, vlan: None }));
     }
 }

@@ -1,5 +1,4 @@
-//! Reading single files of sysfs: what is missing is `None`, what makes no sense is an error that names the
-//! file.
+//! Reads single files of sysfs: a missing value is `None`, a malformed one is an error that names the file.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
@@ -8,7 +7,8 @@ use std::str::FromStr;
 use crate::device::failure::{Failure, Malformed};
 use crate::error::Errno;
 
-/// The text of an attribute without the white space around it; `None` if it is missing or has no value now.
+/// The text of an attribute without the white space around it; `None` if it is missing or has no value at the
+/// moment.
 pub(super) fn text(path: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text.trim().to_owned())),
@@ -57,13 +57,13 @@ pub(super) fn entries(path: &Path) -> Result<Option<Vec<String>>, Failure> {
     Ok(Some(names))
 }
 
-/// The complaint about an attribute with this text.
+/// The error for an attribute with this text.
 pub(super) fn nonsense(path: &Path, text: &str) -> Malformed {
     format!("{} says {text:?}", path.display()).into()
 }
 
-/// `None` if the error means that the file or its value is not there: never was, no longer is (a device that
-/// is being removed), or has nothing to show (`EINVAL`: an empty entry of a table).
+/// `None` if the error means that the file or its value does not exist: never, not any more (the device is
+/// being removed), or not in this entry of a table (`EINVAL`: the entry is empty).
 fn absent<T>(error: Error) -> Result<Option<T>, Failure> {
     match errno(&error) {
         Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::NXIO | Errno::INVAL => Ok(None),

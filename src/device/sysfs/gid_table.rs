@@ -44,12 +44,12 @@ impl Sysfs {
         };
         let attributes = directory.join("gid_attrs");
         let gid_type = match text(&attributes.join("types").join(name))?.as_deref() {
-            // One text for two types, which the link layer distinguishes.
+            // Both types have this text; the link layer distinguishes them.
             Some("IB/RoCE v1") if is_infiniband(directory)? => GidType::Ib,
             Some("IB/RoCE v1") => GidType::RoceV1,
             Some("RoCE v2") => GidType::RoceV2,
             Some(other) => return Err(Malformed::from(format!("{other:?} is no GID type")).into()),
-            // The entry was emptied since its GID was read.
+            // The entry was emptied after its GID was read.
             None => return Ok(None),
         };
         let netdev = self.netdev(&attributes.join("ndevs").join(name))?;

@@ -1,6 +1,5 @@
-//! Devices by sysfs: the fall-back where netlink is forbidden, and the only place for partition keys. Not for
-//! GID tables of kernels that have `QUERY_GID_TABLE` (5.10 and later), except where the device cannot be
-//! opened.
+//! Devices by sysfs: the fallback if netlink is forbidden, and the only source of partition keys. Use it for
+//! GID tables only if the kernel has no `QUERY_GID_TABLE` (before 5.10), or the device cannot be opened.
 //!
 //! Sources: `drivers/infiniband/core/sysfs.c`, `uverbs_main.c`,
 //! `Documentation/ABI/stable/sysfs-class-infiniband`.
@@ -39,7 +38,7 @@ impl Sysfs {
         Self { root: root.into() }
     }
 
-    /// Where it is mounted.
+    /// The path that it is mounted at.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
@@ -76,7 +75,7 @@ impl Sysfs {
         let class = self.class("infiniband_verbs");
         for name in entries(&class)?.unwrap_or_default() {
             let directory = class.join(&name);
-            // The class has an attribute beside the devices, and devices come and go.
+            // The class has an attribute next to the devices, and devices may appear and disappear.
             if text(&directory.join("ibdev"))?.as_deref() != Some(device) {
                 continue;
             }
@@ -91,10 +90,10 @@ impl Sysfs {
         Ok(None)
     }
 
-    /// What sysfs says about the driver of the device with this name.
+    /// The clue that sysfs has to the driver of the device with this name.
     ///
-    /// A hardware device has a parent, whose driver has a name. A software device has none; some have an
-    /// attribute `parent` that names their network device.
+    /// A hardware device has a parent, whose driver has a name. A software device has none; some of them have
+    /// an attribute `parent` that names their network device.
     pub(super) fn driver(&self, device: &str) -> Result<Option<DriverClue>, Failure> {
         let directory = self.device(device);
         if let Ok(link) = std::fs::read_link(directory.join("device/driver")) {
@@ -177,7 +176,7 @@ impl Sysfs {
         Ok(Some(pkeys))
     }
 
-    /// True if the device with this name is there at all.
+    /// True if the device with this name exists.
     pub(super) fn has(&self, device: &str) -> bool {
         self.device(device).exists()
     }
@@ -200,13 +199,13 @@ fn is_infiniband(port: &Path) -> Result<bool, Failure> {
     Ok(text(&port.join("link_layer"))?.as_deref() == Some("InfiniBand"))
 }
 
-/// The index that the name of a file in a table stands for.
+/// The table index that a file name stands for.
 fn table_index(name: &str) -> Result<u32, Malformed> {
     name.parse()
         .map_err(|_| format!("{name:?} is not the index of a table").into())
 }
 
-/// A number that must be there.
+/// A number that must exist.
 fn required(path: &Path) -> Result<u32, Failure> {
     parsed(path)?.ok_or_else(|| Malformed::from(format!("{} is missing", path.display())).into())
 }

@@ -1,4 +1,4 @@
-//! Where devices lie, by sysfs.
+//! The places of devices, by sysfs.
 //!
 //! Sources: `drivers/pci/pci-sysfs.c`, `drivers/base/node.c`, `drivers/net/bonding/bond_sysfs.c`, `rate_show`
 //! in `drivers/infiniband/core/sysfs.c`, `Documentation/ABI/testing/sysfs-bus-pci`.
@@ -15,7 +15,7 @@ use crate::device::topology::{
 };
 
 impl Sysfs {
-    /// Where the RDMA device lies, or this network device if it is made of software.
+    /// The place of the RDMA device or, if it is made of software, of this network device.
     pub(in crate::device) fn place_of_device(
         &self,
         device: &str,
@@ -30,7 +30,7 @@ impl Sysfs {
         }
     }
 
-    /// Where a PCI device lies; `None` if there is none.
+    /// The place of a PCI device; `None` if the device does not exist.
     pub(in crate::device) fn place_of_pci(
         &self,
         address: PciAddress,
@@ -39,13 +39,14 @@ impl Sysfs {
         self.place(&devices.join(address.to_string()))
     }
 
-    /// Where the device of this directory lies; `None` if there is no such directory, or it is on no PCI bus.
+    /// The place of the device with this directory; `None` if there is no such directory, or it is on no PCI
+    /// bus.
     fn place(&self, directory: &Path) -> Result<Option<Place>, Failure> {
         let Some((path, function)) = pci_path(directory) else {
             return Ok(None);
         };
         let node: Option<i64> = parsed(&function.join("numa_node"))?;
-        // A function of SR-IOV has no link of its own.
+        // A virtual function (SR-IOV) has no link of its own.
         let physical = function.join("physfn");
         let linked = if physical.exists() {
             &physical
@@ -54,7 +55,7 @@ impl Sysfs {
         };
         Ok(Some(Place {
             path,
-            // -1: none.
+            // -1 means none.
             numa_node: node.and_then(|node| node.try_into().ok()),
             cpus: parsed(&function.join("local_cpulist"))?.unwrap_or_default(),
             link: pci_link(linked, "current")?,
@@ -102,7 +103,7 @@ impl Sysfs {
         })
     }
 
-    /// The bond that the network device is, or is in.
+    /// The bond that the network device is, or belongs to.
     fn lag(&self, netdev: &str) -> Result<Option<Lag>, Failure> {
         let directory = self.class("net").join(netdev);
         let master = std::fs::read_link(directory.join("master")).ok();
@@ -121,7 +122,7 @@ impl Sysfs {
     }
 }
 
-/// The way to the last PCI function on a device's path, with that function's directory.
+/// The path to the last PCI function on a device's path, with that function's directory.
 fn pci_path(directory: &Path) -> Option<(PciPath, PathBuf)> {
     let directory = directory.canonicalize().ok()?;
     let names = directory.components().map(|part| part.as_os_str().to_str());
@@ -152,14 +153,14 @@ fn pci_link(function: &Path, which: &str) -> Result<Option<PciLink>, Failure> {
     Ok(Some(PciLink::new(transfers.megabits(), width)))
 }
 
-/// The distances of a node, which are numbers with blanks between.
+/// The distances of a node: numbers with spaces between them.
 fn distances(file: &Path) -> Result<Vec<u32>, Failure> {
     let text = text(file)?.unwrap_or_default();
     let numbers: Result<_, _> = text.split_whitespace().map(str::parse).collect();
     numbers.map_err(|_| nonsense(file, &text).into())
 }
 
-/// What a port's link carries and its lanes, from a text of the form `100 Gb/sec (4X EDR)`.
+/// The bandwidth of a port's link and its lanes, from a text of the form `100 Gb/sec (4X EDR)`.
 fn rate(file: &Path) -> Result<Option<(Bandwidth, u32)>, Failure> {
     let Some(text) = text(file)? else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The fall-back over directories that look like a sysfs.
+//! The fallback over directories that look like a sysfs.
 
 use std::os::unix::fs::symlink;
 

@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use crate::error::ParseError;
 
-/// CPUs by their numbers, written as the kernel writes them: `0-15,32-47`.
+/// CPUs by their numbers, in the kernel's notation: `0-15,32-47`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CpuList(Vec<RangeInclusive<u32>>);
 
 impl CpuList {
-    /// Whether there are none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is among them.
+    /// Whether it contains this CPU.
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.iter().any(|range| range.contains(&cpu))
     }
@@ -27,7 +27,7 @@ impl CpuList {
     }
 }
 
-/// What is expected of a text.
+/// The expected text.
 const NO_LIST: ParseError = ParseError::new("not a list of CPUs such as 0-15,32-47");
 
 impl FromStr for CpuList {

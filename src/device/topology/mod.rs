@@ -1,7 +1,7 @@
-//! Where the adapters lie: on which PCI switch and which NUMA node, near which CPUs, behind which links.
+//! The places of adapters: their PCI switch and NUMA node, the CPUs near them, and their links.
 //!
-//! Everything comes from sysfs and is as of when it was read; nothing is opened. It is for programs that have
-//! several adapters and want each worker, and each GPU, to use those beside it:
+//! Everything comes from sysfs and is as of when it was read; no device is opened. This is for programs that
+//! have several adapters and want each worker, and each GPU, to use the adapters near it:
 //!
 //! ```no_run
 //! use uverbs::device::{Near, topology};
@@ -28,17 +28,17 @@ use super::sysfs::Sysfs;
 use super::{Device, Discovery};
 use crate::error::{Result, Subject, Verb};
 
-/// Reads where the adapters of this network namespace lie.
+/// Reads the places of the adapters of this network namespace.
 ///
 /// # Errors
-/// As for [`devices`](super::devices); sysfs says what makes no sense.
+/// As for [`devices`](super::devices); a file of sysfs is malformed.
 pub fn topology() -> Result<Topology> {
     Discovery::Automatic.topology()
 }
 
 /// The adapters with their places.
-/// Adapters of which sysfs says nothing are among them, without a place: those of software without a network
-/// device of hardware, and all of them where sysfs is not mounted.
+/// It also has adapters that sysfs says nothing about, without a place: software devices without a hardware
+/// network device, and all adapters if sysfs is not mounted.
 #[derive(Clone, Debug)]
 pub struct Topology {
     adapters: Vec<Adapter>,
@@ -46,17 +46,16 @@ pub struct Topology {
     sysfs: Sysfs,
 }
 
-/// An adapter and where it lies.
+/// An adapter and its place.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Adapter {
     /// The device.
     pub device: Device,
-    /// Where it lies; a device made of software lies where its network device does. `None` if that is
-    /// nowhere.
+    /// Its place; for a device made of software, the place of its network device. `None` if there is none.
     pub place: Option<Place>,
     /// The number of its rail, from 0. Adapters with the same number are behind one root port, so that they
-    /// share a PCI switch and its way to memory, or are functions of one card.
+    /// share a PCI switch and its path to memory, or are functions of one card.
     pub rail: usize,
     /// Its ports.
     pub ports: Vec<AdapterPort>,
@@ -66,15 +65,15 @@ pub struct Adapter {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Place {
-    /// The way from the host bridge.
+    /// The path from the host bridge.
     pub path: PciPath,
     /// The NUMA node, if the firmware reports it.
     pub numa_node: Option<u32>,
-    /// The CPUs that are near: those of the node, or all.
+    /// The CPUs near it: the CPUs of the node, or all.
     pub cpus: CpuList,
-    /// The PCI link as it works now. `None` where there is none, as on an emulated bus.
+    /// The PCI link in its present state. `None` if there is none, as on an emulated bus.
     pub link: Option<PciLink>,
-    /// The PCI link as it could be at best. It is slower than that if the slot is, or if the link is bad.
+    /// The PCI link at its best. The link is slower than that if the slot is, or if the link is bad.
     pub max_link: Option<PciLink>,
 }
 
@@ -84,11 +83,12 @@ pub struct Place {
 pub struct AdapterPort {
     /// Number, states and network device.
     pub port: Port,
-    /// What its link carries as it works now. soft-RoCE says 2.5 Gb/s, whatever is beneath.
+    /// The bandwidth of its link in its present state. soft-RoCE reports 2.5 Gb/s, whatever the network
+    /// device carries.
     pub bandwidth: Option<Bandwidth>,
     /// Lanes of its link.
     pub lanes: Option<u32>,
-    /// The bond that its network device is, or is in.
+    /// The bond that its network device is, or belongs to.
     pub lag: Option<Lag>,
 }
 
@@ -98,7 +98,7 @@ pub struct AdapterPort {
 pub struct Lag {
     /// The bond's name.
     pub name: String,
-    /// The names of the network devices in it.
+    /// The names of its network devices.
     pub members: Vec<String>,
 }
 
@@ -108,17 +108,17 @@ pub struct Lag {
 pub struct NumaNode {
     /// Its number.
     pub number: u32,
-    /// Its CPUs; none if it has memory only.
+    /// Its CPUs; empty if it has only memory.
     pub cpus: CpuList,
-    /// How far each online node is, in their order, as the firmware rates it: 10 is the node itself.
+    /// The distance of each online node, in their order, as the firmware rates it: 10 is the node itself.
     pub distances: Vec<u32>,
 }
 
 impl Discovery {
-    /// Reads where the adapters lie that are found this way.
+    /// Reads the places of the adapters that this source finds.
     ///
     /// # Errors
-    /// As for [`Discovery::devices`]; sysfs says what makes no sense.
+    /// As for [`Discovery::devices`]; a file of sysfs is malformed.
     pub fn topology(&self) -> Result<Topology> {
         let sysfs = match self {
             Self::Sysfs(root) => Sysfs::at(root),
@@ -145,7 +145,7 @@ impl Topology {
         &self.adapters
     }
 
-    /// The NUMA nodes that are online; none if the kernel knows of none.
+    /// The NUMA nodes that are online; empty if the kernel reports none.
     pub fn numa_nodes(&self) -> &[NumaNode] {
         &self.nodes
     }

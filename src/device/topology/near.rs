@@ -1,10 +1,10 @@
-//! How far adapters are from a CPU, a NUMA node or another device.
+//! The distances of adapters from a CPU, a NUMA node or another device.
 
 use super::{Adapter, PciAddress, PciPath, Place, Topology, failed};
 use crate::device::port::PortState;
 use crate::error::{Cause, Error, Result, Subject, Verb};
 
-/// What adapters are to be near to.
+/// The place from which distances of adapters are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Near {
     /// A CPU, by its number.
@@ -15,25 +15,26 @@ pub enum Near {
     Pci(PciAddress),
 }
 
-/// How far an adapter is. What is nearer is less.
+/// The distance of an adapter. Nearer is less.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Distance {
     /// Functions of one device.
     Device,
-    /// Behind one root port, so that a PCI switch is between them and the host's memory is not.
+    /// Behind one root port, so that traffic between them passes a PCI switch and not the host's memory.
     Switch,
     /// Behind one host bridge.
     HostBridge,
     /// On one NUMA node.
     Node,
-    /// On another node, so far as the firmware rates it: 20 is twice as far as the node itself.
+    /// On another node, with the distance in the firmware's rating: 20 is twice the distance of the node
+    /// itself.
     Remote(u32),
     /// Unknown.
     Unknown,
 }
 
 impl Distance {
-    /// How far two functions are apart on the bus; `None` if they are on different ones.
+    /// The distance of two functions on the bus; `None` if they are on different buses.
     pub(super) fn on_the_bus(a: &PciPath, b: &PciPath) -> Option<Self> {
         let first = |path: &PciPath| path.bridges().first().copied();
         if a.address().is_same_device(&b.address()) {
@@ -48,18 +49,18 @@ impl Distance {
     }
 }
 
-/// What an adapter's place is compared with.
+/// The place that an adapter's place is compared with.
 struct Target {
     path: Option<PciPath>,
     numa_node: Option<u32>,
 }
 
 impl Topology {
-    /// All adapters with their distances, the nearest first; those that are equally far in the order of
-    /// [`Topology::adapters`].
+    /// All adapters with their distances, the nearest first; adapters at the same distance are in the order
+    /// of [`Topology::adapters`].
     ///
     /// # Errors
-    /// [`Cause::NotFound`] if there is no such CPU, node or PCI device; sysfs says what makes no sense.
+    /// [`Cause::NotFound`] if there is no such CPU, node or PCI device; a file of sysfs is malformed.
     pub fn by_distance(&self, near: Near) -> Result<Vec<(Distance, &Adapter)>> {
         let target = self.target(near)?;
         let distance = |adapter| (self.distance(&target, adapter), adapter);
@@ -68,11 +69,11 @@ impl Topology {
         Ok(adapters)
     }
 
-    /// The adapters to use from there: of those with a port that is active, all that are as near as the
-    /// nearest. Several are a choice for several rails, or for several workers.
+    /// The adapters to use from there: of the adapters with an active port, all that are at the least
+    /// distance. If there are several, choose one for each rail, or for each worker.
     ///
     /// # Errors
-    /// As for [`by_distance`](Self::by_distance). That no port is active is none: the list is empty then.
+    /// As for [`by_distance`](Self::by_distance). If no port is active there is no error: the list is empty.
     pub fn nearest(&self, near: Near) -> Result<Vec<&Adapter>> {
         let mut adapters = self.by_distance(near)?;
         adapters.retain(|(_, adapter)| adapter.is_active());
@@ -87,7 +88,7 @@ impl Topology {
             numa_node,
         };
         match near {
-            // Without nodes nothing is nearer than anything else.
+            // Without nodes all distances are equal.
             Near::Cpu(_) if self.nodes.is_empty() => Ok(on_node(None)),
             Near::Cpu(cpu) => {
                 let node = self.nodes.iter().find(|node| node.cpus.contains(cpu));

@@ -1,4 +1,4 @@
-//! Functions on the PCI bus: addresses, ways from the host bridge, links.
+//! Functions on the PCI bus: addresses, paths from the host bridge, links.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,7 @@ pub struct PciAddress {
 }
 
 impl PciAddress {
-    /// Whether both are functions of one device: of a card with two ports, say.
+    /// Whether both are functions of one device, such as a card with two ports.
     pub fn is_same_device(&self, other: &Self) -> bool {
         (self.domain, self.bus, self.device) == (other.domain, other.bus, other.device)
     }
@@ -38,10 +38,10 @@ impl fmt::Display for PciAddress {
     }
 }
 
-/// What is expected of a text.
+/// The expected text.
 const NO_ADDRESS: ParseError = ParseError::new("not a PCI address such as 0000:03:00.1 or 03:00.1");
 
-/// As sysfs and `lspci` write it, with or without the domain 0.
+/// In the notation of sysfs and `lspci`, with or without the domain 0.
 impl FromStr for PciAddress {
     type Err = ParseError;
 
@@ -62,7 +62,7 @@ impl FromStr for PciAddress {
     }
 }
 
-/// A hexadecimal number of as many digits.
+/// A hexadecimal number with so many digits as `digits` allows.
 fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, ParseError> {
     let is_hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     if !is_hex || !digits.contains(&text.len()) {
@@ -71,7 +71,7 @@ fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Result<u32, Parse
     u32::from_str_radix(text, 16).map_err(|_| NO_ADDRESS)
 }
 
-/// The way from a host bridge to a function: `pci0000:00/0000:00:01.0/0000:01:00.0`.
+/// The path from a host bridge to a function: `pci0000:00/0000:00:01.0/0000:01:00.0`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PciPath {
     host_bridge: String,
@@ -80,8 +80,8 @@ pub struct PciPath {
 }
 
 impl PciPath {
-    /// The way that the components of a directory of sysfs tell; `None` if no function of PCI is among them.
-    /// What is behind the last function is left out: functions of an auxiliary bus, virtio devices.
+    /// The path in the components of a directory of sysfs; `None` if no PCI function is among them. It ends
+    /// at the last function, without what follows: functions of an auxiliary bus, virtio devices.
     pub(in crate::device) fn of_components<'a>(
         components: impl Iterator<Item = &'a str>,
     ) -> Option<Self> {
@@ -107,7 +107,7 @@ impl PciPath {
         &self.host_bridge
     }
 
-    /// The bridges on the way: the root port first, then the ports of switches.
+    /// The bridges on the path: the root port first, then the ports of switches.
     pub fn bridges(&self) -> &[PciAddress] {
         &self.bridges
     }
@@ -132,7 +132,7 @@ impl fmt::Display for PciPath {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PciLink {
-    /// Megatransfers in a second on each lane: 16000 for 16 GT/s.
+    /// Megatransfers per second on each lane: 16000 for 16 GT/s.
     pub megatransfers: u64,
     /// Lanes.
     pub width: u32,
@@ -146,8 +146,8 @@ impl PciLink {
         }
     }
 
-    /// What the link carries in one direction behind its encoding (`PCIE_SPEED2MBS_ENC` in the kernel's
-    /// `drivers/pci/pci.h`). Headers of packets still go off.
+    /// The bandwidth in one direction, after the encoding (`PCIE_SPEED2MBS_ENC` in the kernel's
+    /// `drivers/pci/pci.h`). The headers of packets still reduce it.
     pub fn bandwidth(&self) -> Bandwidth {
         let lane = match self.megatransfers {
             ..8_000 => self.megatransfers * 8 / 10,

@@ -35,7 +35,7 @@ impl Tree {
         symlink(self.0.path().join(to), path).unwrap();
     }
 
-    /// A PCI function, known to the bus too.
+    /// A PCI function, which also appears in the bus's directory.
     fn function(&self, function: Function<'_>) {
         let Function { path, node, cpus } = function;
         let directory = format!("devices/{path}");
@@ -45,7 +45,7 @@ impl Tree {
         self.link(&format!("bus/pci/devices/{name}"), &directory);
     }
 
-    /// An RDMA device with one port, active.
+    /// An RDMA device with one active port.
     fn adapter(&self, name: &str, rate: &str) {
         let port = format!("class/infiniband/{name}/ports/1");
         self.write(&format!("class/infiniband/{name}/node_type"), "1: CA");
@@ -162,7 +162,7 @@ fn rails_share_a_root_port_or_a_card() {
         [vec!["mlx5_0"], vec!["mlx5_1", "mlx5_2"], vec!["mlx5_3"]]
     );
 
-    // On a bus without bridges the functions of a card are a rail, and other cards are not.
+    // On a bus without bridges the functions of one card form a rail of their own.
     let tree = Tree::new();
     for (name, path) in [
         ("a", "pci0000:00/0000:00:05.0"),
@@ -282,7 +282,7 @@ fn software_lies_where_its_network_device_does() {
     let tree = server();
     tree.adapter("rxe0", "2.5 Gb/sec (1X SDR)");
     tree.netdev("rxe0", "eth0");
-    // As virtio has it: the network device's device is behind the function.
+    // As with virtio: the network device's device is below the function.
     let virtio = format!("devices/{SWITCH_C}/0000:82:01.0/0000:84:00.0/virtio0");
     std::fs::create_dir(tree.0.path().join(&virtio)).unwrap();
     tree.link("class/net/eth0/device", &virtio);
@@ -328,7 +328,7 @@ fn a_bond_is_found_by_itself_and_by_its_members() {
     tree.netdev("mlx5_3", "eth3");
     tree.write("class/net/bond0/bonding/slaves", "eth0 eth1");
     tree.link("class/net/eth0/master", "class/net/bond0");
-    // A bridge is no aggregation.
+    // A bridge is not a link aggregation.
     tree.write("class/net/br0/bridge/stp_state", "0");
     tree.link("class/net/eth2/master", "class/net/br0");
     let topology = tree.topology();

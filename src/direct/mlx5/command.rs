@@ -36,7 +36,7 @@ macro_rules! handles {
 handles! {
     /// An object that a command has created.
     ObjectHandle;
-    /// Memory with a number.
+    /// Memory that has a number for commands.
     UmemHandle;
 }
 
@@ -63,7 +63,7 @@ impl Object for UmemHandle {
 /// What the device answered, whether it did what was asked or not.
 pub(crate) type Answered = Box<[u8]>;
 
-/// A command that is about no object of the kernel's.
+/// A command that concerns no object of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct General<'a> {
     pub(crate) input: &'a [u8],
@@ -97,7 +97,7 @@ pub(crate) struct Create<'a> {
 }
 
 impl Command for Create<'_> {
-    /// No handle if the device has refused.
+    /// There is no handle if the device has refused.
     type Reply = (Option<ObjectHandle>, Answered);
     const VERB: Verb = Verb::DevxObjCreate;
     const UNDO: Option<Undo> = Some(|fd, handle| fd.abandon(ObjectHandle(handle)));
@@ -150,7 +150,7 @@ impl Command for Modify<'_> {
     }
 }
 
-/// Asks for an object's state.
+/// Queries an object's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query<'a> {
     pub(crate) handle: u32,
@@ -181,7 +181,7 @@ impl Command for Query<'_> {
 /// Gives memory a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RegUmem {
-    /// The address of the first byte, or where it lies in the dma-buf.
+    /// The address of the first byte, or its offset in the dma-buf.
     pub(crate) address: u64,
     pub(crate) length: u64,
     /// Bits of `Access`.
@@ -240,7 +240,7 @@ impl Command for QueryEqn {
     }
 }
 
-/// Asks for the number of a protection domain in the device.
+/// Queries the number of a protection domain in the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueryPd(pub(crate) PdHandle);
 

@@ -1,5 +1,5 @@
-//! Memory that the device reaches past the processor ("data direct"): by another PCI function of its own,
-//! behind the switch of the memory's device.
+//! Memory that the device reaches past the processor ("data direct"): through another PCI function of its
+//! own, which is behind the same switch as the memory's device.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::mr::{DmabufMr, RegisterError};
 use crate::pd::Pd;
 
-/// Asks for the path of that function in sysfs, without "/sys".
+/// Queries the path of that function in sysfs, without "/sys".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Path;
 
@@ -43,15 +43,15 @@ impl Command for Path {
     }
 }
 
-/// What the command that registers a dma-buf has besides.
+/// The driver's part of the command that registers a dma-buf.
 pub(crate) fn told(how: RegDmabufFlags) -> DriverData {
     let flags = (!how.is_empty()).then_some(how.bits());
     DriverData::default().with_struct(attr::reg_dmabuf_mr::ACCESS_FLAGS, flags)
 }
 
 impl Direct {
-    /// The directory in sysfs of the function by which the device reaches memory past the processor. Its
-    /// place tells which GPUs are behind the same switch.
+    /// The directory in sysfs of the function through which the device reaches memory past the processor. Its
+    /// place shows which GPUs are behind the same switch.
     ///
     /// # Errors
     ///
@@ -73,13 +73,13 @@ impl Direct {
         }
     }
 
-    /// As [`Pd::register_dmabuf`], by the function that reaches memory past the processor. There is no paging
-    /// on demand.
+    /// As [`Pd::register_dmabuf`], through the function that reaches memory past the processor. There is no
+    /// paging on demand.
     ///
     /// # Errors
     ///
-    /// As for [`data_direct_path`](Self::data_direct_path), and as for [`Pd::register_dmabuf`]; besides, the
-    /// PD is of another context. Manual page: `mlx5dv_reg_dmabuf_mr(3)`.
+    /// As for [`data_direct_path`](Self::data_direct_path) and [`Pd::register_dmabuf`]; also if the PD
+    /// belongs to another context. Manual page: `mlx5dv_reg_dmabuf_mr(3)`.
     #[doc(alias = "mlx5dv_reg_dmabuf_mr")]
     pub fn register_data_direct(
         &self,

@@ -20,7 +20,7 @@ impl EventType {
     pub const COMPLETION: Self = Self(0x00);
     /// The first packet has come to a queue pair in the state RTR.
     pub const COMM_EST: Self = Self(0x02);
-    /// A queue pair's requests are done that were posted before it was drained.
+    /// The requests of a queue pair that were posted before it was drained are done.
     pub const SQ_DRAINED: Self = Self(0x03);
     /// A completion queue has failed.
     pub const CQ_ERROR: Self = Self(0x04);
@@ -50,15 +50,15 @@ const MOST_KINDS: usize = 16;
 /// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The number that was given when the event was subscribed to.
+    /// The number that was given when subscribing to the event.
     pub cookie: u64,
-    /// What the device wrote of it; `None` on a channel without data.
+    /// What the device wrote about it; `None` on a channel without data.
     pub data: Option<[u8; DATA]>,
 }
 
 impl Direct {
-    /// Opens a channel for events. Without data it holds one event of each subscription at a time, and with
-    /// data all that come.
+    /// Opens a channel for events. Without data it holds one event of each subscription at a time, with data
+    /// all events.
     ///
     /// # Errors
     ///
@@ -90,9 +90,8 @@ impl EventChannel {
     ///
     /// # Errors
     ///
-    /// The object is of another context; the device does not tell of such events, or the object has none
-    /// (`EINVAL`); there are more than 16 kinds, or none. Manual page:
-    /// `mlx5dv_devx_subscribe_devx_event(3)`.
+    /// The object belongs to another context; the device does not report such events, or the object has none
+    /// (`EINVAL`); there are more than 16 kinds, or none. Manual page: `mlx5dv_devx_subscribe_devx_event(3)`.
     #[doc(alias = "mlx5dv_devx_subscribe_devx_event")]
     pub fn subscribe(&self, object: &DevxObject, events: &[EventType], cookie: u64) -> Result<()> {
         let subject = || Subject::numbered("object", object.handle().into());
@@ -101,7 +100,7 @@ impl EventChannel {
         self.subscribe_to(Some(object.handle()), events, cookie)
     }
 
-    /// Subscribes to events that are about no object, such as changes of ports.
+    /// Subscribes to events that concern no object, such as changes of ports.
     ///
     /// # Errors
     ///
@@ -110,7 +109,7 @@ impl EventChannel {
         self.subscribe_to(None, events, cookie)
     }
 
-    /// As both, by a handle.
+    /// As both, with a handle.
     pub(crate) fn subscribe_to(
         &self,
         object: Option<u32>,

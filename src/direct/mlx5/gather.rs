@@ -1,4 +1,4 @@
-//! Keys that cover parts of several regions, one behind the other or in rows, and the requests that give them
+//! Keys that cover parts of several regions, one after the other or in rows, and the requests that give them
 //! these parts.
 
 use std::any::Any;
@@ -25,19 +25,19 @@ use crate::qp::transport::BindWindow;
 use crate::qp::{PostError, Request, Transport};
 use crate::work::{LocalKey, LocalSlice, PdTag};
 
-/// Why a description of parts is none.
+/// What is wrong with a description of parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GatherError {
     /// A part does not lie within its region, or has no bytes, or 4 GiB or more.
     OutOfBounds(OutOfBounds),
-    /// A region is of another protection domain, or the key.
+    /// A region, or the key, belongs to another protection domain.
     ForeignPd,
-    /// A region does not give this side the access that the key is to give.
+    /// A region does not give this side the access that the key would give.
     Access(Access),
-    /// There are no parts, or more than this many fit into the command, or into the key.
+    /// There are no parts, or more than this number, which fit into the command or into the key.
     Count(usize),
-    /// Rows cannot be like this; the text says why.
+    /// The rows are not possible; the text says why.
     Rows(&'static str),
     /// The command failed.
     Command(CommandError),
@@ -77,12 +77,12 @@ impl From<PostError> for GatherError {
 /// What stays registered as long as a key may name it.
 type Kept = Arc<dyn Any + Send + Sync>;
 
-/// A part of a region that a key is to cover.
+/// A part of a region for a key.
 struct Piece {
     part: Part,
     /// How many bytes further on it lies in each row.
     stride: u16,
-    /// Where it begins in its region, and how many bytes that has.
+    /// Where it begins in its region, and how many bytes the region has.
     place: (u64, u64),
     access: Access,
     pd: PdTag,
@@ -92,11 +92,10 @@ struct Piece {
 /// The description of what a key covers: parts of several regions.
 ///
 /// To peers it looks like one region: its addresses count from 0, and the parts follow each other in the
-/// order in which they were added. With [`rows`](Self::rows) all of them do so again and again, and those
-/// that have a stride lie further on each time: so a key covers a column of a matrix, or interleaves several.
+/// order in which they were added. With [`rows`](Self::rows) the whole sequence is repeated, and parts with a
+/// stride lie further on in each row: so a key can cover a column of a matrix, or interleave several columns.
 ///
-/// It becomes a key by [`create`](Self::create), or what a key covers from then on by a request,
-/// [`Request::gather`].
+/// [`create`](Self::create) makes a key of it. A request, [`Request::gather`], gives it to a key that exists.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -132,9 +131,9 @@ impl fmt::Debug for Gathers<'_> {
 }
 
 impl Direct {
-    /// Starts the description of a key that covers parts of several regions of a protection domain, with the
-    /// access that it gives: to peers that of remote read, write and atomic operations, and to requests of
-    /// this side [`LOCAL_WRITE`](Access::LOCAL_WRITE).
+    /// Starts the description of a key that covers parts of several regions of a protection domain. `access`
+    /// is what the key allows: remote read, write and atomic operations to peers, and
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE) to requests of this side.
     #[doc(alias = "mlx5dv_create_mkey")]
     pub fn gather<'a>(&'a self, pd: &'a Pd, access: Access) -> Gathers<'a> {
         Gathers {
@@ -146,12 +145,12 @@ impl Direct {
         }
     }
 
-    /// Allocates a key with room for `parts` parts, which requests give it ([`Request::gather`]). It covers
-    /// nothing before. Rows take the room of one part more than they have.
+    /// Allocates a key with room for `parts` parts, which requests give it ([`Request::gather`]). Until then
+    /// it covers nothing. Rows take the room of one part more than they have.
     ///
     /// # Errors
     ///
-    /// [`GatherError::Command`]: the domain is of another context, or the device refuses. Manual page:
+    /// [`GatherError::Command`]: the domain belongs to another context, or the device refuses. Manual page:
     /// `mlx5dv_create_mkey(3)`.
     #[doc(alias = "mlx5dv_create_mkey")]
     pub fn alloc_key(&self, pd: &Pd, parts: u16) -> Result<GatheredKey, GatherError> {
@@ -162,7 +161,7 @@ impl Direct {
         Ok(allocated)
     }
 
-    /// As [`alloc_key`](Self::alloc_key); peers may invalidate it if told so.
+    /// As [`alloc_key`](Self::alloc_key); peers may invalidate it if `is_invalidated` is true.
     pub(crate) fn empty_key(
         &self,
         pd: &Pd,
@@ -184,15 +183,15 @@ impl Direct {
     }
 }
 
-/// A new key for parts that requests give it.
+/// A new key that gets its parts by requests.
 pub(crate) struct EmptyKey {
     pub(crate) object: DevxObject,
     pub(crate) key: u32,
-    /// Units of its translation: a part is one.
+    /// Units of its translation: each part is one.
     pub(crate) units: u16,
 }
 
-/// Units of a block, in which a translation comes.
+/// Units of a block: a translation consists of whole blocks.
 const LIST_BLOCK: u16 = 4;
 
 /// The new key; its low byte is 0.
@@ -200,7 +199,7 @@ fn key(created: &CreateMkeyOut) -> u32 {
     (created.get(CreateMkeyOut::MKEY_INDEX) as u32) << 8
 }
 
-/// What a region must give this side for what its key gives.
+/// The access that a region must give this side for what the key gives.
 fn needed(access: Access) -> Access {
     let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     match access.intersects(writes) {
@@ -210,7 +209,7 @@ fn needed(access: Access) -> Access {
 }
 
 impl Gathers<'_> {
-    /// Adds a part of a region, in bytes from its start. The key keeps the region.
+    /// Adds a part of a region, in bytes from its start. The key keeps the region registered.
     ///
     /// # Errors
     ///
@@ -223,11 +222,11 @@ impl Gathers<'_> {
         self.strided(region, range, 0)
     }
 
-    /// As [`part`](Self::part), but in each row it lies `stride` bytes further on.
+    /// As [`part`](Self::part), but in each row the part lies `stride` bytes further on.
     ///
     /// # Errors
     ///
-    /// As there, for the first row.
+    /// As for [`part`](Self::part), for the first row.
     pub fn strided<R: Nameable + Send + Sync + 'static>(
         mut self,
         region: &Arc<R>,
@@ -259,15 +258,15 @@ impl Gathers<'_> {
         Ok(self)
     }
 
-    /// Makes the parts follow each other `count` times, and not once. Only a request can give a key rows,
-    /// whose parts have at most 65,535 bytes each.
+    /// Repeats the sequence of parts `count` times. Only a request can give a key rows, whose parts have at
+    /// most 65,535 bytes each.
     #[doc(alias = "mlx5dv_wr_mr_interleaved")]
     pub fn rows(mut self, count: u32) -> Self {
         self.rows = count;
         self
     }
 
-    /// Refuses what no key gives, or more than `most` units.
+    /// Refuses what no key can cover, or more than `most` units.
     fn check(&self, most: usize) -> Result<(), GatherError> {
         let head = usize::from(self.rows != 1);
         if self.pieces.is_empty() || self.pieces.len() + head > most {
@@ -305,7 +304,7 @@ impl Gathers<'_> {
         Ok(())
     }
 
-    /// What the key covers, which has been checked.
+    /// The layout of what the key covers, which has been checked.
     fn layout(&self) -> Layout {
         let pieces = self.pieces.iter();
         match self.rows {
@@ -325,7 +324,7 @@ impl Gathers<'_> {
     ///
     /// # Errors
     ///
-    /// A region is of another domain, or has less access; there are no parts, or more than fit into a
+    /// A region belongs to another domain, or has less access; there are no parts, or more than fit into a
     /// command; there are [`rows`](Self::rows); the device refuses. Manual page: `mlx5dv_create_mkey(3)`.
     pub fn create(self) -> Result<GatheredKey, GatherError> {
         self.check(CreateMkeyIn::MOST_UNITS)?;
@@ -351,7 +350,7 @@ impl Gathers<'_> {
     }
 }
 
-/// The context of a key of this mode: parts of other keys, for any queue pair.
+/// The context of a key in the mode for parts of other keys, for any queue pair.
 fn set_parts(context: &mut Mkc, pdn: u32) -> &mut Mkc {
     const PARTS: u64 = 2;
     const ANY: u64 = 0xff_ffff;
@@ -386,7 +385,7 @@ fn command(pdn: u32, access: Access, length: u64, parts: &[Part]) -> Vec<u8> {
     command.with_list(&list)
 }
 
-/// The command that creates a key for parts that requests give it.
+/// The command that creates a key that gets its parts by requests.
 fn empty(pdn: u32, units: u16, is_invalidated: bool) -> CreateMkeyIn {
     let mut command = CreateMkeyIn::new();
     set_parts(command.inner_mut(CreateMkeyIn::MEMORY_KEY_MKEY_ENTRY), pdn)
@@ -398,22 +397,23 @@ fn empty(pdn: u32, units: u16, is_invalidated: bool) -> CreateMkeyIn {
 }
 
 impl<T: Transport> Request<'_, '_, T> {
-    /// Gives a key that [`Direct::alloc_key`] has made other parts, in place of those that it has. Requests
-    /// behind this one may use it, and so may peers when it has completed
-    /// ([`WcOpcode::DRIVER1`](crate::WcOpcode::DRIVER1)). RC queue pairs have it.
+    /// Replaces the parts of a key from [`Direct::alloc_key`]. Later requests of the same queue pair may use
+    /// them, and so may peers when this request has completed
+    /// ([`WcOpcode::DRIVER1`](crate::WcOpcode::DRIVER1)). RC queue pairs have this operation.
     ///
-    /// The parts travel in the request: `n` of them, rounded up to fours, need the room of 112 + 16 · `n`
-    /// bytes of [`max_inline_data`](crate::Caps::max_inline_data). Four always fit, and 52 are the most.
+    /// The parts are in the request: `n` of them, rounded up to a multiple of four, need 112 + 16 · `n` bytes
+    /// of [`max_inline_data`](crate::Caps::max_inline_data). Four always fit, and 52 are the most.
     ///
-    /// The key keeps the regions of before as well, until [`forget_former`](GatheredKey::forget_former). If
-    /// the request fails, or its batch is dropped, the key stands for what it did, and its
-    /// [length](GatheredKey::len) here is not true.
+    /// The key also keeps the earlier regions, until [`forget_former`](GatheredKey::forget_former). If the
+    /// request fails, or its batch is dropped, the key covers what it covered before, and its
+    /// [length](GatheredKey::len) here is wrong.
     ///
     /// # Errors
     ///
-    /// [`GatherError::Post`] with [`PostError::NotInTransport`] on other queue pairs than those of RC, and
-    /// with [`PostError::InlineTooLong`]. The description as for [`Gathers::create`]; the key or the queue
-    /// pair is of another domain; the key has not the room. Manual page: `mlx5dv_wr_mkey_configure(3)`.
+    /// [`GatherError::Post`] with [`PostError::NotInTransport`] on queue pairs other than RC, and with
+    /// [`PostError::InlineTooLong`]. The description is refused as by [`Gathers::create`]; the key or the
+    /// queue pair belongs to another domain; the key does not have the room. Manual page:
+    /// `mlx5dv_wr_mkey_configure(3)`.
     #[doc(alias = "mlx5dv_wr_mkey_configure")]
     #[doc(alias = "mlx5dv_wr_mr_list")]
     pub fn gather(self, key: &mut GatheredKey, parts: Gathers<'_>) -> Result<(), GatherError>
@@ -430,13 +430,13 @@ impl<T: Transport> Request<'_, '_, T> {
         let given = access | needed(access);
         let (rkey, regions) = (key.rkey.0, &mut key.held.regions);
         let former = regions.len();
-        // First: once the request is in the ring the device may know of them.
+        // First: once the request is in the ring, the device may know these regions.
         regions.extend(parts.into_regions());
         let posted = self.put_own::<Device>(|queue, at, request| {
             queue.write_gathering(at, request, rkey, Some(given), Some(&layout))
         });
         if let Err(error) = posted {
-            // The request is in the ring if its doorbell has failed.
+            // If only the doorbell has failed, the request is in the ring.
             if !matches!(error, PostError::Doorbell(_)) {
                 regions.truncate(former);
             }
@@ -447,22 +447,23 @@ impl<T: Transport> Request<'_, '_, T> {
         Ok(())
     }
 
-    /// A request that is given as the device has it, without a control segment of this library's: its first
-    /// 16 bytes are the control segment, of which the index and the queue pair's number are filled in. The
-    /// options of the request do not count; its id does.
+    /// A request in the device's format, without a control segment from this library: its first 16 bytes are
+    /// the control segment, of which the index and the queue pair's number are filled in. The options of the
+    /// request have no effect; its id has.
     ///
     /// # Errors
     ///
-    /// [`PostError::Direct`] if the control segment has another number of units than there are bytes;
+    /// [`PostError::Direct`] if the number of units in the control segment does not match the bytes;
     /// [`PostError::InlineTooLong`] if it is longer than the longest request of the queue;
-    /// [`PostError::NotInTransport`] on other queue pairs than those of RC on this device. Manual page:
+    /// [`PostError::NotInTransport`] on queue pairs other than RC ones of this device. Manual page:
     /// `mlx5dv_wr_raw_wqe(3)`.
     ///
     /// # Safety
     ///
-    /// It is a request that the device takes. Until it has completed, the keys in it name what they do, and
-    /// nobody has a reference to memory that it writes to, nor writes by one to what it reads. If it changes
-    /// a key, that holds for all that the key stands for, as long as it does.
+    /// It is a request that the device accepts. Until it has completed, the keys in it name the same memory,
+    /// nobody has a reference to memory that it writes to, and nobody writes through a reference to memory
+    /// that it reads. If it changes a key, this holds for all memory that the key covers, as long as it
+    /// covers it.
     #[doc(alias = "mlx5dv_wr_raw_wqe")]
     pub unsafe fn raw(self, request: &[u8]) -> Result<(), PostError>
     where
@@ -474,19 +475,19 @@ impl<T: Transport> Request<'_, '_, T> {
 
 /// A key that covers parts of several regions, which it keeps registered.
 ///
-/// Dropping it destroys it, and lets go of the regions: at once, or when the requests in flight have
-/// completed that name it or give it parts. Should the device refuse, the regions are leaked rather than
-/// freed under it.
+/// Dropping it destroys it and releases the regions: at once, or when the requests in flight that name it or
+/// give it parts have completed. If the device refuses, the regions are leaked rather than freed while the
+/// device may use them.
 ///
-/// Requests of peers that name it when it is destroyed fail.
+/// Requests of peers that name it fail once it is destroyed.
 pub struct GatheredKey {
     held: ManuallyDrop<Held>,
     rkey: RemoteKey,
     length: u64,
     access: Access,
-    /// Units that a request may give it: none of a key that has its parts by a command.
+    /// Units that a request may give it; 0 for a key that got its parts by a command.
     room: usize,
-    /// How many of the regions it covered before the last request.
+    /// How many of the regions are from before the last request.
     former: usize,
     /// Whether requests of this side may name it.
     is_named: AtomicBool,
@@ -496,12 +497,12 @@ pub struct GatheredKey {
 /// The key with the regions that it may name.
 struct Held {
     object: DevxObject,
-    /// They go behind the key.
+    /// Dropped after the key.
     regions: Vec<Kept>,
 }
 
 impl GatheredKey {
-    /// One that covers nothing.
+    /// A key that covers nothing.
     fn new(object: DevxObject, pd: &Pd, key: u32) -> Self {
         Self {
             held: ManuallyDrop::new(Held {
@@ -542,7 +543,7 @@ impl GatheredKey {
         }
     }
 
-    /// A part of what it covers for a work request of this side, in bytes from the start of the first part.
+    /// A part of what it covers, for a work request of this side, in bytes from the start of the first part.
     ///
     /// # Errors
     ///
@@ -557,23 +558,23 @@ impl GatheredKey {
         LocalSlice::within(range, 0, self.length, LocalKey(self.rkey.0), tag)
     }
 
-    /// The object, for commands that ask for its state.
+    /// The object, for commands that query its state.
     pub fn object(&self) -> &DevxObject {
         &self.held.object
     }
 
-    /// Lets go of the regions that it covered before its parts were given by the last request.
+    /// Releases the regions that it covered before the last request that gave it parts.
     ///
     /// # Safety
     ///
-    /// That request has completed with success. So have all requests of this side's that name the key and
+    /// That request has completed successfully, and so have all requests of this side that name the key and
     /// were posted before it completed.
     pub unsafe fn forget_former(&mut self) {
         self.held.regions.drain(..self.former);
         self.former = 0;
     }
 
-    /// Where the queues stand that may have requests that name it.
+    /// How far the queues are that have requests in flight which may name it.
     fn stands(&self) -> Stands {
         self.pd.reap();
         // Relaxed: see `slice`.
@@ -583,7 +584,7 @@ impl GatheredKey {
         }
     }
 
-    /// Destroys the key, and lets go of the regions.
+    /// Destroys the key, and releases the regions.
     ///
     /// # Errors
     ///
@@ -605,7 +606,7 @@ impl GatheredKey {
 
 impl Drop for GatheredKey {
     fn drop(&mut self) {
-        // First: other memory may go by this, and its destructor may panic. Then the key stays.
+        // First: this may drop other memory, whose destructor may panic. Then the key stays.
         let stands = self.stands();
         // SAFETY: it is moved out once, here.
         let held = unsafe { ManuallyDrop::take(&mut self.held) };
@@ -615,8 +616,8 @@ impl Drop for GatheredKey {
     }
 }
 
-// The regions keep the domain. So it does not end while a key waits that has any, and if the kernel keeps a
-// queue for good, all of them stay.
+// The regions keep the domain. So the domain does not end while a key waits that has regions, and if the
+// kernel keeps a queue for good, all of them stay.
 impl Parked for Held {
     fn leak(mut self: Box<Self>) {
         self.object.leave();
@@ -626,7 +627,7 @@ impl Parked for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // Should it be refused, or a subscriber of traces panic, the regions stay.
+        // If the kernel refuses, or a subscriber of traces panics, the regions stay.
         let regions = ManuallyDrop::new(mem::take(&mut self.regions));
         if self.object.end() {
             drop(ManuallyDrop::into_inner(regions));

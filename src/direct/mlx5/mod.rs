@@ -1,21 +1,21 @@
-//! Direct verbs of ConnectX adapters: commands of users to the device (DEVX), objects that they create, and
-//! what these lie in.
+//! Direct verbs of ConnectX adapters: commands of users to the device (DEVX), the objects that they create,
+//! and the memory and registers of these.
 //!
-//! The verbs of all devices are commands of the kernel's to the device. Here a program gives commands of its
-//! own, in the device's format ([`layout`]). The kernel looks at their numbers, makes queues lie in memory
-//! that it has pinned ([`Umem`]), and adds whose they are; the rest is the device's to check. So queues can
-//! be created that the kernel knows nothing of, to be posted to by an agent such as a GPU.
+//! The verbs of all devices are commands that the kernel sends to the device. Here a program sends commands
+//! of its own, in the device's format ([`layout`]). The kernel checks their numbers, makes queues lie in
+//! memory that it has pinned ([`Umem`]), and adds the owner; the device checks the rest. So queues can be
+//! created that the kernel does not know, for an agent such as a GPU.
 //!
-//! What is typed here is safe: capabilities ([`Direct::capabilities`]), RoCE addresses, event queues, numbers
-//! of protection domains and for connections ([`Direct::reserve_qpns`]), memory, registers ([`Uar`]), and
+//! What has types here is safe: capabilities ([`Direct::capabilities`]), RoCE addresses, event queues,
+//! numbers of protection domains and for connections ([`Direct::reserve_qpns`]), memory, registers ([`Uar`]),
 //! keys that cover parts of several regions ([`Direct::gather`]), also by requests
 //! ([`Request::gather`](crate::Request::gather)), and memory that the device reaches past the processor
 //! ([`Direct::register_data_direct`]). A command as bytes, or a request
-//! ([`Request::raw`](crate::Request::raw)), may name memory by numbers, which a type cannot follow: those are
-//! `unsafe`, and their contract is what the caller promises instead.
+//! ([`Request::raw`](crate::Request::raw)), may name memory by numbers, which types cannot track: those
+//! functions are `unsafe`, and their contract says what the caller promises instead.
 //!
-//! Every context of an adapter takes commands where kernel and firmware can ([`Direct::of`]). No privilege is
-//! needed but for commands that deal with raw packets or the device as a whole. Sources:
+//! Every context of an adapter takes commands if kernel and firmware support them ([`Direct::of`]). Only
+//! commands that deal with raw packets or the device as a whole need a privilege. Sources:
 //! `drivers/infiniband/hw/mlx5/devx.c` of Linux; manual page: `mlx5dv_devx_obj_create(3)`.
 //!
 //! ```no_run
@@ -85,8 +85,8 @@ impl Direct {
     /// # Errors
     ///
     /// [`Cause::Unsupported`](crate::Cause::Unsupported): the device is no ConnectX adapter, or the context
-    /// was made without commands, since kernel or firmware lacks them. An imported context is taken: the
-    /// kernel refuses its commands then.
+    /// was created without commands, since kernel or firmware lacks them. An imported context is accepted,
+    /// but the kernel may refuse its commands.
     pub fn of(context: &Context) -> Result<Self> {
         let lacks = |what: &'static str| {
             let subject = Subject::named("device", context.name());
@@ -107,20 +107,20 @@ impl Direct {
         &self.context
     }
 
-    /// Gives the device a command that is about no object, as bytes; its answer is in `output`, also if the
+    /// Gives the device a command that concerns no object, as bytes. Its answer is in `output`, even if the
     /// device refuses.
     ///
-    /// The kernel lets commands through that ask for something, and those of the numbers 0xb00 to 0xcff.
+    /// The kernel passes commands on that query something, and those with the numbers 0xb00 to 0xcff.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Device`] if the device refuses. Otherwise the kernel does: it does not let the command
-    /// through (`EINVAL`). The input or the output has fewer than 16 bytes, or more than 65,535.
+    /// [`CommandError::Device`] if the device refuses. Otherwise the kernel refuses: it does not pass the
+    /// command on (`EINVAL`). Or the input or the output has fewer than 16 bytes, or more than 65,535.
     ///
     /// # Safety
     ///
-    /// The command has no effect but on objects whose owners expect it: none on memory that somebody has a
-    /// reference to, and none on objects of others.
+    /// The command only affects objects whose owners expect it. It has no effect on memory that somebody has
+    /// a reference to, and none on objects of others.
     pub unsafe fn command(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         self.ask(input, output)
     }
@@ -135,7 +135,7 @@ impl Direct {
         take(input, &self.context.fd().execute(&command)?, output)
     }
 
-    /// A command that asks for something.
+    /// Executes a command that queries something.
     fn asked<I: Input>(&self, command: &I) -> Result<I::Output> {
         let mut output = I::Output::new_zeroed();
         self.ask(command.as_bytes(), output.as_mut_bytes())?;
@@ -143,7 +143,7 @@ impl Direct {
     }
 
     fn capability(&self, kind: u64) -> Result<QueryHcaCapOut> {
-        /// Those of now, not the device's limits.
+        /// The current capabilities, not the device's limits.
         const CURRENT: u64 = 1;
         let mut command = QueryHcaCapIn::new();
         command.set(QueryHcaCapIn::OP_MOD, kind << 1 | CURRENT);
@@ -170,7 +170,7 @@ impl Direct {
         Ok(*answer.inner(QueryHcaCapOut::ROCE))
     }
 
-    /// An entry of the table of GIDs of a RoCE port, as the device has it. The index is the kernel's.
+    /// An entry of the GID table of a RoCE port, in the device's format. The index is the kernel's.
     ///
     /// # Errors
     ///
@@ -192,7 +192,7 @@ impl Direct {
         Ok(*answer.inner(QueryRoceAddressOut::ROCE_ADDRESS))
     }
 
-    /// The number of the event queue behind a completion vector, for completion queues.
+    /// The number of the event queue of a completion vector, for completion queues.
     ///
     /// # Errors
     ///
@@ -206,7 +206,7 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// The domain is of another context, or the kernel is older than 5.9.
+    /// The domain belongs to another context, or the kernel is older than 5.9.
     pub fn pdn(&self, pd: &Pd) -> Result<u32> {
         let subject = || Subject::numbered("PD", pd.handle().0.into());
         let parts = [("the PD", Some(pd.context()))];
@@ -215,7 +215,7 @@ impl Direct {
     }
 }
 
-/// Checks the lengths of a command and of its answer, and gives that of the answer.
+/// Checks the lengths of a command and of its answer, and returns that of the answer.
 fn lengths(
     verb: Verb,
     subject: impl Fn() -> Subject,

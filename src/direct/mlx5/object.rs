@@ -1,4 +1,4 @@
-//! Objects that commands of users have created, and commands on objects of the kernel's.
+//! Objects that commands of users have created, and commands on objects of the kernel.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 
-/// An object of the kernel's that commands may be about.
+/// An object of the kernel on which commands may be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsObject(u32);
 
@@ -36,22 +36,23 @@ impl From<SrqHandle> for VerbsObject {
 }
 
 impl Direct {
-    /// Creates an object by a command, as bytes; the device's answer is in `output`, also if it refuses.
+    /// Creates an object by a command, as bytes. The device's answer is in `output`, even if it refuses.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Device`] if the device refuses. Otherwise the kernel does: the command creates nothing
-    /// (`EINVAL`). Lengths as for [`Direct::command`]. Manual page: `mlx5dv_devx_obj_create(3)`.
+    /// [`CommandError::Device`] if the device refuses. Otherwise the kernel refuses: the command creates
+    /// nothing (`EINVAL`). Lengths as for [`Direct::command`]. Manual page: `mlx5dv_devx_obj_create(3)`.
     ///
     /// # Safety
     ///
-    /// As long as the object lives, and not only this value:
+    /// As long as the object lives, which may be longer than this value:
     ///
-    /// - Every UMEM that the command names stays registered, and nobody has a reference to the memory that
-    ///   the device writes to by the object: the entries of a completion queue, and what requests name.
+    /// - Every UMEM that the command names stays registered, and nobody has a reference to the memory to
+    ///   which the device writes for the object: the entries of a completion queue, and memory that requests
+    ///   name.
     /// - The regions whose keys the command names stay registered, and queues that it names live.
-    /// - What is posted to a queue names memory that its device may use as the request says, until it has
-    ///   completed.
+    /// - Requests that are posted to a queue name memory that the device may use as the request says, until
+    ///   the request has completed.
     #[doc(alias = "mlx5dv_devx_obj_create")]
     pub unsafe fn create(
         &self,
@@ -61,15 +62,15 @@ impl Direct {
         self.create_object(input, output)
     }
 
-    /// As [`create`](Self::create), by a structure, with its answer.
+    /// As [`create`](Self::create), with a structure, and returns its answer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`create`](Self::create).
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`create`](Self::create).
     pub unsafe fn create_by<I: Input>(
         &self,
         command: &I,
@@ -90,7 +91,7 @@ impl Direct {
             output: lengths(Verb::DevxObjCreate, subject, input, output)?,
         };
         let (handle, answer) = self.context().fd().execute(&command)?;
-        // First: it is destroyed again if the device has told a refusal all the same.
+        // First: the object is destroyed again if the device has reported a refusal all the same.
         let object = handle.map(|handle| DevxObject {
             object: Owned::new(self.context(), handle),
         });
@@ -101,12 +102,12 @@ impl Direct {
         })
     }
 
-    /// Asks for the state of an object of the kernel's by a structure that has its number in the device. The
+    /// Queries the state of an object of the kernel by a structure that has its number in the device. The
     /// kernel checks that the number is the object's.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Device`] if the device refuses; `EINVAL` if the command asks for nothing, or about
+    /// [`CommandError::Device`] if the device refuses; `EINVAL` if the command does not query, or names
     /// another object. Manual page: `mlx5dv_devx_qp_query(3)`.
     #[doc(alias = "mlx5dv_devx_qp_query")]
     pub fn query<I: Input>(
@@ -125,7 +126,7 @@ impl Direct {
         Ok(output)
     }
 
-    /// Changes an object of the kernel's by a structure that has its number in the device. The kernel checks
+    /// Changes an object of the kernel by a structure that has its number in the device. The kernel checks
     /// that the number is the object's.
     ///
     /// # Errors
@@ -134,7 +135,7 @@ impl Direct {
     ///
     /// # Safety
     ///
-    /// The object is this program's, and whoever else uses it, this library among them, expects the change.
+    /// The object is this program's, and all its other users, including this library, expect the change.
     #[doc(alias = "mlx5dv_devx_qp_modify")]
     pub unsafe fn modify<I: Input>(
         &self,
@@ -153,7 +154,7 @@ impl Direct {
     }
 }
 
-/// As [`Direct::query`], by bytes.
+/// As [`Direct::query`], with bytes.
 pub(crate) fn query(
     context: &Context,
     handle: u32,
@@ -169,7 +170,7 @@ pub(crate) fn query(
     take(input, &context.fd().execute(&command)?, output)
 }
 
-/// As [`Direct::modify`], by bytes.
+/// As [`Direct::modify`], with bytes.
 pub(crate) fn modify(
     context: &Context,
     handle: u32,
@@ -191,7 +192,7 @@ pub struct DevxObject {
 }
 
 impl DevxObject {
-    /// The context that it was created in.
+    /// The context in which it was created.
     pub fn context(&self) -> &Context {
         self.object.context()
     }
@@ -201,22 +202,22 @@ impl DevxObject {
         self.object.handle().0
     }
 
-    /// Asks for its state by a command, as bytes.
+    /// Queries its state by a command, as bytes.
     ///
     /// # Errors
     ///
-    /// [`CommandError::Device`] if the device refuses; `EINVAL` if the command asks for nothing, or about
+    /// [`CommandError::Device`] if the device refuses; `EINVAL` if the command does not query, or names
     /// another object. Lengths as for [`Direct::command`]. Manual page: `mlx5dv_devx_obj_query(3)`.
     #[doc(alias = "mlx5dv_devx_obj_query")]
     pub fn query(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         query(self.context(), self.handle(), input, output)
     }
 
-    /// As [`query`](Self::query), by a structure, with its answer.
+    /// As [`query`](Self::query), with a structure, and returns its answer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`query`](Self::query).
     pub fn query_by<I: Input>(&self, command: &I) -> Result<I::Output, CommandError> {
         let mut output = I::Output::new_zeroed();
         self.query(command.as_bytes(), output.as_mut_bytes())?;
@@ -231,21 +232,21 @@ impl DevxObject {
     ///
     /// # Safety
     ///
-    /// What [`Direct::create`] asks holds for what the object is then.
+    /// The contract of [`Direct::create`] holds for the object as it is after the change.
     #[doc(alias = "mlx5dv_devx_obj_modify")]
     pub unsafe fn modify(&self, input: &[u8], output: &mut [u8]) -> Result<(), CommandError> {
         modify(self.context(), self.handle(), input, output)
     }
 
-    /// As [`modify`](Self::modify), by a structure, with its answer.
+    /// As [`modify`](Self::modify), with a structure, and returns its answer.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`modify`](Self::modify).
     ///
     /// # Safety
     ///
-    /// As there.
+    /// As for [`modify`](Self::modify).
     pub unsafe fn modify_by<I: Input>(&self, command: &I) -> Result<I::Output, CommandError> {
         let mut output = I::Output::new_zeroed();
         modify(
@@ -272,12 +273,12 @@ impl DevxObject {
         self.object.destroy()
     }
 
-    /// Destroys it at the end of its owner; false if that was refused.
+    /// Destroys it when its owner is dropped; false if that was refused.
     pub(super) fn end(&mut self) -> bool {
         self.object.end(|_| ())
     }
 
-    /// An object that somebody has created.
+    /// An object that was created elsewhere.
     #[cfg(feature = "c-abi")]
     pub(crate) fn imported(context: &Context, handle: ObjectHandle) -> Self {
         Self {
@@ -285,7 +286,7 @@ impl DevxObject {
         }
     }
 
-    /// Leaves it to the end of the context.
+    /// Leaves it until the context is closed.
     pub(crate) fn leave(&mut self) {
         self.object.leave();
     }

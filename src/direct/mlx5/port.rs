@@ -1,4 +1,4 @@
-//! What a port is to the switch in the device.
+//! How the switch in the device sees a port.
 
 use uverbs_uapi::mlx5::{QueryPort, attr, method};
 use uverbs_uapi::object;
@@ -7,7 +7,7 @@ use super::Direct;
 use crate::command::{Command, Decode, Request};
 use crate::error::{Result, Subject, Verb};
 
-/// Asks what a port is to the switch in the device.
+/// Queries how the switch in the device sees a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ask(u8);
 
@@ -30,9 +30,9 @@ impl Command for Ask {
 }
 
 impl Direct {
-    /// What a port is to the switch in the device, for who directs its packets: its number there and the
-    /// registers that tell where packets are from. Which of these there are, its flags tell: none where the
-    /// device does not switch (`switchdev`).
+    /// How the switch in the device sees a port, for programs that direct its packets: the port's number
+    /// there, and the registers that say where packets come from. The flags say which of these exist: none if
+    /// the device does not switch (`switchdev`).
     ///
     /// # Errors
     ///

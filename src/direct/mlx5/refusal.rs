@@ -74,7 +74,7 @@ pub struct Refusal {
     pub opcode: u16,
     /// What is wrong, roughly.
     pub status: Status,
-    /// Which check of the firmware's it was; its numbers are not published.
+    /// Which check in the firmware failed; its numbers are not published.
     pub syndrome: u32,
 }
 
@@ -98,12 +98,12 @@ impl fmt::Display for Refusal {
 pub enum CommandError {
     /// The device refused it.
     Device(Refusal),
-    /// It did not come to the device: the kernel refused it, or this library.
+    /// The kernel or this library refused it before it reached the device.
     Verb(Error),
 }
 
 impl CommandError {
-    /// The device's refusal, if it was that.
+    /// The device's refusal, if it refused.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
             Self::Device(refusal) => Some(*refusal),

@@ -13,25 +13,25 @@ use super::refusal::CommandError;
 use super::{DevxObject, Direct};
 use crate::error::{Error, Result, Subject, Verb};
 
-/// The kind of these objects, and its bit among those that a device has.
+/// The kind of these objects, and its bit among the kinds that a device has.
 const RESERVED_QPN: u64 = 0x2c;
 
 /// Numbers that the device gives to no queue pair, until this is dropped.
 ///
-/// Two sides that connect by the connection manager tell each other the number of a queue pair, and the
-/// kernel takes a number that it has seen of the same host lately for that of an old connection. A target of
-/// dynamic connections has one number for all, so each connection needs another one to tell.
+/// Two sides that connect by the connection manager send each other the number of a queue pair, and the
+/// kernel takes a number that it has recently seen from the same host for the number of an old connection. A
+/// target of dynamic connections has one number for all, so each connection needs another number to send.
 pub struct ReservedQpns {
     object: DevxObject,
     numbers: Range<u32>,
 }
 
 impl Direct {
-    /// Reserves numbers: as few as the device does at a time.
+    /// Reserves numbers: the smallest set that the device can reserve.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device reserves none. It has no more.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device reserves none, or has none left.
     /// Manual page: `mlx5dv_reserved_qpn_alloc(3)`.
     #[doc(alias = "mlx5dv_reserved_qpn_alloc")]
     pub fn reserve_qpns(&self) -> Result<ReservedQpns> {
@@ -54,7 +54,7 @@ impl Direct {
         command
             .set(GeneralObjInCmdHdr::OBJ_TYPE, RESERVED_QPN)
             .set(GeneralObjInCmdHdr::LOG_OBJ_RANGE, log);
-        // The object itself has nothing but reserved bytes behind the command's head.
+        // After the command's header, the object itself has only reserved bytes.
         let mut input = [0; 2 * size_of::<GeneralObjInCmdHdr>()];
         input[..size_of::<GeneralObjInCmdHdr>()].copy_from_slice(command.as_bytes());
         let mut answer = GeneralObjOutCmdHdr::new_zeroed();

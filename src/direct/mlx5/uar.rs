@@ -14,14 +14,14 @@ use crate::driver::mlx5::command::{AllocUar, NewUar, UarHandle};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::owned::Owned;
 
-/// Where in a UAR the register lies that arms completion queues, in bytes.
+/// Where the register lies in a UAR that arms completion queues, in bytes.
 const ARM: usize = 0x20;
 /// Where the first register lies that announces requests.
 const SEND: usize = 0x800;
 /// Bytes of the registers.
 const UAR: usize = 4096;
 
-/// How stores to a page of registers go.
+/// How the processor stores to a page of registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UarKind {
     /// One by one.
@@ -35,8 +35,8 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the kernel has found that the processor does not
-    /// combine stores, and the page is to be such a one. The device has no page left. Manual page:
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if a combining page is asked for and the kernel has
+    /// found that the processor does not combine stores. Or the device has no page left. Manual page:
     /// `mlx5dv_devx_alloc_uar(3)`.
     #[doc(alias = "mlx5dv_devx_alloc_uar")]
     pub fn alloc_uar(&self, kind: UarKind) -> Result<Uar> {
@@ -51,7 +51,7 @@ impl Direct {
             length,
             page_id,
         } = fd.execute(&AllocUar(kind))?;
-        // From here on it is freed.
+        // From here on it is freed if something fails.
         let object = Owned::new(self.context(), handle);
         let subject = || Subject::the("UAR");
         let length = (length as usize).next_multiple_of(page_size());
@@ -95,7 +95,7 @@ struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and this is its end. It fails for no mapping.
+        // SAFETY: the mapping is owned, and not used after this. It does not fail for a mapping.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -108,9 +108,9 @@ pub struct Uar {
     page_id: u32,
 }
 
-// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+// SAFETY: the mapping is owned, and any thread may use it.
 unsafe impl Send for Uar {}
-// SAFETY: shared references give out addresses alone.
+// SAFETY: shared references only give addresses.
 unsafe impl Sync for Uar {}
 
 impl Uar {
@@ -135,15 +135,15 @@ impl Uar {
         self.mapping.base
     }
 
-    /// The first register that announces requests: the first 8 bytes of the last one are stored there. It is
-    /// good as long as this value lives. Only writes are possible.
+    /// The first register that announces requests: a program stores the first 8 bytes of its last request
+    /// there. It is valid as long as this value lives. Only writes are possible.
     pub fn send_register(&self) -> NonNull<u8> {
         // SAFETY: it lies in the page.
         unsafe { self.mapping.base.add(SEND) }
     }
 
-    /// The register that arms completion queues: the second word of the record, and the queue's number, are
-    /// stored there as 8 bytes. It is good as long as this value lives. Only writes are possible.
+    /// The register that arms completion queues: a program stores the second word of the record and the
+    /// queue's number there, as 8 bytes. It is valid as long as this value lives. Only writes are possible.
     pub fn arm_register(&self) -> NonNull<u8> {
         // SAFETY: it lies in the page.
         unsafe { self.mapping.base.add(ARM) }

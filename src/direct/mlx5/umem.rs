@@ -13,13 +13,14 @@ use crate::memory::{Memory, Resting};
 use crate::mr::RegisterError;
 use crate::owned::Owned;
 
-/// What commands may ask of a UMEM (`mlx5_ib` refuses the rest).
+/// The access that a UMEM can have (`mlx5_ib` refuses the rest).
 const POSSIBLE: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::RELAXED_ORDERING);
 
-/// Sizes of pages that the device may use: this machine's, so that objects may begin anywhere in the memory.
+/// Sizes of pages that the device may use: only this machine's, so that objects may begin anywhere in the
+/// memory.
 fn page_sizes() -> u64 {
     rustix::param::page_size() as u64
 }
@@ -46,9 +47,9 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// The access is none of local write, remote write and read, and relaxed ordering, or asks for writes to
-    /// memory that is read-only; the memory is empty, or cannot be pinned. The error returns it. Manual page:
-    /// `mlx5dv_devx_umem_reg(3)`.
+    /// The access has flags other than local write, remote write and read, and relaxed ordering, or asks for
+    /// writes to memory that is read-only; the memory is empty, or cannot be pinned. The error returns it.
+    /// Manual page: `mlx5dv_devx_umem_reg(3)`.
     #[doc(alias = "mlx5dv_devx_umem_reg")]
     pub fn register<M: Memory>(
         &self,
@@ -88,8 +89,8 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// As for [`register`](Self::register); the part does not lie in the dma-buf, or its exporter does not
-    /// keep the pages in their place. Manual page: `mlx5dv_devx_umem_reg_ex(3)`.
+    /// As for [`register`](Self::register); also if the part does not lie in the dma-buf, or its exporter may
+    /// move the pages. Manual page: `mlx5dv_devx_umem_reg_ex(3)`.
     #[doc(alias = "mlx5dv_devx_umem_reg_ex")]
     pub fn register_dmabuf(
         &self,
@@ -125,9 +126,9 @@ pub struct Umem<M: Memory> {
     length: usize,
 }
 
-// SAFETY: the pointer is to memory that is `Send`, and nothing is done with it here.
+// SAFETY: the pointer is to memory that is `Send`, and is not dereferenced here.
 unsafe impl<M: Memory> Send for Umem<M> {}
-// SAFETY: shared references give out numbers and the pointer alone.
+// SAFETY: shared references only give numbers and the pointer.
 unsafe impl<M: Memory> Sync for Umem<M> {}
 
 impl<M: Memory> Umem<M> {

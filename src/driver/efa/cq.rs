@@ -1,7 +1,8 @@
 //! Completion queues: polling, and arming.
 //!
 //! A completion queue has one ring or several; a queue pair reports its sends in one of them and its receives
-//! in one. All requests complete; those that nobody asked for are dropped here, unless they failed.
+//! in one. All requests complete; completions of unsignaled requests are dropped here, unless the request
+//! failed.
 
 #[cfg(feature = "c-abi")]
 use std::mem::MaybeUninit;
@@ -28,13 +29,13 @@ use crate::driver::kit::turn::Turn;
 use crate::error::{Result, Verb};
 use crate::work::PollError;
 
-/// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
+/// What a completion queue shares with its queue pairs, and what must stay until the kernel has released it.
 #[derive(Debug)]
 pub(crate) struct CqCore {
     // It points into the memory.
     pub(super) directory: Arc<Directory>,
     pub(super) events: Arc<AtomicU32>,
-    /// With events alone.
+    /// Only a queue with events has one.
     doorbell: Option<Doorbell>,
     #[cfg_attr(
         not(feature = "c-abi"),
@@ -48,16 +49,18 @@ pub(crate) struct CqCore {
 struct Doorbell {
     register: Register,
     turn: Turn,
-    /// Entries that were taken of all rings, as the device knows, modulo 2^32. By turns.
+    /// Entries that were taken of all rings, as the device knows, modulo 2^32. Only changed by whoever has
+    /// the turn.
     taken: AtomicU32,
 }
 
 impl Doorbell {
-    /// Tells the device that so many entries more were taken, which have been read; with a wish for an event,
-    /// which is made here, or 0.
+    /// Reports to the device that `more` entries were taken, which have been read. `wish` returns the bits
+    /// that ask for an event, or 0; it is called when this thread has the turn.
     #[inline(always)]
     fn tell(&self, more: u32, wish: impl FnOnce() -> u32) {
-        // By turns: else an older count could come last, of entries or of events. Relaxed for that.
+        // By turns: otherwise an older count of entries or of events could be stored last. Relaxed, since the
+        // turn orders it.
         let _turn = self.turn.take();
         let taken = self.taken.load(Ordering::Relaxed).wrapping_add(more);
         self.taken.store(taken, Ordering::Relaxed);
@@ -82,8 +85,9 @@ impl CqCore {
         }
     }
 
-    /// Goes past so many entries of a ring from this index on, which have been read. The device hears of it,
-    /// if it wants to, before the request is finished: room in a queue means room for one more completion.
+    /// Gives `count` entries of a ring from this index on back, which have been read. If the queue has a
+    /// doorbell, the device learns of it before the request is finished: room in a queue then also means room
+    /// for one more completion.
     #[inline(always)]
     fn pass(&self, ring: &Ring, index: u32, count: u32) {
         ring.pass(index.wrapping_add(count));
@@ -92,14 +96,16 @@ impl CqCore {
         }
     }
 
-    /// That an event is wanted, and how many were read, by which the device tells a wish from an old one.
+    /// The bits that ask for an event. They have the count of events that were read, by which the device
+    /// distinguishes a new request for an event from an old one.
     fn wish(&self) -> u32 {
-        // Relaxed: who read an event and then asked for the next had the turn before, or has it after.
+        // Relaxed: a thread that reads an event and then arms takes the turn too. If its turn came first, its
+        // count is seen here; if it comes later, it stores the newer count.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         doorbell::ARM | sequence << doorbell::SEQUENCE
     }
 
-    /// Its rings, one behind the other.
+    /// Its rings, which lie one after the other.
     #[cfg(feature = "c-abi")]
     pub(crate) fn memory(&self) -> QueueMemory {
         let doorbell = self.doorbell.as_ref();
@@ -138,9 +144,10 @@ struct Poller {
     /// Entries that this poll may still look at: once round the rings, while the device goes on.
     left: u32,
     reporters: Reporters,
-    /// What the next poll has to tell.
+    /// The error that the next poll reports.
     wrong: Option<PollError>,
-    /// The next poll has something to see to: what is `wrong`, queues that are gone, or what waits.
+    /// The next poll has something to do: report `wrong`, remove queues that are gone, or return the
+    /// completion that waits.
     has_news: bool,
     /// Entries have the GIDs of senders for whom there is no AH.
     tells_senders: bool,
@@ -149,8 +156,8 @@ struct Poller {
 /// The last completion that was found.
 #[derive(Debug, Default)]
 struct Kept {
-    /// C programs look at it, and may still do so when there is no other: one of libefa's may ask about it
-    /// behind `ibv_end_poll`.
+    /// C programs read it, and may still do so when no newer one was found: a program for libefa may read it
+    /// after `ibv_end_poll`.
     found: Option<Completion>,
     /// Nobody has taken it yet.
     waits: bool,
@@ -182,8 +189,8 @@ impl Cq {
         &self.core
     }
 
-    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
-    /// which is told once.
+    /// The queue, after it has done what has come up since the last poll. Fails if something is wrong; each
+    /// error is reported once.
     #[inline(always)]
     fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
         match self.needs_attention() {
@@ -211,15 +218,15 @@ impl Cq {
         }
     }
 
-    /// Begins a poll of all rings. The next ring comes first, so that one that is never empty does not stop
-    /// the others.
+    /// Begins a poll of all rings. It starts with the next ring, so that one that is never empty does not
+    /// stop the others.
     #[inline(always)]
     fn begin(&mut self) {
         self.pass_turn();
         self.poller.left = self.entries;
     }
 
-    /// Has the next ring come first.
+    /// Makes the next ring come first.
     #[inline(always)]
     fn pass_turn(&mut self) {
         self.poller.ring = self.core.directory.behind(self.poller.ring).number;
@@ -228,7 +235,7 @@ impl Cq {
     /// The next completion of this poll. By reference: the caller reads what it wants of it.
     ///
     /// Out of line, as is [`poll`](contract::Cq::poll): a program that polls has the loops of all drivers in
-    /// one function, and one that takes many registers would have the others save them.
+    /// one function. If one of them took many registers, the others would have to save them.
     #[inline(never)]
     fn next_found(&mut self) -> Option<&Completion> {
         let kept = &mut self.kept;
@@ -293,7 +300,7 @@ impl contract::Cq for Cq {
         self.capacity
     }
 
-    /// What nobody wants does not count.
+    /// Completions of unsignaled requests that succeeded do not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
         let waits = self.poll()?.next().is_some();
         (self.kept.waits, self.poller.has_news) = (waits, true);
@@ -327,7 +334,7 @@ impl contract::Cq for Cq {
         Some(taken)
     }
 
-    /// Entries have gone back when they are shown.
+    /// An entry has gone back to the device by the time it is shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
@@ -341,7 +348,8 @@ impl contract::Cq for Cq {
         self.kept.found
     }
 
-    /// What was shown stays, as told there. The next ring comes first when the next are shown.
+    /// The completion that was shown stays readable (see [`Kept::found`]). The next ring comes first when the
+    /// next one is shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn hide(&mut self) {
@@ -355,8 +363,8 @@ impl Drop for Cq {
     }
 }
 
-/// Completions that are being taken. A reference alone, and the rest in the queue: the other drivers' loops
-/// keep theirs in registers, which they could not if one of them lay on the stack.
+/// Completions that are being taken. It is only a reference, and its state is in the queue: the other
+/// drivers' loops keep their state in registers, which they could not if one variant lay on the stack.
 #[derive(Debug)]
 pub(crate) struct Polled<'q> {
     cq: &'q mut Cq,
@@ -381,15 +389,16 @@ struct Look<'q> {
 }
 
 impl<'q> Look<'q> {
-    /// Goes on where the last look ended.
+    /// Continues where the last look ended.
     #[inline(always)]
     fn new(poller: &'q mut Poller, core: &'q CqCore) -> Self {
         let ring = &core.directory.rings()[poller.ring as usize];
         Self { poller, core, ring }
     }
 
-    /// Takes the next completion that somebody wants; returns what `see` makes of it. None as well if an
-    /// entry makes no sense or a ring has overrun, which the next poll tells.
+    /// Takes the next completion of a request that is signaled or failed; returns what `see` makes of it.
+    /// `None` if there is none, and also if an entry makes no sense or a ring has overrun, which the next
+    /// poll reports.
     #[inline(always)]
     fn take_next<T>(&mut self, see: impl FnOnce(Completion) -> T) -> Option<T> {
         while self.poller.left > 0 {
@@ -422,7 +431,7 @@ impl<'q> Look<'q> {
                 tells_sender: self.poller.tells_senders,
             };
             if head.flags & entry::UNSOLICITED != 0 {
-                // Its number means nothing.
+                // The number in the entry means nothing.
                 if !reporter.takes_unsolicited || code != request::WRITE {
                     return self.fail(index, PollError::Unknown { code });
                 }
@@ -446,7 +455,7 @@ impl<'q> Look<'q> {
         None
     }
 
-    /// Goes on to the next ring that has an entry; false if none has, or one has overrun.
+    /// Moves on to the next ring that has an entry; false if none has, or one has overrun.
     #[inline(never)]
     fn goes_on(&mut self) -> bool {
         let directory = &self.core.directory;
@@ -465,7 +474,7 @@ impl<'q> Look<'q> {
         false
     }
 
-    /// Goes on behind the entries of the ring from this index on that the device has written over.
+    /// Continues after the entries of the ring, from this index on, that the device has written over.
     #[cold]
     #[inline(never)]
     fn skip_lost(&mut self, index: u32) {
@@ -482,7 +491,7 @@ impl<'q> Look<'q> {
         self.poller.has_news = true;
     }
 
-    /// Goes past an entry that makes no sense, which the next poll tells.
+    /// Passes over an entry that makes no sense; the next poll reports it.
     #[cold]
     #[inline(never)]
     fn fail<T>(&mut self, index: u32, error: PollError) -> Option<T> {
@@ -491,7 +500,7 @@ impl<'q> Look<'q> {
         None
     }
 
-    /// Has the next poll tell that something is wrong.
+    /// Makes the next poll report an error.
     fn tell_next(&mut self, error: PollError) {
         self.poller.wrong = Some(error);
         self.poller.has_news = true;
@@ -505,9 +514,10 @@ pub(crate) struct Completion {
     /// What was noted of its request: the id, and the bytes of one of this side's.
     wr_id: u64,
     bytes: u32,
-    /// Made where it is taken: a call to tell it would have all drivers' polls save registers.
+    /// Computed when the completion is taken: a call in the accessor would make all drivers' polls save
+    /// registers.
     status: WcStatus,
-    /// It has the sender's GID if there is no AH for that.
+    /// The entry has the sender's GID if this side has no AH for the sender.
     tells_sender: bool,
 }
 
@@ -538,7 +548,7 @@ impl contract::Completion for Completion {
         self.fields.status.into()
     }
 
-    /// What a request of this side's had in it is noted: its entry has an id in that place.
+    /// For a request of this side the bytes come from its note: its entry has an id in that field.
     #[inline(always)]
     fn byte_len(&self) -> u32 {
         match self.fields.is_receive() {
@@ -581,7 +591,7 @@ impl contract::Completion for Completion {
         self.fields.flags & entry::UNSOLICITED != 0
     }
 
-    /// In its place a WRITE has the high half of its length.
+    /// An entry of a WRITE has the high half of its length there instead.
     #[inline(always)]
     fn sender_gid(&self) -> Option<[u8; 16]> {
         let is_unknown = self.fields.ah.get() == entry::NO_AH;

@@ -8,12 +8,12 @@ use uverbs_uapi::enums::WcStatus;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, transmute_ref};
 
-/// Bytes of the smaller requests, and of what limits on the send ring are told in.
+/// Bytes of the smaller requests, and the unit of the limits on the send ring.
 pub(super) const BLOCK: usize = 64;
 /// Blocks of the larger requests.
 pub(super) const WIDE: u32 = 2;
 
-/// What every request begins with.
+/// The header of every request.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub(super) struct Head {
@@ -43,7 +43,7 @@ pub(super) mod request {
     pub(in super::super) const WRITE: u8 = 2;
     pub(in super::super) const IMMEDIATE: u8 = 1 << 4;
     pub(in super::super) const INLINE: u8 = 1 << 5;
-    /// What begins with a [`super::Head`] has it.
+    /// Set in everything that begins with a [`super::Head`].
     pub(in super::super) const META: u8 = 1 << 7;
 
     /// Flips with each lap of the ring; 0 in the first.
@@ -57,7 +57,8 @@ pub(super) mod request {
 #[repr(C, align(64))]
 pub(super) struct Wqe {
     pub(super) head: Head,
-    /// Of a message: its slices or inline bytes. Else a [`RemoteAddress`], then one slice or inline bytes.
+    /// In a message: its slices or inline bytes. Otherwise a [`RemoteAddress`], then one slice or inline
+    /// bytes.
     pub(super) body: [u8; 2 * BLOCK - size_of::<Head>()],
 }
 
@@ -85,7 +86,7 @@ pub(super) struct RemoteAddress {
 #[repr(C)]
 pub(super) struct Descriptor {
     pub(super) address: U64,
-    /// Counts in the first slice of a receive.
+    /// Only used in the first slice of a receive.
     pub(super) number: U16,
     pub(super) length: U16,
     /// The key, and the bits below.
@@ -98,7 +99,7 @@ impl Descriptor {
     pub(super) const LAST: u32 = 1 << 31;
 }
 
-/// A completion. In a ring with entries of 16 bytes it has the first half alone.
+/// A completion. In a ring with entries of 16 bytes it has only the first half.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(8))]
 pub(super) struct Entry {
@@ -117,7 +118,7 @@ pub(super) struct Entry {
     pub(super) rest: [u8; 16],
 }
 
-/// An entry as it is read: in words, of which few instructions make a copy.
+/// An entry as it is read: in words, so that a copy takes few instructions.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(8))]
 pub(super) struct Words(pub(super) [u64; Entry::LARGE / size_of::<u64>()]);
@@ -185,7 +186,7 @@ pub(super) mod doorbell {
     pub(in super::super) const ARM: u32 = 1 << 31;
 }
 
-/// What a status of the device means that is not 0.
+/// The meaning of a status of the device other than 0.
 #[cold]
 #[inline(never)]
 pub(super) fn failure(code: u8) -> WcStatus {

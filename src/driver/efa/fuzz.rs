@@ -12,7 +12,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::kit::ledger::{About, NumberedLedger};
 use crate::driver::kit::map::Map;
 
-/// A queue of a queue pair, and which of its requests nobody has heard of yet.
+/// A queue of a queue pair, and which of its requests were not reported yet.
 struct Queue {
     ledger: Arc<NumberedLedger>,
     registration: Registration,
@@ -33,7 +33,7 @@ impl Queue {
         })
     }
 
-    /// Posts as many requests as there is room for. Their ids are other ones each time.
+    /// Posts as many requests as there is room for, each with a new id.
     fn fill(&mut self, next_id: &mut u64) {
         let mut count = self.ledger.posted();
         while self.ledger.in_flight() < CAPACITY {
@@ -54,9 +54,9 @@ impl Queue {
     }
 }
 
-/// Polls while the rings are filled with the bytes, lap by lap. The first ones say how many there are, how
-/// large they and their entries are, and what the queue pair's number is. Each request is told of once at
-/// most, however often the device says that it is done.
+/// Polls while the rings are filled with the bytes, lap by lap. The first bytes say how many rings there are,
+/// how large they and their entries are, and the queue pair's number. Each request is reported at most once,
+/// however often the device reports it.
 pub fn efa_poll(bytes: &[u8]) {
     let Some((&[shape, low, high], mut rest)) = bytes.split_first_chunk() else {
         return;
@@ -93,7 +93,7 @@ pub fn efa_poll(bytes: &[u8]) {
         // SAFETY: the map has that many bytes, and nobody reads them meanwhile.
         unsafe { base.copy_from_nonoverlapping(std::ptr::NonNull::from(lap).cast(), lap.len()) };
         queues.iter_mut().for_each(|queue| queue.fill(&mut next_id));
-        // One lap at most has the phase, and whatever is wrong is told once.
+        // At most one lap has the right phase, and an error is reported once.
         for _ in 0..2 * rings as u32 * entries + 1 {
             poll(&mut cq, &mut queues, rings as u32 * entries);
         }

@@ -1,17 +1,17 @@
 //! EFA, the driver of Amazon's Elastic Fabric Adapter: datagrams, reliable and not, whose requests lie in
 //! memory of the device.
 //!
-//! What is particular to it: the kernel gives out all rings and registers, to be mapped by offset. Requests
-//! are copied to the device in blocks ([`send`]); receives are descriptors in memory ([`recv`]). Requests
-//! complete in any order, all of them, and a completion names its request by a number of this side's, and its
-//! queue by the queue pair's number ([`reporters`]). A completion queue may have several rings ([`cq`]).
-//! The formats are the hardware's ([`format`]).
+//! What is particular to it: the kernel allocates all rings and registers, and they are mapped by offset.
+//! Requests are copied to the device in blocks ([`send`]); receives are descriptors in memory ([`recv`]). All
+//! requests complete, in any order. A completion names its request by a number that this side chose, and its
+//! queue by the queue pair's number ([`reporters`]). A completion queue may have several rings ([`cq`]). The
+//! formats are the hardware's ([`format`]).
 //!
-//! Polling is called, where the other drivers' is inlined: a program that is built with all drivers keeps its
-//! registers for theirs. Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
+//! Polling is not inlined, unlike in the other drivers: otherwise a program with all drivers built in would
+//! save registers in their loops. Source: `drivers/infiniband/hw/efa` of Linux 6.1 to 7.3.
 //!
-//! Ids of 64 bits, which the newest devices have, are not asked for: numbers of 16 bits tell all requests of
-//! a queue apart.
+//! Ids of 64 bits, which the newest devices have, are not asked for: numbers of 16 bits are enough to
+//! distinguish all requests of a queue.
 
 mod cq;
 mod format;
@@ -68,7 +68,7 @@ impl DriverId {
     pub const EFA: Self = Self(enums::DriverId::EFA.0);
 }
 
-/// This driver's code; libefa asks no allocator.
+/// This driver's code; libefa calls no allocator.
 impl ResourceType {
     /// The rings of a completion queue, in one piece.
     pub const EFA_CQ: Self = Self::new(DriverId::EFA, 1);
@@ -80,7 +80,7 @@ pub(crate) struct Efa {
     limits: Limits,
 }
 
-/// What the device says of itself.
+/// The limits that the device reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     pub(crate) caps: abi::DeviceCaps,
@@ -112,7 +112,7 @@ pub(crate) struct QueueMemory {
     pub(crate) first: *mut u8,
     pub(crate) entry_bytes: u32,
     pub(crate) entries: u32,
-    /// Null if there is none.
+    /// Null if the queue has none.
     pub(crate) doorbell: *mut u32,
     /// The most entries between two doorbells.
     pub(crate) max_batch: u32,
@@ -120,7 +120,7 @@ pub(crate) struct QueueMemory {
 
 #[cfg(feature = "c-abi")]
 impl Efa {
-    /// What the device says of itself.
+    /// The limits that the device reports.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -153,7 +153,7 @@ impl contract::Driver for Efa {
     type SendQueue = SendQueue;
     type RecvQueue = RecvQueue;
     type SharedRecvQueue = NoRecvQueue;
-    /// The device's number of it.
+    /// The device's number of the address handle.
     type Ah = u16;
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = Arc<QpCore>;
@@ -201,7 +201,7 @@ impl contract::Driver for Efa {
         Ok(None)
     }
 
-    /// Of others the kernel's driver refuses the query.
+    /// The kernel's driver refuses to query other attributes.
     fn query_mask(&self, _: QpType) -> QpAttrMask {
         QpAttrMask::STATE
             | QpAttrMask::PKEY_INDEX
@@ -243,7 +243,7 @@ impl contract::Driver for Efa {
     }
 }
 
-/// The largest power of two that is no larger; 0 if there is none.
+/// The largest power of two up to `most`; 0 if there is none.
 #[cfg(feature = "c-abi")]
 fn power_of_two_within(most: u32) -> u32 {
     most.checked_ilog2().map_or(0, |bits| 1 << bits)
@@ -385,7 +385,7 @@ fn given(
         ));
     }
     let entries = command.cqe as usize * limits.entry_bytes();
-    // The kernel counts whole pages, and asks for all of them.
+    // The kernel needs whole pages.
     let rings = entries.checked_mul(limits.sub_cqs.into());
     let pages = rings.and_then(|rings| rings.checked_next_multiple_of(page_size()));
     let Some(length) = pages else {
@@ -413,7 +413,7 @@ fn with_memory(data: DriverData, grant: &Grant, length: usize) -> DriverData {
     }
 }
 
-/// The error of a command that told the kernel of given memory.
+/// The error of a command that gave the kernel memory for the rings.
 #[cold]
 fn not_taken(error: Error) -> Error {
     match error.errno() {
@@ -511,7 +511,8 @@ fn map_cq(
             Some(register.ok_or_else(|| malformed("a doorbell beyond its page"))?)
         }
     };
-    // As of Linux 7.3 the kernel gives queues in given memory none, without which there are no events.
+    // Up to Linux 7.3 the kernel gives a queue in given memory no doorbell, and without one there are no
+    // events.
     if doorbell.is_none()
         && command.channel.is_some()
         && let Some(RingMemory::Given(..)) = memory

@@ -1,13 +1,14 @@
-//! The order of what goes to the device and comes from it: the driver's barriers, by what they are between.
+//! The order of accesses between this side and the device: the driver's barriers, named by what they
+//! separate.
 //!
-//! The device of the unit tests is memory, which would not miss a barrier. So each step is told to them.
+//! In the unit tests the device is memory, which works without barriers too. So the tests watch each step.
 
 use crate::driver::kit::barrier;
 
-/// A step of the driver's.
+/// A step of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// What was written to rings is there for whoever sees what is stored next.
+    /// What was written to rings is visible before what is stored next.
     Written,
     /// What was copied to the device's memory has left the CPU.
     Flushed,
@@ -28,7 +29,7 @@ pub(super) fn after_writing() {
     step(Step::Written);
 }
 
-/// Has requests that were copied leave before the next store.
+/// Makes copied requests leave the CPU before the next store.
 #[inline(always)]
 pub(super) fn after_copying() {
     barrier::flush_write_combining();
@@ -42,7 +43,7 @@ pub(super) fn after_phase() {
     step(Step::Arrived);
 }
 
-/// Tells unit tests of a step, before it is taken.
+/// Reports a step to unit tests before it is taken.
 #[cfg(not(test))]
 #[inline(always)]
 pub(super) fn step(_: Step) {}
@@ -69,7 +70,7 @@ pub(super) mod watch {
         });
     }
 
-    /// Has a function see the steps that this thread takes from now on.
+    /// Calls a function for each step that this thread takes from now on.
     pub(in super::super) fn watch(watcher: impl FnMut(Step) + 'static) {
         WATCHER.set(Some(Box::new(watcher)));
     }

@@ -1,4 +1,4 @@
-//! Queue pairs: how their rings are cut, their creation, and reset.
+//! Queue pairs: the layout of their rings, their creation, and reset.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -34,18 +34,18 @@ pub(super) fn ledger(capacity: u32) -> NumberedLedger {
     NumberedLedger::new(capacity, GENERATIONS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// What must stay until the kernel has let go of a queue pair.
+/// What must stay until the kernel has released a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     sends: Registration,
     receives: Registration,
-    /// The receive ring is the kernel's memory, which it does not unmap before.
+    /// Keeps the receive ring mapped, which is the kernel's memory.
     _ring: Arc<Map>,
 }
 
 impl QpCore {
-    /// Follows the kernel, which has taken the queue pair to the state RESET: the device starts both rings
-    /// anew, and what was reported before is passed over.
+    /// Call after the kernel has taken the queue pair to the state RESET: the device starts both rings anew,
+    /// and completions from before are passed over.
     pub(super) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
         let ledger = Arc::new(self::ledger(send.layout().depth));
         self.sends.replace(Arc::clone(&ledger));
@@ -208,7 +208,7 @@ fn map(
     })
 }
 
-/// Cuts a send queue, or `None` if the device has none like that.
+/// The layout of a send queue, or `None` if the device has none like that.
 pub(super) fn send_layout(
     transport: QpType,
     signal_all: bool,
@@ -245,7 +245,7 @@ pub(super) fn send_layout(
             max_inline: if is_wide { limits.wide_inline } else { 0 },
             max_bytes: limits.max_rdma_bytes,
         },
-        // A device with a least depth does not take a whole ring at once.
+        // A device with a minimum depth does not take a whole ring at once.
         max_batch: match limits.min_sq_wr {
             0 => max_batch.min(depth),
             _ => max_batch.min(depth - 1).max(1),
@@ -254,7 +254,7 @@ pub(super) fn send_layout(
     })
 }
 
-/// Cuts a receive queue, or `None` if the device has none like that.
+/// The layout of a receive queue, or `None` if the device has none like that.
 pub(super) fn recv_layout(cap: &QpCap, limits: &Limits) -> Option<RecvLayout> {
     let max_sge = cap.max_recv_sge.max(1);
     let least = cap.max_recv_wr.max(1).checked_mul(max_sge)?;

@@ -14,7 +14,7 @@ use crate::driver::kit::ledger::{About, NumberedLedger};
 use crate::driver::kit::map::Map;
 use crate::work::{Element, PostError};
 
-/// How a receive queue is made.
+/// The layout of a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecvLayout {
     /// Descriptors of the ring, a power of two.
@@ -38,10 +38,10 @@ pub(crate) struct RecvQueue {
     /// Requests and descriptors that the device knows of, counted from the start, modulo 2^32.
     rung: u32,
     rung_descriptors: u32,
-    /// Requests of the batch that were written, and the count of descriptors behind them.
+    /// Requests of the batch that were written, and the count of descriptors after them.
     written: u32,
     written_descriptors: u32,
-    /// There is room for requests before this count: the ledger was asked for it.
+    /// There is room for requests before this count, as the ledger said when it was last asked.
     room_until: u32,
     ledger: Arc<NumberedLedger>,
     ring: Arc<Map>,
@@ -94,7 +94,7 @@ impl RecvQueue {
         }
     }
 
-    /// Looks how far the device has come; false if the queue is full with so many requests.
+    /// Asks the ledger how far the device is; false if the queue is full at this count of posted requests.
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
@@ -108,7 +108,7 @@ impl RecvQueue {
         let place = (count & (self.layout.descriptors - 1)) as usize;
         let ring: NonNull<Descriptor> = self.ring.base().cast();
         // SAFETY: the masked place is below the count of descriptors, so it lies in the ring, whose map this
-        // value keeps. There was room for the request, so the device has done with the place.
+        // value keeps. There was room for the request, so the device no longer uses the place.
         unsafe { ring.add(place).write_volatile(descriptor) };
     }
 }
@@ -145,7 +145,7 @@ impl contract::RecvQueue for RecvQueue {
         let about = about.fold(About::new(true), About::with);
         let number = self.ledger.note(count, wr_id, about, 0);
         let mut next = self.written_descriptors;
-        // A receive without memory takes a descriptor as well.
+        // A receive without memory also takes a descriptor.
         let last = slices.len().saturating_sub(1);
         for at in 0..=last {
             let mut control = 0;

@@ -1,9 +1,9 @@
 //! The queues that report to a completion queue, by the device's numbers of their queue pairs.
 //!
-//! A number may be given to a new queue pair while completions of the one before wait unread. So each queue
-//! is known with the place of the ring from which on entries are its own, and once it is gone with the place
-//! where they end. Creating, resetting and destroying queue pairs tell the poller of that as *changes*, and
-//! count `version` up; the poller compares the version before it interprets a completion.
+//! The kernel may give a number to a new queue pair while completions of the previous one wait unread. So
+//! each queue is known with the index in the ring from which on entries are its own, and once it is gone also
+//! with the index where they end. Creating, resetting and destroying a queue pair passes these to the poller
+//! as *changes* and counts `version` up. The poller compares the version before it interprets a completion.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,8 +36,8 @@ impl Reporter {
     }
 }
 
-/// A queue that is gone: its place among those that are known, and the first entry of its ring that is not
-/// its own.
+/// A queue that is gone: its place in the poller's table, and the first entry of its ring that is not its
+/// own.
 #[derive(Debug)]
 struct Gone {
     place: usize,
@@ -56,12 +56,12 @@ pub(super) enum Whose<'r> {
     Nobody,
 }
 
-/// Which queue: the queue pair's number, and which of its two.
+/// The name of a queue: its queue pair's number, and which of the queue pair's two queues it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     pub(super) qpn: u32,
     pub(super) is_receive: bool,
-    /// Messages may come that consume no receive. It tells nothing of which queue it is.
+    /// Messages may come that consume no receive. This does not identify the queue.
     pub(super) takes_unsolicited: bool,
 }
 
@@ -141,7 +141,7 @@ impl Directory {
         &self.rings
     }
 
-    /// The ring whose turn it is behind that of this number.
+    /// The ring that comes after the one with this number.
     #[inline(always)]
     pub(super) fn behind(&self, ring: u32) -> &Ring {
         let next = self.rings.get(ring as usize + 1);
@@ -153,7 +153,7 @@ impl Directory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the present entries of a ring end, behind those too that the device has written over.
+    /// The index after the present entries of a ring, including those that the device has written over.
     fn end(&self, ring: u32) -> u32 {
         let ring = &self.rings[ring as usize];
         let view = ring.view;
@@ -169,7 +169,7 @@ impl Directory {
                     false => break,
                 };
             }
-            // While this looked, the poller may have gone past the place and the device round the ring.
+            // Meanwhile the poller may have passed this index, and the device may have gone round the ring.
             let passed = ring.passed();
             if !is_before(index, passed) {
                 return index;
@@ -180,8 +180,9 @@ impl Directory {
 
     fn push(&self, inner: &mut Inner, change: Change) {
         inner.changes.push(change);
-        // Relaxed: under the lock. Whoever made a change did so before the device could report anything of
-        // it, and the barrier behind the phase keeps the poller's load behind the look at the completion.
+        // Relaxed: under the lock. A change is made before the device can report anything that depends on it,
+        // and the barrier after the phase keeps the poller's load of the version after its look at the
+        // completion.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -206,7 +207,7 @@ impl Directory {
             return;
         }
         let until = self.end(ring);
-        // The poller does not know of it and never needs to, if it reported nothing.
+        // If it has reported nothing, the poller does not know it and never needs to.
         let is_idle = |change: &Change| match change {
             Change::Set(_, reporter) => reporter.is(ledger) && reporter.from == until,
             Change::End { .. } => false,
@@ -240,7 +241,8 @@ pub(super) struct Registration {
     directory: Arc<Directory>,
     name: Name,
     ring: u32,
-    /// That of the requests since the last reset; and whether what was reported goes with the queue.
+    /// The ledger of the requests since the last reset; and whether unread completions are to be passed over
+    /// once the queue is gone.
     now: Mutex<(Arc<NumberedLedger>, bool)>,
 }
 
@@ -278,7 +280,7 @@ impl Registration {
         now.0 = ledger;
     }
 
-    /// Has what was reported go with the queue.
+    /// From the end of the queue on, its unread completions are passed over.
     #[cfg(feature = "c-abi")]
     pub(super) fn forget(&self) {
         self.now().1 = true;
@@ -296,12 +298,12 @@ impl Drop for Registration {
 /// The poller's table.
 #[derive(Debug)]
 pub(super) struct Reporters {
-    /// The newest ones, by the low bits of their numbers, in which no two queue pairs at a time are alike,
-    /// and which of the two queues it is.
+    /// The newest queues, by the low bits of their queue pairs' numbers, in which no two queue pairs of the
+    /// same time agree, and by which of the two queues it is.
     known: Vec<Option<Reporter>>,
     mask: u32,
     version: u64,
-    /// Those of which entries may wait, the oldest first.
+    /// Queues that are gone, of which entries may still wait; the oldest first.
     gone: Vec<Gone>,
 }
 
@@ -328,13 +330,13 @@ impl Reporters {
         self.version != directory.version.load(Ordering::Relaxed)
     }
 
-    /// Whether some are gone that the poller may have passed.
+    /// Whether there are queues that are gone, whose entries the poller may have passed.
     #[inline(always)]
     pub(super) fn are_leaving(&self) -> bool {
         !self.gone.is_empty()
     }
 
-    /// Who wrote the entry at this index of a ring.
+    /// The queue that the entry at this index of a ring belongs to.
     #[inline(always)]
     pub(super) fn find(&self, name: Name, ring: u32, index: u32) -> Whose<'_> {
         if self.are_leaving()
@@ -351,7 +353,7 @@ impl Reporters {
         }
     }
 
-    /// As [`Self::find`], of those that are gone.
+    /// As [`Self::find`], among the queues that are gone.
     #[cold]
     #[inline(never)]
     fn find_gone(&self, name: Name, ring: u32, index: u32) -> Option<&Gone> {
@@ -389,7 +391,8 @@ impl Reporters {
         if place >= self.known.len() {
             self.known.resize_with(place + 1, || None);
         }
-        // The kernel has given the number away, so the one before is gone, whether it has been told or not.
+        // The kernel has given the number to a new queue pair, so the one before is gone, even if its change
+        // has not come yet.
         if let Some(reporter) = self.known[place].replace(reporter) {
             let until = match reporter.ring == ring {
                 true => from,
@@ -420,7 +423,7 @@ impl Reporters {
         }
     }
 
-    /// Lets those go whose entries the poller has passed.
+    /// Removes the queues that are gone and whose entries the poller has passed.
     pub(super) fn settle(&mut self, directory: &Directory) {
         let passed = |ring: u32| directory.rings[ring as usize].passed();
         self.gone

@@ -12,9 +12,9 @@ use crate::driver::kit::map::Map;
 /// Memory of the rings of a completion queue. It begins at a page.
 #[derive(Debug)]
 pub(super) enum RingMemory {
-    /// The kernel's.
+    /// Mapped from the kernel.
     Mapped(Map),
-    /// The allocator's, of so many bytes.
+    /// From an allocator, with its length in bytes.
     Given(Grant, usize),
 }
 
@@ -35,24 +35,24 @@ impl RingMemory {
     }
 }
 
-/// The entries of a ring; valid as long as the memory is that they lie in.
+/// The entries of a ring. Valid as long as the memory in which they lie.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
     first: NonNull<u8>,
     /// How many there are, a power of two.
     count: u32,
-    /// Bytes of one.
+    /// Bytes of an entry.
     size: usize,
 }
 
-// SAFETY: it is an address, and what is read through it are atomics, and entries that have arrived.
+// SAFETY: it is an address. Through it only atomics are read, and entries that have arrived.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
 impl View {
-    /// The rings in memory, one behind the other, with `count` entries of `size` bytes each; `None` if they
-    /// do not fit, or there is no such ring.
+    /// The rings that lie in memory one after the other, with `count` entries of `size` bytes each; `None` if
+    /// they do not fit, or no such ring exists.
     pub(super) fn of(
         memory: &RingMemory,
         rings: usize,
@@ -97,7 +97,7 @@ impl View {
         // SAFETY: the byte lies in the entry; while the device may write it only atomics touch it.
         let flags = unsafe { self.at(index).cast::<AtomicU8>().add(Entry::FLAGS).as_ref() };
         let is_odd_lap = index & self.count != 0;
-        // Relaxed: what is behind it orders it.
+        // Relaxed: the barrier below orders it.
         let phase = flags.load(Ordering::Relaxed) & entry::PHASE != 0;
         if phase == is_odd_lap {
             return false;
@@ -106,24 +106,26 @@ impl View {
         true
     }
 
-    /// Whether the device has gone round the ring and written over the entry at this index, which has not
-    /// been taken. By its phase the entry then looks as if it had not arrived; but the last place of its lap
-    /// has been written, before which the entry was. It is not seen while no place still shows the lap: once
-    /// the device is two laps or more ahead of the first entry that was not taken.
+    /// Whether the device has gone once round the ring and written over the entry at this index, which has
+    /// not been taken. By its phase that entry then looks as if it had not arrived. But the last of the
+    /// `count` entries from this index on has arrived, and the device writes that one later. If the device is
+    /// two laps or more ahead of the first entry that was not taken, this is not noticed: no place shows the
+    /// lap any more.
     pub(super) fn has_overrun(self, index: u32) -> bool {
         let last = index.wrapping_add(self.count - 1);
-        // In this order, which the first look's barrier keeps: else the device could have come from before
-        // the entry to the last one meanwhile.
+        // In this order, which the barrier of the first look keeps. The other way round, the device could
+        // write all of these entries between the two looks, which would pass for an overrun.
         self.has_arrived(last) && !self.has_arrived(index)
     }
 
-    /// The first entry behind those from this index on that the device has written over.
+    /// The first entry after those, from this index on, that the device has written over.
     pub(super) fn behind_lost(self, index: u32) -> Option<u32> {
         let mut places = (1..self.count).map(|ahead| index.wrapping_add(ahead));
         places.find(|at| self.has_arrived(*at))
     }
 
-    /// The first word of the entry at this index, which has arrived: whose it is, and how it went.
+    /// The first word of the entry at this index, which has arrived: its request's number, its status, and
+    /// its queue.
     #[inline(always)]
     pub(super) fn head(self, index: u32) -> Words {
         order::step(Step::Read);
@@ -137,9 +139,10 @@ impl View {
         order::step(Step::Read);
         let at = self.at(index);
         if self.size >= Entry::LARGE {
-            // SAFETY: the entry lies in the ring and is aligned to its size, of which the memory's start is a
-            // multiple. The device has written it and leaves it alone until it has gone once round. Volatile:
-            // should it not, what is read is some entry, and every bit pattern is one.
+            // SAFETY: the entry lies in the ring and is aligned to its size, since the memory starts at a
+            // page. The device has written it and leaves it alone until it has gone once round the ring.
+            // Volatile: if the device has gone further, this reads another entry or parts of several, and
+            // every bit pattern is valid.
             return Words(unsafe { at.cast().read_volatile() });
         }
         // SAFETY: as above, of the first half.
@@ -168,7 +171,7 @@ pub(super) struct Register {
     _map: Arc<Map>,
 }
 
-// SAFETY: stores to it are single ones, and whole.
+// SAFETY: it is only stored to, in single whole stores.
 unsafe impl Send for Register {}
 // SAFETY: as above.
 unsafe impl Sync for Register {}
@@ -194,13 +197,13 @@ impl Register {
         unsafe { self.at.write_volatile(value.to_le()) };
     }
 
-    /// Where it is, as long as this value is there.
+    /// Its address, valid as long as this value lives.
     #[cfg(feature = "c-abi")]
     pub(super) fn address(&self) -> *mut u32 {
         self.at.as_ptr()
     }
 
-    /// What was stored last.
+    /// The value that was stored last.
     #[cfg(test)]
     pub(super) fn stored(&self) -> u32 {
         // SAFETY: as in `store`; in tests it is memory.

@@ -1,10 +1,10 @@
 //! The send queue: requests in a ring in the device's memory, and a doorbell.
 //!
-//! Nobody reads the ring back, and the device may take what is in it only at the doorbell. So a batch is put
-//! together in memory of this side, in a ring as large, and copied when it is rung: whole blocks, in order.
-//! A place of the ring is free again when any request has completed, so it is the number that names a
-//! request in flight and not its place ([`NumberedLedger`]). All requests complete; who did not ask for it is
-//! not told.
+//! The ring is never read back, and the device may take requests from it only at the doorbell. So a batch is
+//! first written to a ring of the same size in this side's memory, and copied when it is rung: whole blocks,
+//! in order. Whenever any request has completed, a place of the ring is free again, so a request in flight is
+//! named by a number and not by its place ([`NumberedLedger`]). All requests complete, but completions that
+//! were not asked for are not passed on.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::driver::kit::map::Map;
 use crate::error::Errno;
 use crate::work::{Destination, Element, Operation, Payload, PostError, Remote, WorkRequest};
 
-/// How a send queue is made.
+/// The layout of a send queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendLayout {
     pub(super) transport: QpType,
@@ -44,7 +44,7 @@ pub(super) struct SendLayout {
     pub(super) signal_all: bool,
 }
 
-/// What READs and WRITEs are within.
+/// The limits of READs and WRITEs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RdmaLimits {
     /// The most slices.
@@ -60,7 +60,7 @@ pub(super) struct RdmaLimits {
 pub(super) struct DeviceRing {
     /// The first byte, aligned to a block.
     pub(super) first: NonNull<u8>,
-    /// What it lies in.
+    /// The map in which it lies.
     pub(super) _map: Arc<Map>,
     pub(super) doorbell: Register,
 }
@@ -74,11 +74,11 @@ unsafe impl Sync for DeviceRing {}
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     layout: SendLayout,
-    /// The requests as they were written last, by their places in the ring.
+    /// The requests as they were last written, by their places in the ring.
     written: Box<[Wqe]>,
     /// Requests that the device knows of.
     rung: u32,
-    /// There is room for requests before this count: the ledger was asked for it.
+    /// There is room for requests before this count, as the ledger said when it was last asked.
     room_until: u32,
     ledger: Arc<NumberedLedger>,
     ring: DeviceRing,
@@ -118,7 +118,7 @@ impl SendQueue {
         }
     }
 
-    /// Looks how far the device has come; false if the queue is full with so many requests.
+    /// Asks the ledger how far the device is; false if the queue is full at this count of posted requests.
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
@@ -126,7 +126,7 @@ impl SendQueue {
         self.room_until != count
     }
 
-    /// Copies requests from one count to another to the device, and rings.
+    /// Copies the requests between two counts to the device, and rings.
     #[inline(always)]
     fn hand_over(&self, start: u32, end: u32) {
         // Nothing that was stored to the ring or the doorbell earlier mixes with this.
@@ -155,7 +155,7 @@ impl SendQueue {
 }
 
 impl contract::SendQueue for SendQueue {
-    /// The device's number of it.
+    /// The device's number of the address handle.
     type Ah = u16;
 
     fn capacity(&self) -> u32 {
@@ -234,7 +234,7 @@ struct Parts<'a> {
     ah: u16,
     qpn: u32,
     qkey: u32,
-    /// [`request`].
+    /// Bits of [`request`].
     operation: u8,
     imm: u32,
     remote: Option<Remote>,
@@ -256,7 +256,7 @@ impl<'a> Parts<'a> {
         let Some(Destination::Datagram(to)) = to else {
             return Err(PostError::Destination);
         };
-        // Requests wait for no other.
+        // No request waits for another one.
         if flags.contains(SendFlags::FENCE) {
             return Err(PostError::NotInTransport { transport });
         }
@@ -298,16 +298,16 @@ impl<'a> Parts<'a> {
             imm,
             remote,
             payload,
-            // Of a message that is longer the device says so.
+            // A message that is longer fails at the device.
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         })
     }
 
-    /// Writes what is behind the head to a request of so many blocks, and notes its keys. Returns how many
-    /// slices or inline bytes there are.
+    /// Writes what follows the header in a request of `blocks` blocks, and notes its keys. Returns the number
+    /// of slices or inline bytes, and the note.
     #[inline(always)]
     fn write(&self, wqe: &mut Wqe, about: About, blocks: u32) -> (usize, About) {
-        // Each at a length that is known, so that it is a few stores.
+        // Two fills of constant length, so that each becomes a few stores.
         let (first, second) = wqe.body.split_at_mut(BLOCK - size_of::<Head>());
         first.fill(0);
         if blocks == WIDE {
@@ -369,7 +369,8 @@ fn check(payload: Payload<'_>, max_sge: u32, max_inline: u32) -> Result<(), Post
     }
 }
 
-/// Writes slices, of which there are few enough, and notes their keys. Returns how many there are.
+/// Writes slices, which the caller has checked to fit, and notes their keys. Returns how many there are, and
+/// the note.
 #[inline(always)]
 fn put_slices<E: Element>(body: &mut [u8], slices: &[E], mut about: About) -> (usize, About) {
     let places = body.chunks_exact_mut(size_of::<Slice>());

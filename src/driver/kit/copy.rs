@@ -9,10 +9,10 @@
 //! used in virtual machines ([`stores_at_once`]). CPUID is asked once, when a context is opened; each
 //! register keeps the answer.
 //!
-//! The one of arm64 (ST64B) is not used. It faults where the device's memory, or what lies before it, does
+//! That of arm64 (ST64B) is not used. It faults where the device's memory, or what lies in front of it, does
 //! not take such stores, and Linux reports only what the CPU can do: `HWCAP3_LS64` "implies the support of
 //! CPU" (`Documentation/arch/arm64/elf_hwcaps.rst`, since 7.0); the program must know about the memory. A
-//! program that is ended by a signal when it posts would be a high price for two stores less.
+//! program that dies of a signal when it posts would be a high price for two stores less.
 
 use std::ptr::NonNull;
 
@@ -223,7 +223,7 @@ mod tests {
     #[repr(align(64))]
     struct Blocks([u8; 4 * BLOCK]);
 
-    /// Would catch bytes that are left out, change places, or go beyond.
+    /// Would catch bytes that are left out, swapped, or written beyond the end.
     #[test]
     fn all_bytes_go_where_they_belong() {
         let from = Blocks(std::array::from_fn(|at| at as u8));

@@ -3,7 +3,7 @@
 //! The passing thread stores that it is inside and then loads whether the gate is closed. The closing thread
 //! stores that the gate is closed and then loads whether a thread is inside. One of the two must see the
 //! other, which takes a barrier between store and load on both sides. So that passing needs none, the closing
-//! thread has the kernel make one in all threads of the process (membarrier(2)).
+//! thread makes the kernel execute one in all threads of the process (membarrier(2)).
 
 use std::sync::PoisonError;
 
@@ -80,7 +80,7 @@ impl Gate {
 
     /// Keeps other threads from closing the gate. It may still be passed.
     pub(crate) fn keep(&self) -> MutexGuard<'_, ()> {
-        // It guards nothing of its own.
+        // The mutex guards no data.
         self.others.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

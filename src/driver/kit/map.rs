@@ -1,4 +1,4 @@
-//! Pages of the command file: rings that the kernel or the device has the memory of, and registers.
+//! Pages of the command file: rings in memory of the kernel or the device, and registers.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -18,9 +18,9 @@ pub(crate) struct Map {
     mapped: Mapped,
 }
 
-// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+// SAFETY: the mapping is owned, and any thread may use it.
 unsafe impl Send for Map {}
-// SAFETY: shared references give out the address and the length only.
+// SAFETY: shared references only give the address and the length.
 unsafe impl Sync for Map {}
 
 impl Map {
@@ -104,8 +104,8 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         self.mapped.end();
-        // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was
-        // not mapped; there is nobody to tell.
+        // SAFETY: the mapping is owned, and nothing points into it any more. An error would mean that it was
+        // not mapped; there is nobody to report it to.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }

@@ -1,9 +1,9 @@
 //! Memory that the device reads and writes: rings, and doorbell records.
 //!
-//! A ring is the domain's allocator's if it gives one, at an address or in a dma-buf, else pages of its own.
-//! Doorbell records are small and many, so the default ones are packed into pages, a cache line apart.
-//! Neither is copied by fork(2): the device keeps to the parent's pages, and a child that wrote first would
-//! else leave the parent with a copy that the device does not see.
+//! A ring lies in memory of the domain's allocator if that gives some, at an address or in a dma-buf;
+//! otherwise in pages of its own. Doorbell records are small and many, so the default ones are packed into
+//! pages, a cache line apart. fork(2) copies neither: the device keeps the parent's pages, and if the child
+//! wrote first, the parent would be left with a copy that the device does not see.
 
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
@@ -25,7 +25,7 @@ const HUGE: usize = 2 << 20;
 /// Memory of a ring: zeroed, and at one address until it is dropped.
 #[derive(Debug)]
 pub(crate) enum Memory {
-    /// The allocator's.
+    /// From the allocator.
     Granted(Grant),
     /// Pages of its own.
     Pages(Pages),
@@ -59,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// The address for the kernel; 0 if it is to be told a dma-buf, so that a kernel that overlooks that has
+    /// The address for the kernel; 0 if the kernel gets a dma-buf, so that one that overlooks the dma-buf has
     /// no memory at all.
     pub(crate) fn address(&self) -> u64 {
         match self.dmabuf() {
@@ -68,8 +68,8 @@ impl Memory {
         }
     }
 
-    /// The dma-buf for the kernel, with its part of exactly the length that was asked for, if the memory lies
-    /// in one. It names a descriptor that is open as long as this value lives.
+    /// The dma-buf for the kernel, if the memory lies in one, with its part of exactly the length that was
+    /// asked for. It names a descriptor that is open as long as this value lives.
     pub(crate) fn dmabuf(&self) -> Option<BufferDesc> {
         match self {
             Self::Granted(grant) => described(grant),
@@ -77,8 +77,8 @@ impl Memory {
         }
     }
 
-    /// Whether what lies here is what the device sees: else the memory lies in a dma-buf that this process
-    /// does not reach.
+    /// Whether this process reaches the memory that the device sees. Otherwise the memory lies in a dma-buf
+    /// that is not mapped here.
     #[allow(dead_code, reason = "not every driver takes dma-bufs")]
     pub(crate) fn is_mapped(&self) -> bool {
         match self {
@@ -87,7 +87,7 @@ impl Memory {
         }
     }
 
-    /// The dma-buf that the memory lies in, if it does, and its offset there.
+    /// The dma-buf in which the memory lies, and its offset there, if it lies in one.
     pub(crate) fn place(&self) -> Option<(&Dmabuf, u64)> {
         match self {
             Self::Granted(grant) => grant.place(),
@@ -96,7 +96,7 @@ impl Memory {
     }
 }
 
-/// What the kernel is told of a buffer in a dma-buf.
+/// The description of a buffer in a dma-buf for the kernel.
 fn described(grant: &Grant) -> Option<BufferDesc> {
     let (file, offset, length) = grant.dmabuf()?;
     Some(BufferDesc {
@@ -115,9 +115,9 @@ pub(crate) struct Pages {
     length: usize,
 }
 
-// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+// SAFETY: the mapping is owned, and any thread may use it.
 unsafe impl Send for Pages {}
-// SAFETY: shared references give out the address only.
+// SAFETY: shared references only give the address.
 unsafe impl Sync for Pages {}
 
 impl Pages {
@@ -129,8 +129,8 @@ impl Pages {
             .ok_or(Errno::NOMEM)?;
         let mut flags = MapFlags::PRIVATE;
         if length < HUGE {
-            // The kernel pins them for the device's reads, and the first post would fault to write. Huge
-            // pages are asked for once there is a mapping.
+            // The kernel pins the pages for the device's reads, and without this the first post would fault.
+            // Huge pages are asked for once there is a mapping.
             flags |= MapFlags::POPULATE;
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -140,7 +140,7 @@ impl Pages {
         let pages = Self { base, length };
         pages.advise(Advice::LinuxDontFork)?;
         if length >= HUGE {
-            // A wish: without huge pages the ring works as well.
+            // Only a wish: the ring also works without huge pages.
             let _ = pages.advise(Advice::LinuxHugepage);
         }
         Ok(pages)
@@ -154,8 +154,8 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and whoever pointed into it is gone. An error would mean that it was
-        // not mapped; there is nobody to tell.
+        // SAFETY: the mapping is owned, and nothing points into it any more. An error would mean that it was
+        // not mapped; there is nobody to report it to.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
@@ -168,7 +168,7 @@ pub(crate) const RECORD: usize = 8;
 /// The pages of a context's doorbell records.
 #[derive(Debug)]
 pub(crate) struct Records {
-    /// What an allocator is asked for.
+    /// The type of the buffer that an allocator is asked for.
     resource: ResourceType,
     pages: Mutex<Vec<Arc<RecordPage>>>,
 }
@@ -300,12 +300,12 @@ impl Record {
         self.words.cast()
     }
 
-    /// The lower half of a word that counts, which is all that the device takes of it; the upper one stays 0.
-    /// Whoever uses this does not use the word as a whole.
+    /// The lower half of a word that counts. The device takes only that half; the upper one stays 0. A caller
+    /// of this does not use the word as a whole.
     #[inline(always)]
     pub(crate) fn counter(&self, index: usize) -> &AtomicU16 {
         let word = NonNull::from(self.word(index)).cast::<AtomicU16>();
-        // SAFETY: the word has two halves, of which the lower one comes second. It is kept as the word is.
+        // SAFETY: the word has two halves, of which the lower one comes second. It lives as long as the word.
         unsafe { word.add(1).as_ref() }
     }
 
@@ -318,7 +318,7 @@ impl Record {
         }
     }
 
-    /// The address for the kernel, as of [`Memory::address`].
+    /// The address for the kernel, as [`Memory::address`].
     pub(crate) fn address(&self) -> u64 {
         match self.dmabuf() {
             Some(_) => 0,
@@ -326,7 +326,7 @@ impl Record {
         }
     }
 
-    /// The dma-buf for the kernel, as of [`Memory::dmabuf`].
+    /// The dma-buf for the kernel, as [`Memory::dmabuf`].
     pub(crate) fn dmabuf(&self) -> Option<BufferDesc> {
         match &self.place {
             Place::Granted(grant) => described(grant),

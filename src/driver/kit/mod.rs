@@ -1,14 +1,14 @@
 //! Parts that drivers of hardware share. No part knows a device.
 //!
-//! - [`memory`]: rings and doorbell records of this side's.
-//! - [`map`]: rings and registers that the kernel gives out.
-//! - [`barrier`]: memory order towards a device, of the package that agents use as well.
-//! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock, where a ring's
-//!   places name them: in order, out of order, of shared queues; or where numbers do, in any order.
-//! - [`directory`]: which queue a completion belongs to, where it names it by a number.
+//! - [`memory`]: rings and doorbell records in this side's memory.
+//! - [`map`]: rings and registers that the kernel allocates.
+//! - [`barrier`]: memory order towards a device, from the package that agents use too.
+//! - [`ledger`]: ids of posted requests, which posters and pollers share without a lock. A request is named
+//!   by its place in a ring: in order, out of order, or of a shared queue; or by a number, in any order.
+//! - [`directory`]: which queue a completion belongs to, if the completion names it by a number.
 //! - [`copy`]: copies into write-combining memory.
 //! - [`turn`]: the lock of a register that several queues share.
-//! - [`gate`]: for what a poller rarely does in the poster's place.
+//! - [`gate`]: for what a poller rarely does in the poster's stead.
 //! - [`sync`]: atomics and locks, which are loom's in the models.
 
 pub(crate) mod copy;

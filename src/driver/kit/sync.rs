@@ -10,18 +10,18 @@ use std::sync::atomic::compiler_fence;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-/// Has a store come before a load behind it, as whoever calls [`order_everywhere`] in between sees them.
+/// Orders a store before a later load, for a thread that calls [`order_everywhere`] in between.
 #[inline(always)]
 pub(crate) fn order_here() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Orders the stores and loads of each thread of this process, and of this one, as if each made a barrier
-/// now. False if the kernel does not.
+/// Orders the stores and loads of each thread of this process, this one included, as if each executed a
+/// barrier now. False if the kernel cannot do it.
 pub(crate) fn order_everywhere() -> bool {
     let order = || membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     let register = || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok();
-    // A process says once that it wants this; it costs the kernel milliseconds, so it is left until needed.
+    // A process registers once for this. It costs the kernel milliseconds, so it is left until needed.
     order() || register() && order()
 }
 

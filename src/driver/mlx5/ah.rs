@@ -1,8 +1,8 @@
 //! Address handles: the address vector that goes into every datagram's request.
 //!
-//! The device has no address handles. The kernel has them: it resolves the link-layer address on Ethernet,
-//! and holds on to the GID that a global route starts from. A path within an InfiniBand subnet needs neither,
-//! so the kernel does not hear of it.
+//! The device has no address handles, but the kernel has. The kernel resolves the link-layer address on
+//! Ethernet, and keeps the GID from which a global route starts. A path within an InfiniBand subnet needs
+//! neither, so the kernel is not called.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -55,20 +55,19 @@ const NOWHERE: Datagram = Datagram {
 
 /// A global header follows (not set on Ethernet, where one always does).
 const GRH: u32 = 1 << 30;
-/// The offset of rates that the device has (`MLX5_STAT_RATE_OFFSET`).
+/// The device's offset of rate codes (`MLX5_STAT_RATE_OFFSET`).
 const RATE_OFFSET: u8 = 5;
 /// The ports that RoCE v2 sends from (`IB_ROCE_UDP_ENCAP_VALID_PORT_MIN`).
 const FIRST_SOURCE_PORT: u16 = 0xc000;
 
-/// What paths over a port need.
+/// What paths over a port need to know of it.
 #[derive(Clone, Copy, Debug)]
 struct Port {
     link: LinkLayer,
     flags: QueryPortFlags,
 }
 
-/// The ports by their numbers, once they have been asked for: neither property changes while the device is
-/// there.
+/// The ports by their numbers, once they have been queried: neither property changes while the device exists.
 #[derive(Debug, Default)]
 pub(super) struct Ports(Mutex<BTreeMap<u8, Port>>);
 
@@ -89,7 +88,7 @@ impl Ports {
     }
 }
 
-/// Creates an address handle. Within an InfiniBand subnet it has no handle of the kernel's.
+/// Creates an address handle. Within an InfiniBand subnet the kernel has no handle for it.
 pub(super) fn create_ah(
     ports: &Ports,
     fd: &CommandFd,
@@ -114,7 +113,7 @@ pub(super) fn create_ah(
     Ok((Some(handle), Ah(vector)))
 }
 
-/// An address handle over InfiniBand, where the kernel would do nothing but look at the path.
+/// An address handle over InfiniBand, where the kernel would do nothing but check the path.
 #[cfg(feature = "c-abi")]
 pub(super) fn ah_without_kernel(
     ports: &Ports,
@@ -129,8 +128,8 @@ pub(super) fn ah_without_kernel(
     Ok(Some(Ah(over_infiniband(path))))
 }
 
-/// Refuses a path without a global route over a port that requires one (the kernel looks on Ethernet only,
-/// and the device drops what has none).
+/// Refuses a path without a global route over a port that requires one. (The kernel checks this on Ethernet
+/// only, and the device drops packets without a global header.)
 fn check_route(path: &AhAttr, flags: QueryPortFlags) -> Result<()> {
     if path.is_global == 0 && flags.contains(QueryPortFlags::GRH_REQUIRED) {
         let subject = Subject::the("AH");
@@ -160,7 +159,7 @@ fn static_rate(rate: Rate) -> u8 {
     }
 }
 
-/// The fields that both links have.
+/// The fields that are the same on both link layers.
 fn vector(path: &AhAttr) -> Datagram {
     let mut vector = Datagram {
         stat_rate_sl: static_rate(Rate(path.static_rate.into())) << 4,
@@ -222,7 +221,7 @@ fn source_port(flow_label: u32, handle: u32) -> u16 {
 mod tests {
     use super::*;
 
-    /// Would catch a path that a port without its own subnet's routes drops.
+    /// Would catch a path that is dropped by the routes of a port without a subnet of its own.
     #[test]
     fn a_port_that_requires_a_global_route_gets_one() {
         let local = AhAttr {
@@ -240,7 +239,7 @@ mod tests {
         assert!(check_route(&local, required.complement()).is_ok());
     }
 
-    /// What libmlx5 writes for each rate of the specification, by their codes. Would catch one that spills
+    /// What libmlx5 writes for each rate of the specification, by their codes. Would catch a rate that spills
     /// over into another field, or that the device does not have.
     #[test]
     fn every_rate_is_one_that_the_device_has() {

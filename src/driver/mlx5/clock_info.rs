@@ -1,4 +1,4 @@
-//! The page in which the kernel says what the device's clock means in time of day.
+//! The page in which the kernel relates the device's clock to time of day.
 //!
 //! It writes there about every second, while `sign` is odd (`mlx5_update_clock_info_page` in
 //! `drivers/net/ethernet/mellanox/mlx5/core/lib/clock.c`).
@@ -30,11 +30,11 @@ struct Shared {
     overflow_period: AtomicU64,
 }
 
-/// Looks at a page that is being written, before it counts as broken: the kernel writes some words.
+/// How often a page that is being written is read before it counts as broken: the kernel writes a few words.
 const LOOKS: u32 = 100_000;
 
 impl Shared {
-    /// What it says; `None` if it is being written all the time.
+    /// The contents; `None` if they are being written all the time.
     fn read(&self) -> Option<WallClock> {
         for _ in 0..LOOKS {
             // Acquire pairs with the kernel's barrier before it makes `sign` even again.
@@ -47,7 +47,8 @@ impl Shared {
                 shift: self.shift.load(Ordering::Relaxed),
                 mask: self.mask.load(Ordering::Relaxed),
             };
-            // Pairs with the kernel's barrier behind making it odd: whoever saw a new field sees that too.
+            // Pairs with the kernel's barrier after it has made `sign` odd: a thread that saw a new field
+            // also sees that.
             fence(Ordering::Acquire);
             if sign & 1 == 0 && self.sign.load(Ordering::Relaxed) == sign {
                 return Some(clock);
@@ -74,7 +75,7 @@ impl ClockInfo {
         unsafe { self.0.base().cast().as_ref() }
     }
 
-    /// What it says now.
+    /// The contents now.
     pub(super) fn read(&self) -> Result<WallClock> {
         let clock = self.shared().read();
         let malformed = |what: &str| {
@@ -96,7 +97,7 @@ impl ClockInfo {
 impl ClockInfo {
     /// Nanoseconds within which the page must be read again, before the clock wraps around.
     pub(super) fn period(&self) -> u64 {
-        // Nothing is ordered by it: the kernel sets it once, before the page can be mapped.
+        // No ordering is needed: the kernel sets it once, before the page can be mapped.
         self.shared().overflow_period.load(Ordering::Relaxed)
     }
 }

@@ -100,7 +100,7 @@ impl Command for QueryPd {
     }
 }
 
-/// Where device memory is to be mapped.
+/// Where device memory can be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// Where the memory begins in its first page, in bytes.
@@ -122,7 +122,7 @@ impl Command for AllocMemic {
         self.0.subject()
     }
 
-    /// The kind of memory is left to the kernel, whose choice without one is memory for data.
+    /// The kind of memory is left to the kernel, which then chooses memory for data.
     #[inline]
     fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
         use attr::alloc_dm as id;

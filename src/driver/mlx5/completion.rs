@@ -1,4 +1,4 @@
-//! A completion: what a CQE says, with the id of its request.
+//! A completion: the contents of a CQE, with the id of its request.
 
 #[cfg(feature = "c-abi")]
 use std::mem::MaybeUninit;
@@ -14,22 +14,22 @@ use crate::driver::contract;
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Completion as _;
 
-/// A memory key was given parts of others (`IBV_WC_DRIVER1`): there are such requests of C programs alone.
+/// A memory key was made to cover parts of others (`IBV_WC_DRIVER1`): only C programs have such requests.
 const GATHERED: WcOpcode = WcOpcode(135);
-/// A request that the program had written (`IBV_WC_DRIVER2`), likewise.
+/// A request that the program had written itself (`IBV_WC_DRIVER2`), likewise.
 const OWN: WcOpcode = WcOpcode(136);
 
-/// A completion: a copy of its entry, of which the compiler makes as much as is looked at.
+/// A completion: a copy of its entry. The compiler copies only the fields that are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
     pub(super) fields: Cqe,
     pub(super) wr_id: u64,
     pub(super) status: WcStatus,
-    /// What the request did, if there is more to say than the entry tells.
+    /// What the request did, if the entry does not say it.
     pub(super) does: Does,
 }
 
-/// How the request went that a completion is of.
+/// The status of the request that a completion reports.
 pub(super) fn status(fields: &Cqe) -> WcStatus {
     if fields.op_own & cqe::FAILED == 0 {
         return WcStatus::SUCCESS;
@@ -52,7 +52,7 @@ pub(super) fn status(fields: &Cqe) -> WcStatus {
     }
 }
 
-/// What a completion calls a request: by what the request does ([`Does`]), and by the opcode of its WQE.
+/// The opcode that a completion reports: by what the request does ([`Does`]), and by the opcode of its WQE.
 const SENT: [[WcOpcode; 256]; 4] = [
     sent(WcOpcode::LOCAL_INV),
     sent(WcOpcode::BIND_MW),
@@ -60,7 +60,7 @@ const SENT: [[WcOpcode; 256]; 4] = [
     [OWN; 256],
 ];
 
-/// The names of all opcodes, with that of the change of a memory key.
+/// The reported opcodes of all opcodes, with this one for a change of a memory key.
 const fn sent(changed_key: WcOpcode) -> [WcOpcode; 256] {
     let mut sent = [WcOpcode::SEND; 256];
     sent[opcode::RDMA_WRITE as usize] = WcOpcode::RDMA_WRITE;
@@ -86,7 +86,7 @@ impl Completion {
 }
 
 impl Completion {
-    /// What an atomic operation reads is told by the operation; libmlx5's `ibv_poll_cq` does not rely on the
+    /// The length of an atomic operation follows from its kind; libmlx5's `ibv_poll_cq` does not rely on the
     /// entry either.
     #[inline(always)]
     fn byte_len_of(&self, opcode: WcOpcode) -> u32 {
@@ -159,7 +159,7 @@ impl contract::Completion for Completion {
         flags
     }
 
-    /// The device writes it whether it was asked for or not; an error stands in its place.
+    /// The device writes it whether it was asked for or not. A failure has its error code in that field.
     #[inline(always)]
     fn timestamp(&self) -> Option<u64> {
         let fields = self.fields;
@@ -195,7 +195,7 @@ impl contract::Completion for Completion {
 
 #[cfg(feature = "c-abi")]
 impl Completion {
-    /// Writes it in the kernel's form. Of a request that was sent there is less to tell.
+    /// Writes it in the kernel's form. A completion of a send has fewer fields.
     #[inline(always)]
     pub(super) fn write_to(self, place: &mut MaybeUninit<Wc>) -> &mut Wc {
         let vendor_err = match self.status {

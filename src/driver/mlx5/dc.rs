@@ -1,7 +1,7 @@
 //! Dynamic connections (DC): initiators are queue pairs without receives ([`super::qp`]), and targets are
-//! made here.
+//! created here.
 //!
-//! A target has no rings. The kernel keeps what it is told and asks the device for it with the last change of
+//! A target has no rings. The kernel stores its attributes and asks the device for it at the last change of
 //! the state, whose answer has the number (`mlx5_ib_modify_dct` in `drivers/infiniband/hw/mlx5/qp.c`).
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::command::{DriverReply, driver_reply};
 use crate::driver::contract::{DcTargetBacking, DcTargetParts};
 use crate::error::{Error, Result, Verb};
 
-/// What must stay until the kernel has let go of a target.
+/// What must stay until the kernel has released a target.
 #[derive(Debug)]
 pub(crate) struct TargetCore {
     registration: Registration,
@@ -78,12 +78,12 @@ pub(super) fn create_target(
 ) -> Result<(QpHandle, u32, TargetCore)> {
     let (handle, core) = new_target(fd, spec, (parts.cq, parts.srq), parts.access_key)?;
     let number = activate(fd, spec, handle, parts.changes);
-    // Behind the kernel's object, which reports until then.
+    // The core is dropped after the kernel's object is destroyed, which reports until then.
     let number = number.inspect_err(|_| fd.abandon(handle))?;
     Ok((handle, number, core))
 }
 
-/// Creates a target, whose state is to be changed.
+/// Creates a target, whose state has yet to be changed.
 pub(super) fn new_target(
     fd: &CommandFd,
     spec: &QpSpec,
@@ -111,7 +111,7 @@ pub(super) fn new_target(
     Ok((handle, core))
 }
 
-/// Makes the changes, and gives the number that the last of them brings.
+/// Makes the changes, and returns the number in the answer to the last one.
 fn activate(fd: &CommandFd, spec: &QpSpec, handle: QpHandle, changes: [Change; 2]) -> Result<u32> {
     let change = |change: Change| {
         let command = ModifyQp {

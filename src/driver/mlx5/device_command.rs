@@ -1,4 +1,4 @@
-//! Commands of the device's own that the kernel passes on (DEVX): what libmlx5 asks and sets by them.
+//! Commands of the device itself that the kernel passes on (DEVX): what libmlx5 queries and sets by them.
 //!
 //! The kernel checks which commands a user may give, and that a queue pair's number is that of the handle
 //! (`drivers/infiniband/hw/mlx5/devx.c`). Their formats are those of `include/linux/mlx5/mlx5_ifc.h`.
@@ -22,7 +22,7 @@ mod op {
     pub(super) const QUERY_LAG: u16 = 0x842;
 }
 
-/// What every command begins with; the kernel sets the user.
+/// The header of every command; the kernel sets the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, Immutable)]
 #[repr(C)]
 struct Header {
@@ -79,10 +79,10 @@ where
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryCapabilities;
 
-/// What the device can do with the way of a queue pair's packets.
+/// What the device can do about the paths of a queue pair's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ways {
-    /// Queue pairs tell whether data are written in order.
+    /// Queue pairs report whether data are written in order.
     pub(super) data_in_order: bool,
     /// Queue pairs for datagrams, UC ones and RC ones may receive out of order.
     pub(super) out_of_order: [bool; 3],
@@ -151,16 +151,16 @@ fn general(request: &mut Request, opcode: u16, op_mod: u16, output: usize) {
         .output(attr::devx_other::CMD_OUT, output);
 }
 
-/// Asks how the ports are bonded.
+/// Queries how the ports are bonded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryLag;
 
 /// How the ports are bonded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lag {
-    /// Whether they are.
+    /// Whether they are bonded.
     pub(super) bonded: bool,
-    /// The ports that packets for the first and the second one leave by.
+    /// The ports by which packets for the first and the second port leave.
     pub(super) active: [u8; 2],
 }
 
@@ -186,11 +186,11 @@ impl Command for QueryLag {
     }
 }
 
-/// Asks for a queue pair's context.
+/// Queries a queue pair's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryQp(pub(super) QpName);
 
-/// What of a queue pair's context is looked at.
+/// The fields of a queue pair's context that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QpContext {
     pub(super) data_in_order: bool,
@@ -230,14 +230,14 @@ impl Command for QueryQp {
     }
 }
 
-/// Asks for a completion queue's context.
+/// Queries a completion queue's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct QueryCq {
     pub(super) handle: CqHandle,
     pub(super) cqn: u32,
 }
 
-/// What of a completion queue's context is looked at.
+/// The fields of a completion queue's context that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CqContext {
     /// The device writes no more completions: it had no room for one, or could not write it.
@@ -246,7 +246,7 @@ pub(super) struct CqContext {
     pub(super) produced: u32,
 }
 
-/// The answer, as far as it is looked at (`query_cq_out`): the queue's context begins behind the header.
+/// The part of the answer that is read (`query_cq_out`): the queue's context begins after the header.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 struct CqAnswer {
@@ -258,7 +258,7 @@ struct CqAnswer {
     producer_counter: U32,
 }
 
-/// Bytes of the whole answer, but for a list of pages: a header, the context, and what is reserved.
+/// Bytes of the whole answer except a list of pages: a header, the context, and reserved bytes.
 const CQ_ANSWER: usize = 0x10 + 0x40 + 0xc0;
 
 impl CqAnswer {
@@ -297,7 +297,7 @@ impl Command for QueryCq {
     }
 }
 
-/// The command that changes a queue pair in the state RTS. The answer that has its context is as long.
+/// The command that changes a queue pair in the state RTS. The answer with its context has the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromZeros, IntoBytes, Immutable)]
 #[repr(C)]
 struct ChangeSending {
@@ -309,11 +309,11 @@ struct ChangeSending {
     reserved_2: U32,
     context: [u8; CONTEXT],
     reserved_3: U64,
-    /// More of them.
+    /// More bits of the mask.
     mask_95_32: U64,
 }
 
-/// Bytes of what a command may have of a context besides (`qpc_ext`).
+/// Bytes of the further context that a command may have (`qpc_ext`).
 const MORE_CONTEXT: usize = 0xc0;
 
 /// A change of a queue pair in the state RTS.
@@ -323,7 +323,7 @@ pub(super) enum Change {
     UdpSourcePort(u16),
     /// Another physical port.
     LagPort(u8),
-    /// A stream that has failed goes on.
+    /// A failed stream continues.
     Stream(u16),
 }
 
@@ -335,7 +335,7 @@ pub(super) struct ChangeQp {
 }
 
 impl ChangeQp {
-    /// The command, with more of the context behind it if that is what changes.
+    /// The command, followed by the further context if that is what changes.
     fn bytes(self) -> Vec<u8> {
         let mut bytes = self.command().as_bytes().to_vec();
         if let Change::Stream(stream) = self.change {
@@ -353,7 +353,7 @@ impl ChangeQp {
         const UDP_SOURCE_PORT: u64 = 1 << 2;
         /// `MLX5_QPC_OPT_MASK_32_DCI_STREAM_CHANNEL_ID`.
         const STREAM: u64 = 1 << 0;
-        /// More of the context is behind the command.
+        /// The further context follows the command.
         const HAS_MORE: u32 = 1 << 31;
         /// Where the port lies in the context: in the primary path.
         const UDP_SOURCE_PORT_AT: usize = 0x18 + 0x22;

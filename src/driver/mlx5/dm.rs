@@ -19,10 +19,10 @@ use crate::work::{CopyError, OutOfBounds};
 
 /// Bytes of a word.
 const WORD: usize = size_of::<u32>();
-/// Bytes of the units that the kernel makes pieces of.
+/// Bytes of the units in which the kernel allocates.
 const UNIT: u64 = 64;
-/// Bits of the low part of an index in a file offset that is counted in pages; behind it comes what is
-/// indexed, in as many bits, and then the rest of the index.
+/// Bits of the low part of an index in a file offset that is counted in pages. Above it comes the kind of
+/// page, in as many bits, and then the rest of the index.
 const INDEX_BITS: u32 = 8;
 
 /// Allocates device memory and maps it.
@@ -43,7 +43,7 @@ pub(super) fn alloc(fd: &CommandFd, command: &AllocDm) -> Result<(DmHandle, Dm)>
     }
 }
 
-/// Maps device memory that somebody has allocated in the context.
+/// Maps device memory that was allocated in the context, by whomever.
 pub(super) fn import(fd: &CommandFd, handle: DmHandle) -> Result<Dm> {
     let (place, length) = fd.execute(&QueryDm(handle))?;
     let subject = || Subject::numbered("DM", handle.0.into());
@@ -98,7 +98,7 @@ impl Dm {
                 length: self.length as u64,
             }));
         }
-        // It is not more than the length, so it fits.
+        // It is at most the length, so it fits.
         let at = offset as usize;
         if !at.is_multiple_of(WORD) || !length.is_multiple_of(WORD) {
             return Err(CopyError::Unaligned {
@@ -132,7 +132,8 @@ impl contract::DeviceMemory for Dm {
         for (index, word) in words.iter_mut().enumerate() {
             // SAFETY: `words` has checked that they lie in the mapping, aligned.
             let from = unsafe { AtomicU32::from_ptr(from.add(index).as_ptr()) };
-            // Relaxed: the device orders nothing with the processor here; others may copy at the same time.
+            // Relaxed: nothing orders the device with the processor here; other threads may copy at the same
+            // time.
             *word = from.load(Ordering::Relaxed).to_ne_bytes();
         }
         Ok(())
@@ -152,7 +153,7 @@ impl contract::DeviceMemory for Dm {
     }
 }
 
-/// The place in the file of the pages with that index, in pages (`MLX5_IB_MMAP_CMD_SHIFT` in the kernel).
+/// The offset in the file of the pages with that index, in pages (`MLX5_IB_MMAP_CMD_SHIFT` in the kernel).
 fn file_offset(index: u16) -> u64 {
     let (index, command) = (u64::from(index), u64::from(MmapCmd::DEVICE_MEM.0));
     let low = index & ((1 << INDEX_BITS) - 1);
@@ -168,7 +169,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// The mapping has to be as long as the kernel has it. `None` if the piece does not lie in it.
+    /// The mapping must be as long as the kernel's. `None` if the piece does not lie in it.
     fn new(place: Place, length: u64, page: usize) -> Option<Self> {
         let units = length.checked_next_multiple_of(UNIT)?;
         let mapped = usize::try_from(units)
@@ -235,7 +236,7 @@ mod tests {
         assert_eq!(shape(0, u64::MAX), None);
     }
 
-    /// Would catch an index whose high part is lost, or taken for another kind of page.
+    /// Would catch an index whose high part is lost, or passes for another kind of page.
     #[test]
     fn the_index_goes_around_the_kind() {
         assert_eq!(file_offset(0), 0x800);

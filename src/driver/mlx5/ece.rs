@@ -12,7 +12,7 @@ use crate::command::{DriverData, DriverReply, driver_reply};
 
 /// The vendor of the devices that understand the options: NVIDIA, as on the PCI bus.
 pub(crate) const VENDOR: u32 = 0x15b3;
-/// What creation requests to get the options: version 1 of them.
+/// What creation asks for to get the options: version 1 of them.
 pub(super) const VERSION: u32 = 0x1000_0000;
 
 /// A queue pair's options.
@@ -20,7 +20,7 @@ pub(super) const VERSION: u32 = 0x1000_0000;
 /// Relaxed throughout: changes of the queue pair are exclusive, and only the numbers matter.
 #[derive(Debug)]
 pub(super) struct Ece {
-    /// What the device can do.
+    /// The options that the device supports.
     offered: u32,
     /// Options to send to the device; 0 for none.
     asked: AtomicU32,
@@ -59,11 +59,11 @@ impl Ece {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Takes the answer to [`request`] over.
+    /// Takes the answer to [`request`].
     pub(super) fn answered(&self, reply: &DriverReply) {
         if self.asked.swap(0, Ordering::Relaxed) != 0 {
-            // The state has changed, whatever the kernel answers about the options: without an answer there
-            // are none.
+            // The state has changed, whatever the kernel answers about the options. An answer without options
+            // means none.
             let answer = driver_reply::<ModifyQpResp>(reply);
             let granted = answer.map_or(0, |answer| answer.ece_options);
             self.granted.store(granted, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl Ece {
     }
 }
 
-/// The data for a change of a queue pair's state that asks for options, and for what else a bit says.
+/// The data for a change of a queue pair's state that asks for options, and for what the bits say.
 pub(super) fn request(ece_options: u32, asks: ModifyQpMask) -> DriverData {
     if ece_options == 0 && asks.is_empty() {
         return DriverData::default();

@@ -1,7 +1,7 @@
 //! The ring of a completion queue: entries (CQEs) of 64 or 128 bytes, and the owner of each.
 //!
-//! An entry has an owner bit, which the device flips with each lap: the entry is this side's if the bit is
-//! that of the consumer's lap. In an entry of 128 bytes the second half has the fields.
+//! An entry has an owner bit, which the device flips in each lap. The entry is this side's if the bit is that
+//! of the consumer's lap. In an entry of 128 bytes the second half has the fields.
 
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
@@ -19,7 +19,7 @@ use crate::driver::kit::directory::Ring;
 pub(super) struct Entries {
     view: View,
     memory: Memory,
-    /// An agent has them, which may write what it likes: they are not looked at.
+    /// An agent has them, which may write anything: this side does not read them.
     are_away: bool,
 }
 
@@ -30,13 +30,13 @@ pub(super) struct View {
     first: NonNull<u8>,
     /// How many there are, a power of two.
     pub(super) count: NonZeroU32,
-    /// Bytes of one.
+    /// Bytes of an entry.
     size: usize,
 }
 
-// SAFETY: the memory is owned, and it is as good in one thread as in another.
+// SAFETY: the memory is owned, and any thread may use it.
 unsafe impl Send for Entries {}
-// SAFETY: shared references read atomics, and entries that have arrived, which nobody writes.
+// SAFETY: shared references read atomics, and entries that have arrived, which are not written meanwhile.
 unsafe impl Sync for Entries {}
 
 impl Entries {
@@ -77,8 +77,8 @@ impl Entries {
         self.are_away = true;
     }
 
-    /// Has them back from the agent. Whatever lies there counts as none, for a consumer that starts at
-    /// `first`. The device writes nothing meanwhile.
+    /// Takes the entries back from the agent. Whatever lies there counts as not arrived, for a consumer that
+    /// starts at `first`. The device writes nothing meanwhile.
     pub(super) fn come_back(&mut self, first: u32) {
         self.invalidate(first);
         self.are_away = false;
@@ -88,7 +88,7 @@ impl Entries {
         self.view
     }
 
-    /// The entry at this index, if the device has written it and this side may look.
+    /// The entry at this index, if the device has written it and this side may read it.
     fn arrived(&self, index: u32) -> Option<NonNull<Cqe>> {
         match self.are_away {
             true => None,
@@ -113,15 +113,16 @@ impl Entries {
 }
 
 impl Ring for Entries {
-    /// The kernel takes the one above for none (`MLX5_IB_DEFAULT_UIDX`, which `verify_assign_uidx` refuses).
+    /// The kernel takes the number above as none (`MLX5_IB_DEFAULT_UIDX`, which `verify_assign_uidx`
+    /// refuses).
     const MOST: u32 = NUMBER - 1;
     const CONSUMER: (usize, u32) = (RECORD_CONSUMER, INDEX_MASK);
 
     fn number(&self, index: u32) -> Option<u32> {
         let entry = self.arrived(index)?.as_ptr();
-        // SAFETY: the entry lies in the memory that this value keeps. It has arrived; if the poller has given
-        // it back since and the device has come round, what is read is some number, and every bit pattern is
-        // one. Nothing else is read: the poller may be clearing what was data (`super::inline`).
+        // SAFETY: the entry lies in the memory that this value keeps. It has arrived. If the poller has given
+        // it back since and the device has come round, this reads another number, and every bit pattern is
+        // valid. Nothing else is read: the poller may be clearing bytes that were data (`super::inline`).
         let number = unsafe { (&raw const (*entry).srqn_uidx).read_volatile() };
         Some(number.get() & NUMBER)
     }
@@ -155,7 +156,7 @@ impl View {
         unsafe { self.first.add(at).cast() }
     }
 
-    /// The entry at this index if the device has written it. What is read of it is read behind its owner bit.
+    /// The entry at this index if the device has written it. Its contents are read after its owner bit.
     #[inline(always)]
     pub(super) fn arrived(self, index: u32) -> Option<NonNull<Cqe>> {
         let entry = self.entry(index);
@@ -170,22 +171,23 @@ impl View {
 
     #[inline(always)]
     fn op_own(entry: &NonNull<Cqe>) -> &AtomicU8 {
-        // SAFETY: entries are only given out by `entry`, and while one may be written only atomics touch this
-        // byte of it.
+        // SAFETY: entries only come from `entry`, and while one may be written only atomics access this byte
+        // of it.
         unsafe { entry.cast::<AtomicU8>().add(OP_OWN).as_ref() }
     }
 
-    /// The owner bit of entries that the device has written, in the lap that an index is of.
+    /// The owner bit of entries that the device has written, in the lap of this index.
     #[inline(always)]
     pub(super) fn lap(self, index: u32) -> u8 {
         format::lap(index, self.count())
     }
 
-    /// Copies an entry that has arrived to a place of another ring with entries as large, where it counts as
-    /// written in that lap.
+    /// Copies an entry that has arrived to a place of another ring with entries of the same size, where it
+    /// counts as written in that lap.
     pub(super) fn copy_to(self, index: u32, other: View, to: u32) {
-        // SAFETY: both entries lie in their rings, with what is before the half that counts. The device wrote
-        // this one and no longer does; of the other ring it leaves the places alone that are for such copies.
+        // SAFETY: both entries lie in their rings, with what comes before the half with the fields. The
+        // device wrote this one and no longer does. In the other ring it leaves alone the places for such
+        // copies.
         unsafe {
             if self.size == other.size {
                 let before = self.size - BLOCK;

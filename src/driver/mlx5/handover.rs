@@ -1,10 +1,10 @@
 //! Queues on their way to an agent, and back.
 //!
-//! What the agent is told is where the rings lie and how far they are; all of it lies in dma-bufs, and the
-//! register in a page that no other queue pair rings on. From then on nothing here reads the rings: the
-//! entries of the completion queue count as none ([`super::entries`]), and nobody posts. On the way back the
-//! rings may hold anything. The queue pair is reset, which empties its own, and the completion queue goes on
-//! where the device says that it is.
+//! The agent learns where the rings lie and how far they are. All of them lie in dma-bufs, and the register
+//! in a page on which no other queue pair rings. From then on nothing here reads the rings: the entries of
+//! the completion queue count as not arrived ([`super::entries`]), and nobody posts. On the way back the
+//! rings may hold anything. The queue pair is reset, which empties its rings, and the completion queue
+//! continues where the device says that it is.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::error::{Error, Result, Subject, Verb};
 
 type Leaving<'a> = contract::LeavingQp<'a, SendQueue, RecvQueue, Arc<QpCore>, Cq>;
 
-/// A part of a dma-buf: where it begins there, and how many bytes it has.
+/// A part of a dma-buf: where it begins, and how many bytes it has.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
     pub(super) dmabuf: Dmabuf,
@@ -35,7 +35,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// The part of a dma-buf that a buffer of `length` bytes takes; `None` if it lies in none.
+    /// The part of a dma-buf that a buffer of `length` bytes takes; `None` if it lies in no dma-buf.
     pub(super) fn of(place: Option<(&Dmabuf, u64)>, length: usize) -> Option<Self> {
         let (dmabuf, offset) = place?;
         Some(Self {
@@ -46,7 +46,7 @@ impl Part {
     }
 }
 
-/// The parts of a queue pair.
+/// The parts of dma-bufs that a queue pair takes.
 pub(super) struct QpParts {
     pub(super) recv: Part,
     pub(super) send: Part,
@@ -159,7 +159,7 @@ pub(super) fn hand_over(leaving: Leaving<'_>) -> Result<HandedOver> {
     })
 }
 
-/// Takes a completion queue back, to which no queue pair reports that is not at rest.
+/// Takes a completion queue back. All queue pairs that report to it are at rest.
 pub(super) fn take_back(fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
     if !cq.can_come_back() {
         let subject = Subject::numbered("CQ", handle.0.into());

@@ -2,11 +2,11 @@
 //! The poller copies them there.
 //!
 //! The copy goes to addresses that were posted, so it is only made for queue pairs whose creator has promised
-//! that those are addresses of this process
+//! that these are addresses of this process
 //! ([`QpBuilder::inline_scatter`](crate::qp::QpBuilder::inline_scatter)). Whatever the device reports, only
 //! the memory of a request that it holds is written: one that was posted and has not completed. The request's
 //! slices are read from its ring. (A device that reports an element of a shared queue to two pollers at once
-//! is beyond that.)
+//! breaks this.)
 
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,17 +34,17 @@ pub(super) struct Landing {
     send_ring: NonNull<u8>,
     recv: RecvLayout,
     blocks: u32,
-    /// The ring that receives lie in, if it is a shared one.
+    /// The ring in which receives lie, if it is a shared one.
     srq: Option<Arc<SrqRing>>,
     /// False once the requests are forgotten: the user owns their memory again, and other requests may take
-    /// their places. Held from the read of a request to the end of the copy.
+    /// their places. Locked from the read of a request to the end of the copy.
     lent: Mutex<bool>,
 }
 
 // SAFETY: the rings are memory that `rings` keeps, and are only read.
 unsafe impl Send for Landing {}
-// SAFETY: as above; nobody writes what is read of them meanwhile: it belongs to a request that the device
-// has, and that nobody forgets before `lent` is released.
+// SAFETY: as above. What is read belongs to a request that the device has, and that nobody forgets before
+// `lent` is unlocked; so it is not written meanwhile.
 unsafe impl Sync for Landing {}
 
 /// The result of a copy.
@@ -58,28 +58,28 @@ pub(super) enum Landed {
     Forgotten,
 }
 
-/// The slices of a request: units of a ring, from one of them on, up to a number.
+/// The slices of a request: units of a ring, from one of them on, and how many.
 #[derive(Clone, Copy, Debug)]
 struct Slices {
     ring: NonNull<u8>,
-    /// Bytes of the ring, a multiple of a unit, round which the list may go.
+    /// Bytes of the ring, a multiple of a unit. The list may wrap at its end.
     bytes: usize,
     first: usize,
     count: usize,
 }
 
 impl Slices {
-    /// Address and length of each.
+    /// The address and the length of each slice.
     ///
     /// # Safety
     ///
-    /// The ring has those bytes, and nobody writes the units of the list.
+    /// The ring has those bytes, and nobody writes the units of the list meanwhile.
     unsafe fn iter(self) -> impl Iterator<Item = (u64, usize)> {
         (0..self.count)
             .map(move |index| {
                 let at = (self.first + index * UNIT) % self.bytes;
-                // SAFETY: the unit lies in the ring, for both are multiples of a unit, and nobody writes it;
-                // every bit pattern is a `Data`.
+                // SAFETY: the unit lies in the ring, since offset and size are multiples of a unit, and
+                // nobody writes it; every bit pattern is a `Data`.
                 unsafe { self.ring.add(at).cast::<Data>().read() }
             })
             .take_while(|data| {
@@ -96,7 +96,7 @@ impl Slices {
 }
 
 impl Landing {
-    /// For a queue pair whose receive ring is the first in `rings`, and whose send ring begins behind it.
+    /// For a queue pair whose receive ring is the first in `rings`, followed by its send ring.
     pub(super) fn new(
         rings: Arc<Rings>,
         recv: RecvLayout,
@@ -116,7 +116,7 @@ impl Landing {
         }
     }
 
-    /// As this one, for a queue pair that starts again.
+    /// A new one like this, for a queue pair that starts again.
     pub(super) fn renewed(&self) -> Self {
         let srq = self.srq.clone();
         Self::new(Arc::clone(&self.rings), self.recv, self.blocks, srq)
@@ -129,7 +129,7 @@ impl Landing {
 
     /// Copies the data of a completion to its request's memory. `None` if the completion makes no sense.
     ///
-    /// An entry that has lost fields to the data has zeros there afterwards.
+    /// If the data have taken the place of fields in the entry, those are zeros afterwards.
     ///
     /// # Safety
     ///
@@ -151,8 +151,8 @@ impl Landing {
         };
         let (mut data, room) = ([0; MOST], if in_front { MOST } else { MOST / 2 });
         let bytes = entry.cast::<u8>();
-        // SAFETY: as above; in an entry of two halves the other one lies before. The data are taken out, and
-        // what had been in their place is not there, so zeros are as true as anything.
+        // SAFETY: as above; in an entry of two halves the other one comes before. The data are taken out. The
+        // fields whose place they had are lost, so they become zeros.
         unsafe {
             if in_front {
                 bytes
@@ -163,8 +163,8 @@ impl Landing {
                 bytes.write_bytes(0, room);
             }
         }
-        // From the first look at the rings on: who resets the queue pair closes this before requests are
-        // written again.
+        // Locked from the first read of the rings on: a thread that resets the queue pair closes this before
+        // requests are written again.
         let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
         if !*lent {
             return Some(Landed::Forgotten);
@@ -190,13 +190,13 @@ impl Landing {
             return Some(Landed::TooLong);
         };
         // SAFETY: the list belongs to a request that the device has, so it is not written until its
-        // completion is noted, which is after this. What it names is lent: its creator has promised that
-        // those are addresses of this process, of memory to write to that nobody else touches, as long as
-        // `lent` is true.
+        // completion is noted, which is after this. The memory that it names is lent: as the queue pair's
+        // creator has promised, these are addresses of this process, of writable memory that nobody else uses
+        // as long as `lent` is true.
         Some(unsafe { scatter(data, slices) })
     }
 
-    /// The slices of the receive request that is next, if it is with the device and is the one of that index.
+    /// The slices of the next receive request, if the device has it and this is its index.
     fn own(&self, ledger: &RecvLedger, counter: u16) -> Option<Slices> {
         let next = ledger.next();
         let waiting = self.posted(RECORD_RECEIVE).wrapping_sub(next as u16);
@@ -223,7 +223,7 @@ impl Landing {
         let ring = self.srq.as_ref()?;
         let slices = ring.max_sge() as usize;
         Some(Slices {
-            // SAFETY: an element has room for its slices behind its link.
+            // SAFETY: an element has room for its slices after its link.
             ring: unsafe { ring.element(counter.into()).add(size_of::<SrqNext>()) },
             bytes: slices * UNIT,
             first: 0,
@@ -231,8 +231,8 @@ impl Landing {
         })
     }
 
-    /// The slices of a READ or an atomic operation that begins in that block and is with the device, and
-    /// whether it is an atomic one.
+    /// The slices of a READ or an atomic operation that begins in that block and that the device has, and
+    /// whether it is an atomic operation.
     fn sent(&self, ledger: &SendLedger, counter: u16) -> Option<(Slices, bool)> {
         let ahead = self.posted(RECORD_SEND).wrapping_sub(counter);
         let is_posted = ahead != 0 && u32::from(ahead) <= self.blocks;
@@ -260,21 +260,20 @@ impl Landing {
         Some((slices, atomic))
     }
 
-    /// How many requests or blocks the device was told of.
+    /// How many requests or blocks the device knows of.
     fn posted(&self, word: usize) -> u16 {
         use std::sync::atomic::Ordering;
-        // Acquire: pairs with the barrier before the poster's store, so that what is handed over is there to
-        // be read.
+        // Acquire: pairs with the barrier before the poster's store, so that the requests can be read.
         u16::from_be(self.rings.record.counter(word).load(Ordering::Acquire))
     }
 }
 
-/// Copies data into slices, if they have room for all. What is for the region without memory, whose slices
-/// have no address, goes nowhere.
+/// Copies data into slices, if they have room for all. Slices of the region without memory have no address;
+/// what is for them is dropped.
 ///
 /// # Safety
 ///
-/// The list is not written, and what it names may be written to under the addresses that it has.
+/// The list is not written meanwhile, and the memory that it names may be written at those addresses.
 unsafe fn scatter(data: &[u8], slices: Slices) -> Landed {
     // SAFETY: by this function's contract.
     let room: usize = unsafe { slices.iter() }.map(|(_, length)| length).sum();

@@ -1,12 +1,11 @@
 //! mlx5, the driver of NVIDIA's ConnectX: rings in memory of this process, doorbells in registers of the
 //! device.
 //!
-//! What is particular to it: rings and doorbell records are this side's to allocate, and the kernel pins
-//! them; the formats of requests and completions are the hardware's, big-endian ([`format`], of the package
-//! `uverbs-queue`); a completion
-//! names a request by its place in the ring, so ids are kept here ([`ledger`], [`directory`]); doorbells and
-//! arming are stores to mapped registers ([`uar`]), in an order that matters ([`barrier`]). Source:
-//! `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
+//! What is particular to it: this side allocates rings and doorbell records, and the kernel pins them. The
+//! formats of requests and completions are the hardware's, big-endian ([`format`], of the package
+//! `uverbs-queue`). A completion names a request by its place in the ring, so ids are kept here ([`ledger`],
+//! [`directory`]). Doorbells and arming are stores to mapped registers ([`uar`]), in an order that matters
+//! ([`barrier`]). Source: `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
 //!
 //! Not there yet, each with its place: queue pairs of type raw packet (a layout in [`qp`], a segment in
 //! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]). Commands of
@@ -343,7 +342,7 @@ impl contract::Driver for Device {
         dm::import(fd, handle)
     }
 
-    /// Linux asks the device for it and tells it with the context.
+    /// Linux queries the key from the device and returns it with the context.
     fn null_lkey(&self) -> Result<u32> {
         let lacks = || Self::lacks(Verb::AllocNullMr, "a key that stands for no memory");
         self.null_lkey.ok_or_else(lacks)
@@ -361,7 +360,7 @@ impl contract::Driver for Device {
 
 type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
-/// What a queue pair is made of besides its command.
+/// The parts of a queue pair besides its command.
 type Parts<'a> = QpParts<'a, CqCore, Drawn, Arc<Lease>>;
 
 /// The doorbell register of a thread domain, once a queue pair needs it.
@@ -383,34 +382,34 @@ impl ThreadDomain {
 #[derive(Debug)]
 pub(crate) struct Device {
     limits: Limits,
-    /// Where completion queues are armed, and where queue pairs ring that have no better register; once one
-    /// of them needs it.
+    /// Where completion queues are armed, and where queue pairs without a better register ring; created when
+    /// one of them needs it.
     common: OnceLock<Arc<Lease>>,
     /// The completions that the largest ring has room for, once it was asked for.
     most_cqe: OnceLock<u32>,
     registers: Arc<Registers>,
     records: Records,
-    /// Bytes of a completion, if nothing else is asked for.
+    /// Bytes of a completion, if the user does not choose.
     cqe_size: usize,
-    /// Where in its page the clock lies, if there is one.
+    /// Where the clock lies in its page, if the device has one.
     clock_offset: Option<u64>,
     clock: OnceLock<Clock>,
-    /// The kernel says in a page what the clock means in time of day.
+    /// The kernel relates the clock to time of day in a page.
     has_clock_info: bool,
     clock_info: OnceLock<ClockInfo>,
     /// Queue pairs have options for their connection.
     ece: bool,
-    /// The key that stands for no memory, if there is one.
+    /// The key that stands for no memory, if the device has one.
     null_lkey: Option<u32>,
-    /// What can be done with the way of packets, once somebody has asked.
+    /// What the device can do about the paths of packets, once it was queried.
     ways: OnceLock<Ways>,
     ports: Ports,
-    /// It takes commands of the device's own, as far as is known.
+    /// It takes commands of the device itself, as far as is known.
     #[cfg(feature = "mlx5-direct")]
     takes_commands: bool,
 }
 
-/// What the device says of its rings.
+/// The limits of rings that the device reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Limits {
     max_sq_desc_sz: u16,
@@ -420,16 +419,15 @@ struct Limits {
     max_srq_recv_wr: u32,
 }
 
-/// The form of completions that this module reads: they name queues by this side's numbers.
+/// The form of completions that this module reads: they name queues by numbers that this side chose.
 const CQE_VERSION: u8 = 1;
-/// Doorbell registers that a kernel without dynamic UARs would be asked for, as libmlx5 does.
+/// Doorbell registers to ask for, as libmlx5 does, from a kernel without dynamic UARs.
 const TOTAL_BFREGS: u32 = 16;
 const LOW_LATENCY_BFREGS: u32 = 4;
 
 /// Makes the open file a context of the device.
 fn get_context(fd: &CommandFd, blue_flame: bool) -> Result<(Device, GetContextReply)> {
-    // With DEVX first: the device then takes commands of the user's as well. Not every kernel or function has
-    // it.
+    // With DEVX first: the device then also takes commands of the user. Not every kernel or function has it.
     let with = fd.execute(&context_command(AllocUctxFlags::DEVX));
     #[cfg(feature = "mlx5-direct")]
     let takes_commands = with.is_ok();
@@ -463,12 +461,12 @@ fn context_command(flags: AllocUctxFlags) -> GetContext {
     }
 }
 
-/// Whether the environment says that no request shall be copied to a register, as it tells libmlx5.
+/// Whether the environment forbids copying requests to a register, by libmlx5's variable.
 fn is_told_not_to_copy() -> bool {
     std::env::var_os("MLX5_SHUT_UP_BF").is_some_and(|value| value != "0")
 }
 
-/// Asks a context that somebody else has made for what it was told when it was made.
+/// Queries an imported context for the answer that its creator got.
 fn query_context(fd: &CommandFd) -> Result<(Device, GetContextReply)> {
     let answer_id = abi::attr::query_context::RESP_UCTX;
     let reply = fd.execute(&QueryContext {
@@ -524,7 +522,7 @@ impl Device {
             clock_info: OnceLock::new(),
             ways: OnceLock::new(),
             ports: Ports::default(),
-            // Of a context of somebody else's the kernel knows.
+            // For an imported context the kernel decides.
             #[cfg(feature = "mlx5-direct")]
             takes_commands: true,
             // One completion in a cache line: the device writes whole lines.
@@ -536,7 +534,7 @@ impl Device {
         })
     }
 
-    /// The device's clock; None if it has none.
+    /// The device's clock; `None` if it has none.
     fn clock(&self, fd: &CommandFd) -> Result<Option<&Clock>> {
         let Some(offset) = self.clock_offset else {
             return Ok(None);
@@ -549,7 +547,7 @@ impl Device {
         Ok(Some(self.clock.get_or_init(|| mapped)))
     }
 
-    /// The page that says what the clock means in time of day.
+    /// The page that relates the clock to time of day.
     fn clock_info(&self, fd: &CommandFd) -> Result<&ClockInfo> {
         if !self.has_clock_info {
             let what = contract::NO_WALL_CLOCK;
@@ -565,8 +563,8 @@ impl Device {
 
     /// The common register, and with it the page where completion queues are armed.
     ///
-    /// The page need not be uncached: what is stored there is flushed. But an uncached one serves where the
-    /// kernel has found that write combining does not work, so it is asked for first.
+    /// The page need not be uncached: what is stored there is flushed. But where the kernel has found that
+    /// write combining does not work, an uncached page does, so that is asked for first.
     fn common(&self, fd: &CommandFd) -> Result<&Arc<Lease>> {
         if let Some(common) = self.common.get() {
             return Ok(common);
@@ -606,7 +604,7 @@ impl Device {
         Ok(Arc::new(Lease::of_page(page)))
     }
 
-    /// The register of a thread domain: one of its own if the device has BlueFlame, else the common one.
+    /// The register of a thread domain: one of its own if the device has BlueFlame, otherwise the common one.
     pub(crate) fn alloc_td(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
         Ok(match self.registers.for_thread_domain(fd)? {
             Some(lease) => Arc::new(lease),
@@ -622,16 +620,18 @@ fn uncached(new: impl Fn(UarAllocType) -> Result<UarPage>) -> Result<UarPage> {
 
 #[cfg(feature = "mlx5-direct")]
 impl Device {
-    /// Whether it takes commands of the device's own; of an imported context that is not known, and true.
+    /// Whether it takes commands of the device itself. True for an imported context, of which it is not
+    /// known.
     pub(crate) fn takes_commands(&self) -> bool {
         self.takes_commands
     }
 }
 
-/// What direct verbs of C programs tell of the device.
+/// What direct verbs of C programs ask of the device.
 #[cfg(feature = "c-abi")]
 impl Device {
-    /// Creates a target of dynamic connections that takes requests with this key; its state is to be changed.
+    /// Creates a target of dynamic connections that takes requests with this key; its state has yet to be
+    /// changed.
     #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     pub(crate) fn new_dc_target(
         &self,
@@ -646,17 +646,17 @@ impl Device {
         Ok((handle, core))
     }
 
-    /// Where the clock's counter is mapped, as long as the context is open; None if it has none.
+    /// Where the clock's counter is mapped, as long as the context is open; `None` if the device has none.
     pub(crate) fn clock_address(&self, fd: &CommandFd) -> Result<Option<NonNull<u8>>> {
         Ok(self.clock(fd)?.map(Clock::address))
     }
 
-    /// Nanoseconds within which a program must ask again what the clock means.
+    /// Nanoseconds within which a program must read the relation to time of day again.
     pub(crate) fn clock_info_period(&self, fd: &CommandFd) -> Result<u64> {
         Ok(self.clock_info(fd)?.period())
     }
 
-    /// The ports that may be bonded; None if there are none, or the device cannot be asked.
+    /// The ports that may be bonded; `None` if there are none, or the device cannot be queried.
     pub(crate) fn lag_ports(&self, fd: &CommandFd) -> Option<NonZeroU8> {
         NonZeroU8::new(self.ways(fd)?.lag_ports)
     }
@@ -677,8 +677,8 @@ fn entries(cqe: u32, most: u32) -> Option<u32> {
     }
 }
 
-/// The allocator of a queue's memory, which this process need not reach if the queue is for an agent; its
-/// bytes are these then.
+/// The allocator of a queue's memory. If the queue is for an agent, this process need not map the memory; all
+/// its bytes must then be `bytes`.
 fn for_agent(buffers: Option<&Buffers>, is_for_agent: bool, bytes: u8) -> Option<Buffers> {
     buffers.map(|buffers| buffers.unmapped(is_for_agent.then_some(bytes)))
 }
@@ -759,15 +759,15 @@ fn create_cq(
     Ok((handle, Cq::new(Arc::new(core))))
 }
 
-/// What is missing for another ring of a completion queue. Of Linux 7.3.
-const NO_RESIZE: &str = "a way to tell the kernel of a new ring in a DMA-BUF";
+/// What is missing in Linux 7.3 for a new ring of a completion queue.
+const NO_RESIZE: &str = "a way to tell the kernel of a new ring in a dma-buf";
 
-/// Whether the kernel is told of a dma-buf.
+/// Whether the kernel is given a dma-buf.
 fn in_dmabufs(memory: &Memory, record: &Record) -> bool {
     memory.dmabuf().is_some() || record.dmabuf().is_some()
 }
 
-/// The error of a command that told the kernel of dma-bufs, with what may be missing for these. Kernels have
+/// The error of a command that gave the kernel dma-bufs, with what may be missing for them. Kernels support
 /// them `since` a version.
 #[cold]
 fn without_dmabufs(error: Error, since: &str) -> Error {
@@ -775,8 +775,8 @@ fn without_dmabufs(error: Error, since: &str) -> Error {
         return error;
     };
     let missing = match errno {
-        Errno::PROTONOSUPPORT => format!("rings in DMA-BUFs, which Linux {since} brought"),
-        Errno::OPNOTSUPP => "an exporter that keeps the DMA-BUF's pages in their place".into(),
+        Errno::PROTONOSUPPORT => format!("rings in dma-bufs, which Linux {since} brought"),
+        Errno::OPNOTSUPP => "an exporter that keeps the dma-buf's pages in their place".into(),
         _ => return error,
     };
     Error::unsupported_by_kernel(error.verb(), error.subject().clone(), errno, missing)
@@ -800,7 +800,7 @@ fn resize_cq(
         return Ok(());
     }
     if cq.is_in_dmabuf() {
-        // The kernel takes an address only, and the queue would leave the dma-buf without a word.
+        // The kernel takes only an address, and the queue would leave the dma-buf silently.
         return Err(Error::unsupported(
             Verb::ResizeCq,
             command.subject(),

@@ -1,4 +1,4 @@
-//! The pages that doorbell registers lie in (UARs).
+//! The pages in which doorbell registers lie (UARs).
 //!
 //! A context has one uncached page, for arming completion queues and for the doorbells of queue pairs without
 //! a better register; the pages of the others combine writes ([`super::register`]).
@@ -32,8 +32,8 @@ pub(super) struct UarPage {
     /// Where it begins in the command file, in bytes.
     pub(super) offset: u64,
     pub(super) page_id: u32,
-    /// The CPU may combine stores to it, so that one of another thread that has run on the CPU would take the
-    /// place of one that is not flushed yet.
+    /// The CPU may combine stores to it, so a store by the next thread on this CPU may replace one that has
+    /// not been flushed.
     pub(super) combines: bool,
     /// Whose turn it is to arm a queue, if it combines.
     turn: Turn,

@@ -1,9 +1,9 @@
-//! Where queues lie, for programs that post and poll by themselves (`mlx5dv_init_obj(3)`). Nobody else does
-//! so meanwhile: this side does not notice.
+//! Where queues lie, for programs that post and poll by themselves (`mlx5dv_init_obj(3)`). Nobody else may
+//! post or poll meanwhile: this side does not notice.
 
 use std::ptr::NonNull;
 
-/// A ring: where it begins, how many elements it has, a power of two, and bytes of one.
+/// A ring: where it begins, how many elements it has (a power of two), and the bytes of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingPlace {
     pub(crate) first: NonNull<u8>,

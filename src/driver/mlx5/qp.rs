@@ -1,4 +1,4 @@
-//! Queue pairs: how their rings are cut, and their creation.
+//! Queue pairs: the layout of their rings, and their creation.
 //!
 //! A queue pair has one buffer: the receive ring first, then the send ring (`mlx5_ib_create_qp` in
 //! `drivers/infiniband/hw/mlx5/qp.c`).
@@ -47,7 +47,7 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Whether this side reaches the rings and the record.
+    /// Whether this process maps the rings and the record.
     fn are_mapped(&self) -> bool {
         self.memory.is_mapped() && self.record.is_mapped()
     }
@@ -58,23 +58,23 @@ impl Rings {
     }
 }
 
-/// What must stay until the kernel has let go of a queue pair.
+/// What must stay until the kernel has released a queue pair.
 #[derive(Debug)]
 pub(crate) struct QpCore {
     rings: Arc<Rings>,
     registration: Registration,
     pub(super) lease: Arc<Lease>,
     srq: Option<Drawn>,
-    /// How the rings are cut.
+    /// The layout of the rings.
     pub(super) send: SendLayout,
     pub(super) recv: RecvLayout,
-    /// Those of the queues since the last reset.
+    /// The ledgers of the queues since the last reset.
     ledgers: Mutex<(Arc<SendLedger>, Receiver)>,
-    /// Where data go that come in completions, if it has asked for them.
+    /// Where data that come in completions are copied to, if the user has asked for that.
     landing: Option<Mutex<Arc<Landing>>>,
-    /// The options for its connection, if the device has such.
+    /// The options for its connection, if the device has any.
     ece: Option<Ece>,
-    /// What changes of its state ask for each time.
+    /// What each change of its state asks for.
     asks: ModifyQpMask,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn create_qp(
         spec: told,
         driver: draft.told(DriverData::exchange::<_, abi::CreateQpResp>(&driver)),
     };
-    // Whatever fails from here on gives everything back in the order of its making, backwards.
+    // Whatever fails from here on, everything is given back in the reverse order.
     let reply = match fd.execute(&command) {
         Err(error) if in_dmabufs(&draft.rings.memory, &draft.rings.record) => {
             return Err(without_dmabufs(error, "7.2"));
@@ -142,8 +142,8 @@ pub(crate) fn create_qp(
     })
 }
 
-/// What the kernel is told a queue pair is: an initiator of dynamic connections is one of the driver's own
-/// type, and the driver's flags say which.
+/// The queue pair as the kernel is to see it: an initiator of dynamic connections has the type of the
+/// driver's own, and the driver's flags say which.
 fn as_told(spec: &QpSpec) -> (QpSpec, QpFlags) {
     let of_driver = QpSpec {
         qp_type: QpType::DRIVER,
@@ -162,7 +162,7 @@ fn as_streams(streams: DcStreams) -> abi::CreateQpDciStreams {
     }
 }
 
-/// Creates a queue pair without rings, to which the initiators of XRC connect.
+/// Creates a queue pair without rings, to which XRC initiators connect.
 pub(crate) fn create_xrc_target(
     fd: &CommandFd,
     command: &CreateXrcTarget,
@@ -191,7 +191,7 @@ fn checked(spec: &QpSpec, reply: &CreateQpReply) -> Result<abi::CreateQpResp> {
     answer(Verb::CreateQp, || spec.subject(), &reply.driver)
 }
 
-/// A queue pair that the kernel does not know yet.
+/// A queue pair before the kernel knows it.
 pub(super) struct Draft {
     rings: Arc<Rings>,
     send: SendLayout,
@@ -206,7 +206,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Cuts the rings, and finds memory and a number.
+    /// Chooses the layout of the rings, and finds memory and a number.
     pub(super) fn new(
         spec: &QpSpec,
         limits: &Limits,
@@ -264,7 +264,7 @@ impl Draft {
         })
     }
 
-    /// What the kernel's driver is told.
+    /// The data for the kernel's driver.
     pub(super) fn driver_data(&self) -> abi::CreateQp {
         let mut flags = QpFlags::UAR_PAGE_INDEX;
         flags.set(QpFlags::SCATTER_CQE, self.landing.is_some());
@@ -273,7 +273,7 @@ impl Draft {
             db_addr: self.rings.record.address(),
             sq_wqe_count: self.send.blocks,
             rq_wqe_count: self.recv.count,
-            // The kernel has 0 where there is no receive queue, and compares.
+            // Without a receive queue the kernel has 0 here, and compares.
             rq_wqe_shift: match self.recv.count {
                 0 => 0,
                 _ => self.recv.stride.ilog2(),
@@ -285,10 +285,10 @@ impl Draft {
         }
     }
 
-    /// The driver's part of the command, with the dma-bufs that the rings and the record lie in.
+    /// The driver's part of the command, with the dma-bufs in which the rings and the record lie.
     fn told(&self, driver: DriverData) -> DriverData {
         let Rings { memory, record } = &*self.rings;
-        // Without rings the kernel looks for no memory of theirs.
+        // Without rings the kernel expects no memory for them.
         let has_rings = self.send.blocks > 0 || self.recv.count > 0;
         driver
             .with_struct(
@@ -298,8 +298,8 @@ impl Draft {
             .with_struct(abi::attr::create_qp::DBR_BUF_UMEM, record.dmabuf())
     }
 
-    /// The queues, now that the queue pair has its number on the wire, and the device offers options for its
-    /// connection.
+    /// The queues, now that the queue pair's number on the wire is known, and the options that the device
+    /// offers for its connection.
     pub(super) fn finish(
         self,
         qpn: u32,
@@ -308,10 +308,10 @@ impl Draft {
     ) -> (SendQueue, Option<RecvQueue>, Arc<QpCore>) {
         let rings = self.rings;
         let base = rings.base();
-        // SAFETY: the send ring begins behind the receive ring, in the same memory.
+        // SAFETY: the send ring follows the receive ring, in the same memory.
         let send_ring = unsafe { base.add(self.recv.bytes()) };
         let ledgers = (Arc::clone(&self.send_ledger), self.receiver.clone());
-        // Of rings that this side does not reach no request is ever written.
+        // No request is ever written to rings that this process does not map.
         let room = |capacity| if rings.are_mapped() { capacity } else { 0 };
         let of_sends = SendLayout {
             capacity: room(self.send.capacity),
@@ -361,8 +361,8 @@ fn reporter(send: &Arc<SendLedger>, recv: &RecvLayout, srq: Option<&Drawn>) -> R
 }
 
 impl QpCore {
-    /// Follows the kernel, which has taken the queue pair to the state RESET: the device starts both rings
-    /// anew, and what was reported before is passed over.
+    /// Call after the kernel has taken the queue pair to the state RESET: the device starts both rings anew,
+    /// and completions from before are passed over.
     pub(crate) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
         let send_ledger = Arc::new(SendLedger::new(send.layout().blocks));
         let reporter = Reporter {
@@ -382,17 +382,17 @@ impl QpCore {
         }
     }
 
-    /// Whether this side reaches the rings and the record.
+    /// Whether this process maps the rings and the record.
     pub(super) fn is_mapped(&self) -> bool {
         self.rings.are_mapped()
     }
 
-    /// The dma-bufs that the rings and the record lie in, if both do.
+    /// The dma-bufs in which the rings and the record lie, if both do.
     pub(super) fn parts(&self) -> Option<QpParts> {
         let Rings { memory, record } = &*self.rings;
         let (recv, send) = (self.recv.bytes(), self.send.blocks as usize * BLOCK);
         let of = |length| Part::of(memory.place(), length);
-        // The send ring begins behind the receive ring.
+        // The send ring follows the receive ring.
         let mut behind = of(send)?;
         behind.offset += recv as u64;
         Some(QpParts {
@@ -414,7 +414,7 @@ impl QpCore {
                 entry_bytes: self.recv.stride,
             },
             send: RingPlace {
-                // SAFETY: the send ring begins behind the receive ring, in the same memory.
+                // SAFETY: the send ring follows the receive ring, in the same memory.
                 first: unsafe { base.add(self.recv.bytes()) },
                 entries: self.send.blocks,
                 entry_bytes: BLOCK as u32,
@@ -422,7 +422,7 @@ impl QpCore {
             record: self.rings.record.first(),
             register: match self.lease.is_shared() {
                 false => register,
-                // Copies would need the turn that others take.
+                // Copies would need the turn that other queue pairs take.
                 true => RegisterPlace {
                     half: 0,
                     ..register
@@ -436,7 +436,7 @@ impl QpCore {
         self.asks.contains(ModifyQpMask::OOO_DP)
     }
 
-    /// Whether data may come in its completions.
+    /// Whether its completions may have data in them.
     pub(super) fn lands(&self) -> bool {
         self.landing.is_some()
     }
@@ -445,7 +445,7 @@ impl QpCore {
         self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets where data of the requests so far go, and tells of those to come.
+    /// Ends the copying of data for the requests so far; returns where data of later requests are copied to.
     fn land_anew(&self) -> Option<Arc<Landing>> {
         let landing = self.landing.as_ref()?;
         let mut landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -491,16 +491,16 @@ impl contract::QpBacking for Arc<QpCore> {
 
     fn receives(&self) -> Option<Progress> {
         let counter = self.rings.record.counter(RECORD_RECEIVE);
-        // Acquire: what is finished is looked at behind it. The record has the low half of the count.
+        // Acquire: the finished count is loaded after this. The record has the low half of the count.
         let told = || u16::from_be(counter.load(Ordering::Acquire)).into();
         self.ledgers().1.progress(told)
     }
 
-    /// The ring is looked at as a whole: what is finished there may be taken for what is in flight.
+    /// The whole ring is searched: a finished request there may pass for one in flight.
     fn sends_name(&self, _: Progress, LocalKey(key): LocalKey) -> bool {
         let bytes = self.send.blocks as usize * BLOCK;
-        // SAFETY: the send ring begins behind the receive ring, in the same memory, and has `bytes` bytes;
-        // both are aligned to more than 4.
+        // SAFETY: the send ring follows the receive ring, in the same memory, and has `bytes` bytes; both are
+        // aligned to more than 4.
         unsafe { has_word(self.rings.base().add(self.recv.bytes()), bytes, key.to_be()) }
     }
 
@@ -533,8 +533,8 @@ impl contract::QpBacking for Arc<QpCore> {
     }
 }
 
-/// What the allocator is asked for: the kernel tells the device where a buffer starts within a large page in
-/// 64ths of it.
+/// The alignment to ask an allocator for: the kernel gives the device the offset of a buffer in a large page
+/// in 64ths of the page.
 fn alignment(bytes: usize, stride: u32) -> usize {
     let whole = bytes.next_multiple_of(rustix::param::page_size());
     let part = whole.next_power_of_two() / 64;
@@ -549,9 +549,9 @@ const NO_RECEIVES: RecvLayout = RecvLayout {
     max_sge: 0,
 };
 
-/// Cuts a send queue, or `None` if the device has none like that.
+/// The layout of a send queue, or `None` if the device has none like that.
 pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Option<SendLayout> {
-    // There is always room for one: posting relies on it.
+    // There is always room for one slice: posting relies on it.
     let sge = u64::from(cap.max_send_sge.max(1));
     let inline = u64::from(cap.max_inline_data);
     let slices = sge * size_of::<Data>() as u64;
@@ -559,7 +559,7 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
         0 => 0,
         bytes => (bytes + INLINE_HEAD as u64).next_multiple_of(UNIT as u64),
     };
-    // What is before the payload, and the largest request that has another shape.
+    // The bytes before the payload, and the largest request of another form.
     let (before, other) = match qp_type {
         QpType::UD => (size_of::<Control>() + size_of::<Datagram>(), 0),
         QpType::DCI => {
@@ -579,7 +579,7 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     };
     let bytes = (before as u64 + slices.max(inlined)).max(other as u64);
     let request = bytes.next_multiple_of(BLOCK as u64);
-    // Blocks are the ring's matter; how long a request may be is that of the field that counts its units.
+    // Blocks only concern the ring. The field that counts a request's units limits its length.
     let most = (MOST_UNITS * UNIT) as u64;
     if bytes > most || request > limits.max_sq_desc_sz.into() {
         return None;
@@ -609,7 +609,7 @@ pub(super) fn send_layout(qp_type: QpType, cap: &QpCap, limits: &Limits) -> Opti
     })
 }
 
-/// Cuts a receive queue, or `None` if the device has none like that. One that is loose has twice the
+/// The layout of a receive queue, or `None` if the device has none like that. A loose one has twice the
 /// elements.
 pub(super) fn recv_layout(cap: &QpCap, loose: bool, limits: &Limits) -> Option<RecvLayout> {
     if cap.max_recv_wr == 0 {

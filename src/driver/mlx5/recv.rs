@@ -17,7 +17,7 @@ use crate::driver::contract;
 use crate::driver::kit::gate::Inside;
 use crate::work::{Element, PostError};
 
-/// How a receive queue is cut.
+/// The layout of a receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecvLayout {
     /// Elements, a power of two or 0.
@@ -30,7 +30,7 @@ pub(super) struct RecvLayout {
 }
 
 impl RecvLayout {
-    /// What its completions finish, from the start on.
+    /// A new ledger for its completions.
     pub(super) fn receiver(&self) -> Receiver {
         match self.capacity == self.count {
             true => Receiver::Own(Arc::new(RecvLedger::new(self.count))),
@@ -44,7 +44,7 @@ impl RecvLayout {
     }
 }
 
-/// A queue pair's own receive queue. Its counts of requests go on round the ring and wrap at 2^32.
+/// A queue pair's own receive queue. Its counts of requests run on in every round and wrap at 2^32.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
     /// The ring's first byte.
@@ -52,13 +52,13 @@ pub(crate) struct RecvQueue {
     layout: RecvLayout,
     /// Requests that the device knows of.
     rung: u32,
-    /// There is room for requests before this count: the ledger was asked for it.
+    /// There is room for requests before this count, as the ledger said when it was last asked.
     room_until: u32,
     ledger: Arc<RecvLedger>,
     rings: Arc<Rings>,
 }
 
-// SAFETY: the elements are memory that `ring` keeps; only this value writes to them, and a poller while the
+// SAFETY: the elements are memory that `ring` keeps. Only this value writes to them, and a poller while the
 // gate is closed.
 unsafe impl Send for SharedRecvQueue {}
 // SAFETY: shared references read plain fields only.
@@ -69,8 +69,8 @@ unsafe impl Send for RecvQueue {}
 // SAFETY: shared references read plain fields only.
 unsafe impl Sync for RecvQueue {}
 
-/// Refuses a request with too many slices, or slices of a C program's that are too long for the device's 31
-/// bits.
+/// Refuses a request with too many slices, or with slices of a C program that are too long for the device's
+/// 31 bits.
 #[inline(always)]
 pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError> {
     if slices.len() > max as usize {
@@ -89,7 +89,7 @@ pub(super) fn check<E: Element>(slices: &[E], max: u32) -> Result<(), PostError>
     }
 }
 
-/// Writes slices, and after them the mark of the end if there is room for more.
+/// Writes slices, and the mark of the end after them if there is room for more.
 ///
 /// # Safety
 /// There is room for `max` slices, and `slices` are at most that many.
@@ -112,7 +112,7 @@ unsafe fn put_slices<E: Element>(mut at: NonNull<u8>, slices: &[E], max: u32) {
     }
 }
 
-/// Publishes to the device how many requests there are.
+/// Publishes to the device how many requests were posted.
 #[inline(always)]
 pub(super) fn tell(counter: &AtomicU16, count: u32) {
     barrier::ring_before_record();
@@ -149,7 +149,7 @@ impl RecvQueue {
         self.ledger = ledger;
     }
 
-    /// Looks how far the device has come; false if a ring with `count` requests posted has no room left.
+    /// Asks the ledger how far the device is; false if a ring with `count` requests posted has no room left.
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
@@ -188,8 +188,8 @@ impl contract::RecvQueue for RecvQueue {
             return Err(PostError::QueueFull { capacity });
         }
         let index = self.ledger.note(at, wr_id);
-        // SAFETY: the masked index is below the count of elements, of which there are some, for there is
-        // room. Each has room for `max_sge` slices; the device has finished with this one.
+        // SAFETY: the masked index is below the count of elements, which is not 0, since there is room. Each
+        // element has room for `max_sge` slices, and the device has finished with this one.
         unsafe {
             put_slices(
                 self.ring.add(index as usize * stride as usize),
@@ -207,7 +207,7 @@ impl contract::RecvQueue for RecvQueue {
     }
 }
 
-/// A shared receive queue. Its head is in the ledger, since a poller may post as well.
+/// A shared receive queue. Its head is in the ledger, since a poller may also post.
 #[derive(Debug)]
 pub(crate) struct SharedRecvQueue {
     /// The ring's first byte, and bytes of an element.
@@ -218,11 +218,11 @@ pub(crate) struct SharedRecvQueue {
     ring: Arc<SrqRing>,
 }
 
-/// A shared receive queue, as the completion queues know it that report its messages.
+/// A shared receive queue, as seen by the completion queues that report its messages.
 #[derive(Clone, Debug)]
 pub(super) struct Drawn {
     pub(super) ledger: Arc<SrqLedger>,
-    /// It goes with the queue, even if the poller has not looked since.
+    /// The ring goes with the queue, even if the poller has not polled since.
     pub(super) ring: Weak<SrqRing>,
 }
 
@@ -256,7 +256,7 @@ impl SharedRecvQueue {
         &self.ring
     }
 
-    /// Writes a request to the head, which is given with its successor.
+    /// Writes a request to the element `head`, and links that to `next`.
     #[inline(always)]
     fn put<E: Element>(
         &self,
@@ -266,8 +266,7 @@ impl SharedRecvQueue {
         (nth, wr_id): (u32, u64),
         slices: &[E],
     ) {
-        // SAFETY: the head is an element of the ring, and free; it has room for the link and `max_sge`
-        // slices.
+        // SAFETY: the head is a free element of the ring, and has room for the link and `max_sge` slices.
         unsafe {
             let element = self.elements.add(head as usize * self.stride);
             let link = element.add(SrqNext::INDEX).cast::<u16>();
@@ -283,7 +282,8 @@ impl SharedRecvQueue {
         ledger.posting.go_on(next);
     }
 
-    /// As `write`, where the gate may be closed, a batch may have been left, or the successor may be in use.
+    /// As `write`, where the gate may be closed, a batch may have been abandoned, or the next element may be
+    /// in use.
     #[cold]
     #[inline(never)]
     fn write_closely<E: Element>(
@@ -307,7 +307,7 @@ impl SharedRecvQueue {
         Ok(())
     }
 
-    /// Frees the elements of a batch that was never rung, for whoever is inside the gate.
+    /// Frees the elements of a batch that was never rung. The caller is inside the gate.
     #[cold]
     fn take_back(&self) {
         let posting = &self.ledger.posting;
@@ -331,7 +331,7 @@ impl contract::RecvQueue for SharedRecvQueue {
     }
 
     fn in_flight(&self) -> u32 {
-        // In this order: what is finished was posted before, also by a poller.
+        // In this order: finished requests were posted before, also by a poller.
         let done = self.ledger.done();
         self.ledger.posting.told().wrapping_sub(done)
     }

@@ -3,7 +3,7 @@
 //! Any page (UAR) has registers that take a store of 8 bytes. A *BlueFlame register* is better: a place in a
 //! write-combining page into which a whole small request is copied, so that the device need not fetch it. It
 //! has two halves that are used in turn, since the device may still read one while the next request is
-//! written. Who uses which register is [`super::uar`]'s.
+//! written. [`super::uar`] decides which queue pair uses which register.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,25 +22,24 @@ use super::turn::{Mine, Turn};
 /// A send doorbell register.
 #[derive(Debug)]
 pub(super) struct Register {
-    /// Where the half begins that is next.
-    /// Relaxed throughout: it belongs to the thread that has the register to itself, always or by taking its
-    /// turn.
+    /// Where the next half begins. Relaxed throughout: it belongs to the thread that has the register
+    /// exclusively, always or by taking its turn.
     next: AtomicPtr<u8>,
     /// Bytes of a half: a power of two, the bit in which the addresses of the two halves differ. 0 if the
     /// register takes no copies.
     half: usize,
     /// Blocks of a half.
     most_blocks: u32,
-    /// The CPU stores a block at once.
+    /// The CPU can store a block at once.
     at_once: bool,
     page: Arc<UarPage>,
     page_id: u32,
-    /// The lock for those that share it, if the CPU may combine their stores.
+    /// The lock for queue pairs that share it, if the CPU may combine their stores.
     turn: Turn,
 }
 
 impl Register {
-    /// The register of that index in the UAR of that index in the page.
+    /// The register with index `index` in the UAR with index `uar` of the page.
     ///
     /// # Panics
     ///
@@ -109,7 +108,7 @@ impl Register {
         }
     }
 
-    /// Where the next half begins; the record is written before what is stored there.
+    /// Where the next half begins. The record is written before what is stored there.
     #[inline(always)]
     fn next(&self) -> NonNull<u8> {
         let next = self.next.load(Ordering::Relaxed);
@@ -118,7 +117,7 @@ impl Register {
         unsafe { NonNull::new_unchecked(next) }
     }
 
-    /// Sends what was stored there, and goes on to the other half.
+    /// Flushes what was stored there, and moves on to the other half.
     #[inline(always)]
     fn flush(&self, half: NonNull<u8>) {
         let other = half.as_ptr().map_addr(|half| half ^ self.half);
@@ -130,7 +129,8 @@ impl Register {
     ///
     /// # Safety
     ///
-    /// Nobody else uses the register meanwhile, or it is uncached: that takes single stores, in any order.
+    /// No other thread uses the register meanwhile, or it is uncached: that takes single stores, in any
+    /// order.
     #[inline(always)]
     pub(super) unsafe fn ring(&self, first: u64) {
         let next = self.next();
@@ -147,9 +147,9 @@ impl Register {
 
     /// Rings by copying a whole request.
     ///
-    /// A request of a control segment alone, as a send of nothing is, is copied too. libmlx5 rings with the
-    /// first 8 bytes for it; UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so adapters
-    /// take it.
+    /// A request that is only a control segment, as a send of nothing is, is copied too. For it libmlx5 rings
+    /// with the first 8 bytes. UCX copies its NOPs, which are no longer (`uct_ib_mlx5_post_send`), so
+    /// adapters accept it.
     ///
     /// # Safety
     /// No other thread uses the register meanwhile, or it is uncached. At `request` there are `blocks`

@@ -1,4 +1,4 @@
-//! What reports to a completion queue: the ledgers that know the requests of its completions.
+//! The reporters of a completion queue: the ledgers that know the requests of its completions.
 
 use std::sync::{Arc, Weak};
 
@@ -15,28 +15,28 @@ use crate::work::Progress;
 pub(super) struct Reporter {
     pub(super) send: Option<Arc<SendLedger>>,
     pub(super) recv: Receiver,
-    /// Where data in completions go; `None` unless it has asked for them.
+    /// Where data in completions are copied to; `None` unless the user has asked for that.
     pub(super) landing: Option<Arc<Landing>>,
-    /// The ring of the shared queue that it receives from, as long as there is one.
+    /// The ring of the shared queue from which it receives, as long as there is one.
     pub(super) shared_ring: Weak<SrqRing>,
 }
 
-/// What it receives from.
+/// The queue from which it receives.
 #[derive(Clone, Debug, Default)]
 pub(super) enum Receiver {
-    /// Nothing that reports here.
+    /// None that reports here.
     #[default]
     None,
     /// Its own queue.
     Own(Arc<RecvLedger>),
     /// Its own queue, whose requests finish in any order.
     Loose(Arc<LooseLedger>),
-    /// A shared one.
+    /// A shared queue.
     Shared(Arc<SrqLedger>),
 }
 
 impl Receiver {
-    /// Takes the request of a completion as finished and gives its id.
+    /// Finishes the request of a completion and returns its id.
     #[inline(always)]
     fn finish(&self, counter: u16) -> Option<u64> {
         match self {
@@ -47,7 +47,7 @@ impl Receiver {
         }
     }
 
-    /// The ledger of the shared queue that it receives from.
+    /// The ledger of the shared queue from which it receives.
     fn shared(&self) -> Option<&Arc<SrqLedger>> {
         match self {
             Self::Shared(ledger) => Some(ledger),
@@ -55,7 +55,7 @@ impl Receiver {
         }
     }
 
-    /// What the poster of its own queue knows.
+    /// The notes for the poster of its own queue.
     pub(super) fn notes(&self) -> Option<&Arc<RecvLedger>> {
         match self {
             Self::Own(ledger) => Some(ledger),
@@ -64,8 +64,8 @@ impl Receiver {
         }
     }
 
-    /// How far its own queue is. The low halves of two counts are compared: how many requests the device was
-    /// told of, which `told` looks up with acquire, and how many are finished.
+    /// How far its own queue is. The low halves of two counts are compared: how many requests the device
+    /// knows of, which `told` loads with acquire, and how many are finished.
     pub(super) fn progress(&self, told: impl Fn() -> u32) -> Option<Progress> {
         let mask = u16::MAX.into();
         match self {
@@ -76,7 +76,8 @@ impl Receiver {
     }
 }
 
-/// The request of a completion in its ledger, of those whose requests finish in order or by a list.
+/// The request of a completion in its ledger, if its queue's requests finish in order or it is a shared
+/// queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Noted<'a> {
     Send(&'a SendLedger, &'a SendNote),
@@ -95,7 +96,7 @@ impl Noted<'_> {
         }
     }
 
-    /// Takes it as finished.
+    /// Finishes it.
     #[inline(always)]
     pub(super) fn finish(self) {
         match self {
@@ -107,8 +108,8 @@ impl Noted<'_> {
 }
 
 impl Reporter {
-    /// The request of a completion that is not a failure; `None` if requests finish otherwise, or no such
-    /// request is reported here.
+    /// The request of a completion that reports no failure; `None` if its queue has another kind of ledger,
+    /// or no such request is reported here.
     #[inline(always)]
     pub(super) fn noted(&self, op_own: u8, counter: u16) -> Option<Noted<'_>> {
         match (op_own >> 4, &self.recv) {
@@ -124,8 +125,8 @@ impl Reporter {
         }
     }
 
-    /// Takes the request of a completion as finished; returns its id, and what it did. `None` if nothing of
-    /// that kind reports here.
+    /// Finishes the request of a completion; returns its id, and what it did. `None` if nothing of that kind
+    /// reports here.
     #[inline(always)]
     pub(super) fn finish(&self, op_own: u8, counter: u16) -> Option<(u64, Does)> {
         match op_own >> 4 {
@@ -135,7 +136,7 @@ impl Reporter {
         }
     }
 
-    /// Frees the element of a shared receive queue that a completion is of, whose request is forgotten.
+    /// Frees the element of a shared receive queue to which a completion belongs whose request is forgotten.
     pub(super) fn reclaim(&self, op_own: u8, counter: u16) {
         if let Receiver::Shared(ledger) = &self.recv
             && cqe::is_receive(op_own)
@@ -144,14 +145,14 @@ impl Reporter {
         }
     }
 
-    /// Posts the request of a shared queue again that found a page missing; false if it is not one of a
-    /// shared queue, or this cannot be done.
+    /// Posts again a request of a shared queue whose message found a page missing. False if it is not a
+    /// request of a shared queue, or this cannot be done.
     pub(super) fn post_again(&self, counter: u16) -> bool {
         let shared = self.recv.shared();
         shared.is_some_and(|ledger| post_again(&self.shared_ring, ledger, counter))
     }
 
-    /// Whether anything reports here.
+    /// Whether a queue reports here.
     pub(super) fn is_known(&self) -> bool {
         self.send.is_some() || !matches!(self.recv, Receiver::None)
     }

@@ -1,12 +1,12 @@
 //! The send queue: requests (WQEs) in a ring of basic blocks (WQEBBs), and the doorbell.
 //!
-//! A WQE starts with a control segment and goes on with what its operation needs, in units of 16 bytes (DS).
-//! It takes as many WQEBBs of 64 bytes as it fills and may go on at the ring's start. The ring has room for
+//! A WQE starts with a control segment, followed by what its operation needs, in units of 16 bytes (DS). It
+//! takes as many WQEBBs of 64 bytes as it fills and may continue at the ring's start. The ring has room for
 //! as many WQEs of the largest size as the queue's capacity, so only requests are counted, not WQEBBs.
 //!
-//! The queue keeps one [`Position`], up to which the device knows the ring. Who writes has another, which
-//! starts there and moves on with each WQE, and becomes the queue's when it is rung. A position counts
-//! requests and WQEBBs; its flags have the next WQE wait if the one before it changes a memory key.
+//! The queue keeps one [`Position`], up to which the device knows the ring. A batch has another one, which
+//! starts there, moves on with each WQE, and becomes the queue's when the batch is rung. A position counts
+//! requests and WQEBBs; its flags make the next WQE wait if the one before it changes a memory key.
 
 #[cfg(feature = "mlx5-direct")]
 pub(crate) mod whole;
@@ -58,22 +58,22 @@ pub(crate) struct SendQueue {
     layout: SendLayout,
     /// The device knows the ring up to here.
     rung: Position,
-    /// There is room for requests before this count: the ledger was asked for it.
+    /// There is room for requests before this count, as the ledger said when it was last asked.
     room_until: u32,
     /// The flags that every WQE has.
     always: u8,
-    /// Requests of a program's own are in the ring.
+    /// The ring may have requests that the program has written itself.
     #[cfg(feature = "mlx5-direct")]
     has_own: bool,
-    /// The queue pair's number where [`Control::qpn_ds`] has it.
+    /// The queue pair's number, shifted to its place in [`Control::qpn_ds`].
     qpn: u32,
     ledger: Arc<SendLedger>,
     register: Arc<Register>,
-    /// Posters of other queues may use the register meanwhile.
+    /// Posters of other queues may use the register at the same time.
     shares_register: bool,
     _lease: Arc<Lease>,
     rings: Arc<Rings>,
-    /// Where a WQE is put together that may wrap round the ring.
+    /// Where a WQE is composed that may wrap round the ring.
     scratch: Box<[Block]>,
 }
 
@@ -129,7 +129,8 @@ impl SendQueue {
         self.layout
     }
 
-    /// The most slices and inline bytes of a request. The operands of an atomic take the room of one slice.
+    /// The most slices and inline bytes of a request. The operands of an atomic operation take the room of
+    /// one slice.
     #[inline(always)]
     fn most(&self, operation: Operation) -> (u32, u32) {
         let SendLayout {
@@ -138,7 +139,7 @@ impl SendQueue {
             ..
         } = self.layout;
         match operation {
-            // There is always room for one.
+            // There is always room for one slice.
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => (
                 max_sge.saturating_sub(1).max(1),
                 max_inline.saturating_sub(UNIT as u32),
@@ -159,7 +160,7 @@ impl SendQueue {
             false => Ok(()),
         };
         match payload {
-            // There is always room for one.
+            // There is always room for one slice.
             Payload::Gather(slices) => match slices.len() > 1 && slices.len() > max_sge as usize {
                 true => Err(PostError::TooManySges {
                     given: slices.len(),
@@ -184,12 +185,13 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Looks how far the device has come; false if the ring, with `count` requests written, has no room left.
+    /// Asks the ledger how far the device is; false if the ring, with `count` requests written, has no room
+    /// left.
     #[cold]
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
         let done = self.ledger.done();
-        // Whoever writes to the place of a finished request has been here since.
+        // A place of a finished request is only written again after this.
         #[cfg(feature = "mlx5-direct")]
         if self.has_own {
             self.has_own = self.ledger.forget_own(done);
@@ -250,29 +252,29 @@ impl SendQueue {
         }
     }
 
-    /// Copies a WQE of `blocks` blocks from the scratch space to the ring. What does not fit before its end
-    /// goes to its start.
+    /// Copies a WQE of `blocks` blocks from the scratch space to the ring. The part that does not fit before
+    /// the ring's end goes to its start.
     #[cold]
     #[inline(never)]
     fn wrap_round(&self, first: u32, blocks: u32) {
         for (block, from) in (0..blocks).zip(&self.scratch) {
             let (index, _) = self.ledger.place(first.wrapping_add(block));
-            // SAFETY: there was room for the WQE, so there are blocks, as many as the ledger has places.
+            // SAFETY: there was room for the WQE, so the ring has blocks, as many as the ledger has places.
             unsafe { self.block(index).cast().write(*from) };
         }
     }
 
-    /// Rings by a copy of the WQE `last`, if it is alone, takes `blocks` and lies in one piece; else by its
-    /// first 8 bytes.
+    /// Rings by copying the WQE `last` if it is the only one, its `blocks` fit into the register and it lies
+    /// in one piece. Otherwise rings with its first 8 bytes.
     ///
     /// # Safety
     ///
-    /// There is such a WQE. The register is this queue's alone, or it is its turn.
+    /// There is such a WQE. Only this queue uses the register, or it has the turn.
     #[inline(always)]
     unsafe fn ring_register(&self, last: NonNull<u8>, requests: u32, blocks: u32) {
         let room = self.register.most_blocks();
         let is_whole = (self.end - last.addr().get()) / BLOCK >= blocks as usize;
-        // SAFETY: the WQE lies in the ring. If it ends before the ring does it is in one piece.
+        // SAFETY: the WQE lies in the ring. If it ends before the ring does, it is in one piece.
         unsafe {
             match requests == 1 && blocks <= room && is_whole {
                 true => self.register.copy(last, blocks),
@@ -281,7 +283,7 @@ impl SendQueue {
         }
     }
 
-    /// As [`Self::ring_register`], when it is this queue's turn at a register that others share.
+    /// As [`Self::ring_register`], after taking the turn at a register that queues share.
     ///
     /// # Safety
     ///
@@ -407,31 +409,31 @@ fn start(always: u8) -> Position {
     }
 }
 
-/// The flags of the control segment of a WQE, given those that its position has and the program's.
+/// The flags of the control segment of a WQE, from those of its position and the program's.
 #[inline(always)]
 fn control_flags(position: u8, flags: SendFlags) -> u32 {
     let bit = |flag, bit| if flags.contains(flag) { bit } else { 0 };
     let bits = bit(SendFlags::SIGNALED, control::CQ_UPDATE)
         | bit(SendFlags::SOLICITED, control::SOLICITED);
     let bits = match flags.contains(SendFlags::FENCE) {
-        // One field of three bits: a program's fence is larger than the one behind a key change.
+        // One field of three bits: a program's fence is larger than the one after a key change.
         true => bits | control::FENCE | position & !control::SMALL_FENCE,
         false => bits | position,
     };
     bits.into()
 }
 
-/// What the control segment of a WQE says.
+/// The parts of a WQE's control segment.
 struct Head {
     opcode: u8,
     imm: u32,
-    /// Units with the control segment.
+    /// Units, the control segment included.
     units: u32,
     /// The initiator's stream.
     stream: u16,
 }
 
-/// Writes everything of a WQE but its control segment, and returns what that says.
+/// Writes everything of a WQE except its control segment, and returns what that must contain.
 ///
 /// # Safety
 ///
@@ -444,7 +446,7 @@ unsafe fn write_segments(
     to: Option<Destination<'_, Ah>>,
     payload: Payload<'_>,
 ) -> Head {
-    // SAFETY: every write goes to the room that this function's contract speaks of, one after the other.
+    // SAFETY: all writes go to the room that this function's contract promises, one after the other.
     unsafe {
         let mut at = wqe.add(size_of::<Control>());
         let (mut imm, mut stream) = (0, 0);
@@ -614,7 +616,7 @@ unsafe fn put_payload(mut at: NonNull<u8>, payload: Payload<'_>) -> u32 {
 unsafe fn put_list<E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
     let mut units = 0;
     for slice in slices {
-        // A length of 0 would mean the longest slice.
+        // In the device's format a length of 0 is the longest slice.
         if slice.length() > 0 {
             // SAFETY: by this function's contract.
             at = unsafe { put(at, data(slice)) };
@@ -626,12 +628,12 @@ unsafe fn put_list<E: Element>(mut at: NonNull<u8>, slices: &[E]) -> u32 {
     units
 }
 
-/// Marks the branch that calls it as one that is rarely taken.
+/// Marks the branch that calls it as rarely taken.
 #[cold]
 #[inline]
 pub(super) fn rarely() {}
 
-/// A slice as the device has it.
+/// A slice in the device's format.
 #[inline(always)]
 pub(super) fn data(slice: &impl Element) -> Data {
     Data::new(slice.length(), slice.lkey(), slice.address())

@@ -83,17 +83,18 @@ impl SrqRing {
         }
     }
 
-    /// What is in an element that has been written.
+    /// The contents of an element that has been written.
     pub(super) fn copy_of(&self, index: u32) -> Vec<u8> {
         let stride = self.stride as usize;
-        // SAFETY: the element has `stride` bytes, and they are not written: the poster does not have it.
+        // SAFETY: the element has `stride` bytes, and they are not written: the poster does not have the
+        // element.
         unsafe { std::slice::from_raw_parts(self.element(index).as_ptr(), stride) }.to_vec()
     }
 
-    /// Writes a copy of an element to another one, which neither the device nor another thread has.
+    /// Writes the contents of an element to another one, which neither the device nor another thread has.
     pub(super) fn write(&self, index: u32, copy: &[u8]) {
         let bytes = copy.len().min(self.stride as usize);
-        // SAFETY: the element has as many bytes, and they are not those of the copy.
+        // SAFETY: the element has that many bytes, and they do not overlap with the copy.
         unsafe {
             self.element(index)
                 .copy_from_nonoverlapping(NonNull::from(copy).cast(), bytes);
@@ -102,7 +103,7 @@ impl SrqRing {
 
     /// Links an element, which neither the device nor another thread has, to another one.
     pub(super) fn lead_to(&self, index: u32, next: u32) {
-        // SAFETY: the element lies in the ring and has room for a link, whose alignment is that of bytes.
+        // SAFETY: the element lies in the ring and has room for a link, which needs no alignment.
         unsafe {
             self.element(index)
                 .cast::<SrqNext>()
@@ -112,24 +113,24 @@ impl SrqRing {
 
     /// The link of an element that has been written.
     pub(super) fn link(&self, index: u32) -> u32 {
-        // SAFETY: the element lies in the ring and starts with a link; every bit pattern is one.
+        // SAFETY: the element lies in the ring and starts with a link; every bit pattern is valid.
         let link = unsafe { self.element(index).cast::<SrqNext>().read() };
         u32::from(Be16::get(link.next_wqe_index)) & (self.count - 1)
     }
 }
 
-/// What must stay until the kernel has let go of a shared receive queue, and what is asked of it.
+/// What must stay until the kernel has released a shared receive queue, and what it can be asked.
 #[derive(Clone, Debug)]
 pub(crate) struct SrqCore {
     ring: Arc<SrqRing>,
     ledger: Arc<SrqLedger>,
-    /// Of a queue of XRC, which reports to a completion queue itself.
+    /// For a queue of XRC, which reports to a completion queue itself.
     #[cfg_attr(
         not(feature = "c-abi"),
         expect(dead_code, reason = "held until the queue goes")
     )]
     registration: Option<Arc<Registration>>,
-    /// As the device and peers name it.
+    /// The number by which the device and peers name it.
     #[cfg(feature = "c-abi")]
     number: u32,
 }
@@ -237,7 +238,7 @@ fn create(
     let refuse = || Error::os(Verb::CreateSrq, command.subject(), Errno::INVAL);
     let (asked, slices) = (command.max_wr, command.max_sge);
     let (count, stride) = layout(asked, slices, &device.limits).ok_or_else(refuse)?;
-    // The kernel and the device have `count` elements too, of which one is always free.
+    // The kernel and the device also have `count` elements, of which one is always free.
     command.max_wr = count - 1;
     let bytes = count as usize * stride as usize;
     let page = rustix::param::page_size();
@@ -281,7 +282,7 @@ fn create(
     Ok((reply, queue, core))
 }
 
-/// Finds a number by which completions name the queue.
+/// Finds a number by which completions can name the queue.
 fn register(directory: &Arc<Directory>, drawn: Drawn, command: &CreateSrq) -> Result<Registration> {
     let reporter = Reporter {
         recv: Receiver::Shared(drawn.ledger),
@@ -294,7 +295,8 @@ fn register(directory: &Arc<Directory>, drawn: Drawn, command: &CreateSrq) -> Re
     })
 }
 
-/// Elements and bytes of each, or `None` if the device has no such queue. A link to an element has 16 bits.
+/// The number of elements and the bytes of each, or `None` if the device has no such queue. A link to an
+/// element has 16 bits.
 pub(super) fn layout(max_wr: u32, max_sge: u32, limits: &Limits) -> Option<(u32, u32)> {
     if max_wr >= limits.max_srq_recv_wr.min(1 << 16) {
         return None;

@@ -1,11 +1,12 @@
-//! Who rings at which doorbell register.
+//! Which queue pair rings at which doorbell register.
 //!
-//! The first queue pairs of a context get registers of their own, the others share some, each the one with
-//! the fewest users. Only a queue pair's send half rings the queue pair's own register, so there is no lock.
-//! The queue pairs of a thread domain share its register, and the posting thread has the domain to itself: no
-//! lock either. A register that queue pairs share otherwise has a lock ([`Turn`](super::turn::Turn)) for all
-//! stores to it: the CPU may merge 8 bytes of one request with the copy of another, and the device would
-//! execute the result. Registers in the uncached UAR need none: single stores are atomic.
+//! The first queue pairs of a context get registers of their own. The others share some, and each gets the
+//! one with the fewest users. Only a queue pair's send half rings the queue pair's own register, so there is
+//! no lock. The queue pairs of a thread domain share its register, and the posting thread has the domain to
+//! itself: no lock either. A register that queue pairs share otherwise has a lock
+//! ([`Turn`](super::turn::Turn)) for all stores to it: the CPU may merge 8 bytes of one request with the copy
+//! of another, and the device would execute the result. Registers in the uncached UAR need no lock: single
+//! stores are atomic.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -20,8 +21,8 @@ use crate::error::Result;
 
 /// BlueFlame registers in a UAR of 4 KiB.
 const PER_UAR: usize = 2;
-/// The number of registers that new UARs are allocated for so that a queue pair without a thread domain has
-/// one of its own.
+/// So many registers, and UARs for them, are allocated to give queue pairs without a thread domain one of
+/// their own.
 const DEDICATED: usize = 16;
 /// The number of registers that further queue pairs share. libmlx5 has as many by default.
 const SHARED: usize = 12;
@@ -29,9 +30,9 @@ const SHARED: usize = 12;
 /// The BlueFlame registers of a context.
 #[derive(Debug)]
 pub(super) struct Registers {
-    /// Bytes of a register; 0 if there are none.
+    /// Bytes of a register; 0 if the device has none.
     size: usize,
-    /// The CPU stores a block at once.
+    /// The CPU can store a block at once.
     at_once: bool,
     /// UARs in a page.
     uars: usize,
@@ -43,7 +44,7 @@ struct Pool {
     free: Vec<Arc<Register>>,
     /// Registers of queue pairs that have one of their own without a thread domain.
     dedicated: usize,
-    /// Those that queue pairs share, while some queue pair does.
+    /// The registers that queue pairs share, as long as some queue pair does.
     shared: Vec<Weak<Lease>>,
 }
 
@@ -61,7 +62,7 @@ impl Pool {
     }
 }
 
-/// Who uses a register.
+/// The users of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Users {
     /// One queue pair.
@@ -70,8 +71,8 @@ enum Users {
     Domain,
     /// Several queue pairs, by turns.
     Several,
-    /// One queue pair, and nobody has another register of the page: whoever is given the page reaches no
-    /// other queue pair by it.
+    /// One queue pair. No other has a register of the page, so an agent that gets the page reaches no other
+    /// queue pair by it.
     OneOfPage,
 }
 
@@ -94,7 +95,7 @@ impl Lease {
         }
     }
 
-    /// The use of a page that nobody else has, of which one register is used, without copies.
+    /// The use of a page that no other queue pair has. One of its registers is used, without copies.
     pub(super) fn of_page(page: UarPage) -> Self {
         Self {
             register: Arc::new(Register::new(&Arc::new(page), (0, 0), 0, false)),
@@ -103,7 +104,7 @@ impl Lease {
         }
     }
 
-    /// The use of a register that nobody else has, and to which requests are copied at once or not.
+    /// The use of a register that no other queue pair has, on a CPU that can store a block at once or not.
     #[cfg(test)]
     pub(super) fn alone(page: &Arc<UarPage>, size: usize, at_once: bool) -> Self {
         Self {
@@ -118,12 +119,12 @@ impl Lease {
         &self.register
     }
 
-    /// Whether nobody else has a register of the page.
+    /// Whether no other queue pair has a register of the page.
     pub(super) fn has_page(&self) -> bool {
         self.users == Users::OneOfPage
     }
 
-    /// Whether others may use the register while somebody posts.
+    /// Whether other queue pairs may use the register while one posts.
     pub(super) fn is_shared(&self) -> bool {
         self.users == Users::Several
     }
@@ -163,13 +164,13 @@ impl Registers {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether requests are copied to them: otherwise there are none.
+    /// Whether requests are copied to registers: otherwise there are no registers.
     #[cfg(feature = "c-abi")]
     pub(super) fn copy(&self) -> bool {
         self.size > 0
     }
 
-    /// A register for a queue pair; `None` if there is none at all.
+    /// A register for a queue pair; `None` if the device has none.
     pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<Arc<Lease>> {
         self.for_queue_pair_by(|| UarPage::new(fd, UarAllocType::BF))
     }
@@ -181,7 +182,7 @@ impl Registers {
         if self.size == 0 {
             return None;
         }
-        // If there is no further page a queue pair shares a register, so the reason does not matter.
+        // If there is no further page, a queue pair shares a register, whatever the reason.
         if self.lock().dedicated < self.whole_pages(DEDICATED)
             && let Ok(register) = self.register(&page)
         {
@@ -261,13 +262,13 @@ mod tests {
             .collect()
     }
 
-    /// Where a register begins that nobody has used.
+    /// Where the register begins that nobody has used yet.
     fn place(lease: &Lease) -> usize {
         lease.register().begins_at()
     }
 
-    /// Would catch a queue pair without a register, two that have the same without a lock, and one register
-    /// that all share.
+    /// Would catch a queue pair without a register, two that have the same one without a lock, and a single
+    /// register that all share.
     #[test]
     fn all_queue_pairs_have_a_register() {
         let leases = registers(usize::MAX, 1, 40);
@@ -283,19 +284,19 @@ mod tests {
         assert_eq!(users, [[1; 16], [2; 16]].concat()[..28]);
     }
 
-    /// Would catch a queue pair that gets nothing where registers can be shared.
+    /// Would catch a queue pair that gets no register although some can be shared.
     #[test]
     fn where_pages_run_out_registers_are_shared() {
         let leases = registers(9, 1, 40);
         assert_eq!(leases.len(), 40);
         assert_eq!(leases.iter().filter(|lease| lease.is_shared()).count(), 24);
-        // None that can be shared is left, for all have one user that stores there without a lock.
+        // None that can be shared is left: all have one user, which stores there without a lock.
         assert_eq!(registers(8, 1, 40).len(), 16);
         assert!(registers(0, 1, 1).is_empty());
     }
 
-    /// Would catch registers of a large page that are left unused, and queue pairs whose doorbells the kernel
-    /// is told to be in another UAR than they are.
+    /// Would catch registers of a large page that are left unused, and queue pairs whose UAR is not the one
+    /// that the kernel was given.
     #[test]
     fn all_uars_of_a_page_are_used() {
         for uars in [4, 16] {

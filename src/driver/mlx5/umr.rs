@@ -45,13 +45,13 @@ const RIGHTS: [(Access, u8); 4] = [
 
 /// [`MkeyContext::free`]: the key stands for nothing.
 const FREE: u8 = 1 << 6;
-/// In the place of the queue pair in [`MkeyContext::qpn_mkey`]: any.
+/// Instead of the queue pair in [`MkeyContext::qpn_mkey`]: any.
 const ANY_QP: u32 = 0xff_ffff << 8;
 
 /// Units of a translation of one entry: the device takes whole blocks of them (`MLX5_IB_UMR_XLT_ALIGNMENT`).
 const TRANSLATION_UNITS: u16 = (BLOCK / UNIT) as u16;
 
-/// The bytes of the largest such request without its control segment.
+/// The bytes of the largest such request, without its control segment.
 pub(super) const MOST_BYTES: usize = size_of::<UmrControl>() + size_of::<MkeyContext>() + BLOCK;
 
 /// Writes the invalidation of a key.
@@ -83,14 +83,14 @@ pub(crate) struct Part {
     pub(crate) lkey: u32,
 }
 
-/// What a key covers from then on. Its addresses count from 0.
+/// What a key covers after the change. Its addresses count from 0.
 #[cfg(feature = "mlx5-direct")]
 #[derive(Clone, Debug)]
 pub(crate) enum Layout {
-    /// Parts, one behind the other.
+    /// Parts, one after the other.
     List(Vec<Part>),
-    /// So many rows, one behind the other. Each has a part of each, so many bytes further on than in the row
-    /// before.
+    /// So many rows, one after the other. Each row has a piece of each part. The number beside a part says
+    /// how many bytes further on its piece lies than in the row before.
     Rows(u32, Vec<(Part, u16)>),
 }
 
@@ -117,7 +117,7 @@ impl Layout {
 
     /// The translation, in whole blocks.
     fn translation(&self) -> Vec<u8> {
-        /// What a list of rows begins with, in the place of a part's key.
+        /// The mark at the start of a list of rows, where a part has its key.
         const ROWS: u32 = 0x400;
         let data = |byte_count, lkey, addr| Data {
             byte_count: Be32::new(byte_count),
@@ -145,8 +145,8 @@ impl Layout {
     }
 }
 
-/// The segments of a change of a key behind the control segment: it gets access and parts of others, if these
-/// are given, and stands for them from then on.
+/// The segments of a change of a key, after the control segment: the key gets this access and covers this
+/// layout from then on, where they are given.
 #[cfg(feature = "mlx5-direct")]
 pub(super) fn gathering(key: u32, access: Option<Access>, layout: Option<&Layout>) -> Vec<u8> {
     let mut fields = mask::FREE | mask::KEY;
@@ -172,7 +172,7 @@ pub(super) fn gathering(key: u32, access: Option<Access>, layout: Option<&Layout
     [control.as_bytes(), context.as_bytes(), &translation].concat()
 }
 
-/// Access as [`MkeyContext::access_flags`] has it.
+/// The access in the format of [`MkeyContext::access_flags`].
 fn rights(access: Access) -> u8 {
     RIGHTS
         .iter()
@@ -180,7 +180,7 @@ fn rights(access: Access) -> u8 {
         .fold(0, |bits, (_, bit)| bits | bit)
 }
 
-/// Refuses binds that are larger than a window can be.
+/// Refuses a bind that is larger than a window can be.
 pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
     if bind.length > u64::from(LONGEST_SLICE) {
         return Err(PostError::Window(
@@ -191,7 +191,7 @@ pub(super) fn check_bind(bind: Bind) -> Result<(), PostError> {
 }
 
 /// Writes the bind of a window to a part of a region, or to nothing. [`check_bind`] has accepted it.
-/// The number of the queue pair is where [`MkeyContext::qpn_mkey`] has it.
+/// `qpn` is the number of the queue pair as in [`MkeyContext::qpn_mkey`].
 ///
 /// # Safety
 ///

@@ -23,7 +23,7 @@ fn lacks(verb: Verb, qp: QpName, what: &str) -> Error {
 }
 
 impl Device {
-    /// What the device can do; `None` if it cannot be asked.
+    /// What the device can do; `None` if it cannot be queried.
     pub(super) fn ways(&self, fd: &CommandFd) -> Option<Ways> {
         if let Some(ways) = self.ways.get() {
             return Some(*ways);
@@ -97,7 +97,7 @@ impl Device {
         Ok(told.map(|told| told.dci_streams_caps).unwrap_or_default())
     }
 
-    /// Fails if the device has no such streams, or it is no initiator that is to have them.
+    /// Fails if the device has no such streams, or if the queue pair is no initiator.
     pub(super) fn needs_streams(
         &self,
         fd: &CommandFd,

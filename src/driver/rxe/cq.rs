@@ -32,8 +32,7 @@ pub(crate) struct Cq {
     shown: Option<Shown>,
 }
 
-/// A completion that a C program looks at where it lies: its slot is the kernel's again when the next is
-/// shown.
+/// A completion that a C program reads in its slot. The kernel gets the slot back when the next one is shown.
 #[cfg(feature = "c-abi")]
 #[derive(Clone, Copy, Debug)]
 struct Shown {
@@ -43,8 +42,8 @@ struct Shown {
 }
 
 impl Cq {
-    /// A completion queue over a ring; `map` keeps the ring's memory mapped. Of what the ring holds,
-    /// `capacity` completions may be counted on.
+    /// A completion queue over a ring; `map` keeps the ring's memory mapped. `capacity` is how many
+    /// completions a program may rely on.
     pub(super) fn new(ring: Consumer, capacity: u32, map: Option<RingMap>) -> Self {
         // SAFETY: it lies beside the map, and goes with it.
         let observer = unsafe { ring.observer() };
@@ -58,11 +57,11 @@ impl Cq {
         }
     }
 
-    /// Goes on in another ring, to which the kernel has moved what waits.
+    /// Continues in another ring, to which the kernel has moved the completions that wait.
     pub(super) fn replace(&mut self, ring: Consumer, capacity: u32, map: Option<RingMap>) {
         // SAFETY: as in `new`.
         let observer = unsafe { ring.observer() };
-        // First, so that nothing points into the map that goes.
+        // First, so that nothing points into the map that is dropped.
         (self.ring, self.capacity) = (ring, capacity);
         #[cfg(feature = "c-abi")]
         {
@@ -82,7 +81,7 @@ impl Cq {
             .map(|waiting| waiting.count())
     }
 
-    /// What its queues look at.
+    /// What the posters look at.
     #[cfg(test)]
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
@@ -98,15 +97,15 @@ impl Cq {
         self.ring.waiting(filled).map_err(broken)
     }
 
-    /// Whether a poll looks closer: something has come up, or completions that may be messages of shared
-    /// queues, up to an index behind those that are counted.
+    /// Whether a poll must look closer: something has come up, or completions have come after those in which
+    /// messages of shared queues are counted.
     #[inline(always)]
     fn needs_look(&self, filled: u32) -> bool {
         self.shared.needs_attention() && (self.counted != Some(filled) || self.shared.has_news())
     }
 
-    /// Sees to what has come up, and counts messages of shared queues before they are taken. Gives the index
-    /// behind the last completion, and the queue back.
+    /// Does what has come up, and counts messages of shared queues before they are taken. Returns the queue
+    /// again, and the index after the last completion.
     #[cold]
     #[inline(never)]
     fn look_closer(&mut self) -> Result<(&mut Self, u32), Overrun> {
@@ -226,7 +225,7 @@ fn flags(wc: &Wc) -> WcFlags {
     flags
 }
 
-/// A completion: a copy of what the kernel wrote, of which the compiler makes as much as is looked at.
+/// A completion: a copy of what the kernel wrote. The compiler copies only the fields that are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion(Wc);
 

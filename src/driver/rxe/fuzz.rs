@@ -1,6 +1,6 @@
-//! Rings that lie in memory which the other side fills with anything, indices above all.
+//! Rings in memory that the other side fills with anything, indices above all.
 //!
-//! The memory ends where a page without access starts, so a slot that is not within it is noticed.
+//! The memory ends where a page without access starts, so an access to a slot outside of it is noticed.
 
 use std::hint::black_box;
 use std::mem::offset_of;
@@ -17,7 +17,7 @@ use super::ring::{Consumer, Producer};
 use crate::driver::contract::methods::*;
 use crate::work::LocalSlice;
 
-/// Memory with a guard behind it.
+/// Memory followed by a page without access.
 struct Guarded {
     base: NonNull<u8>,
     length: usize,
@@ -35,7 +35,7 @@ impl Guarded {
         // SAFETY: a new mapping, in a place that the kernel chooses.
         let map = unsafe { mmap_anonymous(null_mut(), room + page, access, MapFlags::PRIVATE) };
         let map = NonNull::new(map.ok()?.cast::<u8>())?;
-        // SAFETY: the last page of the mapping, which nobody uses; and an address within the mapping.
+        // SAFETY: the last page of the mapping, which nobody uses, and an address within the mapping.
         let base = unsafe {
             mprotect(map.as_ptr().add(room).cast(), page, MprotectFlags::empty()).ok()?;
             map.add(room - length)
@@ -50,7 +50,7 @@ impl Guarded {
         })
     }
 
-    /// An index in the ring's head, as the other side sets it.
+    /// Stores an index in the ring's header, as the other side does.
     fn set(&self, offset: usize, value: u32) {
         if offset + 4 <= self.length {
             // SAFETY: within the memory and aligned, and both sides use the indices atomically.
@@ -63,12 +63,12 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; what pointed into it is gone.
+        // SAFETY: `new` made the mapping, and nothing points into it any more.
         let _ = unsafe { munmap(self.map.as_ptr().cast(), self.mapped) };
     }
 }
 
-/// The first half of what `bytes` has in steps, and the ring behind it.
+/// The first bytes, at most 16, as steps; the rest is the ring.
 fn parts(bytes: &[u8]) -> (impl Iterator<Item = u32>, &[u8]) {
     let (steps, ring) = bytes.split_at(bytes.len().min(16));
     let (words, _) = steps.as_chunks::<4>();

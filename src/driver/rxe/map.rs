@@ -40,23 +40,24 @@ impl Kind {
 #[derive(Debug)]
 pub(super) struct RingMap {
     base: NonNull<u8>,
-    /// The ring's own, which need not be whole pages; the kernel rounds it up wherever it is told it, but for
-    /// mmap, where it compares.
+    /// The ring's own length, which need not be whole pages. The kernel rounds it up everywhere but in mmap,
+    /// where it compares it.
     length: usize,
-    /// The user's addresses under it, if any. Few have them, so that the others are small to hand on.
+    /// The user's addresses at which the ring is mapped, if any. Boxed, since few rings have them and the
+    /// others should be small to move.
     place: Option<Box<Grant>>,
     mapped: Mapped,
 }
 
-// SAFETY: the mapping is owned, and it is as good in one thread as in another.
+// SAFETY: the mapping is owned, and any thread may use it.
 unsafe impl Send for RingMap {}
-// SAFETY: shared references give out the address and the length only.
+// SAFETY: shared references only give the address and the length.
 unsafe impl Sync for RingMap {}
 
 const PROTECTION: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl RingMap {
-    /// Maps the ring that `info` describes, at the place that `buffers` provides, if there are any.
+    /// Maps the ring that `info` describes, at the place that `buffers` provides if there are buffers.
     #[inline]
     pub(super) fn new(
         fd: &CommandFd,
@@ -93,8 +94,8 @@ impl RingMap {
         map.placed(place, kind)
     }
 
-    /// Maps the ring that `info` describes into room that was made for it. Where the kernel has made a ring
-    /// of another size, as by [`RingMap::new`].
+    /// Maps the ring that `info` describes into room that was made for it. If the kernel has made a ring of
+    /// another size, maps it as [`RingMap::new`] does.
     pub(super) fn in_room(
         fd: &CommandFd,
         info: Mminfo,
@@ -142,11 +143,11 @@ impl RingMap {
 
     /// Moves the ring over a place.
     ///
-    /// Not mapped there at once: where that fails the kernel may have removed what was there before it asked
-    /// the driver.
+    /// It is not mapped there directly: if that failed, the kernel might already have removed what was there
+    /// before it asked the driver.
     fn move_to(mut self, place: Box<Grant>) -> std::result::Result<Self, Errno> {
         let to = place.address();
-        // Before it moves: others may lie, and be noted, where it was then.
+        // Before it moves: others may map and note something at its old address then.
         self.mapped.moved(to);
         // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these
         // whole pages to this ring alone, and that nobody relies on what is there.
@@ -160,7 +161,7 @@ impl RingMap {
             )
         };
         if moved.is_err() {
-            // Before the place goes back, where others may be noted then.
+            // Before the place goes back: others may map and note something there then.
             self.mapped.end();
         }
         match moved {
@@ -169,11 +170,11 @@ impl RingMap {
                 self.place = Some(place);
                 Ok(self)
             }
-            // The kernel refuses pages that cannot be replaced before it replaces any.
+            // For pages that cannot be replaced the kernel returns this error before it replaces any.
             Err(Errno::INVAL) => Err(Errno::INVAL),
             Err(errno) => {
-                // There may be a hole now, which others may have mapped something into: the allocator never
-                // gets it back.
+                // There may be a hole now, into which others may have mapped something: the allocator never
+                // gets the place back.
                 place.forget();
                 Err(errno)
             }
@@ -191,8 +192,8 @@ impl RingMap {
     }
 }
 
-/// Room for a ring that the kernel is yet to make: the addresses where it is mapped, and the user's place
-/// over which it is moved then. Who has it is refused neither any more.
+/// Room for a ring that the kernel has yet to make: the addresses at which it is mapped first, and the user's
+/// place to which it is moved then. With this in hand, mapping the ring cannot fail for want of either.
 #[derive(Debug)]
 pub(super) struct Room {
     addresses: Addresses,
@@ -241,13 +242,13 @@ impl Addresses {
 
 impl Drop for Addresses {
     fn drop(&mut self) {
-        // SAFETY: they are ours, and nothing points there. Where the kernel has no memory to take them apart,
-        // they stay without use.
+        // SAFETY: they are ours, and nothing points there. If the kernel has no memory to split a mapping,
+        // they stay reserved without use.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 
-// SAFETY: addresses at which nothing is are as good in one thread as in another.
+// SAFETY: reserved addresses belong to no thread.
 unsafe impl Send for Addresses {}
 
 /// The bytes of a ring that `info` describes.
@@ -258,18 +259,18 @@ fn length(info: Mminfo, kind: Kind) -> Result<usize> {
     }
 }
 
-/// The maps of an object's rings, the send ring's first, which go together.
+/// The maps of an object's rings, the send ring's first, which are dropped together.
 pub(super) type RingMaps = Arc<ArrayVec<RingMap, 2>>;
 
 /// What keeps a ring mapped.
 pub(super) type Keep = Arc<dyn Maps>;
 
-/// The maps of rings, or what has them.
+/// The maps of rings, or an object that owns them.
 pub(super) trait Maps: fmt::Debug + Send + Sync {}
 
 impl Maps for ArrayVec<RingMap, 2> {}
 
-/// A look at how far a work queue's ring is, which keeps the ring mapped.
+/// The view of other threads on how far a work queue's ring is. It keeps the ring mapped.
 #[derive(Debug)]
 pub(super) struct RingView {
     // Before the maps, because they point into one.
@@ -278,7 +279,7 @@ pub(super) struct RingView {
 }
 
 impl RingView {
-    /// A look at a ring; `maps` keep its memory mapped.
+    /// The view on a ring; `maps` keep its memory mapped.
     pub(super) fn new(ring: &Producer, maps: Option<&RingMaps>) -> Self {
         Self {
             indices: ring.indices(),
@@ -296,7 +297,7 @@ impl RingView {
     }
 }
 
-/// Whole pages of the user's for a ring of this length, if there are any.
+/// Whole pages of the user's for a ring of this length, if the allocator gives any.
 fn place(buffers: &Buffers, length: usize, kind: Kind) -> Result<Option<Box<Grant>>> {
     let page = page_size();
     let granted = buffers.allocate(
@@ -322,9 +323,9 @@ impl Drop for RingMap {
         self.mapped.end();
         let address = self.base.as_ptr().cast();
         let Some(place) = self.place.take() else {
-            // SAFETY: the mapping is ours and nobody uses it any more: rings point into it and go first. If
-            // the kernel has no memory to take it apart, the ring's pages stay at addresses that nobody has,
-            // and there is nobody to tell.
+            // SAFETY: the mapping is ours and nobody uses it any more: rings that point into it are dropped
+            // first. If the kernel has no memory to split a mapping, the ring's pages stay at addresses that
+            // nobody uses. There is nobody to report it to.
             let _ = unsafe { munmap(address, self.length) };
             return;
         };
@@ -334,8 +335,9 @@ impl Drop for RingMap {
         let replaced = unsafe { mmap_anonymous(address, self.length, PROTECTION, flags) };
         match replaced {
             Ok(_) => drop(place),
-            // The kernel has no memory for a mapping. The ring's pages, which it goes on writing to, may
-            // still be there: whoever got them back would use them as memory.
+            // The kernel has no memory for a mapping. The ring's pages, to which it continues to write, may
+            // still be mapped: if the allocator got these addresses back, its user would take them for
+            // memory.
             Err(_) => place.forget(),
         }
     }

@@ -98,7 +98,7 @@ impl contract::Driver for Rxe {
     type SendQueue = SendQueue;
     type RecvQueue = RecvQueue;
     type SharedRecvQueue = SharedRecvQueue;
-    /// Its number.
+    /// The number of the address handle.
     type Ah = u32;
     type DeviceMemory = NoDeviceMemory;
     type QpBacking = QpCore;
@@ -266,9 +266,10 @@ fn alone(map: RingMap) -> RingMaps {
 
 /// Creates a completion queue and maps its ring.
 ///
-/// The ring has twice the room that is told where unread completions count: queues that report here, of which
-/// there are at most as many as requests fit into them, may each have one completion more on its way than
-/// they count (see [`watch`]). Where the kernel has none as large, the ring is as large as it was asked for.
+/// If completions that nobody has taken count, the ring has twice the room that is reported. Each queue that
+/// reports here may have one completion more under way than it counts (see [`watch`]), and there are at most
+/// as many such queues as the ring holds requests. If the kernel cannot make so large a ring, the ring has
+/// the size that was asked for.
 #[inline]
 fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();
@@ -284,8 +285,8 @@ fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Resu
     Ok((handle, Cq::new(ring, capacity, Some(map))))
 }
 
-/// Asks for a ring for `asked` completions, with twice the room if that is needed and possible. Returns
-/// whether it has that room.
+/// Asks for a ring for `asked` completions, with twice the room if that is needed and possible. Returns the
+/// answer, and whether the ring has twice the room.
 fn with_room<T>(
     asked: u32,
     parts: &CqParts<'_>,
@@ -321,8 +322,8 @@ fn map_cq(
 }
 
 /// Changes the size of a completion queue's ring. The kernel moves the waiting completions
-/// (`rxe_cq_resize_queue`) and writes to the new ring from then on, whether or not it can be mapped: so room
-/// is made for it before. It has as much as [`create_cq`] tells of.
+/// (`rxe_cq_resize_queue`) and from then on writes to the new ring, whether or not it can be mapped. So room
+/// for the mapping is made first. The ring has twice the room as in [`create_cq`].
 fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
@@ -376,12 +377,12 @@ fn create_srq(
     Ok((handle, queue, backing))
 }
 
-/// Changes the size of a shared receive queue's ring. The kernel moves the waiting requests, and writes where
+/// Changes the size of a shared receive queue's ring. The kernel moves the waiting requests. It writes where
 /// the new ring is to an address in the command, not to its answer (`rxe_srq_from_attr`). Room for the ring
-/// is made before, as for a completion queue.
+/// is made first, as for a completion queue.
 ///
-/// A size that the waiting requests do not fit into is refused here: the kernel would refuse it but free the
-/// old ring, and find none when the next message arrives.
+/// A size into which the waiting requests do not fit is refused here: the kernel would refuse it too, but
+/// free the old ring, and find none when the next message arrives.
 fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
@@ -402,8 +403,8 @@ fn resize_srq(
     let room = Room::new(slots(asked), queue.slot_size(), SRQ, buffers)?;
     let resize = || {
         fd.execute(&command)?;
-        // SAFETY: the box is alive and nobody else uses it; volatile, because the kernel wrote it by its
-        // number.
+        // SAFETY: the box is alive and nobody else uses it. Volatile, because the kernel wrote it through the
+        // address in the command.
         Ok(unsafe { (&raw const *info).read_volatile() })
     };
     queue.replace(resize, |info, old| {

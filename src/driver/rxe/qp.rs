@@ -1,4 +1,4 @@
-//! Queue pairs: creation, and the reset that the kernel's driver does in part only.
+//! Queue pairs: creation, and the reset, which the kernel's driver does only in part.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpCore>;
 
-/// What is known of a queue pair, to make another like it.
+/// What is known of a queue pair, so that another like it can be made.
 #[derive(Clone, Debug)]
 pub(crate) struct QpCore(Arc<Core>);
 
@@ -35,16 +35,17 @@ struct Core {
     spec: QpSpec,
     /// It has left the state RESET.
     ///
-    /// Relaxed throughout: whoever resets the queue pair has it to itself, so its changes of state are over.
+    /// Relaxed throughout: resetting takes the queue pair exclusively, so no change of its state is under
+    /// way.
     begun: AtomicBool,
-    /// Its rings, as far as others than poster and kernel ask about them: in `maps`, so before them. The
-    /// kernel keeps its own hold on their pages.
+    /// The view of other threads on its rings, which are in `_maps`, so these fields are dropped first. The
+    /// kernel itself also keeps the pages.
     send: RingView,
     recv: Option<RingView>,
     /// Its share in a shared receive queue, instead of the receive ring.
     srq: Option<Attached>,
-    /// Those of its sends and of its receives, where completions name it by its number, if those that wait
-    /// unread count.
+    /// The completion queues of its sends and of its receives, where completions that nobody has taken count
+    /// for what may be posted.
     watched: Option<[Arc<Shared>; 2]>,
     qpn: u32,
     /// For the doorbell.
@@ -86,7 +87,8 @@ pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> R
     create_as(fd, spec, parts.buffers, watched, attach)
 }
 
-/// Creates a queue pair that is described, with its share in a shared receive queue once its number is known.
+/// Creates a queue pair from its description. `attach` gives its share in a shared receive queue once its
+/// number is known.
 fn create_as(
     fd: &Arc<CommandFd>,
     spec: &QpSpec,
@@ -169,10 +171,11 @@ fn map(
 /// Takes a queue pair to the state RESET.
 ///
 /// A reliable one that may have been connected is replaced, for the kernel's reset (`rxe_qp_reset` in
-/// `rxe_qp.c`, Linux 6.1 to 7.3) keeps what a READ that was cut off has left: at the requester the opcode of
-/// the last reply (`qp->comp.opcode`), so that the next READ or atomic completes well and has brought nothing
-/// (`check_ack` in `rxe_comp.c`); at the responder the reply under way (`qp->resp.res`), which is sent for
-/// the next request, from memory that has been freed. Whether the peer was reading nobody can tell.
+/// `rxe_qp.c`, Linux 6.1 to 7.3) keeps leftovers of an interrupted READ. At the requester this is the opcode
+/// of the last reply (`qp->comp.opcode`): the next READ or atomic then completes with success and has read
+/// nothing (`check_ack` in `rxe_comp.c`). At the responder it is the reply under way (`qp->resp.res`), which
+/// is sent for the next request, from memory that has been freed. Nobody can tell whether the peer was
+/// reading.
 pub(super) fn reset(
     fd: &Arc<CommandFd>,
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
@@ -187,13 +190,13 @@ pub(super) fn reset(
 
 /// Resets a queue pair in its place, twice if requests waited.
 ///
-/// The kernel of 6.12 and later looks where its requester goes on before it takes the waiting requests away
-/// (`rxe_sender` in `rxe_qp_reset`). It would then send what lies in their slots, nothing but zeros, as
-/// WRITEs on the next connection. The second time nothing waits.
+/// The kernel of 6.12 and later runs its requester once more before it removes the waiting requests
+/// (`rxe_sender` in `rxe_qp_reset`). The requester would then send the contents of their slots, nothing but
+/// zeros, as WRITEs on the next connection. At the second reset nothing waits.
 ///
-/// Completions that wait stay where they are. They count no longer for what may be posted: else a program
-/// that never takes those of its failed requests could not post again. For as many as the completion queue is
-/// said to hold there is room besides what is posted from now on.
+/// Completions that wait stay in the ring. They no longer count for what may be posted: otherwise a program
+/// that never takes those of its failed requests could not post again. The completion queue has room for as
+/// many of them as its capacity, in addition to what is posted from now on.
 fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Result<()> {
     let waited = reset.send.in_flight() > 0;
     fd.execute(reset.command)?;
@@ -207,8 +210,9 @@ fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Re
     Ok(())
 }
 
-/// Puts a new queue pair in the place of one. The old one is reset first, so that nothing more comes of it or
-/// to it, also while it is destroyed: of a packet that comes then the kernel warns (`rxe_sched_task`).
+/// Puts a new queue pair in the place of another. The old one is reset first, so that it sends and receives
+/// nothing more, not even while it is destroyed: the kernel warns of a packet that comes then
+/// (`rxe_sched_task`).
 fn replace(
     fd: &Arc<CommandFd>,
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
@@ -227,7 +231,8 @@ fn replace(
         .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
     fd.execute(reset.command)
         .inspect_err(|_| fd.abandon(handle))?;
-    // A window holds on to its queue pair, whose end would wait for it (`rxe_do_bind_mw` in `rxe_mw.c`).
+    // A window keeps its queue pair, whose destruction would wait for the window (`rxe_do_bind_mw` in
+    // `rxe_mw.c`).
     let stays = reset.send.has_bound_windows();
     *reset.send = send;
     if let (Some(old), Some(new)) = (reset.recv, recv) {
@@ -241,8 +246,8 @@ fn replace(
     })
 }
 
-/// The slices of a send request to ask for: at least one. The kernel compares the count of slices that it has
-/// passed even where the bytes are inline, and without any it ends such a request with an error
+/// The slices of a send request to ask for: at least one. The kernel compares the number of slices that it
+/// has passed with this even where the bytes are inline; if this is 0, it ends such a request with an error
 /// (`rxe_requester` in `rxe_req.c`, `copy_data`).
 pub(super) fn asked_slices(cap: &QpCap) -> u32 {
     cap.max_send_sge.max(1)
@@ -250,8 +255,8 @@ pub(super) fn asked_slices(cap: &QpCap) -> u32 {
 
 /// The slices and the inline bytes that a send request can really have.
 ///
-/// The driver makes slots that hold either, whichever needs more, and since 6.2 says so; 6.1 echoes what
-/// was asked for (`rxe_qp_init_req` in `rxe_qp.c`).
+/// The driver makes slots that hold either, whichever needs more. Since Linux 6.2 it reports that; 6.1
+/// repeats what was asked for (`rxe_qp_init_req` in `rxe_qp.c`).
 pub(super) fn granted_send(cap: &QpCap) -> (u32, u32) {
     let sge = size_of::<abi::Sge>() as u32;
     let bytes = cap

@@ -75,12 +75,12 @@ impl contract::RecvQueue for RecvQueue {
 #[inline(always)]
 fn fill<E: Element>(slot: NonNull<u8>, wr_id: u64, slices: &[E]) {
     let wqe = slot.cast::<RecvWqe>().as_ptr();
-    // SAFETY: the slot is free, so it is ours alone until it is published; it is aligned to 8 and holds
-    // a `RecvWqe` and behind it `max_sge` slices, which `new` made sure of and the caller keeps to.
+    // SAFETY: the slot is free, so it is ours alone until it is published. It is aligned to 8 and holds a
+    // `RecvWqe` and `max_sge` slices after it: `new` made sure of the room, and the caller of the number.
     unsafe {
         let bytes = write_sges(wqe.cast::<u8>().add(size_of::<RecvWqe>()), slices);
-        // For the kernel a receive has 32 bits of bytes, and no message is as long. Cut off, as libibverbs
-        // does, the sum would refuse messages that have room.
+        // For the kernel a receive has at most 2^32 - 1 bytes, and no message is as long. If the sum were cut
+        // to 32 bits, as in libibverbs, messages that have room would be refused.
         let length = match E::FOREIGN {
             false => u32::try_from(bytes).unwrap_or(u32::MAX),
             true => bytes as u32,

@@ -1,4 +1,4 @@
-//! A ring that this process and the rxe kernel driver share: a head with two indices, then slots.
+//! A ring that this process and the rxe kernel driver share: a header with two indices, then slots.
 //!
 //! On work queues user space is the producer and the kernel the consumer; on completion queues it is the
 //! reverse. Each side stores its own index with release and reads the other's with acquire, so the contents
@@ -7,8 +7,8 @@
 //! forward, so a published index never moves back.
 //!
 //! Layout: `struct rxe_queue_buf` in `include/uapi/rdma/rdma_user_rxe.h`; the kernel's side is
-//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no layouts of work requests and completions; that
-//! some wait unread, which keeps slots from being filled again, a [`Watch`] tells.
+//! `drivers/infiniband/sw/rxe/rxe_queue.h`. This file knows no layouts of work requests and completions. A
+//! slot whose completion has not been taken is not filled again; a [`Watch`] counts those.
 
 use std::fmt;
 use std::mem::offset_of;
@@ -21,10 +21,10 @@ use super::watch::Watch;
 use crate::memory::has_word;
 use crate::work::Progress;
 
-/// What is wrong with the head of a ring from the kernel.
+/// What is wrong with the header of a ring from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadRing {
-    /// The memory is too small for the head.
+    /// The memory is too small for the header.
     TooShort { length: usize },
     /// The number of slots is not a power of two above one.
     Slots { index_mask: u32 },
@@ -36,7 +36,7 @@ pub(crate) enum BadRing {
     Index(BadIndex),
 }
 
-/// An index in the head of a ring that is not below the number of slots.
+/// An index in the header of a ring that is not below the number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadIndex {
     pub(crate) index: u32,
@@ -80,8 +80,8 @@ impl fmt::Display for BadRing {
 
 /// A ring's memory, checked: a masked index is always that of a slot.
 ///
-/// The head is read once, here. The kernel keeps its own copy of the sizes too, so a later change of the head
-/// is harmless.
+/// The header is read once, here. The kernel keeps its own copy of the sizes too, so a later change of the
+/// header is harmless.
 #[derive(Clone, Copy, Debug)]
 struct Ring {
     head: NonNull<QueueBuf>,
@@ -108,8 +108,8 @@ impl Ring {
             return Err(BadRing::TooShort { length });
         }
         let head = base.cast::<QueueBuf>();
-        // SAFETY: the head lies within the memory. The kernel wrote these two fields before user space could
-        // map the ring, and does not change them.
+        // SAFETY: the header lies within the memory. The kernel wrote these two fields before user space
+        // could map the ring, and does not change them.
         let (log2_slot, index_mask) = unsafe {
             (
                 (&raw const (*head.as_ptr()).log2_elem_size).read(),
@@ -129,7 +129,7 @@ impl Ring {
         if needed > length as u64 {
             return Err(BadRing::Beyond { needed, length });
         }
-        // SAFETY: the slots follow the head within the memory, as has just been checked.
+        // SAFETY: the slots follow the header within the memory, as has just been checked.
         let slots = unsafe { base.add(size_of::<QueueBuf>()) };
         Ok(Self {
             head,
@@ -151,7 +151,7 @@ impl Ring {
 
     #[inline(always)]
     fn index_at(&self, offset: usize) -> &AtomicU32 {
-        // SAFETY: the head is live and aligned, the offset is that of a u32 in it, and both sides access
+        // SAFETY: the header is live and aligned, the offset is that of a u32 in it, and both sides access
         // the indices atomically only.
         unsafe { AtomicU32::from_ptr(self.head.as_ptr().cast::<u8>().add(offset).cast()) }
     }
@@ -183,19 +183,19 @@ impl Ring {
 pub(super) struct Indices(Ring);
 
 impl Indices {
-    /// How far the ring is. The kernel takes an element out when it has finished with it, but for those of
-    /// shared receive queues.
+    /// How far the ring is. The kernel takes an element out when it has finished with it. Elements of shared
+    /// receive queues it takes out earlier.
     pub(super) fn progress(&self) -> Progress {
-        // Acquire: pairs with the kernel's release of its index; a caller may conclude that the memory of
-        // requests is the kernel's no longer.
+        // Acquire: pairs with the kernel's release of its index; the caller may conclude that the kernel no
+        // longer uses the memory of the requests.
         let finished = || self.0.consumer_index().load(Ordering::Acquire);
-        // Acquire: what is finished is looked at behind it.
+        // Acquire: the consumer index is loaded after this.
         let posted = || self.0.producer_index().load(Ordering::Acquire);
         Progress::look(self.0.index_mask, posted, finished)
     }
 
-    /// Whether one of the elements in flight has this word in it. One that is finished meanwhile may be
-    /// filled again; then nobody asks about it any more.
+    /// Whether one of the elements in flight contains this word. An element that is finished meanwhile may be
+    /// filled again; then the answer no longer matters.
     pub(super) fn have(&self, in_flight: Progress, word: u32) -> bool {
         let Ring {
             index_mask,
@@ -211,18 +211,18 @@ impl Indices {
 
 /// The filling side of a work queue.
 ///
-/// Slots are counted: the count goes on round the ring and wraps at 2^32, and its low bits are the slot's
-/// index. [`Producer::slot`] gives those ahead of the published count to whoever fills them, and
+/// Slots are counted. The count runs on round after round and wraps at 2^32; its low bits are the slot's
+/// index. [`Producer::slot`] gives slots ahead of the published count to the caller, who fills them, and
 /// [`Producer::publish`] gives them to the kernel.
 #[derive(Debug)]
 pub(super) struct Producer {
     ring: Ring,
     /// The published count.
     published: u32,
-    /// Slots before this index are free: the kernel's index when it was last looked at, less what waits
-    /// unread.
+    /// Slots before this index are free: the kernel's index when it was last looked at, less the completions
+    /// that nobody had taken.
     consumed: u32,
-    /// What waits unread.
+    /// Counts the completions that nobody has taken.
     watch: Option<Watch>,
 }
 
@@ -251,7 +251,7 @@ impl Producer {
         })
     }
 
-    /// Fills no slot for which a completion waits unread.
+    /// From now on fills no slot whose completion nobody has taken.
     pub(super) fn heed(&mut self, watch: Watch) {
         self.watch = Some(watch);
     }
@@ -266,13 +266,14 @@ impl Producer {
         1 << self.ring.log2_slot
     }
 
-    /// How many were published.
+    /// How many slots were published.
     #[inline(always)]
     pub(super) fn published(&self) -> u32 {
         self.published
     }
 
-    /// The slot of a count at or ahead of the published one, if it is free. Those between must have been.
+    /// The slot of a count at or ahead of the published one, if it is free. The caller has asked for all
+    /// slots in between.
     #[inline(always)]
     pub(super) fn slot(&mut self, count: u32) -> Option<NonNull<u8>> {
         let mask = self.ring.index_mask;
@@ -306,7 +307,7 @@ impl Producer {
         self.consumed = (self.consumed + free) & mask;
     }
 
-    /// The kernel's index, and how many completions of what is before it wait unread.
+    /// The kernel's index, and how many completions of requests before it nobody has taken.
     fn progress(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
         // Acquire: pairs with the kernel's release of its consumer index after its last access to the
@@ -316,8 +317,8 @@ impl Producer {
         let Some(watch) = &self.watch else {
             return (consumed, 0);
         };
-        // Both of one moment: else what is done meanwhile would count twice, as in flight and as unread.
-        // While nothing is published, the index moves at most once round the ring.
+        // The two must be of one moment: a request that completes in between would count twice, as in flight
+        // and as untaken. While nothing is published, the index moves at most once round the ring.
         for _ in 0..mask {
             let unread = watch.unread();
             let again = look();
@@ -338,7 +339,7 @@ impl Producer {
         index.store(count & self.ring.index_mask, Ordering::Release);
     }
 
-    /// The indices, for others. They are in memory that the caller keeps.
+    /// The indices, for other threads. The caller keeps their memory mapped.
     pub(super) fn indices(&self) -> Indices {
         Indices(self.ring)
     }
@@ -351,8 +352,8 @@ impl Producer {
     }
 }
 
-/// The emptying side of a completion queue. How far it has come stands in the ring alone: a slot is the
-/// kernel's again as soon as it has been taken.
+/// The emptying side of a completion queue. The position is in the ring alone: a slot is the kernel's again
+/// as soon as it has been taken.
 #[derive(Debug)]
 pub(super) struct Consumer {
     ring: Ring,
@@ -374,7 +375,7 @@ impl Consumer {
         // Relaxed: this index is ours, nobody else stores to it.
         ring.checked(ring.consumer_index().load(Ordering::Relaxed))?;
         let consumer = Self { ring };
-        // A ring that is broken from the start is refused, not found so at the first poll.
+        // A ring that is broken from the start is refused here, not at the first poll.
         ring.checked(consumer.filled())?;
         Ok(consumer)
     }
@@ -392,16 +393,15 @@ impl Consumer {
     /// The next slot to read.
     #[inline(always)]
     pub(super) fn next(&self) -> u32 {
-        // Relaxed: this index is ours, nobody else stores to it. Masked, so that a slot comes of whatever is
-        // there.
+        // Relaxed: this index is ours, nobody else stores to it. Masked, so that any value leads to a slot.
         self.ring.consumer_index().load(Ordering::Relaxed) & self.ring.index_mask
     }
 
-    /// Lets others look at what waits.
+    /// Lets other threads look at the completions that wait.
     ///
     /// # Safety
     ///
-    /// The result must not be used when the memory is no longer as [`Consumer::new`] needs it.
+    /// The result must not be used once the memory no longer is as [`Consumer::new`] needs it.
     pub(super) unsafe fn observer(&self) -> Observer {
         Observer { ring: self.ring }
     }
@@ -420,8 +420,8 @@ impl Consumer {
         self.ring.slot(index)
     }
 
-    /// Gives the next slot to read, which is that of a masked index, back to the kernel; returns the index
-    /// behind it.
+    /// Gives the next slot to read, whose masked index this is, back to the kernel; returns the index after
+    /// it.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     pub(super) fn pass(&mut self, index: u32) -> u32 {
@@ -431,10 +431,10 @@ impl Consumer {
         behind
     }
 
-    /// Takes the elements that the kernel has added, as many as there are places for, by what `copy` does
-    /// with each slot and its place; returns how many. The slots are the kernel's again behind that. `None`
-    /// if the kernel's index is not one of the ring, or it `is_left` to others, which is asked behind the
-    /// look at it.
+    /// Takes elements that the kernel has added, at most one for each of `places`, and calls `copy` with each
+    /// slot and its place. Returns how many. After that the slots are the kernel's again. `None` if the
+    /// kernel's index is not one of the ring, or if `is_left` says that the caller takes them another way; it
+    /// is called after the load of the kernel's index.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     pub(super) fn take_each<T>(
@@ -461,7 +461,7 @@ impl Consumer {
         Some(taken)
     }
 
-    /// The elements that have not been taken, up to an index that was found as the one behind the last.
+    /// The elements that have not been taken. `filled` is an index after the last one that was found earlier.
     #[inline(always)]
     pub(super) fn waiting(&mut self, filled: u32) -> Result<Waiting<'_>, BadIndex> {
         let filled = self.ring.checked(filled)?;
@@ -476,7 +476,7 @@ impl Consumer {
     }
 }
 
-/// A look from outside at what waits in a completion ring.
+/// The view of other threads on the completions that wait in a ring.
 #[derive(Debug)]
 pub(super) struct Observer {
     ring: Ring,
@@ -488,19 +488,18 @@ impl Observer {
         self.ring.index_mask
     }
 
-    /// The next slot to be taken, and the one behind the last.
+    /// The index of the next slot to be taken, and the index after the last.
     pub(super) fn indices(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
-        // Acquire: pairs with the release in `Waiting::take`. The poster that frees a slot for what has
-        // been taken lets the kernel put the next completion in only behind this.
+        // Acquire: pairs with the release in `Waiting::take`. A poster that finds slots free by this index
+        // fills them, and the kernel writes their completions, only after this load.
         let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
-        // Acquire: as in `Consumer::filled`. It is behind the look at the other index, so it is not before
-        // it.
+        // Acquire: as in `Consumer::filled`. Loaded after the other index, so it is not older.
         let filled = self.ring.producer_index().load(Ordering::Acquire) & mask;
         (next, filled)
     }
 
-    /// The index behind the last element, if it is an index of the ring.
+    /// The index after the last element, if it is an index of the ring.
     #[inline(always)]
     pub(super) fn filled(&self) -> u32 {
         // Acquire: as in `Consumer::filled`.
@@ -513,7 +512,7 @@ impl Observer {
         self.ring.slot(index & self.ring.index_mask)
     }
 
-    /// The slots from one index to another: up to the ring's end, and from its start on.
+    /// The slots from one index to another, in two parts: up to the ring's end, and from its start on.
     #[inline(always)]
     pub(super) fn runs(&self, from: u32, to: u32) -> [impl Iterator<Item = NonNull<u8>>; 2] {
         let mask = self.ring.index_mask;
@@ -521,14 +520,15 @@ impl Observer {
         let Ring {
             slots, log2_slot, ..
         } = self.ring;
-        // SAFETY: the indices are masked, or that of the end, so the slots lie in the ring's memory.
+        // SAFETY: the indices are masked, or the one after the last slot, so the slots lie in the ring's
+        // memory.
         let address = |index: u32| unsafe { slots.add((index as usize) << log2_slot) };
         let run = |from: u32, to: u32| {
-            // Addresses, so that the compiler steps from one to the next.
+            // Addresses, so that the compiler steps from slot to slot.
             let (mut at, end) = (address(from), address(to));
             std::iter::from_fn(move || {
                 let slot = (at != end).then_some(at)?;
-                // SAFETY: as above: it is not behind the last one.
+                // SAFETY: as above: at most the address after the last slot.
                 at = unsafe { slot.add(1 << log2_slot) };
                 Some(slot)
             })
@@ -539,9 +539,9 @@ impl Observer {
         }
     }
 
-    /// Tells of each slot that waits to be taken, some perhaps being taken meanwhile, and filled anew: what
-    /// is there is read as what others write. The first ones are left out, as many as `skip` says of the
-    /// index of the first.
+    /// Calls `look` for each slot that waits to be taken. Some may be taken meanwhile and filled again, so
+    /// the contents are read as memory that others write to. Leaves out the first ones, as many as `skip`
+    /// returns for the index of the first.
     pub(super) fn each(&self, skip: impl FnOnce(u32) -> u32, mut look: impl FnMut(NonNull<u8>)) {
         let mask = self.ring.index_mask;
         let (next, filled) = self.indices();
@@ -558,7 +558,7 @@ pub(super) struct Waiting<'r> {
     slots: NonNull<u8>,
     log2_slot: usize,
     mask: usize,
-    /// The next slot to read, and the one behind the last.
+    /// The next slot to read, and the index after the last.
     next: usize,
     filled: usize,
     consumer_index: &'r AtomicU32,
@@ -570,7 +570,7 @@ impl Waiting<'_> {
         (self.filled.wrapping_sub(self.next) & self.mask) as u32
     }
 
-    /// The index of the next slot to read, and the one behind the last; `None` if nothing is left.
+    /// The index of the next slot to read, and the index after the last; `None` if nothing is left.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     pub(super) fn indices(&self) -> Option<(u32, u32)> {
@@ -583,20 +583,20 @@ impl Waiting<'_> {
         self.next == self.filled
     }
 
-    /// Takes the next element: a copy, for its slot is the kernel's again.
+    /// Takes the next element, as a copy: its slot is the kernel's again.
     ///
     /// # Safety
     ///
-    /// The ring is one of such elements, and every bit pattern is one.
+    /// The ring's elements are of this type, and every bit pattern is valid.
     #[inline(always)]
     pub(super) unsafe fn take<T>(&mut self) -> Option<T> {
         if self.is_empty() {
             return None;
         }
         let behind = (self.next + 1) & self.mask;
-        // SAFETY: the index is masked, so the slot lies in the ring's memory, which the consumer that is
-        // borrowed has. The kernel has filled it with an element, by this function's contract, and leaves it
-        // alone until the index below is behind it.
+        // SAFETY: the index is masked, so the slot lies in the memory of the consumer that is borrowed. By
+        // this function's contract the kernel has filled it with an element. It leaves the slot alone until
+        // the index that is stored below is past it.
         let element = unsafe {
             self.slots
                 .add(self.next << self.log2_slot)
@@ -604,8 +604,8 @@ impl Waiting<'_> {
                 .read()
         };
         self.next = behind;
-        // Release: pairs with the kernel's acquire of the consumer index before it fills the slot anew, the
-        // element having been read before, and with that of `Observer::indices`.
+        // Release: pairs with the kernel's acquire of the consumer index before it fills the slot again, so
+        // the element was read before that; and with the acquire in `Observer::indices`.
         self.consumer_index
             .store(self.next as u32, Ordering::Release);
         Some(element)

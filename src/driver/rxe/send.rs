@@ -33,7 +33,7 @@ pub(crate) struct SendQueue {
     doorbell: Doorbell,
     max_sge: u32,
     max_inline: u32,
-    /// A request had a memory window of type 2 bound, which may be so still.
+    /// A request had a memory window of type 2 bound, which may still be bound.
     bound_windows: bool,
     _maps: Option<Keep>,
 }
@@ -60,7 +60,7 @@ impl SendQueue {
         }
     }
 
-    /// Whether memory windows may belong to the queue pair.
+    /// Whether memory windows may still belong to the queue pair.
     pub(super) fn has_bound_windows(&self) -> bool {
         self.bound_windows
     }
@@ -137,8 +137,8 @@ impl contract::SendQueue for SendQueue {
             Payload::Gather(_) | Payload::Sges(_) => flags,
             Payload::Inline(_) | Payload::InlineSges(_) => flags | SendFlags::INLINE,
         };
-        // SAFETY: the slot is this side's alone until it is published; it is aligned to 8 and holds a
-        // `SendWqe`, followed by `max_sge` slices or `max_inline` bytes, which `new` made sure of.
+        // SAFETY: the slot is this side's alone until it is published. It is aligned to 8 and holds a
+        // `SendWqe`, followed by `max_sge` slices or `max_inline` bytes; `new` made sure of that.
         unsafe {
             write_payload(wqe, payload);
             write_request(wqe, operation, to);
@@ -148,7 +148,7 @@ impl contract::SendQueue for SendQueue {
         Ok(Position::counted(at.count.wrapping_add(1)))
     }
 
-    /// One store of an index, one system call.
+    /// Stores one index and makes one system call.
     #[inline(always)]
     fn ring(&mut self, start: Position, end: Position) -> Result<usize, Errno> {
         let requests = end.count.wrapping_sub(start.count);
@@ -182,7 +182,7 @@ unsafe fn write_request(
     // forms.
     unsafe {
         let union = wqe.cast::<u8>().add(UNION);
-        // With what is reserved there are two whole words up to the union.
+        // With the reserved bytes after them these are two whole words, up to the union.
         (&raw mut (*wqe).wr.reserved).write(0);
         (&raw mut (*wqe).wr.opcode).write(opcode(operation).0);
         (&raw mut (*wqe).wr.ex).write(ex);
@@ -196,7 +196,7 @@ unsafe fn write_request(
             | Operation::WriteImm { remote, .. }
             | Operation::Read { remote } => {
                 let Remote { address, rkey } = remote;
-                // The key and what is reserved behind it by one store.
+                // The key and the reserved bytes after it, by one store.
                 let key: u64 = zerocopy::transmute!([rkey.0, 0]);
                 union.cast::<[u64; 2]>().write([address, key]);
                 address
@@ -239,7 +239,7 @@ unsafe fn write_request(
             (&raw mut (*ud).remote_qkey).write(qkey);
             (&raw mut (*ud).ah_num).write(*ah);
         }
-        // The kernel's own fields: it expects zeros in a slot that it has not seen.
+        // The kernel's own fields: it expects zeros in a slot that it has not used yet.
         (&raw mut (*wqe).status).write(0);
         (&raw mut (*wqe).state).write(0);
         (&raw mut (*wqe).mask).write(0);
@@ -270,7 +270,7 @@ const fn opcode(operation: Operation) -> WrOpcode {
     }
 }
 
-/// The union of a bind.
+/// The union's form of a bind.
 #[inline(always)]
 fn window(bind: Bind) -> WrMw {
     WrMw {
@@ -307,7 +307,7 @@ unsafe fn write_atomic(union: *mut u8, remote: Remote, compare_add: u64, swap: u
 ///
 /// # Safety
 ///
-/// `wqe` must be a slot that is ours to write, with room for the payload behind it.
+/// `wqe` must be a slot that is ours to write, with room for the payload after it.
 #[inline(always)]
 unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
     // SAFETY: the payload follows the element directly, by this function's contract.
@@ -317,12 +317,12 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
         match payload {
             Payload::Gather(slices) => {
                 let length = write_sges(behind, slices);
-                // The posting functions have refused what is longer.
+                // The posting functions have refused anything longer.
                 dma.write(dma_info(length as u32, slices.len()));
             }
             Payload::Sges(sges) => {
                 let length = write_sges(behind, sges);
-                // What is longer is cut to 32 bits, as libibverbs does.
+                // A longer sum is cut to 32 bits, as in libibverbs.
                 dma.write(dma_info(length as u32, sges.len()));
             }
             Payload::Inline(bytes) => {
@@ -337,7 +337,7 @@ unsafe fn write_payload(wqe: NonNull<SendWqe>, payload: Payload<'_>) {
     }
 }
 
-/// What the kernel is told of a payload: its bytes, and its slices unless it is inline.
+/// A payload as the kernel reads it: its bytes, and its slices unless it is inline.
 #[inline(always)]
 fn dma_info(length: u32, slices: usize) -> DmaInfo {
     DmaInfo {
@@ -358,7 +358,7 @@ pub(super) unsafe fn write_sges<E: Element>(list: *mut u8, slices: &[E]) -> u64 
     let list = list.cast::<[u64; 2]>();
     let mut length = 0u64;
     for (index, slice) in slices.iter().enumerate() {
-        // An [`Sge`]. Length and key are taken as the one number that they are in a slice.
+        // One [`Sge`]. Length and key are copied as one number, as a slice has them.
         let key_length: [u32; 2] = [slice.length(), slice.lkey()];
         let sge = [slice.address(), zerocopy::transmute!(key_length)];
         const { assert!(size_of::<Sge>() == size_of::<[u64; 2]>()) };
@@ -401,14 +401,14 @@ mod tests {
         rkey: RemoteKey(0x99aa_bbcc),
     };
 
-    /// A slot with a payload of 8 bytes behind it.
+    /// A slot followed by a payload of 8 bytes.
     #[repr(C)]
     struct Slot {
         wqe: SendWqe,
         payload: [u8; 64],
     }
 
-    /// The slot as the request leaves it, written over what a request before it left.
+    /// The slot as the request leaves it, written over what an earlier request left.
     fn written(operation: Operation, payload: Payload<'_>) -> Slot {
         let mut slot = Slot {
             wqe: SendWqe::read_from_bytes(&[0xee; size_of::<SendWqe>()]).unwrap(),

@@ -1,6 +1,6 @@
 //! Shared receive queues. The kernel takes an element out of the ring when the first packet of a message
 //! arrives and writes to its memory until the last one (`get_srq_wqe` in
-//! `drivers/infiniband/sw/rxe/rxe_resp.c`), so the ring's index does not tell when a request is finished. Its
+//! `drivers/infiniband/sw/rxe/rxe_resp.c`), so the ring's index does not say when a request is finished. Its
 //! completion does: pollers count them.
 
 use std::mem;
@@ -23,8 +23,8 @@ pub(crate) struct SharedRecvQueue {
 /// How far a shared receive queue's requests are.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
-    /// Under a lock, since the queue may change its size: none meanwhile. None for good once nobody posts any
-    /// more: its place is its user's again.
+    /// Under a lock, since the queue may change its size; `None` meanwhile. `None` for good once nobody posts
+    /// any more: then the ring's place is its user's again.
     look: Mutex<Option<Look>>,
     counts: Counts,
     /// Queue pairs that receive from it.
@@ -40,7 +40,7 @@ struct Look {
 }
 
 impl Look {
-    /// At the ring in which request number `posted` is the next.
+    /// For the ring to which request number `posted` goes next.
     fn new(view: RingView, posted: u32) -> Self {
         let first = view.progress().posted().wrapping_sub(posted);
         Self { view, first }
@@ -77,12 +77,12 @@ impl SharedRecvQueue {
         self.queue.slot_size()
     }
 
-    /// Takes over another ring: `resize` has the kernel move the waiting requests, and `map` makes what there
-    /// is to see of the kernel's answer. If that fails nobody sees the ring any more.
+    /// Changes to another ring: `resize` makes the kernel move the waiting requests, and `map` maps the ring
+    /// of its answer. If `map` fails, no other thread sees a ring any more.
     ///
-    /// Nobody looks meanwhile: one who looked at the old ring would miss what the kernel takes out of the new
-    /// one. But nothing is locked either, for an allocator is asked, and gets memory back, which may do with
-    /// queue pairs that receive from here as it likes.
+    /// No other thread looks meanwhile: one that looked at the old ring would miss what the kernel takes out
+    /// of the new one. But no lock is held either: an allocator is called, and gets memory back, and it may
+    /// call into queue pairs that receive from this queue.
     pub(super) fn replace<T, E>(
         &mut self,
         resize: impl FnOnce() -> Result<T, E>,
@@ -108,7 +108,7 @@ impl SharedRecvQueue {
 impl Drop for SharedRecvQueue {
     fn drop(&mut self) {
         let look = self.ring.look().take();
-        // Without the lock: its place goes back to an allocator.
+        // Without the lock: the ring's place goes back to an allocator.
         drop(look);
     }
 }
@@ -118,13 +118,14 @@ impl SrqRing {
         lock(&self.look)
     }
 
-    /// Lets others see the ring, of which nothing is to be seen.
+    /// Shows the ring to other threads, which saw none until now.
     fn show(&self, look: Option<Look>) {
         *self.look() = look;
         self.make_up(*lock(&self.receivers));
     }
 
-    /// Makes up, if nobody receives, for what a queue pair took with it when it went.
+    /// If no queue pair receives, counts as received what a queue pair had taken and did not finish when it
+    /// went.
     fn make_up(&self, receivers: u32) {
         if receivers == 0
             && let Some(taken) = self.taken()
@@ -152,9 +153,9 @@ impl contract::SrqBacking for Arc<SrqRing> {
             Some(Look { view, .. }) => view.names(view.progress(), key),
             None => return true,
         };
-        // Those that were taken out and are not finished have no place in the ring any more. They are counted
-        // behind the look: one that was taken out before it is among them, one that was taken out later has
-        // been looked at.
+        // Requests that were taken out and are not finished are not in the ring any more. They are counted
+        // after the look at the ring: one that was taken out before the look is counted, and one that was
+        // taken out later was seen in the ring.
         named || self.taken() != Some(in_flight.finished())
     }
 }
@@ -187,16 +188,17 @@ impl contract::RecvQueue for SharedRecvQueue {
 
 /// The queue pairs whose receives complete on a completion queue and come from shared receive queues.
 ///
-/// Messages are counted where their completions lie, before they are polled: up to an index of the ring, in
-/// the order in which the kernel has put them in. Whenever a queue pair comes or goes all that lie there are
-/// counted first. So each counts for the queue pair that had its number then.
+/// Messages are counted in the completion ring before they are polled: up to an index, in the order in which
+/// the kernel has written them. Whenever a queue pair comes or goes, all messages in the ring are counted
+/// first. So each counts for the queue pair that had its number when it arrived.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
-    /// Shared receive queues by the numbers of the queue pairs that receive from them, in their order.
+    /// Shared receive queues by the numbers of the queue pairs that receive from them, ordered by these
+    /// numbers.
     queues: Vec<(u32, Arc<SrqRing>)>,
     /// Where the last one was found. The next message is often of the same queue pair.
     last: usize,
-    /// Up to this index of the completion ring messages are counted.
+    /// Messages are counted up to this index of the completion ring.
     counted: u32,
 }
 
@@ -212,8 +214,8 @@ impl Receivers {
         self.counted
     }
 
-    /// Goes on counting at this index of the completion ring, or of another one, and returns where it would
-    /// have.
+    /// Continues counting at this index of the completion ring, or of another one. Returns the index at which
+    /// it would have continued.
     #[inline(always)]
     pub(super) fn count_from(&mut self, counted: u32) -> u32 {
         mem::replace(&mut self.counted, counted)
@@ -236,12 +238,12 @@ impl Receivers {
         }
     }
 
-    /// Where a queue pair is, or where it would have its place.
+    /// Where a queue pair is, or where it would be inserted.
     fn find(&self, qpn: u32) -> Result<usize, usize> {
         self.queues.binary_search_by_key(&qpn, |(qpn, _)| *qpn)
     }
 
-    /// A new queue pair, and what was known by its number.
+    /// Adds a queue pair. Returns the shared receive queue that was known by its number.
     pub(super) fn insert(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
         let ring = Arc::clone(ring);
         match self.find(qpn) {
@@ -253,19 +255,20 @@ impl Receivers {
         }
     }
 
-    /// One that is gone. The kernel may have given its number to a newer one.
+    /// Removes a queue pair that is gone, unless the kernel has given its number to a newer one.
     pub(super) fn remove(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
         let at = self.find(qpn).ok()?;
         Arc::ptr_eq(&self.queues[at].1, ring).then(|| self.queues.remove(at).1)
     }
 }
 
-/// The share of a queue pair in its shared receive queue.
+/// The share of a queue pair in its shared receive queue. The queue pair counts as a receiver as long as this
+/// lives.
 #[derive(Debug)]
 pub(super) struct Attached {
     qpn: u32,
     ring: Arc<SrqRing>,
-    /// What its receives complete on.
+    /// The completion queue of its receives.
     cq: Arc<Shared>,
 }
 
@@ -280,7 +283,7 @@ impl Attached {
         }
     }
 
-    /// The share of a queue pair that takes the place of this one.
+    /// The share of the queue pair that replaces this one.
     pub(super) fn renew(&self, qpn: u32) -> Self {
         Self::new(qpn, &self.ring, &self.cq)
     }

@@ -1,19 +1,19 @@
-//! Completions that wait unread, as those who post see them.
+//! Completions that nobody has taken yet, as posters see them.
 //!
-//! The kernel frees the slot of a request when it is done with it, whether or not there is room for the
-//! completion of another, and drops completions that have no room. So a queue counts as full by what the
-//! kernel has of it *and* by its completions that nobody has taken: then a completion queue that holds as
-//! much as the queues that report to it never overruns. Who polls has no part in that. Who posts looks for
-//! them in the completion ring itself, and only where its queue seems full.
+//! The kernel frees the slot of a request when it is done with it, whether or not the completion ring has
+//! room for another completion, and drops completions for which there is no room. So a queue counts as full
+//! by the requests that the kernel still has *and* by its completions that nobody has taken. Then a
+//! completion queue that holds as much as the queues that report to it never overruns. Pollers do nothing for
+//! this. A poster looks for such completions in the completion ring, and only where its own queue seems full.
 //!
 //! One completion of each queue is in neither count for a moment: the kernel moves the work queue's index
-//! (`do_complete` in `rxe_comp.c` and `rxe_resp.c`) before it puts the completion in. The completion ring has
-//! room for those besides what it is said to hold (`create_cq` in the parent module). Where C programs post,
-//! none of this is done: it is as libibverbs has it.
+//! (`do_complete` in `rxe_comp.c` and `rxe_resp.c`) before it writes the completion. The completion ring has
+//! room for these in addition to its capacity (`create_cq` in the parent module). For C programs none of this
+//! is done, as in libibverbs.
 //!
-//! A queue pair that is reset in its place starts anew: what its completions of before the reset were of is
-//! gone, and a failed receive among them would count as a send. They wait for the poller as before, and
-//! whoever posts counts those behind them alone ([`Shared::forget`]).
+//! A queue pair that is reset in its place starts anew. The requests that its older completions report no
+//! longer exist, and a failed receive among them would count as a send. These completions still wait for the
+//! poller, but posters count only those after them ([`Shared::forget`]).
 
 use std::mem;
 use std::ptr::NonNull;
@@ -31,16 +31,16 @@ use super::srq::{Receivers, SrqRing};
 #[derive(Debug)]
 pub(super) struct Overrun;
 
-/// What a completion queue's poller shares with those who post.
+/// What a completion queue's poller shares with the posters.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// None once nobody polls any more.
     ring: Mutex<Option<Ring>>,
-    /// Whoever polls looks closer: there is news, or messages of shared queues come in. It is stored under
-    /// the lock, as is the next.
+    /// The next poll looks closer: there is news, or shared queues receive messages. Stored under the lock,
+    /// like `news`.
     attention: AtomicBool,
-    /// Whoever polls has something to see to: an overrun, completions to be forgotten, or that messages of
-    /// shared queues come in from now on.
+    /// The next poll has something to do: report an overrun, drop forgotten completions from the list, or
+    /// start counting messages of shared queues.
     news: AtomicBool,
 }
 
@@ -51,24 +51,24 @@ struct Ring {
     _map: Option<RingMap>,
     /// The kernel had no room for a completion.
     overrun: bool,
-    /// One for each queue pair that has been reset while completions waited, as long as they do.
+    /// One for each queue pair that was reset while completions waited, until these have been taken.
     forgotten: Vec<Forgotten>,
-    /// Those that receive from shared queues, if there ever were any. The poller looks closer from then on.
+    /// The queue pairs that receive from shared queues. Once there has been one, polls always look closer.
     receivers: Receivers,
     has_receivers: bool,
 }
 
-/// Completions that no longer count: those of a queue pair among the next ones of the ring.
+/// Completions that no longer count: those of one queue pair among the next `left` entries of the ring.
 #[derive(Debug)]
 struct Forgotten {
     qpn: u32,
-    /// How many there were when the poller was here, and where that is.
+    /// How many such entries there were when the next one to take was at index `at`.
     left: u32,
     at: u32,
 }
 
 impl Forgotten {
-    /// How many there are now that the poller is there: less than once round the ring from where it was.
+    /// How many such entries are left when the next one to take is at `next`: less than one round after `at`.
     fn left_at(&self, next: u32, mask: u32) -> u32 {
         let taken = next.wrapping_sub(self.at) & mask;
         self.left.saturating_sub(taken)
@@ -87,7 +87,7 @@ impl Ring {
         }
     }
 
-    /// Notes where the poller is. Those that have been taken need not be remembered.
+    /// Notes where the poller is. Forgotten completions that have been taken need not be remembered.
     fn pass(&mut self, next: u32, mask: u32) {
         self.forgotten.retain_mut(|forgotten| {
             (forgotten.left, forgotten.at) = (forgotten.left_at(next, mask), next);
@@ -95,8 +95,8 @@ impl Ring {
         });
     }
 
-    /// Counts the messages that have come into shared queues since the last time, and returns up to where in
-    /// the ring.
+    /// Counts the messages that have come into shared queues since the last call. Returns the index up to
+    /// which messages are counted.
     #[inline(always)]
     fn count_received(&mut self) -> u32 {
         let filled = self.observer.filled();
@@ -106,7 +106,7 @@ impl Ring {
         match up_to.wrapping_sub(from) & mask {
             0 => {}
             1 => {
-                // SAFETY: it lies between what is counted and what is filled.
+                // SAFETY: it lies between what was counted and what the kernel has filled.
                 let (qpn, received) = unsafe { message(self.observer.slot(from)) };
                 if received {
                     self.receivers.complete(qpn, 1);
@@ -120,7 +120,7 @@ impl Ring {
     /// Counts the messages among several completions. Out of line, so that the loop has the registers.
     #[inline(never)]
     fn count_several(&mut self, from: u32, up_to: u32) {
-        // They often come one behind the other to one queue pair, which is then looked up once.
+        // Several in succession are often for one queue pair, which is then looked up once.
         let (mut last, mut messages) = (0, 0);
         for run in self.observer.runs(from, up_to) {
             for slot in run {
@@ -142,13 +142,13 @@ impl Ring {
 ///
 /// # Safety
 ///
-/// The slot lies between what is counted and what the kernel has filled. The slot is not the kernel's again
-/// before the completion is taken, which it is not before it is counted.
+/// The slot lies between what was counted and what the kernel has filled. The kernel does not fill it again
+/// before the completion is taken, and it is not taken before it is counted.
 #[inline(always)]
 unsafe fn message(slot: NonNull<u8>) -> (u32, bool) {
     // SAFETY: by this function's contract; every bit pattern is a completion.
     let wc = unsafe { slot.cast::<Wc>().read() };
-    // A failed one does not tell whether it was a receive: the queue pair has come to its end then.
+    // A failed completion does not say whether it was a receive; its queue pair has come to its end then.
     let received = WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
     (wc.qp_num, received)
 }
@@ -168,12 +168,13 @@ impl Shared {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over the ring that is polled from now on; `map` keeps its memory mapped. The one before goes.
+    /// Takes over the ring that is polled from now on; `map` keeps its memory mapped. The ring before it is
+    /// dropped.
     pub(super) fn set(&self, polled: &Consumer, observer: Observer, map: Option<RingMap>) {
         let mut ring = Ring::new(observer, map);
         let mut place = self.lock();
         if let Some(old) = &mut *place {
-            // The kernel has moved what waits.
+            // The kernel has moved the completions that wait.
             let (next, _) = old.observer.indices();
             old.pass(next, old.observer.mask());
             ring.overrun = old.overrun;
@@ -188,14 +189,14 @@ impl Shared {
             }
         }
         let old = place.replace(ring);
-        // What it knew was of the ring before.
+        // The poller's `counted` refers to the ring before.
         self.draw_attention();
         drop(place);
-        // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
+        // Not under the lock: an allocator may get the memory back, and may then call into other queues.
         drop(old);
     }
 
-    /// Forgets the completions of a queue pair that wait: it has been reset.
+    /// Forgets the completions of a queue pair that wait in the ring: it has been reset.
     pub(super) fn forget(&self, qpn: u32) {
         let mut ring = self.lock();
         let Some(ring) = &mut *ring else {
@@ -206,14 +207,14 @@ impl Shared {
         if left == 0 {
             return;
         }
-        // What was to be forgotten before comes before.
+        // Completions noted at an earlier reset lie before these, so one note is enough.
         ring.forgotten.retain(|forgotten| forgotten.qpn != qpn);
         ring.forgotten.push(Forgotten { qpn, left, at });
-        // From its next poll on the poller tells where it is.
+        // From its next poll on the poller notes where it is.
         self.draw_attention();
     }
 
-    /// Tells the poller that the kernel had no room for a completion.
+    /// Lets the next poll report that the kernel had no room for a completion.
     pub(super) fn overran(&self) {
         if let Some(ring) = &mut *self.lock() {
             ring.overrun = true;
@@ -221,10 +222,10 @@ impl Shared {
         }
     }
 
-    /// Has the poller see to something. For who has the lock.
+    /// Makes the next poll look closer. The caller holds the lock.
     fn draw_attention(&self) {
-        // Relaxed: what there is to see is under the lock. A poll that finds a completion of later finds this
-        // too: it loads the ring's index first, with acquire.
+        // Relaxed: what the poll has to see is under the lock. A poll that finds a later completion also sees
+        // these flags: it loads the ring's index first, with acquire.
         self.news.store(true, Ordering::Relaxed);
         self.attention.store(true, Ordering::Relaxed);
     }
@@ -243,16 +244,16 @@ impl Shared {
         self.news.load(Ordering::Relaxed)
     }
 
-    /// Sees to what has come up since the last poll: what has been taken need not be forgotten any more, and
-    /// an overrun is told, once.
+    /// Does what has come up since the last poll: drops notes of forgotten completions that have been taken,
+    /// and reports an overrun, once.
     #[cold]
     fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), Overrun> {
         ring.pass(polled.next(), polled.capacity());
         if mem::take(&mut ring.overrun) {
-            // What else there is waits for the next poll.
+            // The rest waits for the next poll.
             return Err(Overrun);
         }
-        // Relaxed: for the poller, which is the caller.
+        // Relaxed: only the poller, which calls this, clears the flags.
         let is_left = !ring.forgotten.is_empty();
         self.news.store(is_left, Ordering::Relaxed);
         let counts = ring.has_receivers;
@@ -260,14 +261,15 @@ impl Shared {
         Ok(())
     }
 
-    /// A new queue pair that receives from a shared queue. Nothing of it has come yet.
+    /// Adds a new queue pair that receives from a shared queue. No message of it has come yet.
     pub(super) fn attach(&self, qpn: u32, srq: &Arc<SrqRing>) {
         let mut place = self.lock();
         let known = place.as_mut().and_then(|ring| {
             if ring.has_receivers {
                 let _ = ring.count_received();
             } else {
-                // Nobody has counted before. What lies there is of others, and may be the kernel's again.
+                // Nobody has counted before. The entries in the ring are of other queue pairs, and their
+                // slots may be the kernel's again.
                 let filled = ring.observer.filled() & ring.observer.mask();
                 let _ = ring.receivers.count_from(filled);
                 ring.has_receivers = true;
@@ -280,7 +282,7 @@ impl Shared {
         drop(known);
     }
 
-    /// A queue pair that received from a shared queue, and is gone.
+    /// Removes a queue pair that received from a shared queue and is gone.
     pub(super) fn detach(&self, qpn: u32, srq: &Arc<SrqRing>) {
         let mut place = self.lock();
         let known = place.as_mut().and_then(|ring| {
@@ -292,9 +294,9 @@ impl Shared {
         drop(known);
     }
 
-    /// Looks closer, for the poller: sees to what has come up, and counts the messages that came into shared
-    /// queues before they are taken. Gives the index behind the last completion that is counted, and whether
-    /// messages are to be counted from now on.
+    /// Looks closer, for the poller: does what has come up, and counts the messages of shared queues before
+    /// they are taken. Returns the index after the last completion that is counted, and whether messages are
+    /// to be counted from now on.
     #[inline(always)]
     pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), Overrun> {
         let mut ring = self.lock();
@@ -308,7 +310,7 @@ impl Shared {
         Ok((ring.count_received(), ring.has_receivers))
     }
 
-    /// Lets the ring go.
+    /// Drops the ring. Nobody polls any more.
     pub(super) fn close(&self) {
         let mut place = self.lock();
         if let Some(ring) = &mut *place
@@ -323,7 +325,7 @@ impl Shared {
     }
 }
 
-/// What a work queue's completions are told by.
+/// Which completions of a completion queue belong to a work queue.
 #[derive(Clone, Debug)]
 pub(super) struct Watch {
     shared: Arc<Shared>,
@@ -341,8 +343,8 @@ impl Watch {
         }
     }
 
-    /// How many of the queue's completions nobody has taken, of those that are not forgotten; at least so
-    /// many as there are at one moment of the call. None if nobody polls any more.
+    /// How many of the queue's completions nobody has taken, without the forgotten ones: at least as many as
+    /// there were at one moment of the call. 0 if nobody polls any more.
     pub(super) fn unread(&self) -> u32 {
         let ring = self.shared.lock();
         let Some(Ring {
@@ -360,11 +362,12 @@ impl Watch {
         count
     }
 
-    /// Whether a completion is of this queue. What failed says not of what kind it was, and counts for both.
+    /// Whether a completion belongs to this queue. A failed one does not say of what kind it was, and counts
+    /// for both queues of its queue pair.
     fn is_mine(&self, wc: NonNull<Wc>) -> bool {
         let wc = wc.as_ptr();
-        // SAFETY: the slot holds a completion, whose bytes the kernel may be writing anew if it has been
-        // taken meanwhile; each field is read once, and every bit pattern is one.
+        // SAFETY: the slot holds a completion. If that has been taken meanwhile, the kernel may be writing a
+        // new one; each field is read once, and every bit pattern is valid.
         let (qpn, status, opcode) = unsafe {
             (
                 (&raw const (*wc).qp_num).read_volatile(),

@@ -1,6 +1,6 @@
-//! The device: memory of this process, and a mutex in the place of the bus.
+//! The device: memory of this process, and a mutex instead of the bus.
 //!
-//! It executes what was rung in an order that a seed decides, whenever somebody looks for completions. It
+//! It executes what was rung in an order that a seed decides, whenever a thread looks for completions. It
 //! knows requests by the driver's numbers, and completes every one of them.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,7 +28,7 @@ pub(super) struct Rqe {
     pub(super) slices: Vec<Sge>,
 }
 
-/// What a send request carries, or where what it reads lands.
+/// The bytes that a send request carries, or where it stores what it reads.
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     Slices(Vec<Sge>),
@@ -68,12 +68,12 @@ struct State {
     in_work: Vec<(u32, Wqe)>,
 }
 
-/// What all who use the device share.
+/// The state that all users of the device share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Device(Arc<Mutex<State>>);
 
 impl Device {
-    /// A device whose order this seed decides.
+    /// A device, in which this seed decides the order of execution.
     pub(crate) fn new(seed: u64) -> Self {
         let device = Self::default();
         device.state().random = seed;
@@ -111,7 +111,7 @@ impl Device {
         qpn
     }
 
-    /// Forgets all that belongs to a queue pair; those that are left are as new.
+    /// Forgets everything that belongs to a queue pair, which is then as new.
     pub(super) fn reset(&self, qpn: u32) {
         let mut state = self.state();
         state.in_work.retain(|(of, _)| *of != qpn);
@@ -139,14 +139,14 @@ impl Device {
         }
     }
 
-    /// Works off what it can, and takes the next completion.
+    /// Executes what it can, and takes the next completion.
     pub(super) fn next(&self, cq: u32) -> Option<Cqe> {
         let mut state = self.state();
         state.work();
         state.cqs.get_mut(&cq)?.pop_front()
     }
 
-    /// Works off what it can, and looks whether a completion is there.
+    /// Executes what it can, and says whether no completion waits.
     pub(super) fn is_empty(&self, cq: u32) -> bool {
         let mut state = self.state();
         state.work();
@@ -170,7 +170,7 @@ impl State {
         ((x >> 32) % end as u64) as usize
     }
 
-    /// Executes what was rung, but for messages whose receiver is not ready.
+    /// Executes what was rung, except messages whose receiver is not ready.
     fn work(&mut self) {
         let mut waiting = Vec::new();
         while !self.in_work.is_empty() {
@@ -277,7 +277,7 @@ impl State {
         })
     }
 
-    /// What a request carries, if all of it is registered.
+    /// The bytes that a request carries, if all of its memory is registered.
     fn load(&self, data: &Data) -> Option<Vec<u8>> {
         let slices = match data {
             Data::Inline(bytes) => return Some(bytes.clone()),

@@ -1,8 +1,8 @@
-//! A driver to copy, built for the unit tests alone: of a small [`device`] in memory that has no shared
-//! receive queues, takes a destination with each request, and completes requests in any order, all of them.
+//! A driver to copy, built for the unit tests alone. Its [`device`] is small and in memory. It has no shared
+//! receive queues, takes a destination with each request, and completes all requests, in any order.
 //!
 //! What a driver leaves out is refused by name. [`queues`] has its side of the queues. `objects/first_day.rs`
-//! posts to them by the interface of the library, and `c/first_day.rs` as C programs do.
+//! posts to them through the library's interface, and `c/first_day.rs` as C programs do.
 
 mod device;
 mod queues;
@@ -29,8 +29,7 @@ use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Verb};
 use crate::work::Operations;
 
-/// What a context has of its device. There is no kernel that would be asked for objects: their handles are
-/// the device's numbers.
+/// A context's part of the device. No kernel creates objects: their handles are the device's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Sample(Device);
 
@@ -40,7 +39,8 @@ impl Sample {
     }
 }
 
-/// What tests of the objects take parts of: a completion queue, and a queue pair with rooms for 7 requests.
+/// Parts for tests of the objects: a completion queue, and a queue pair with room for 7 requests in each
+/// queue.
 pub(super) fn samples() -> (CqBacking, NewQp<SendQueue, RecvQueue, QpBacking>) {
     let device = Device::default();
     let cq = contract::Cq::backing(&Cq::new(&device, 7));

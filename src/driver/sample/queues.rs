@@ -24,10 +24,10 @@ pub(super) const MAX_SGE_RDMA: u32 = 1;
 /// The most inline bytes of a message. WRITEs have none.
 pub(super) const MAX_INLINE: u32 = 32;
 
-/// What is known of a queue's requests in flight, which its completion queue reads too.
+/// The notes of a queue's requests in flight, which its completion queue reads too.
 type Ledger = Arc<NumberedLedger>;
 
-/// A request that was written and not rung.
+/// A request that was written and not rung yet.
 #[derive(Debug)]
 struct Written {
     wr_id: u64,
@@ -43,7 +43,8 @@ pub(crate) struct SendQueue {
     qpn: u32,
     capacity: u32,
     ledger: Ledger,
-    /// Requests that were rung, counted from the start, modulo 2^32, and those that were written behind.
+    /// Requests that were rung, counted from the start, modulo 2^32; and the requests that were written after
+    /// them.
     rung: u32,
     written: Vec<Written>,
 }
@@ -100,7 +101,7 @@ impl contract::SendQueue for SendQueue {
         self.written
             .truncate(at.count.wrapping_sub(self.rung) as usize);
         has_room(&self.ledger, at.count, self.capacity)?;
-        // Above it was checked that there is one.
+        // The caller has checked that there is one.
         let dest_qpn = match to {
             Some(Destination::Datagram(to)) => to.qpn,
             _ => 0,
@@ -192,7 +193,8 @@ pub(crate) struct RecvQueue {
     qpn: u32,
     capacity: u32,
     ledger: Ledger,
-    /// Requests that were rung, counted from the start, modulo 2^32, and those that were written behind.
+    /// Requests that were rung, counted from the start, modulo 2^32; and the requests that were written after
+    /// them.
     rung: u32,
     written: Vec<(u64, Vec<Sge>)>,
 }
@@ -237,7 +239,7 @@ impl contract::RecvQueue for RecvQueue {
 /// The ledgers of the queues that report to a completion queue, by the queue pair's number.
 type Directory = Arc<Mutex<BTreeMap<u32, [Ledger; 2]>>>;
 
-/// What of a completion queue its queue pairs know.
+/// The part of a completion queue that its queue pairs know.
 #[derive(Clone, Debug)]
 pub(crate) struct CqBacking {
     pub(super) number: u32,
@@ -257,7 +259,7 @@ pub(crate) struct Cq {
     device: Device,
     backing: CqBacking,
     capacity: u32,
-    /// What a C program looks at.
+    /// The completion that a C program reads.
     #[cfg(feature = "c-abi")]
     shown: Option<Completion>,
 }
@@ -359,11 +361,11 @@ impl contract::Cq for Cq {
     }
 }
 
-/// Completions that somebody takes.
+/// Completions that are being taken.
 #[derive(Debug)]
 pub(crate) struct Polled<'q>(&'q Cq);
 
-/// The device completes all requests; what was not asked for is dropped here.
+/// The device completes all requests; completions that were not asked for are dropped here.
 impl Iterator for Polled<'_> {
     type Item = Completion;
 
@@ -387,7 +389,7 @@ impl Iterator for Polled<'_> {
     }
 }
 
-/// What stays of a queue pair until the last who needs it is gone.
+/// What stays of a queue pair until the last user is gone.
 #[derive(Clone, Debug)]
 pub(crate) struct QpBacking(Arc<Kept>);
 
@@ -396,7 +398,7 @@ struct Kept {
     device: Device,
     qpn: u32,
     cqs: [CqBacking; 2],
-    /// Rooms of the send queue and of the receive queue, with their ledgers.
+    /// The capacities of the send queue and of the receive queue, and their ledgers.
     rooms: [u32; 2],
     ledgers: Mutex<[Ledger; 2]>,
 }
@@ -410,7 +412,7 @@ impl Kept {
         self.ledgers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has completions finish requests of new ledgers.
+    /// From now on completions finish requests of new ledgers.
     fn start(&self) -> [Ledger; 2] {
         let ledgers = ledgers(self.rooms);
         for cq in &self.cqs {

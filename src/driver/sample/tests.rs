@@ -23,14 +23,14 @@ use crate::work::{
     RemoteKey,
 };
 
-/// A context of a file that takes no commands: whoever asks the kernel hears so.
+/// A context of a file that takes no commands: whatever is asked of the kernel fails.
 fn context() -> (Arc<CommandFd>, Device) {
     let file = OwnedFd::from(File::open("/dev/null").unwrap());
     let fd = CommandFd::new(file, Sample::ID.0, Route::Best);
     (Arc::new(fd), Sample::wrap(Arc::new(Sample::default())))
 }
 
-/// Fails unless it was refused by name and the kernel was not asked.
+/// Fails unless the call was refused by name, without a command to the kernel.
 #[track_caller]
 fn refused<T>(result: Result<T>, verb: Verb, name: &str) {
     let error = result.map(drop).unwrap_err();
@@ -61,7 +61,7 @@ fn cq(flags: u32) -> CreateCq {
 fn it_is_chosen_by_its_number_and_version() {
     let driver = Driver::select(Sample::ID, 3, "sample0").unwrap();
     let fd = context().0;
-    // It is asked to make a context, and asks the kernel.
+    // This one makes a context, and so the kernel is asked.
     let options = ContextOptions {
         write_combining: true,
     };
@@ -167,7 +167,7 @@ fn what_it_leaves_out_is_refused_by_name() {
     );
 }
 
-/// Would catch a driver that is asked for what it has never heard of.
+/// Would catch a driver that is called with options that it does not know.
 #[test]
 fn options_that_it_does_not_name_are_refused_before_it_is_asked() {
     let (fd, device) = context();
@@ -213,7 +213,7 @@ fn options_that_it_does_not_name_are_refused_before_it_is_asked() {
         driver: DriverData::default(),
     };
     let registered = device.reg_dmabuf_mr(&fd, &dmabuf);
-    refused(registered, Verb::RegDmabufMr, "DMA-BUF");
+    refused(registered, Verb::RegDmabufMr, "dma-buf");
     let changed = device.rereg_mr(&fd, &ReregMr(Default::default()));
     refused(changed, Verb::ReregMr, "that change");
 }

@@ -82,7 +82,7 @@ impl<'a> CqBuilder<'a> {
     /// request that may have a completion counts from when it is posted, including unsignaled requests, which
     /// may fail, and flushed ones. Otherwise the device writes to entries that are being read. While the
     /// queue is with an agent ([`Qp::into_device`](crate::Qp::into_device)), nothing here reads it, and more
-    /// may come.
+    /// completions may come.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {
         self.flags.set(CqCreateFlags::IGNORE_OVERRUN, ignore);
         self
@@ -103,9 +103,9 @@ impl<'a> CqBuilder<'a> {
     }
 
     /// Creates the queue for an agent, to which it is handed over with a queue pair
-    /// ([`Qp::into_device`](crate::Qp::into_device)): an allocator may put its ring and its record where this
+    /// ([`Qp::into_device`](crate::Qp::into_device)). An allocator may put its ring and its record where this
     /// process does not reach them ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then
-    /// nothing is ever found here, and arming it is refused.
+    /// polling it here finds nothing, and arming it is refused.
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks it: mlx5 has
     /// it.
@@ -152,7 +152,7 @@ impl<'a> CqBuilder<'a> {
             ..made_of(self.entry_bytes, buffers)
         };
         let created = driver.create_cq(context.fd(), command, &parts);
-        // No `map_err`: it would move what has been created.
+        // No `map_err`: it would move the created values.
         let (handle, ring) = match created {
             Ok(created) => created,
             Err(error) => return Err(with_limits(with_flags(error, self.flags), context)),
@@ -167,10 +167,11 @@ impl<'a> CqBuilder<'a> {
     }
 }
 
-/// As many entries cost little memory, whether or not the device has them.
+/// So many entries cost little memory, whether or not the device has them.
 const FEW: u32 = 1 << 16;
 
-/// Refuses more entries than the device has before memory is taken for them, which may fail first.
+/// Refuses more entries than the device has. Otherwise memory would be allocated for them first, and that may
+/// fail.
 fn check_size(entries: u32, context: &Context, subject: impl FnOnce() -> Subject) -> Result<()> {
     if entries <= FEW || entries <= context.query_device()?.max_cqe {
         return Ok(());
@@ -187,7 +188,7 @@ fn with_flags(error: Error, flags: CqCreateFlags) -> Error {
     }
 }
 
-/// What a queue is made of besides its command.
+/// The parts of a queue besides its command.
 pub(super) fn made_of(entry_bytes: Option<u32>, buffers: Option<&Buffers>) -> CqParts<'_> {
     CqParts {
         entry_bytes,

@@ -25,15 +25,15 @@ use crate::pd::PdUse;
 pub(crate) struct CqShared {
     object: Owned<CqHandle, driver::CqBacking>,
     id: u64,
-    /// Its place among the context's.
+    /// Its place in the context's list of queues.
     place: usize,
-    /// The kernel keeps the channel's file open for the queue, but its number could be reused.
+    /// The kernel keeps the channel's file open for the queue, but without this its number could be reused.
     channel: Option<CompletionChannel>,
     domain: Option<PdUse>,
 }
 
 impl CqShared {
-    /// Of a queue that has been created: it is among those of its context from here on.
+    /// For a queue that has been created: from here on it is in its context's list.
     fn new(
         context: &Context,
         handle: CqHandle,
@@ -58,12 +58,12 @@ impl CqShared {
 
 #[cfg(test)]
 impl CqShared {
-    /// What a completion queue of the sample driver shares.
+    /// The shared part of a completion queue of the sample driver.
     pub(crate) fn sample(context: &Context) -> Arc<Self> {
         Arc::new(Self {
             object: Owned::backed(context, CqHandle(7), driver::samples::cq_backing()),
             id: 1,
-            // It is not among them.
+            // It is in no list of the context's queues.
             place: usize::MAX,
             channel: None,
             domain: None,
@@ -84,7 +84,7 @@ impl CqShared {
         self.object.backing()
     }
 
-    /// As [`Cq::arm`].
+    /// See [`Cq::arm`].
     pub(crate) fn arm(&self, notify: Notify) -> Result<()> {
         let solicited_only = notify == Notify::Solicited;
         let object = &self.object;

@@ -18,8 +18,8 @@ impl Cq {
     /// all requests of the queues that report to it never overruns. What the loop does not take stays in the
     /// queue. Without completions the loop has no iterations.
     ///
-    /// It asks nobody whether the device is still there: when the device has been removed, it finds nothing
-    /// for ever. A program that polls without end and waits for no event asks
+    /// It does not check whether the device is still there: when the device has been removed, it finds
+    /// nothing for ever. A program that only polls and waits for no event calls
     /// [`Context::is_device_gone`](crate::Context::is_device_gone) now and then.
     ///
     /// ```no_run
@@ -70,8 +70,8 @@ impl Cq {
             place.write(completion);
             count += 1;
         }
-        // SAFETY: the first `count` places have been written just now, and `MaybeUninit` has the layout of
-        // what it holds.
+        // SAFETY: the first `count` places were just written, and `MaybeUninit` has the layout of its
+        // contents.
         Ok(unsafe { std::slice::from_raw_parts_mut(into.as_mut_ptr().cast(), count) })
     }
 
@@ -117,7 +117,7 @@ impl Cq {
     /// [`CompletionChannel::wait_for`](crate::CompletionChannel::wait_for).
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Completions<'_>>> {
         let channel = self.channel()?.clone();
-        // None: so far away that it never comes.
+        // `None`: a deadline that the clock cannot represent never comes.
         let deadline = Instant::now().checked_add(timeout);
         while self.ring.is_empty()? {
             self.arm(Notify::Next)?;

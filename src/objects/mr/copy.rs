@@ -1,7 +1,7 @@
 //! Copies to and from memory that others may be writing: a device, a peer through it, or the kernel.
 //!
-//! They are not threads of this program, but the compiler does not know about them: it may keep what a plain
-//! copy has read and never read again. So each copy here is performed every time, by the C library's
+//! Such writers are not threads of this program, and the compiler does not know about them: it may keep what
+//! a plain copy has read and never read again. So each copy here is performed every time, by the C library's
 //! memcpy(3), called from assembly, which is opaque to the compiler. Its effect on the region's memory is
 //! that of relaxed atomic loads or stores of each byte, in any order and some of them twice. Bytes that
 //! change meanwhile come out old or new.
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 ///
 /// # Safety
 /// At `from`, as many bytes as `into` has are mapped, readable and initialised. No thread of this program
-/// writes them meanwhile but by [`store`], and `into` is no part of them.
+/// writes them meanwhile except by [`store`], and `into` is no part of them.
 #[inline]
 pub(super) unsafe fn load(from: *const u8, into: &mut [u8]) {
     // SAFETY: by this function's contract.
@@ -24,22 +24,22 @@ pub(super) unsafe fn load(from: *const u8, into: &mut [u8]) {
 /// # Safety
 ///
 /// There is room for all of them at `to`, mapped and writable. No thread of this program reads or writes it
-/// meanwhile but by [`load`] and this, and `bytes` are no part of it.
+/// meanwhile except by [`load`] and this, and `bytes` are no part of it.
 #[inline]
 pub(super) unsafe fn store(to: *mut u8, bytes: &[u8]) {
     // SAFETY: by this function's contract.
     unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
 }
 
-/// Loads an aligned word, whole, before everything that comes next.
+/// Loads an aligned word, whole, before all later accesses.
 ///
 /// # Safety
 ///
 /// The word is mapped and readable, initialised and aligned to 8. No thread of this program writes it
-/// meanwhile but by [`store_u64`].
+/// meanwhile except by [`store_u64`].
 #[inline]
 pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
-    // SAFETY: by this function's contract. A relaxed load is one that memory may be mapped read-only for.
+    // SAFETY: by this function's contract. A relaxed load is allowed on memory that is mapped read-only.
     let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()) }.load(Ordering::Relaxed);
     // Acquire: the data that the word announces were stored before it. Pairs with the release in `store_u64`;
     // a device writes in this order.
@@ -48,12 +48,12 @@ pub(super) unsafe fn load_u64(from: *const u8) -> u64 {
     word
 }
 
-/// Stores an aligned word, whole, after everything that came before.
+/// Stores an aligned word, whole, after all earlier accesses.
 ///
 /// # Safety
 ///
-/// The word is mapped and writable, and aligned to 8. No thread of this program accesses it meanwhile but by
-/// [`load_u64`] and this.
+/// The word is mapped and writable, and aligned to 8. No thread of this program accesses it meanwhile except
+/// by [`load_u64`] and this.
 #[inline]
 pub(super) unsafe fn store_u64(to: *mut u8, word: u64) {
     device_loads_after();
@@ -62,7 +62,7 @@ pub(super) unsafe fn store_u64(to: *mut u8, word: u64) {
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(word, Ordering::Release);
 }
 
-/// Devices are in the outer shareable domain, which the fences of the language do not speak of.
+/// Devices are in the outer shareable domain, which the language's fences do not cover.
 #[cfg(all(target_arch = "aarch64", not(miri)))]
 #[inline(always)]
 fn device_stores_before() {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// Would catch a copy that the compiler makes once and keeps: the loop would not end. A thread in a
-    /// device's place writes behind the compiler's back.
+    /// device's place writes without the compiler's knowledge.
     #[test]
     fn a_flag_that_somebody_else_sets_is_seen() {
         let mut flag = Box::new([0_u8; 8]);
@@ -202,7 +202,7 @@ mod tests {
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(50));
                 let at = address.load(Ordering::Relaxed);
-                // SAFETY: the flag outlives the scope, and is only looked at by copies.
+                // SAFETY: the flag outlives the scope, and is only accessed by copies.
                 unsafe { store(at, &[1; 8]) };
             });
             let at = address.load(Ordering::Relaxed);
@@ -214,7 +214,7 @@ mod tests {
         });
     }
 
-    /// The bound of 10 % that docs/safety.md speaks of, as the median of paired runs.
+    /// The bound of 10 % that docs/safety.md states, as the median of paired runs.
     #[test]
     #[ignore = "it measures: cargo test --release --package uverbs --lib -- --ignored --nocapture as_fast_as"]
     fn a_copy_is_as_fast_as_memcpy() {

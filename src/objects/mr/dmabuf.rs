@@ -1,4 +1,4 @@
-//! Regions in dma-bufs: memory of another device, or of a heap, behind a file descriptor.
+//! Regions in dma-bufs: memory of another device, or of a heap, that a file descriptor stands for.
 
 use std::fmt;
 use std::ops::{Range, RangeBounds};
@@ -28,11 +28,9 @@ impl Pd {
     /// deregistered. [`Dm::export_dmabuf`](crate::dm::Dm::export_dmabuf) makes a dma-buf that is revoked when
     /// its memory is freed.
     ///
-    /// # Errors
-    ///
-    /// The driver has no such regions: soft-RoCE has none, and on newer kernels (seen with Linux 7.3) neither
-    /// has mlx5 with firmware without on-demand paging. The range is empty or not within the dma-buf; `iova`
-    /// has another offset in its page; the access flags contradict each other; the device cannot reach the
+    /// The driver has no such regions: soft-RoCE has none, nor has mlx5 on newer kernels (seen with Linux
+    /// 7.3) if the firmware has no on-demand paging. The range is empty or not within the dma-buf; `iova` has
+    /// another offset in its page; the access flags contradict each other; the device cannot reach the
     /// exporter's memory over the bus. `ENODEV` if the exporter has revoked it. The error returns the
     /// dma-buf. Manual page: `ibv_reg_dmabuf_mr(3)`.
     #[doc(alias = "ibv_reg_dmabuf_mr")]

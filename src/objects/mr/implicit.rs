@@ -26,7 +26,7 @@ impl Pd {
     ///
     /// # Safety
     ///
-    /// Whoever has the remote key may do to any memory of this process what `access` allows, at any time.
+    /// A peer that has the remote key may do to any memory of this process what `access` allows, at any time.
     /// Without remote access flags the call itself is safe, since taking a slice has a contract of its own.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_everything(&self, access: Access) -> Result<ImplicitMr> {
@@ -64,7 +64,7 @@ impl Pd {
         })
     }
 
-    /// Says that the device lacks implicit paging where the kernel only says that an argument is invalid.
+    /// Says that the device lacks implicit paging where the kernel only reports an invalid argument.
     fn without_implicit(&self, error: Error) -> Error {
         if error.errno() != Some(Errno::INVAL) || error.is_unsupported() {
             return error;

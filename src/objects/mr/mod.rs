@@ -138,7 +138,7 @@ impl Pd {
     /// Until the request has completed, or the queue pair has been reset or destroyed, the key names the same
     /// region. If the request reads the memory (SEND, WRITE), nobody writes to it through a reference; if the
     /// request writes to it (receives, READ, atomics), nobody has a reference to it. This applies to the
-    /// memory of every region that the key may come to name.
+    /// memory of every region that may get the key.
     pub unsafe fn raw_slice(
         &self,
         lkey: LocalKey,
@@ -260,7 +260,7 @@ fn pins_for_writing(access: Access) -> bool {
     )
 }
 
-/// Explains an error that may come from the access flags. Drivers answer that they do not support a flag,
+/// Explains an error that may come from the access flags: drivers report that they do not support a flag,
 /// older kernels that the argument is invalid.
 fn with_access(error: Error, access: Access, context: &Context) -> Error {
     if error.is_unsupported() {
@@ -450,9 +450,9 @@ impl<M: Memory> Mr<M> {
     /// The range does not lie within the region; nothing is copied then.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<(), OutOfBounds> {
         let from = self.checked(offset, into.len())?;
-        // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised, and
-        // which this program writes through an exclusive borrow of the region alone. `into` is borrowed
-        // exclusively and so is no part of it, except by a breach of the contract of `RawMemory::new`.
+        // SAFETY: the range was checked to lie within the region, whose memory is alive and initialised. This
+        // program writes it only through an exclusive borrow of the region. `into` is borrowed exclusively
+        // and so is no part of it, except by a breach of the contract of `RawMemory::new`.
         unsafe { copy::load(from, into) };
         Ok(())
     }
@@ -468,7 +468,8 @@ impl<M: Memory> Mr<M> {
     {
         let to = self.checked(offset, bytes.len())?;
         // SAFETY: the range was checked to lie within the region, whose memory is alive and writable; the
-        // region is borrowed exclusively, so `bytes` is no part of it; as for `RawMemory` in `read_at`.
+        // region is borrowed exclusively, so `bytes` is no part of it, with the same exception as in
+        // `read_at`.
         unsafe { copy::store(to, bytes) };
         Ok(())
     }
@@ -486,7 +487,7 @@ impl<M: Memory> Mr<M> {
     #[inline]
     pub fn load_u64(&self, offset: usize) -> Result<u64, WordError> {
         let from = self.checked_word(offset)?;
-        // SAFETY: the word was checked to lie within the region and to be aligned; else as in `read_at`.
+        // SAFETY: the word was checked to lie within the region and to be aligned; otherwise as in `read_at`.
         Ok(unsafe { copy::load_u64(from) })
     }
 
@@ -503,7 +504,8 @@ impl<M: Memory> Mr<M> {
         M: WritableMemory,
     {
         let to = self.checked_word(offset)?;
-        // SAFETY: the word was checked to lie within the region and to be aligned; else as in `write_at`.
+        // SAFETY: the word was checked to lie within the region and to be aligned; otherwise as in
+        // `write_at`.
         unsafe { copy::store_u64(to, word) };
         Ok(())
     }
@@ -537,8 +539,8 @@ impl<M: Memory> Mr<M> {
     /// # Safety
     ///
     /// Nobody writes to the memory while the slice lives: no posted receive, READ or atomic has it as its
-    /// target, neither of this process nor of one that shares the PD and posts by the local key; no peer with
-    /// the key of the region, or of a window bound to it, writes to it; and no other owner of the memory
+    /// target, whether of this process or of one that shares the PD and posts with the local key; no peer
+    /// with the key of the region, or of a window bound to it, writes to it; and no other owner of the memory
     /// ([`RawMemory`], a mapped file) does.
     pub unsafe fn as_slice(&self) -> &[u8] {
         // SAFETY: the memory is alive and initialised, and by this function's contract it is not written.
@@ -618,7 +620,7 @@ impl<M: Memory> fmt::Debug for Mr<M> {
 mod tests {
     use super::*;
 
-    /// Would catch a limit that is not named where it is the cause, or where it is none.
+    /// Would catch a limit that is not named where it is the cause, or that is named where it is not.
     #[test]
     fn a_limit_on_pinned_memory_is_named() {
         let text = |errno, limit| {

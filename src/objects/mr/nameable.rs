@@ -17,7 +17,7 @@ mod sealed {
 
     use crate::work::{LocalSlice, OutOfBounds, PdTag};
 
-    /// A protection domain.
+    /// The protection domain of a region.
     #[derive(Debug)]
     pub struct Of(pub(crate) PdTag);
 
@@ -25,10 +25,10 @@ mod sealed {
         /// Which protection domain it belongs to.
         fn pd(&self) -> Of;
 
-        /// What the agent is told of it. Its requests may name it from then on.
+        /// The description for the agent. From then on the agent's requests may name the region.
         fn named(&self) -> handover::Region;
 
-        /// A part of it, how many bytes it has, and its access.
+        /// A part of it, the number of its bytes, and its access.
         fn part(&self, range: Range<usize>)
         -> Result<(LocalSlice<'_>, usize, Access), OutOfBounds>;
     }

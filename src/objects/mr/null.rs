@@ -5,8 +5,8 @@ use crate::pd::{Pd, PdUse, User};
 use crate::work::{LocalKey, LocalSlice, OutOfBounds, PdTag};
 
 impl Pd {
-    /// The memory region that swallows what is written to it and gives zeros: for the parts of a message that
-    /// nobody wants.
+    /// The memory region that discards what is written to it and reads as zeros: for the parts of a message
+    /// that nobody needs.
     ///
     /// # Errors
     ///

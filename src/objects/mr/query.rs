@@ -1,11 +1,11 @@
-//! What the kernel says of a region.
+//! What the kernel reports about a region.
 
 use super::{Memory, Mr};
 use crate::command::QueryMr;
 use crate::error::Result;
 use crate::work::{Interconnects, LocalKey, RemoteKey};
 
-/// What the kernel says of a memory region.
+/// What the kernel reports about a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MrInfo {
@@ -15,24 +15,26 @@ pub struct MrInfo {
     pub rkey: RemoteKey,
     /// Bytes.
     pub length: u64,
-    /// The address by which work requests and peers name the first byte; Linux before 5.13 does not tell.
+    /// The address by which work requests and peers name the first byte. Linux before 5.13 does not report
+    /// it.
     pub iova: Option<u64>,
 }
 
 impl<M: Memory> Mr<M> {
-    /// Asks by which of its connections with the host's memory the device reaches the region.
+    /// Queries by which of its connections with the host's memory the device reaches the region.
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver has no such thing, as all but EFA's.
-    /// Linux 6.1 does not know it. Manual page: `efadv_query_mr(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not support it: only EFA's does,
+    /// and not with Linux 6.1. Manual page: `efadv_query_mr(3)`.
     pub fn interconnects(&self) -> Result<Interconnects> {
         let region = &self.held.region;
         let context = region.pd.context();
         context.driver().interconnects(context.fd(), region.handle)
     }
 
-    /// Asks the kernel for the region's keys and range, as a process does that got the handle from elsewhere.
+    /// Asks the kernel for the region's keys and range, as a process does that has received the handle from
+    /// another.
     ///
     /// # Errors
     ///

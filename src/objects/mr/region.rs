@@ -45,18 +45,18 @@ unsafe impl Sync for Region {}
 
 impl Region {
     fn deregister(&self) -> Result<()> {
-        // When a device goes away the kernel lets go of all memory and still takes this command,
-        // successfully. So an error always means that the device may go on using the memory: EIO is what
-        // adapters fail with.
+        // When a device is removed, the kernel releases all memory and still takes this command,
+        // successfully. So an error always means that the device may still use the memory: adapters fail with
+        // EIO.
         self.pd.context().fd().execute(&Destroy(self.handle))?;
         probes::region_gone(self.lkey.0);
         Ok(())
     }
 
-    /// Where the queues stand that may have requests that name it, as far as they have any in flight.
+    /// How far the queues are that have requests in flight which may name it.
     fn stands(&self) -> Stands {
         self.pd.reap();
-        // Relaxed: every slice has been given back, and that orders its store before this load.
+        // Relaxed: every slice has been given back, and that orders the store of the flag before this load.
         match self.sliced.load(Ordering::Relaxed) {
             true => self.pd.flights().stands(self.lkey),
             false => Stands::default(),
@@ -86,7 +86,7 @@ impl Region {
         self.sliced.store(true, Ordering::Relaxed);
     }
 
-    /// All of it for an agent, whose requests may name it from then on.
+    /// The whole region for an agent, whose requests may name it from then on.
     pub(super) fn named(&self) -> handover::Region {
         self.mark_sliced();
         handover::Region {
@@ -118,7 +118,7 @@ impl Region {
         LocalSlice::within(range, iova, length as u64, lkey, tag)
     }
 
-    /// All of it as a peer names it.
+    /// The whole region as a peer names it.
     pub(super) fn remote(&self) -> RemoteSlice {
         RemoteSlice {
             address: self.iova,
@@ -127,7 +127,7 @@ impl Region {
         }
     }
 
-    /// Fields for the debug output of what holds it.
+    /// Fields for the debug output of its owner.
     pub(super) fn debug(&self, fields: &mut fmt::DebugStruct<'_, '_>) -> fmt::Result {
         let Self {
             handle,
@@ -151,8 +151,8 @@ impl Region {
 
 /// A registered range with what must live as long as it is registered.
 ///
-/// Dropping it deregisters the range, at once or when the requests have completed that may name it. Should
-/// the kernel refuse, what is held is leaked rather than freed under the device.
+/// Dropping it deregisters the range, at once or when the requests that may name it have completed. If the
+/// kernel refuses, the memory is leaked rather than freed while the device may use it.
 pub(super) struct Held<T: Send + 'static> {
     memory: Still<T>,
     pub(super) region: Region,
@@ -164,7 +164,7 @@ impl<T: Send + 'static> Held<T> {
         Self { memory, region }
     }
 
-    /// Comes apart, with the range still registered.
+    /// Takes it apart, with the range still registered.
     pub(super) fn into_parts(self) -> (Still<T>, Region) {
         let this = ManuallyDrop::new(self);
         // SAFETY: both are moved out once, and `this` is neither used nor dropped afterwards.
@@ -176,8 +176,8 @@ impl<T: Send + 'static> Held<T> {
         }
     }
 
-    /// Deregisters the range and gives back what was held; all of it with the error if requests in flight may
-    /// name it, or if the kernel refuses.
+    /// Deregisters the range and returns the memory. If requests in flight may name the range, or if the
+    /// kernel refuses, returns everything with the error.
     pub(super) fn release(self) -> Result<T, (Self, Error)> {
         match self.region.check_idle(Verb::DeregMr) {
             Ok(()) => self.let_go(),
@@ -202,8 +202,9 @@ impl<T: Send + 'static> Held<T> {
     }
 
     fn let_go(self) -> Result<T, (Self, Error)> {
-        // Taken apart first: if a subscriber of traces panics, it is unknown whether the device has let go.
-        // Then the memory is leaked, and the handle, which may be another region's by now, is not used again.
+        // Taken apart first: if a subscriber of traces panics, it is unknown whether the device has released
+        // the memory. The memory is then leaked, and the handle, which may belong to another region by then,
+        // is not used again.
         let (memory, region) = self.into_parts();
         match region.deregister() {
             Ok(()) => Ok(memory.into_inner()),
@@ -212,15 +213,15 @@ impl<T: Send + 'static> Held<T> {
     }
 }
 
-/// How long to wait between two looks at queues that others poll.
+/// How long to wait between two looks at queues that other threads poll.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 impl<T: Send + 'static> Drop for Held<T> {
     fn drop(&mut self) {
         let Self { memory, region } = self;
-        // First: other regions may go by this, with memory of anybody's type. Should its destructor panic,
-        // this one stays registered, and its memory is leaked.
+        // First: this may drop other regions, with memory of any type. If the destructor of that memory
+        // panics, this region stays registered, and its memory is leaked.
         let stands = region.stands();
         let left = Left {
             // SAFETY: this is the destructor; it is moved out once.
@@ -234,8 +235,8 @@ impl<T: Send + 'static> Drop for Held<T> {
     }
 }
 
-/// A registered range that the program has dropped. It does not count with its PD: a PD that goes takes it
-/// along.
+/// A registered range that the program has dropped. It does not count as a user of its PD: it goes when the
+/// PD goes.
 struct Left<T> {
     memory: Still<T>,
     handle: MrHandle,
@@ -254,7 +255,7 @@ impl<T> Drop for Left<T> {
     fn drop(&mut self) {
         // As in `Region::deregister`.
         match self.context.fd().execute(&Destroy(self.handle)) {
-            // Once, here: the device does not know it any more.
+            // Dropped once, here: the device does not know the range any more.
             // SAFETY: this is the destructor.
             Ok(()) => unsafe { self.memory.drop() },
             Err(error) => {
@@ -283,7 +284,7 @@ pub(super) mod tests {
     use crate::owned::tests::Listener;
     use crate::pd::{Pd, Stand, User};
 
-    /// Counts how often it is dropped, and panics then if it is to.
+    /// Counts how often it is dropped, and panics then if told to.
     pub(crate) struct Memory(Arc<AtomicU32>, bool);
 
     impl Drop for Memory {
@@ -293,7 +294,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A kernel that a pipe stands for, and a protection domain that it knows.
+    /// A pipe as the kernel, and a protection domain that it knows.
     pub(crate) fn kernel() -> (OwnedFd, Pd) {
         let (kernel, file) = rustix::pipe::pipe().unwrap();
         ioctl_fionbio(&kernel, true).unwrap();
@@ -320,7 +321,7 @@ pub(super) mod tests {
         (Held::new(Still::new(memory), region), drops)
     }
 
-    /// The handles of the regions that the kernel was told to deregister.
+    /// The handles of the regions that were deregistered in the kernel.
     pub(crate) fn deregistered(kernel: &OwnedFd) -> Vec<u32> {
         let mut handles = Vec::new();
         let mut command = (CmdHdr::new_zeroed(), DeregMr::new_zeroed());
@@ -332,8 +333,8 @@ pub(super) mod tests {
         handles
     }
 
-    /// Would catch a region that goes under its requests, for the memory of another one, which goes when this
-    /// one looks whether it has to wait, panics.
+    /// Catches: region B is deregistered although requests still name it, because the destructor of region
+    /// A's memory panics while B checks whether it must wait.
     #[test]
     fn a_panic_of_other_memory_lets_no_region_go() {
         let (kernel, pd) = kernel();
@@ -341,7 +342,8 @@ pub(super) mod tests {
         let flight = flights.flights().begin(Subject::the("QP"), Queues::Unknown);
         let (first, _) = region(&pd, 3, true);
         drop(first);
-        // Forgotten, so the first may go; and another request, for which the second waits.
+        // The first region's request is forgotten, so that region may go. The new request is one for which
+        // the second waits.
         flight.renew(Queues::Unknown);
         let (second, drops) = region(&pd, 4, false);
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(second)));
@@ -350,8 +352,9 @@ pub(super) mod tests {
         assert_eq!(drops.load(Ordering::Relaxed), 0);
     }
 
-    /// Would catch regions that are deregistered under a queue pair that the kernel keeps, because the memory
-    /// of another one panics when it is dropped, or a subscriber does that is notified of the leak.
+    /// Would catch regions that are deregistered although the kernel keeps a queue pair that uses them,
+    /// because another region's memory panics when it is dropped, or a subscriber panics at the report of the
+    /// leak.
     #[test]
     fn a_panic_at_the_end_of_the_domain_lets_no_region_go() {
         for by_memory in [true, false] {

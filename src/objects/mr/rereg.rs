@@ -19,7 +19,7 @@ use crate::memory::Still;
 use crate::pd::{Pd, RegionUse};
 use crate::work::{LocalKey, RemoteKey};
 
-/// What to change of a region besides its memory. Fields that are `None` stay as they are.
+/// Changes of a region besides its memory. Fields that are `None` stay as they are.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rereg<'a> {
     /// The protection domain to move to.
@@ -28,7 +28,7 @@ pub struct Rereg<'a> {
     pub access: Option<Access>,
 }
 
-/// What a region is after a change that failed.
+/// A region after a change that failed.
 #[derive(Debug)]
 pub enum AfterRereg<V, T: Send + 'static> {
     /// The region is as it was; nothing was changed (`IBV_REREG_MR_ERR_INPUT`).
@@ -45,7 +45,7 @@ pub struct ReregError<V, T: Send + 'static> {
     pub error: Error,
 }
 
-/// A change of memory that failed; the region had the memory `M` and was to get `N`.
+/// A change of memory that failed: the region had the memory `M`, and `N` was the new one.
 pub type ReregMemoryError<M, N> = ReregError<(Mr<M>, N), (M, N)>;
 
 impl<V, T: Send + 'static> fmt::Debug for ReregError<V, T> {
@@ -73,11 +73,11 @@ impl<V, T: Send + 'static> From<ReregError<V, T>> for Error {
     }
 }
 
-/// A region after a failed change: it is unknown what it gives access to. It keeps all memory that it may
-/// reach; dropping it deregisters it.
+/// A region after a failed change: it is unknown to which memory it gives access. It keeps all memory that it
+/// may reach; dropping it deregisters it.
 pub struct UnusableMr<T: Send + 'static> {
     held: Held<T>,
-    /// The protection domain that it may stand on instead of its own: the one that it was to move to.
+    /// The protection domain that it may belong to instead of its own: the one to which it was to move.
     or_pd: Option<RegionUse>,
 }
 
@@ -193,13 +193,13 @@ impl<M: Memory> Mr<M> {
     }
 }
 
-/// Whether a region is as it was although the kernel was asked: true if the driver lacks the only change
-/// asked for. If there were several changes, it may have made the first.
+/// Whether a region is unchanged after an error of the kernel: true if the driver lacks the only change that
+/// was asked for. If there were several changes, it may have made the first.
 fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
     matches!(error.cause(), Cause::Unsupported(_)) && command.flags.count_ones() == 1
 }
 
-/// A region that holds everything that it may reach.
+/// A region that keeps all memory that it may reach.
 fn unusable<V, T: Send + 'static>(
     memory: Still<T>,
     mut region: Region,
@@ -207,7 +207,8 @@ fn unusable<V, T: Send + 'static>(
     error: Error,
 ) -> ReregError<V, T> {
     let or_pd = change.pd.map(Pd::region_use);
-    // Nothing in flight named it when the kernel was asked, and nothing can from here on: it need not wait.
+    // No request in flight named it when the kernel was called, and none can from here on, so it need not
+    // wait.
     region.sliced = AtomicBool::new(false);
     let held = Held::new(memory, region);
     ReregError {
@@ -225,7 +226,7 @@ impl Region {
                 Some(_) => self.check_memory(change, writable, self.length),
             };
         };
-        // Drivers do not pin pages anew for it; soft-RoCE would write to pages that others share.
+        // Drivers do not pin the pages again for it; soft-RoCE would write to pages that others share.
         if pins_for_writing(access) && !self.pinned_for_writing {
             return refuse(
                 "the pages were registered for reading, and the new access allows writing",
@@ -276,7 +277,7 @@ impl Region {
         }
     }
 
-    /// Takes over what was changed.
+    /// Updates the fields after a change.
     fn changed(&mut self, change: Rereg<'_>, keys: abi::ReregMrResp) {
         self.lkey = LocalKey(keys.lkey);
         self.rkey = RemoteKey(keys.rkey);
@@ -325,8 +326,8 @@ mod tests {
         assert!(!is_whole(&asked(ReregMrFlags::all()), &lacks));
     }
 
-    /// Would catch a region that waits for requests which cannot name it: in the list of one protection
-    /// domain, of whose queue pairs none has to do with it any more.
+    /// Would catch a region that waits for requests which cannot name it: it is in the list of a protection
+    /// domain whose queue pairs have nothing to do with it any more.
     #[test]
     fn what_can_only_go_waits_for_nothing() {
         let (file, pd) = kernel();

@@ -105,14 +105,15 @@ impl QpAttr {
         command
     }
 
-    /// The attributes as the kernel takes them, for a queue pair that is to be named.
+    /// The attributes in the kernel's form, without the queue pair's handle, which is filled in later.
     pub(crate) fn to_abi(&self) -> abi::ModifyQp {
         let mut raw = abi::ModifyQp::default();
         self.put_into(&mut raw);
         raw
     }
 
-    // A function of its own: it then skips what is not set, which most are, instead of selecting zeros.
+    // A function of its own: this way the compiler skips attributes that are not set, as most are, instead of
+    // selecting zeros.
     #[inline(never)]
     fn put_into(&self, raw: &mut abi::ModifyQp) {
         use QpAttrMask as Mask;
@@ -182,7 +183,7 @@ impl Set {
     }
 }
 
-/// What is changed, as the kernel takes it.
+/// A change in the kernel's form.
 pub(crate) trait Change {
     /// Which attributes.
     fn mask(&self) -> QpAttrMask;
@@ -193,11 +194,11 @@ pub(crate) trait Change {
     /// The path to the peer.
     fn path(&self) -> Option<AddressVector>;
 
-    /// Refuses what a queue pair of this transport that is in the state `from` does not take.
+    /// Refuses what a queue pair of this transport does not take in the state `from`.
     ///
     /// # Errors
     ///
-    /// Names what there is not, is missing, or is too much.
+    /// The text names what does not exist, is missing, or is too much.
     fn check(
         &self,
         subject: impl FnOnce() -> Subject,
@@ -242,7 +243,7 @@ impl Change for abi::ModifyQp {
     }
 }
 
-/// Whether its numbers have no more bits than there are on the wire. Those that are not set are 0.
+/// Whether its numbers have no more bits than the wire format has. Numbers that are not set are 0.
 pub(super) fn has_short_numbers(raw: &abi::ModifyQp) -> bool {
     (raw.rq_psn | raw.sq_psn | raw.dest_qp_num) < 1 << 24
 }
@@ -272,7 +273,7 @@ fn refusal(
     }
 }
 
-/// Which number has more bits than there are on the wire.
+/// The number that has more bits than the wire format has.
 fn long_number(raw: &abi::ModifyQp) -> String {
     let numbers = [
         ("rq_psn", raw.rq_psn),

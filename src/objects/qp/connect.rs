@@ -1,5 +1,5 @@
-//! Connecting a queue pair in one call: what peers tell each other, and the three transitions to RTS with
-//! common attributes. For other attributes use [`Qp::modify`].
+//! Connecting a queue pair in one call: what peers exchange, and the three transitions to RTS with common
+//! attributes. For other attributes use [`Qp::modify`].
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
@@ -22,7 +22,7 @@ use crate::query::PortAttr;
 
 /// What a peer must know about a queue pair to connect to it.
 ///
-/// Exchange it over any other connection. Its text form is that of rdma-core's ping-pong programs: LID, QP
+/// Exchange it over any other connection. Its text form is the one of rdma-core's ping-pong programs: LID, QP
 /// number, PSN and GID in hexadecimal.
 ///
 /// ```
@@ -38,7 +38,7 @@ pub struct Endpoint {
     pub lid: u16,
     /// The queue pair's number; 24 bits.
     pub qpn: u32,
-    /// The packet sequence number that it starts sending with; 24 bits.
+    /// The packet sequence number with which it starts to send; 24 bits.
     pub psn: u32,
     /// The port's GID, if packets carry a global route header.
     pub gid: Option<Gid>,
@@ -155,7 +155,7 @@ pub struct ConnectOptions {
     pub hop_limit: u8,
     /// See [`QpAttr::timeout`].
     pub timeout: u8,
-    /// See [`QpAttr::retry_cnt`]. On soft-RoCE 7 means forever: a dead peer is then never noticed.
+    /// See [`QpAttr::retry_cnt`]. On soft-RoCE 7 means forever: then a dead peer is never noticed.
     pub retry_cnt: u8,
     /// See [`QpAttr::rnr_retry`].
     pub rnr_retry: u8,
@@ -165,7 +165,7 @@ pub struct ConnectOptions {
     pub max_rd_atomic: u8,
     /// See [`QpAttr::max_dest_rd_atomic`]. At least the peer's `max_rd_atomic`.
     pub max_dest_rd_atomic: u8,
-    /// What [`queried`](Self::queried) found out. It is used only if `port` and `gid_index` are still the
+    /// The result of [`queried`](Self::queried). It is used only if `port` and `gid_index` are still the
     /// same; otherwise, and if it is `None`, each call queries the device.
     pub local: Option<LocalEnd>,
 }
@@ -197,10 +197,10 @@ impl Default for ConnectOptions {
 
 impl ConnectOptions {
     /// Queries the port and the GID now, for all connections with these options by queue pairs of this
-    /// context; those of another device need options of their own. [`Qp::endpoint_with`] and
-    /// [`Qp::connect_with`] then query nothing of it again, which is worth it where there are many queue
-    /// pairs. Connecting asks only whether the index still holds the GID. If the GID is gone or the port has
-    /// changed, of which an [event](crate::event::AsyncEventType) tells, query again.
+    /// context. (Those of another device need options of their own.) [`Qp::endpoint_with`] and
+    /// [`Qp::connect_with`] then do not repeat these queries, which pays off with many queue pairs.
+    /// Connecting only checks whether the index still holds the GID. If the GID is gone or the port has
+    /// changed, which an [event](crate::event::AsyncEventType) reports, query again.
     ///
     /// ```no_run
     /// use uverbs::{ConnectOptions, Qp, Rc};
@@ -223,13 +223,13 @@ impl ConnectOptions {
 impl Context {
     /// The default GID of a port, which [`ConnectOptions::gid_index`] uses if it is `None`. Of several of one
     /// kind it is the first whose network interface is up and in this network namespace. On InfiniBand there
-    /// is none, since peers in the subnet need none. A port that is neither InfiniBand nor Ethernet is named
-    /// by its GID.
+    /// is none, since peers in the subnet need none. On a port that is neither InfiniBand nor Ethernet it is
+    /// the port's GID.
     ///
     /// # Errors
     ///
-    /// There is no such port, or it has no GID: those of an Ethernet port come from its network device, which
-    /// may be missing.
+    /// There is no such port, or it has no GID. The GIDs of an Ethernet port come from its network device,
+    /// which may be missing.
     pub fn best_gid(&self, port: u8) -> Result<Option<(u8, Gid)>> {
         self.best_gid_of(port, &self.query_port(port)?)
     }
@@ -252,7 +252,8 @@ impl Context {
     }
 }
 
-/// The best of the entries of a port. Among several of the best rank those come first whose address is here.
+/// The best of the entries of a port. Among several of the best rank, one whose address is on this host comes
+/// first.
 fn best<'t>(
     of_port: impl Iterator<Item = &'t GidEntry>,
     is_here: impl Fn(IpAddr) -> bool,
@@ -267,7 +268,7 @@ fn best<'t>(
         .iter()
         .take_while(|entry| rank_of(entry) == rank_of(first));
     let here = match alike.clone().count() {
-        // It is the one, wherever it is.
+        // There is no choice, wherever its address is.
         1 => None,
         _ => alike
             .into_iter()
@@ -282,15 +283,15 @@ fn address_of(gid: Gid) -> IpAddr {
         .map_or_else(|| Ipv6Addr::from(gid).into(), IpAddr::from)
 }
 
-/// Whether an interface of this network namespace has the address and is up: then a socket can have it. Where
+/// Whether an interface of this network namespace has the address and is up: then a socket can bind to it. If
 /// namespaces share a device, its table also has the GIDs of other namespaces' interfaces, and the kernel
 /// refuses paths from them.
 fn is_here(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// How good a GID is to be reached by, the best first: packets of RoCE v2 pass routers, which do not forward
-/// link-local addresses; and where there are both kinds, IPv4 is more often configured to the end.
+/// How good a GID is for being reached, the best first. Routers forward packets of RoCE v2, but not to
+/// link-local addresses; and where both kinds exist, IPv4 is more often configured end to end.
 fn rank(gid_type: GidType, gid: Gid) -> (bool, bool, bool) {
     let ipv4 = gid.as_ipv4();
     let is_link_local = match ipv4 {
@@ -307,7 +308,7 @@ pub(super) struct Local {
     /// The options' GID index.
     asked: Option<u8>,
     gid_index: Option<u8>,
-    /// The GID at the index, if it is told to peers.
+    /// The GID at the index, if peers get it.
     gid: Option<Gid>,
     active_mtu: Mtu,
 }
@@ -318,8 +319,8 @@ impl Local {
         (self.port, self.asked) == (options.port, options.gid_index)
     }
 
-    /// The index at which its GID is now. Addresses come and go, and an index is another GID's then: the peer
-    /// would answer to the one that it was told.
+    /// The index at which its GID is now. Addresses come and go, and then an index holds another GID, while
+    /// the peer would answer to the one that it knows.
     fn index_now(
         &self,
         context: &Context,
@@ -336,8 +337,8 @@ impl Local {
         let mut of_port = table
             .iter()
             .filter(|entry| entry.port == u32::from(self.port) && entry.index <= u8::MAX.into());
-        // An entry for each version of RoCE has it. The first try is for the one that peers are told by
-        // default.
+        // Each version of RoCE has an entry with this GID. The first look is for the version that peers get
+        // by default.
         match of_port.find(|entry| entry.gid == gid && entry.gid_type == GidType::RoceV2) {
             Some(entry) => Ok(Some(entry.index as u8)),
             None => Err(Error::invalid(
@@ -356,7 +357,7 @@ impl Local {
     }
 }
 
-/// The MTU of a path: a port sends no longer packets than its own.
+/// The MTU of a path: a port sends no packets that are longer than its own MTU.
 fn mtu_of(asked: Option<Mtu>, active: Mtu, subject: impl FnOnce() -> Subject) -> Result<Mtu> {
     match asked {
         Some(asked) if asked.0 > active.0 => Err(Error::invalid(
@@ -368,7 +369,7 @@ fn mtu_of(asked: Option<Mtu>, active: Mtu, subject: impl FnOnce() -> Subject) ->
     }
 }
 
-/// What was found out of this side's end of a path: see [`ConnectOptions::queried`].
+/// The result of a query of this side's end of a path: see [`ConnectOptions::queried`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalEnd {
     local: Local,
@@ -376,7 +377,7 @@ pub struct LocalEnd {
 }
 
 impl LocalEnd {
-    /// The end that the options select: as they have it, or as it is now.
+    /// The end that the options select: as they know it, or as it is now.
     pub(crate) fn find(context: &Context, options: &ConnectOptions) -> Result<Self> {
         match Self::known(options) {
             Some(end) => Ok(end),
@@ -384,7 +385,7 @@ impl LocalEnd {
         }
     }
 
-    /// The end that the options select, as they have it.
+    /// The end that the options select, as they know it.
     fn known(options: &ConnectOptions) -> Option<Self> {
         options.local.filter(|end| end.local.is_for(options))
     }
@@ -414,7 +415,7 @@ impl LocalEnd {
 }
 
 impl LocalEnd {
-    /// What peers must know of a target of dynamic connections here that has this number.
+    /// The endpoint, for peers, of a target of dynamic connections here with this number.
     pub(crate) fn of_target(&self, number: u32) -> Endpoint {
         Endpoint {
             lid: self.lid,
@@ -426,7 +427,7 @@ impl LocalEnd {
 
     /// The changes that make a target of dynamic connections receive here.
     pub(crate) fn target_changes(&self, options: &ConnectOptions) -> Result<[abi::ModifyQp; 2]> {
-        // The kernel wants a path, whose near end counts.
+        // The kernel requires a path, of which only the near end matters.
         let path = path_from(self.local.gid_index, &self.of_target(0), options)?;
         let path_mtu = self
             .local
@@ -473,7 +474,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// This side's end of the path: as [`Qp::endpoint`] last returned it, as the options have it, or as it is
+    /// This side's end of the path: as [`Qp::endpoint`] last returned it, as the options know it, or as it is
     /// now. What was returned is used once, since it may differ for the next connection.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
         if let Some(known) = self.known(options) {
@@ -496,8 +497,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         })
     }
 
-    /// This side's end of the path as far as no query is needed: as [`Qp::endpoint`] last returned it, or as
-    /// the options have it.
+    /// This side's end of the path if no query is needed: as [`Qp::endpoint`] last returned it, or as the
+    /// options know it.
     fn known(&self, options: &ConnectOptions) -> Option<Local> {
         let told = self.shared.recall().filter(|told| told.is_for(options));
         told.or_else(|| Some(LocalEnd::known(options)?.local))
@@ -536,14 +537,13 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// Connects to a peer with the default options: from RESET to RTS.
     ///
     /// The peer connects to this side's [`Qp::endpoint`]. Post receives before the peer sends: connect, post,
-    /// and then tell the peer.
+    /// and then let the peer know.
     ///
     /// # Errors
     ///
-    /// The peer's endpoint lacks a GID, or a LID as well, or there is no route to it. The queue pair then
-    /// stays in the state that it reached; call [`Qp::reset`] before another attempt. Retry after
-    /// `ETIMEDOUT`: on Ethernet the kernel requests the peer's link-layer address once, and gives up after a
-    /// second.
+    /// The peer's endpoint lacks a GID, or also a LID, or there is no route to it. The queue pair then stays
+    /// in the state that it reached; call [`Qp::reset`] before another attempt. Retry after `ETIMEDOUT`: on
+    /// Ethernet the kernel requests the peer's link-layer address once, and gives up after a second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,
@@ -571,8 +571,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 }
 
-/// The changes that take a queue pair that is connected from RESET to RTS. The attributes of all three lie
-/// side by side: the kernel looks at those only that a change's mask names.
+/// The changes that take a connected queue pair from RESET to RTS. The attributes of all three are in one
+/// struct: the kernel reads only those that a change's mask names.
 #[derive(Clone, Debug)]
 pub(crate) struct Steps {
     transport: QpType,
@@ -580,7 +580,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// The changes on a path with its MTU.
+    /// The changes for a path with its MTU.
     #[inline]
     fn new(
         transport: QpType,
@@ -609,12 +609,12 @@ impl Steps {
         Self { transport, change }
     }
 
-    /// Whether the kernel would take them in the state RESET.
+    /// Whether the kernel would accept their values in the state RESET.
     pub(super) fn are_usual(&self) -> bool {
         has_short_numbers(&self.change.core)
     }
 
-    /// Makes one after the other, until one fails.
+    /// Makes the changes in order, until one fails.
     pub(crate) fn each(
         mut self,
         mut make: impl FnMut(&mut WrittenModifyQp) -> Result<()>,
@@ -630,7 +630,7 @@ impl Steps {
     }
 }
 
-/// This side's end of a path and what else a peer must know, for objects that are not a [`Qp`].
+/// This side's end of a path, and whatever else a peer must know, for objects that are not a [`Qp`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
     local: Local,
@@ -691,11 +691,9 @@ fn draw_psn(context: &Context, subject: impl FnOnce() -> Subject) -> Result<u32>
 impl Context {
     /// The path to a peer, for an address handle or a connection.
     ///
-    /// # Errors
-    ///
-    /// The peer has no GID and the port is an Ethernet port, or it has no LID either; or this side's GID
-    /// cannot be found: the port has none, or no longer the one that the [options](ConnectOptions::queried)
-    /// know.
+    /// The peer has no GID and the port is an Ethernet port, or the peer has no LID either. Or this side's
+    /// GID cannot be found: the port has none, or no longer has the one that the
+    /// [options](ConnectOptions::queried) know.
     pub fn path_to(&self, peer: &Endpoint, options: &ConnectOptions) -> Result<AddressVector> {
         let own = match (LocalEnd::known(options), options.gid_index) {
             (Some(end), _) => end
@@ -777,8 +775,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 }
 
 impl<M: Membership> Qp<Dc, M> {
-    /// Takes an initiator of dynamic connections from RESET to RTS. Of the options, what a peer may do does
-    /// not count: an initiator has no peer, and targets say what may be done there.
+    /// Takes an initiator of dynamic connections from RESET to RTS. The access in the options has no effect:
+    /// an initiator has no peer, and targets decide what initiators may do.
     ///
     /// # Errors
     ///
@@ -830,7 +828,7 @@ mod tests {
         assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
     }
 
-    /// `QpShared::connect` does not ask when a queue pair is in RESET.
+    /// `QpShared::connect` does not check the transitions when a queue pair is in RESET.
     #[test]
     fn the_steps_are_what_the_transitions_take() {
         let peer: Endpoint = "0000:000011:a3f2c1:00000000000000000000ffff0a090001"
@@ -853,7 +851,7 @@ mod tests {
         }
     }
 
-    /// Would catch a path that the kernel takes and that leads nowhere.
+    /// Would catch a path that the kernel accepts and that leads nowhere.
     #[test]
     fn a_peer_without_an_address_is_refused() {
         let options = ConnectOptions::default();
@@ -871,7 +869,8 @@ mod tests {
         }
     }
 
-    /// Would catch a default that no router forwards, where another GID is reachable from everywhere.
+    /// Would catch a default GID that no router forwards, although another GID can be reached from
+    /// everywhere.
     #[test]
     fn a_routable_gid_of_the_newer_version_is_the_best() {
         let gids = [
@@ -902,7 +901,7 @@ mod tests {
         assert_eq!(mtu(Some(Mtu::MTU_2048)), None);
     }
 
-    /// Would catch an end that is taken for that of another port or GID.
+    /// Would catch an end that is used for another port or GID.
     #[test]
     fn an_end_that_was_queried_is_for_its_port_and_gid_only() {
         let end = LocalEnd {
@@ -947,8 +946,8 @@ mod tests {
         }
     }
 
-    /// Catches a GID of an interface that is down or in another network namespace, where another would do,
-    /// and questions where there is no choice.
+    /// Catches a GID of an interface that is down or in another network namespace, where another GID would
+    /// do, and look-ups of addresses where there is no choice.
     #[test]
     fn a_gid_whose_address_is_here_comes_first() {
         let entry = |index, gid: &str| GidEntry {

@@ -1,4 +1,4 @@
-//! Control of a queue pair whose halves are on two threads.
+//! Controls a queue pair whose halves are on two threads.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

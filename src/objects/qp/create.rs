@@ -21,7 +21,7 @@ use crate::srq::Srq;
 
 /// The capacities of a queue pair.
 ///
-/// They are minima: drivers round up, and [`Qp::caps`] has what there is.
+/// They are minima: drivers round up, and [`Qp::caps`] returns the actual capacities.
 ///
 /// ```no_run
 /// use uverbs::{Caps, Rc};
@@ -117,7 +117,7 @@ impl Pd {
         self.qp_on(cq.shared())
     }
 
-    /// As [`Pd::qp`], for who has not the queue itself.
+    /// As [`Pd::qp`], for a caller that does not have the queue itself.
     pub(crate) fn qp_on<'a>(&'a self, cq: &'a Arc<CqShared>) -> QpBuilder<'a> {
         QpBuilder {
             pd: self,
@@ -166,7 +166,7 @@ impl<'a> QpBuilder<'a> {
     /// Sets the number by which events name the queue pair
     /// ([`EventSource::Qp`](crate::event::EventSource::Qp)) and which [`Qp::id`] returns, such as an index
     /// into a table of connections. By default the library picks a number that is unique in the context. If
-    /// two queue pairs have the same number, their events cannot be told apart. Completions and errors use
+    /// two queue pairs have the same number, their events cannot be distinguished. Completions and errors use
     /// [`Qp::qpn`].
     #[doc(alias = "qp_context")]
     pub fn user_data(mut self, number: u64) -> Self {
@@ -199,11 +199,11 @@ impl<'a> QpBuilder<'a> {
     /// This process itself writes to the memory that the queue pair receives or reads into, at the addresses
     /// that the requests name. So the slices of each receive request, READ and atomic operation posted to it,
     /// and of each receive request of its shared receive queue, must name memory whose address in this
-    /// process is the one that the device knows it by ([`LocalSlice::address`](crate::LocalSlice::address)),
+    /// process is the one by which the device knows it ([`LocalSlice::address`](crate::LocalSlice::address)),
     /// and that may be written to there. That holds for regions of [`Pd::register`] whose
     /// [`Mr::as_ptr`](crate::Mr::as_ptr) equals [`Mr::iova`](crate::Mr::iova) and that allow local writing.
     /// It does not hold for regions with an I/O virtual address of their own ([`Pd::register_at`]), of device
-    /// memory or a DMA-BUF, for the null MR, and for imported regions.
+    /// memory or a dma-buf, for the null MR, and for imported regions.
     ///
     /// The requirements of the posting functions extend until the completion has been polled, or the queue
     /// pair has been reset or destroyed: the memory stays in place, and nobody else uses it.
@@ -212,11 +212,11 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// Lets the device process packets in the order of their arrival, whatever that is. Data of SENDs and
-    /// WRITEs may be placed before data of messages that were posted earlier, and receive requests may be
-    /// used in another order than they were posted. So the id of a completion is not always that of the
-    /// oldest request. Completions still come in the order of the messages, and READs and atomic operations
-    /// are executed in order. Both ends of a connection must use this option.
+    /// Lets the device process packets in the order of their arrival. Data of SENDs and WRITEs may be placed
+    /// before data of messages that were posted earlier, and receive requests may be used in another order
+    /// than they were posted. So the id of a completion is not always that of the oldest request. Completions
+    /// still come in the order of the messages, and READs and atomic operations are executed in order. Both
+    /// ends of a connection must use this option.
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver, the device or the
     /// kernel lacks it: mlx5 has it since Linux 6.13, with newer firmware, and not with inline scatter or
@@ -226,15 +226,15 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// Gives an initiator of dynamic connections ([`Dc`](crate::transport::Dc)) `count` streams, and has it
-    /// fail when `failures` of them have; both are rounded up to powers of two. A request is in the stream
-    /// that its destination names ([`DcPeer::on_stream`](crate::DcPeer::on_stream)). One that fails stops its
-    /// stream alone: requests behind it in that stream are flushed, until
-    /// [`reset_stream`](Qp::reset_stream), and those in others are carried out.
+    /// Gives an initiator of dynamic connections ([`Dc`](crate::transport::Dc)) `count` streams. It fails
+    /// when `failures` of them have failed. Both are rounded up to powers of two. A request is in the stream
+    /// that its destination names ([`DcPeer::on_stream`](crate::DcPeer::on_stream)). A request that fails
+    /// stops only its stream: later requests of that stream are flushed, until
+    /// [`reset_stream`](Qp::reset_stream), and those of others are carried out.
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver or the device
-    /// lacks it, or it is no initiator. mlx5 has it with newer firmware, and not every device survives a
-    /// failed stream. Manual page: `mlx5dv_create_qp(3)`, `MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS`.
+    /// lacks it, or if the queue pair is no initiator. mlx5 has it with newer firmware, and not every device
+    /// survives a failed stream. Manual page: `mlx5dv_create_qp(3)`, `MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS`.
     pub fn dc_streams(mut self, count: u16, failures: u16) -> Self {
         let log = |number: u16| u32::from(number).next_power_of_two().ilog2() as u8;
         self.streams = Some(DcStreams {
@@ -253,22 +253,22 @@ impl<'a> QpBuilder<'a> {
     ///
     /// # Safety
     ///
-    /// Nothing on this side bounds how many such completions come. Their peers must leave room for them in
-    /// the completion queue: at no time may more completions wait in it than its capacity, those of the
-    /// requests that were posted here included. Otherwise the device writes to entries that are being read.
+    /// Nothing on this side bounds how many such completions come. The peers must leave room for them in the
+    /// completion queue: at no time may more completions wait in it than its capacity, including those of
+    /// requests that were posted here. Otherwise the device writes to entries that are being read.
     pub unsafe fn unsolicited_writes(mut self) -> Self {
         self.unsolicited_writes = true;
         self
     }
 
-    /// Gives the queue pair a page of the device's registers that no other queue pair rings on, so that it
+    /// Gives the queue pair a page of the device's registers on which no other queue pair rings, so that it
     /// can be handed over to an agent ([`Qp::into_device`]). The page belongs to the context until that is
     /// closed, so this is for queue pairs that live long.
     ///
     /// An allocator may put its rings and its record where this process does not reach them
-    /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then it has no room for requests of
-    /// this side: posting fails with [`PostError::QueueFull`](crate::PostError::QueueFull) and a capacity
-    /// of 0.
+    /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then the queue pair has no room for
+    /// requests of this side: posting fails with [`PostError::QueueFull`](crate::PostError::QueueFull) and a
+    /// capacity of 0.
     ///
     /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver does not hand
     /// queue pairs over: mlx5 does.
@@ -277,11 +277,11 @@ impl<'a> QpBuilder<'a> {
         self
     }
 
-    /// The class that the network handles the queue pair's messages in. Elsewhere than on EFA it belongs to
-    /// the path ([`AddressVector::sl`](crate::AddressVector::sl)).
+    /// The class in which the network handles the queue pair's messages. On devices other than EFA it belongs
+    /// to the path ([`AddressVector::sl`](crate::AddressVector::sl)).
     ///
-    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks it, and
-    /// with an error of the kernel's if that does not know it: EFA has it on Linux 7.3. Manual page:
+    /// Creating fails with [`Cause::Unsupported`](crate::Cause::Unsupported) if the driver lacks it, and with
+    /// an error of the kernel if the kernel does not know it: EFA has it on Linux 7.3. Manual page:
     /// `efadv_create_qp_ex(3)`.
     pub fn service_level(mut self, level: u8) -> Self {
         self.service_level = Some(level);
@@ -391,7 +391,7 @@ impl<'a> QpBuilder<'a> {
             recv_cq: self.recv_cq.backing(),
             srq: self.srq.map(Srq::backing),
             buffers: self.pd.buffers(),
-            // SAFETY: the type of the queue pair has the domain checked with each post.
+            // SAFETY: the queue pair's type requires that each post checks the domain.
             thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
             inline_scatter: self.inline_scatter,
             out_of_order: self.out_of_order,
@@ -401,7 +401,7 @@ impl<'a> QpBuilder<'a> {
             service_level: self.service_level,
             follows_requests: true,
         };
-        // No `map_err`: it would move what has been created.
+        // No `map_err`: it would move the created values.
         let NewQp {
             handle,
             qpn,

@@ -1,4 +1,4 @@
-//! Queue pairs that an agent posts to: handed over with their completion queue, and taken back.
+//! Queue pairs to which an agent posts: handed over with their completion queue, and taken back.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -16,13 +16,13 @@ use crate::error::{Cause, DestroyError, Error, Result, Verb};
 use crate::flight::Queues;
 use crate::mr::Nameable;
 
-/// A queue pair, with its completion queue, that somebody else posts to and polls: another process, or a
-/// device. This is its owner's half.
+/// A queue pair, with its completion queue, that an agent posts to and polls: another process, or a device.
+/// This is its owner's half.
 ///
 /// The *agent* gets the [`Handover`], which says where everything lies, and the files that it names: the
-/// [dma-bufs](Self::dmabufs), and for the register the command file ([`Context`] lends it), or the mapping
-/// that a child has by fork(2). It posts and polls by `uverbs_queue::mlx5::agent`, which needs neither this
-/// library nor an operating system.
+/// [dma-bufs](Self::dmabufs), and for the register the command file (which [`Context`] lends). Instead of the
+/// command file a child of fork(2) can use its mapping. The agent posts and polls with
+/// `uverbs_queue::mlx5::agent`, which needs neither this library nor an operating system.
 ///
 /// Until [`reclaim`](Self::reclaim) this library neither reads nor writes the rings and records. What remains
 /// here is the kernel's queue pair: its attributes, its events, and its end. Regions of the protection domain
@@ -54,7 +54,8 @@ use crate::mr::Nameable;
 /// }
 /// ```
 pub struct DeviceQueue<T: Transport, R> {
-    // In the order of their end: the queue pair, what it reports to, and what its requests name.
+    // In the order of their destruction: the queue pair, the queue to which it reports, and the regions that
+    // its requests name.
     qp: Qp<T>,
     cq: Cq,
     regions: Vec<R>,
@@ -63,12 +64,12 @@ pub struct DeviceQueue<T: Transport, R> {
     register: NonNull<u8>,
 }
 
-// SAFETY: the pointer is only given out.
+// SAFETY: the pointer is never dereferenced here.
 unsafe impl<T: Transport, R: Send> Send for DeviceQueue<T, R> {}
 // SAFETY: as above.
 unsafe impl<T: Transport, R: Sync> Sync for DeviceQueue<T, R> {}
 
-/// A queue pair that could not be handed over, with all that belongs to it, as it was.
+/// A queue pair that could not be handed over, and everything that belongs to it, unchanged.
 pub struct NotHandedOver<T: Transport, R> {
     /// The queue pair.
     pub qp: Qp<T>,
@@ -76,7 +77,7 @@ pub struct NotHandedOver<T: Transport, R> {
     pub cq: Cq,
     /// The regions for the agent.
     pub regions: Vec<R>,
-    /// Why not.
+    /// Why it was not handed over.
     pub error: Error,
 }
 
@@ -95,7 +96,7 @@ pub struct Reclaimed<T: Transport, R> {
 pub struct NotReclaimed<T: Transport, R> {
     /// The queue. It can be destroyed.
     pub queue: DeviceQueue<T, R>,
-    /// Why not.
+    /// Why it was not taken back.
     pub error: Error,
 }
 
@@ -134,24 +135,24 @@ impl<T: Transport> Qp<T> {
     /// # Errors
     ///
     /// [`Cause::Unsupported`] on devices whose queues cannot be handed over: those of mlx5 can. Otherwise it
-    /// is refused by name, and all is returned, if
+    /// is refused with a reason, and everything is returned, if
     ///
     /// - the queue pair was not made [`for_agent`](super::QpBuilder::for_agent): others may ring on its
     ///   register page;
     /// - a ring or a record of either lies in no dma-buf (Linux 7.2 has such);
     /// - requests are in flight, or completions wait;
-    /// - the queue pair reports to another completion queue than `cq`, or others report to that;
+    /// - the queue pair reports to another completion queue than `cq`, or other queue pairs report to `cq`;
     /// - the transport is neither RC nor UC, it receives from a shared queue or out of order, or data come in
     ///   its completions;
     /// - there are more than [`MOST_REGIONS`] regions, or one of another protection domain.
     ///
     /// # Safety
     ///
-    /// Until the queue is back or destroyed, whoever can write to its rings and ring its register uses the
-    /// device as if it had posted requests in this process, by any key of the protection domain that it
-    /// knows or guesses. So either it is trusted to name `regions` alone, for whose memory the promises of
-    /// [`Pd::raw_slice`](crate::Pd::raw_slice) hold meanwhile; or those promises hold for all memory that is
-    /// registered in the protection domain, which then best has no other regions.
+    /// Until the queue is back or destroyed, any process or device that can write to its rings and ring its
+    /// register uses the device as if it had posted requests in this process, with any key of the protection
+    /// domain that it knows or guesses. So either it is trusted to name only `regions`, for whose memory the
+    /// promises of [`Pd::raw_slice`](crate::Pd::raw_slice) hold meanwhile. Or those promises hold for all
+    /// memory that is registered in the protection domain, which then best has no other regions.
     pub unsafe fn into_device<R: Nameable>(
         mut self,
         mut cq: Cq,
@@ -183,7 +184,7 @@ impl<T: Transport> Qp<T> {
     }
 }
 
-/// Takes a queue pair and its completion queue out of this side's hands, if nothing is going on there.
+/// Ends the use of a queue pair and its completion queue on this side, if nothing is in flight.
 fn leave<T: Transport>(
     qp: &mut Qp<T>,
     cq: &mut Cq,
@@ -201,7 +202,7 @@ fn leave<T: Transport>(
     if !shared.cqs.iter().all(|own| Arc::ptr_eq(own, cq.shared())) {
         return Err(invalid("it reports to another completion queue"));
     }
-    // That of the queue's handle, and those for the queue pair's sends and receives.
+    // The handle's own, and those for the queue pair's sends and receives.
     const OWN: usize = 3;
     if Arc::strong_count(cq.shared()) > OWN {
         return Err(busy("others report to its completion queue".into()));
@@ -226,7 +227,7 @@ fn leave<T: Transport>(
     };
     let mut handed_over = shared.context().driver().hand_over(leaving)?;
     drop(kernel);
-    // From here on nobody on this side knows what is in flight.
+    // From here on nothing on this side knows what is in flight.
     shared.flight.renew(Queues::Away);
     let Handover {
         regions: places,
@@ -241,21 +242,21 @@ fn leave<T: Transport>(
 }
 
 impl<T: Transport, R> DeviceQueue<T, R> {
-    /// What the agent is told: a plain value, which may be copied as bytes.
+    /// The description for the agent: a plain value, which may be copied as bytes.
     pub fn handover(&self) -> &Handover {
         &self.handover
     }
 
-    /// The dma-bufs that the rings and the records lie in, by their indices in the [`Handover`].
+    /// The dma-bufs in which the rings and the records lie, by their indices in the [`Handover`].
     ///
-    /// Their descriptors are lent by an `unsafe` function ([`Dmabuf::file`]): as long as the queue is away
+    /// Their descriptors are lent by an `unsafe` function ([`Dmabuf::file`]): while the agent has the queue,
     /// this process uses no buffer of it.
     pub fn dmabufs(&self) -> &[Dmabuf] {
         &self.dmabufs
     }
 
     /// Where the register is mapped in this process, for a child or a device that gets the mapping and not
-    /// the command file: 8 bytes, which take stores of 8 bytes alone. It is mapped as long as this value
+    /// the command file: 8 bytes, which only take stores of 8 bytes. It is mapped as long as this value
     /// lives.
     pub fn register(&self) -> *mut u8 {
         self.register.as_ptr()
@@ -276,8 +277,8 @@ impl<T: Transport, R> DeviceQueue<T, R> {
         self.qp.qpn()
     }
 
-    /// The kernel's handle of the queue pair, by which a supervisor that has a duplicate of the command file
-    /// can end it when this process is gone ([`Context::destroy_qp_for_everyone`]).
+    /// The kernel's handle of the queue pair. With it a supervisor that has a duplicate of the command file
+    /// can destroy the queue pair when this process is gone ([`Context::destroy_qp_for_everyone`]).
     pub fn handle(&self) -> QpHandle {
         self.qp.handle()
     }
@@ -287,7 +288,7 @@ impl<T: Transport, R> DeviceQueue<T, R> {
         self.qp.id()
     }
 
-    /// A handle that queries, changes and fails the queue pair from elsewhere.
+    /// A handle that queries, changes and fails the queue pair, for other threads.
     pub fn control(&self) -> Control {
         self.qp.control()
     }
@@ -305,14 +306,14 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     ///
     /// # Errors
     ///
-    /// As for [`Qp::modify`]. The state RESET is refused: it starts the rings anew, of which the agent would
-    /// not know. [`reclaim`](Self::reclaim) takes the queue there.
+    /// As for [`Qp::modify`]. The state RESET is refused: it starts the rings anew, and the agent would not
+    /// know. [`reclaim`](Self::reclaim) takes the queue to that state.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         self.qp.control().modify(attr)
     }
 
     /// Moves the queue pair to the state ERR: the agent's requests complete as flushed, and so do those that
-    /// it posts from then on.
+    /// it posts later.
     ///
     /// # Errors
     ///
@@ -324,10 +325,10 @@ impl<T: Transport, R> DeviceQueue<T, R> {
         })
     }
 
-    /// Takes the queue back: moves the queue pair to the state RESET, and starts its rings and the
-    /// completion queue anew. Requests of the agent's that are in flight are dropped, and so are its
-    /// completions: no byte of the rings is believed, nor what the agent says. How far the completion queue
-    /// is, is asked of the device.
+    /// Takes the queue back: moves the queue pair to the state RESET, and starts its rings and the completion
+    /// queue anew. Requests of the agent that are in flight are dropped, and so are its completions. Neither
+    /// the contents of the rings nor the agent are trusted: the device is asked how far the completion queue
+    /// is.
     ///
     /// The queue pair is as after [`Qp::reset`], and can be connected again or handed over again.
     ///
@@ -335,14 +336,14 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     ///
     /// A ring or a record lies where this process does not reach it
     /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Or the completion queue overran, as it
-    /// does when an agent stores nonsense in its record: it takes no more completions. The kernel does not
-    /// pass on the question to the device (it takes DEVX). Or the device has been removed. The error returns
-    /// the queue, which can then only be destroyed. If the queue pair is in the state RESET by then, the
-    /// device uses the agent's rings no more.
+    /// does when an agent stores nonsense in its record: it takes no more completions. Or the kernel does not
+    /// pass the question on to the device (that needs DEVX). Or the device has been removed. The error
+    /// returns the queue, which can then only be destroyed. If the queue pair is in the state RESET by then,
+    /// the device no longer uses the agent's rings.
     ///
     /// # Safety
     ///
-    /// Nobody else writes to the rings and records any more, nor to the register: the agent has ended, or has
+    /// Nobody else writes to the rings, the records or the register any more: the agent has ended, or has
     /// given up its mappings and descriptors.
     pub unsafe fn reclaim(mut self) -> Result<Reclaimed<T, R>, Box<NotReclaimed<T, R>>> {
         match self.take_back() {
@@ -362,10 +363,10 @@ impl<T: Transport, R> DeviceQueue<T, R> {
         context.driver().take_back(fd, handle, self.cq.ring())
     }
 
-    /// Destroys the queue pair, and with it the completion queue; gives the regions back. An agent that is
-    /// still there can neither send nor receive from then on. Its rings go back to their allocator, so
-    /// whoever gave the descriptors away sees to it that no other buffer lies there as long as the agent may
-    /// write ([`Dmabuf::file`]).
+    /// Destroys the queue pair, and with it the completion queue; returns the regions. An agent that still
+    /// runs can neither send nor receive from then on. The rings go back to their allocator. If the program
+    /// has given their descriptors away, it must make sure that no other buffer lies there as long as the
+    /// agent may write ([`Dmabuf::file`]).
     ///
     /// # Errors
     ///

@@ -23,14 +23,14 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         ece.ok_or_else(|| self.context().driver().without_ece(Verb::QueryEce))
     }
 
-    /// As [`query_ece`](Self::query_ece), for who does without if there are none.
+    /// As [`query_ece`](Self::query_ece); `None` if there are no options.
     pub(crate) fn ece_if_any(&self) -> Option<Ece> {
         self.shared.kernel().backing().query_ece()
     }
 
-    /// Tells the queue pair which options to use. The device gets them with the next change of the state, so
-    /// call this before connecting. The device ignores those that it lacks; [`query_ece`](Self::query_ece)
-    /// then returns what it uses. A reset removes them.
+    /// Sets the options that the queue pair has to use. The device gets them with the next change of the
+    /// state, so call this before connecting. The device ignores those that it lacks;
+    /// [`query_ece`](Self::query_ece) then returns what it uses. A reset removes them.
     ///
     /// # Errors
     ///

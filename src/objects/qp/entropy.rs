@@ -63,8 +63,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 }
 
 impl<M: Membership> Qp<Dc, M> {
-    /// Has a stream go on that has failed. The completions of all requests in it must have come. The queue
-    /// pair must be in the state RTS.
+    /// Lets a failed stream continue. The completions of all requests in it must have come. The queue pair
+    /// must be in the state RTS.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
 //! The send requests beyond the classic ones: those that revoke keys, bind memory windows, flush, and write a
-//! word atomically. Not every driver and device has them all, and a queue pair refuses those that it lacks:
-//! on the device they would put it into the error state.
+//! word atomically. Not every driver and device has them all. A queue pair refuses those that it lacks: on
+//! the device they would put it into the error state.
 
 use uverbs_uapi::enums::{FlushLevel, MwType};
 use uverbs_uapi::flags::Access;
@@ -14,13 +14,13 @@ use crate::work::{
     RemoteSlice,
 };
 
-/// What carries nothing.
+/// An empty payload.
 const NOTHING: Payload<'static> = Payload::Gather(&[]);
 
 // These change a key of this side, and name no destination. Bounds are on the methods, as in `request`.
 impl<'q, T: Transport> Request<'_, 'q, T> {
-    /// The bind of a memory window of type 1. The window then has the next key, and peers with the
-    /// previous one lose their access.
+    /// The bind of a memory window of type 1. The window then has its next key, and peers with the previous
+    /// one lose their access.
     ///
     /// If the bind fails, or the batch is dropped, [`Mw::set_tag`] corrects the window's key. Manual page:
     /// `ibv_bind_mw(3)`.
@@ -80,7 +80,7 @@ impl<'q, T: Transport> Request<'_, 'q, T> {
         self.put_bind(mw, nothing)
     }
 
-    /// Invalidates a key of this side: of a memory window of type 2.
+    /// Invalidates a key of this side: the key of a memory window of type 2.
     ///
     /// # Errors
     ///
@@ -127,8 +127,8 @@ impl<'q, T: Transport> Request<'_, 'q, T> {
 }
 
 impl<T: Transport, D: Names> Request<'_, '_, T, D> {
-    /// A FLUSH of a piece of the peer's memory: what was written to it by earlier requests of this queue
-    /// pair has reached the placement when the FLUSH completes.
+    /// A FLUSH of a piece of the peer's memory: when it completes, everything that earlier requests of this
+    /// queue pair wrote there has reached the placement.
     ///
     /// The peer's queue pair and region need [`FLUSH_GLOBAL`](Access::FLUSH_GLOBAL) or
     /// [`FLUSH_PERSISTENT`](Access::FLUSH_PERSISTENT).

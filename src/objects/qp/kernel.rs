@@ -1,4 +1,4 @@
-//! The kernel's object behind a queue pair. A reset may put another in its place.
+//! The kernel's object of a queue pair. A reset may replace it by another.
 
 use std::mem;
 
@@ -19,7 +19,7 @@ type Object = Owned<QpHandle, QpBacking>;
 pub(super) struct KernelQp {
     object: Object,
     qpn: u32,
-    /// Those whose place it took and that have to stay until then; in the state RESET.
+    /// The objects that it replaced and that have to stay as long as it does, in the state RESET.
     before: Vec<Object>,
 }
 
@@ -40,7 +40,7 @@ impl KernelQp {
         self.qpn
     }
 
-    /// How drivers name it.
+    /// The name of it for drivers.
     pub(super) fn name(&self) -> QpName {
         QpName {
             handle: self.handle(),
@@ -52,7 +52,7 @@ impl KernelQp {
         self.object.backing()
     }
 
-    /// Puts another in its place, and gives it back if it need not stay.
+    /// Replaces it by another one, and returns the old one if that need not stay.
     pub(super) fn replace(&mut self, by: Replacement) -> Option<Object> {
         let Replacement {
             handle,
@@ -70,12 +70,12 @@ impl KernelQp {
         Some(old)
     }
 
-    /// Keeps one whose place it took until it goes itself.
+    /// Keeps a replaced object until this one is destroyed.
     pub(super) fn keep(&mut self, old: Object) {
         self.before.push(old);
     }
 
-    /// How errors name it.
+    /// The name of it in errors.
     pub(super) fn subject(&self) -> Subject {
         self.object.subject()
     }
@@ -87,7 +87,7 @@ impl KernelQp {
         self.object.execute(command)
     }
 
-    /// Changes attributes, without a part of the driver's.
+    /// Changes attributes, without a driver's part of the command.
     pub(super) fn modify(&self, change: &WrittenModifyQp) -> Result<()> {
         if self.object.is_gone() {
             return Err(self.gone(Verb::ModifyQp));
@@ -96,8 +96,8 @@ impl KernelQp {
         modified.map_err(|error| error.about(self.subject()))
     }
 
-    /// The error of a verb on what has been destroyed: whoever has a [`Control`](super::Control) may come too
-    /// late.
+    /// The error of a verb on a queue pair that has been destroyed: a user of a [`Control`](super::Control)
+    /// may come too late.
     #[cold]
     fn gone(&self, verb: Verb) -> Error {
         let cause = Cause::NotFound("it has been destroyed".into());
@@ -110,17 +110,17 @@ impl KernelQp {
         Ok(())
     }
 
-    /// Destroys it where nobody can be told of an error. If the kernel refuses, it is to forget all requests;
-    /// false if it refuses that as well.
+    /// Destroys it where no error can be returned. If the kernel refuses, it makes the kernel forget all
+    /// requests; false if the kernel refuses that too.
     pub(super) fn end(&mut self) -> bool {
-        // Whatever becomes of it, its requests are forgotten.
+        // In any case its requests are forgotten.
         self.object.backing().close();
         let mut forgotten = false;
         self.object.end(|object| forgotten = reset_kept(object)) || forgotten
     }
 }
 
-/// Has the kernel forget all requests of a queue pair that it keeps.
+/// Makes the kernel forget all requests of a queue pair that it keeps.
 fn reset_kept(object: &Object) -> bool {
     let reset = QpAttr {
         state: Some(QpState::RESET),

@@ -9,11 +9,11 @@ mod sealed {
 /// Whether a queue pair belongs to a thread domain: [`NoDomain`] or [`InDomain`].
 pub trait Membership: sealed::Sealed + Debug + Send + Sync + 'static {}
 
-/// Of a queue pair that belongs to no thread domain: whoever has it posts.
+/// The queue pair belongs to no thread domain: its owner posts.
 #[derive(Debug)]
 pub enum NoDomain {}
 
-/// Of a queue pair that belongs to a thread domain: whoever posts has the domain to themselves as well.
+/// The queue pair belongs to a thread domain: its poster also has exclusive access to the domain.
 #[derive(Debug)]
 pub enum InDomain {}
 

@@ -150,7 +150,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     /// Moves the queue pair to the state RESET. Requests in flight are dropped without a completion.
     ///
-    /// Its next connection starts with another packet sequence number: tell the peer the new
+    /// Its next connection starts with another packet sequence number: send the peer the new
     /// [`Qp::endpoint`].
     ///
     /// On soft-RoCE, a reliable queue pair that has left the state RESET also gets a new [`Qp::qpn`] and a
@@ -210,7 +210,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         &self.shared
     }
 
-    /// Tells, once the queue pair is gone, whether the device has released its requests.
+    /// By it regions learn, once the queue pair is gone, whether the device has released its requests.
     pub(crate) fn flight(&self) -> &Arc<Flight> {
         &self.shared.flight
     }
@@ -284,8 +284,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     // In place: a queue pair is large.
     fn destroy_in_place(&self) -> Result<()> {
-        // That of the queue pair and those of its halves. Another that a `Control` has for a moment counts as
-        // one that stays; one that comes later finds that the object is gone, under the lock.
+        // The queue pair's own and those of its halves. One that a `Control` holds for a moment counts as a
+        // half that is elsewhere. A `Control` that comes later finds, under the lock, that the object is
+        // gone.
         const OWN: usize = 3;
         let shared = &self.shared;
         if Arc::strong_count(shared) > OWN {

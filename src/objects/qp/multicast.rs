@@ -1,9 +1,8 @@
 //! Multicast groups: every member receives the group's datagrams.
 //!
 //! Receiving takes two memberships. With [`Qp::attach_mcast`] the device delivers the group's datagrams to a
-//! queue pair. The network must bring them to the port first: on RoCE the host's IP stack must join the group
-//! ([`Context::join_ip_group`]), on InfiniBand the subnet manager must be asked
-//! (`cm::join` does either).
+//! queue pair. And the network must bring them to the port: on RoCE the host's IP stack must join the group
+//! ([`Context::join_ip_group`]), on InfiniBand the subnet manager must be asked (`cm::join` does either).
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;

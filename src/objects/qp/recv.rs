@@ -18,8 +18,8 @@ pub struct RecvHalf<T: Transport> {
     queue: Option<RecvQueue>,
     pd: PdTag,
     shared: Arc<QpShared>,
-    /// The queue pair was found in a state in which it takes receives. It then takes them until it is reset,
-    /// which takes the queue.
+    /// The queue pair was seen in a state in which it takes receives. It then takes them until a reset, which
+    /// borrows the queue.
     receives: bool,
     of: Of<T>,
 }
@@ -35,7 +35,7 @@ impl<T: Transport> RecvHalf<T> {
         }
     }
 
-    /// The queue, for a reset of the queue pair: whether it takes receives is asked anew.
+    /// The queue, for a reset of the queue pair: the next post checks again whether it takes receives.
     pub(super) fn queue_to_reset(&mut self) -> Option<&mut RecvQueue> {
         self.receives = false;
         self.queue.as_mut()
@@ -117,11 +117,11 @@ pub struct RecvBatch<'q> {
     queue: Option<Receiving<'q>>,
     written: u32,
     pd: PdTag,
-    /// Of a queue pair's own queue.
+    /// For a queue pair's own queue.
     asks: Option<Asks<'q>>,
 }
 
-/// Asks whether a queue pair takes receives.
+/// Checks whether a queue pair takes receives.
 struct Asks<'q> {
     shared: &'q QpShared,
     receives: &'q mut bool,
@@ -280,7 +280,7 @@ mod tests {
         assert_eq!((half.batch().ring(), half.in_flight()), (0, 1));
     }
 
-    /// Catches a batch that is lost in silence, and a warning about one that is posted or empty.
+    /// Catches a lost batch without a warning, and a warning about one that was posted or is empty.
     #[test]
     fn a_batch_that_is_dropped_with_requests_warns() {
         let mut half = half(QpState::INIT);

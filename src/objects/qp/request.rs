@@ -1,4 +1,4 @@
-//! A request that is being put together: its options, what it carries, what it does.
+//! A request that is being composed: its options, its payload, its operation.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,31 +17,30 @@ use crate::work::{
     LocalSlice, Operation, Payload, PdTag, PostError, Remote, RemoteKey, RemoteSlice, WorkRequest,
 };
 
-/// Bytes that an atomic operation works on.
+/// Bytes of the operand of an atomic operation.
 pub(super) const ATOMIC: u64 = 8;
 
-/// As much room as there may be.
+/// Room without a limit.
 pub(super) const ANY: u64 = u64::MAX;
 
-/// A send request that is about to be written. Its options come first; the method that says what it does ends
-/// it.
+/// A send request that is about to be written. Its options come first; the method for its operation ends it.
 ///
-/// A request of a [`Batch`](super::Batch) is added to it, and is posted when the batch is rung. One that was
-/// started by [`Qp::one`](super::Qp::one) is posted at once, with a doorbell of its own. If the method fails
-/// nothing is posted or added.
+/// A request of a [`Batch`](super::Batch) is added to the batch, and is posted when the batch is rung. One
+/// that was started by [`Qp::one`](super::Qp::one) is posted at once, with a doorbell of its own. If the
+/// method fails, nothing is posted or added.
 ///
-/// `D` is where it goes: to the [`Peer`] of the queue pair, unless [`to`](Self::to) has named a destination.
+/// `D` is its destination: the [`Peer`] of the queue pair, unless [`to`](Self::to) has named another.
 #[must_use = "nothing is posted until the request is told what to do"]
 pub struct Request<'b, 'q, T: Transport, D = Peer> {
     queue: Posting<'b>,
     checks: &'b mut Checks,
-    /// The end of the batch that it is added to; none if it is posted alone.
+    /// The end of the batch to which it is added; `None` if it is posted alone.
     batch: Option<&'b mut Position>,
     wr_id: u64,
     flags: SendFlags,
     to: D,
     of: Of<T>,
-    /// What it carries lives as long as the batch does: neither shorter nor longer.
+    /// The payload lives exactly as long as the batch.
     lives: PhantomData<fn(&'q ()) -> &'q ()>,
 }
 
@@ -146,8 +145,8 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
         self.checks.fixed.pd
     }
 
-    /// Checks what can be checked of every request, and writes or posts it. The peer has room for `room`
-    /// bytes, as far as is known.
+    /// Makes the checks that every request needs, and writes or posts it. `room` is how many bytes the peer
+    /// has room for, as far as is known.
     #[inline(always)]
     pub(super) fn put(
         mut self,
@@ -173,8 +172,8 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
         Ok(())
     }
 
-    /// Writes or posts a request of a driver's own: `write` gets the queue, where the request goes, its id
-    /// and its flags. It names no destination, and is one of RC, as those of drivers are that there are.
+    /// Writes or posts a request of a driver's own: `write` gets the queue, the position, the id and the
+    /// flags. The request names no destination, and is one of RC: all drivers' own requests are.
     #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     pub(crate) fn put_own<L: Listed>(
         mut self,
@@ -197,7 +196,7 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
         Ok(())
     }
 
-    /// As `put`, for a payload that goes to or comes from `remote`.
+    /// As `put`, for a payload that is written to or read from `remote`.
     #[inline(always)]
     pub(super) fn put_remote(
         self,
@@ -217,8 +216,8 @@ impl<T: Transport, D> Request<'_, '_, T, D> {
     }
 }
 
-// What a transport must have is a bound on each method and not on the block around them: only there does the
-// compiler show the trait's own message when the bound does not hold.
+// The bounds on the transport are on each method and not on the block around them: only there does the
+// compiler show the trait's own message when a bound does not hold.
 impl<'q, T: Transport, D: Names> Request<'_, 'q, T, D> {
     /// A SEND. A datagram has at most the path's MTU.
     ///
@@ -392,7 +391,7 @@ impl<T: Transport, D> fmt::Debug for Request<'_, '_, T, D> {
 pub(super) mod sealed {
     use crate::work::Payload;
 
-    /// The form that drivers take.
+    /// The payload in the form that drivers take.
     #[derive(Debug)]
     pub struct Carried<'a>(pub(crate) Payload<'a>);
 
@@ -403,7 +402,7 @@ pub(super) mod sealed {
     }
 }
 
-/// What a SEND or WRITE carries: slices of registered memory (one, or an array or slice of them), or bytes
+/// The payload of a SEND or WRITE: slices of registered memory (one, or an array or slice of them), or bytes
 /// that are copied into the request ([`Inline`]).
 ///
 /// Slices borrow their regions for `'q`, the life of the batch.

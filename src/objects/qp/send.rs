@@ -1,4 +1,4 @@
-//! Posting sends: the send half of a queue pair, what every request is checked for, and its batches.
+//! Posting sends: the send half of a queue pair, the checks of every request, and its batches.
 
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ use crate::domain::{DomainKey, ThreadDomain};
 use crate::driver::{self, Position, Posting, SendQueue};
 use crate::work::{Bounds, Destination, Operation, Operations, PdTag, PostError, WorkRequest};
 
-/// What is fixed when a queue pair is created, and read by posts.
+/// Values that are fixed when a queue pair is created, and that posts read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fixed {
     pub(super) pd: PdTag,
@@ -29,12 +29,12 @@ pub(super) struct Fixed {
     pub(super) domain: Option<DomainKey>,
 }
 
-/// What is asked before a request is written or rung, whatever the transport and the device.
+/// The checks before a request is written or rung, whatever the transport and the device.
 pub(super) struct Checks {
     pub(super) fixed: Fixed,
     shared: Arc<QpShared>,
-    /// What it can post; nothing before it was found in a state in which it sends. It then sends until it is
-    /// reset, which takes the queue.
+    /// The operations that it can post. Empty until it was seen in a state in which it sends. It then sends
+    /// until a reset, which borrows the queue.
     ready: Operations,
 }
 
@@ -46,7 +46,7 @@ pub struct SendHalf<T: Transport, M: Membership = NoDomain> {
 }
 
 impl<T: Transport, M: Membership> SendHalf<T, M> {
-    /// With the thread domain if it belongs to one.
+    /// With the key of the thread domain, if it belongs to one.
     pub(super) fn new(queue: SendQueue, shared: &Arc<QpShared>, domain: Option<DomainKey>) -> Self {
         let checks = Checks {
             fixed: Fixed {
@@ -70,7 +70,7 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
         &self.queue
     }
 
-    /// The queue, for a reset of the queue pair: whether it sends is asked anew.
+    /// The queue, for a reset of the queue pair: the next post checks again whether it sends.
     pub(super) fn queue_to_reset(&mut self) -> &mut SendQueue {
         self.checks.ready = Operations::empty();
         &mut self.queue
@@ -91,11 +91,11 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
 
     /// The number of send requests that have been rung and are not known to be finished.
     ///
-    /// Soft-RoCE shows its progress. Hardware reports it only by completions: when a completion is polled,
-    /// the number falls by that request and all before it. So to wait for the number to fall, poll meanwhile,
-    /// and request a completion now and then: requests after the last signaled one stay in flight and keep
-    /// their slots in the ring. On soft-RoCE a request that is no longer in flight keeps its slot until its
-    /// completion has been polled.
+    /// On soft-RoCE the ring itself shows this. Hardware reports it only by completions: when a completion is
+    /// polled, the number falls by that request and all before it. So a program that waits for the number to
+    /// fall must poll meanwhile, and request a completion now and then: requests after the last signaled one
+    /// stay in flight and keep their slots in the ring. On soft-RoCE a request that is no longer in flight
+    /// keeps its slot until its completion has been polled.
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }
@@ -358,8 +358,8 @@ impl<T: Transport> Drop for Batch<'_, T> {
     }
 }
 
-/// Warns about requests that were added to a batch and will never be posted. In debug builds only: code that
-/// runs when a batch is dropped would cost each post the registers that it needs after a panic.
+/// Warns about requests that were added to a batch and will never be posted. In debug builds only: with a
+/// destructor for batches, each post would keep values in registers that are only needed after a panic.
 #[cfg(debug_assertions)]
 #[cold]
 pub(super) fn warn_of_lost(requests: usize) {
@@ -374,7 +374,7 @@ impl<T: Transport> fmt::Debug for Batch<'_, T> {
     }
 }
 
-/// Whether a request that needs these operations goes there on such a queue pair.
+/// Whether a request that needs these operations may have this destination on such a queue pair.
 #[inline(always)]
 fn is_destination(
     to: Option<Destination<'_, driver::Ah>>,
@@ -399,7 +399,7 @@ fn is_datagram(operation: Operation, to: Option<Destination<'_, driver::Ah>>) ->
 }
 
 impl Checks {
-    /// Checks what can be checked of every request on every device.
+    /// Makes the checks that every request on every device needs.
     #[inline(always)]
     pub(super) fn check<T: Transport>(
         &mut self,
@@ -435,7 +435,7 @@ impl Checks {
         self.check_ready(Operations::empty())
     }
 
-    /// Refuses a datagram that no packet holds.
+    /// Refuses a datagram that does not fit into a packet.
     #[inline(always)]
     fn check_datagram(&self, given: u64) -> Result<(), PostError> {
         let max = self.shared.max_datagram();
@@ -445,8 +445,8 @@ impl Checks {
         }
     }
 
-    /// Refuses a request that needs what the queue pair cannot do, or if it does not send: the one place
-    /// where that is asked, whatever the driver.
+    /// Refuses a request that the queue pair cannot do, or any request if it does not send. This is the only
+    /// place that checks it, whatever the driver.
     #[cold]
     #[inline(never)]
     fn check_ready(&mut self, needed: Operations) -> Result<(), PostError> {
@@ -455,7 +455,7 @@ impl Checks {
             transport,
             ..
         } = self.fixed;
-        // First: what never works is a better reason than what does not work yet.
+        // First: a request that never works is a better reason than a state in which it does not work yet.
         if !operations.contains(needed) {
             return Err(operations.refusal(needed, transport));
         }
@@ -472,7 +472,7 @@ impl Checks {
 }
 
 impl Fixed {
-    /// Refuses what does not go there; if it is certain, the queue pair's type tells where requests go.
+    /// Refuses a wrong destination. If `is_certain`, the queue pair's static type has ruled that out.
     #[inline(always)]
     fn check(
         &self,

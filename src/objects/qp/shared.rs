@@ -1,5 +1,5 @@
-//! What the halves of a queue pair and its handles share: the kernel's object, its state, and what connecting
-//! remembers. All changes of state are made here.
+//! The part of a queue pair that its halves and its handles share: the kernel's object, its state, and what
+//! connecting remembers. All changes of state are made here.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -27,9 +27,9 @@ use crate::work::{Operations, PdTag, PostError};
 /// are compared modulo 2^24, so a distance of up to 2^23 counts as ahead; this is half of it.
 const PSN_AHEAD: u32 = 1 << 22;
 
-/// What the two halves of a queue pair share.
+/// The shared part of a queue pair's two halves.
 pub(crate) struct QpShared {
-    /// Held for reading during calls to the kernel about it, and for writing only to replace it.
+    /// Locked for reading during calls to the kernel about it, and for writing only to replace it.
     kernel: RwLock<KernelQp>,
     pub(super) id: u64,
     pub(super) transport: QpType,
@@ -39,11 +39,11 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     state: AtomicU8,
-    /// The packet sequence number that the next connection starts with, once it is drawn.
+    /// The packet sequence number of the start of the next connection, once it is drawn.
     psn: Mutex<Option<u32>>,
-    /// Packets may have been sent with numbers from there on.
+    /// Packets may have been sent with numbers from `psn` on.
     ///
-    /// Relaxed throughout: only whether counts, and control calls alone ask.
+    /// Relaxed throughout: only the value counts, and only control calls load it.
     connected: AtomicBool,
     /// It may have READs and atomics in flight, as far as is known.
     ///
@@ -56,14 +56,14 @@ pub(crate) struct QpShared {
     /// This side's end of the path, as [`Qp::endpoint`] last returned it.
     told: Mutex<Option<Local>>,
     pd: PdUse,
-    /// What regions ask that go.
+    /// Regions ask it before they are deregistered.
     pub(super) flight: Arc<Flight>,
     pub(super) cqs: [Arc<CqShared>; 2],
     _srq: Option<Arc<SrqShared>>,
 }
 
 impl QpShared {
-    /// Of a queue pair that has been created on these completion queues: in the state RESET.
+    /// For a queue pair that has been created on these completion queues: in the state RESET.
     pub(super) fn new(
         kernel: KernelQp,
         id: u64,
@@ -148,7 +148,7 @@ impl QpShared {
     /// `drivers/infiniband/sw/rxe/rxe_comp.c`).
     pub(super) fn start_ahead(&self) {
         let mut psn = self.psn.lock().unwrap_or_else(PoisonError::into_inner);
-        // A number that only a peer was told has no packets.
+        // If a peer only knows the number, no packets have it.
         if let Some(psn) = &mut *psn
             && self.connected.swap(false, Ordering::Relaxed)
         {
@@ -156,7 +156,8 @@ impl QpShared {
         }
     }
 
-    /// The packet sequence number that the next connection starts with: the first time one that `draw` gives.
+    /// The packet sequence number of the start of the next connection: the first time one that `draw`
+    /// returns.
     pub(super) fn psn(&self, draw: impl FnOnce() -> Result<u32>) -> Result<u32> {
         let mut psn = self.psn.lock().unwrap_or_else(PoisonError::into_inner);
         match *psn {
@@ -165,13 +166,13 @@ impl QpShared {
         }
     }
 
-    /// Makes posts refuse longer datagrams: devices drop them silently, or complete them as if they were
+    /// Makes posts refuse longer datagrams: devices drop these silently, or complete them as if they had been
     /// sent.
     pub(crate) fn limit_datagrams(&self, mtu: Mtu) {
         self.limit_messages(mtu.bytes().unwrap_or(u32::MAX));
     }
 
-    /// As [`Self::limit_datagrams`], to `bytes` bytes.
+    /// As [`Self::limit_datagrams`], with a limit of `bytes` bytes.
     pub(super) fn limit_messages(&self, bytes: u32) {
         self.max_datagram.store(bytes, Ordering::Relaxed);
     }
@@ -193,7 +194,7 @@ impl QpShared {
     /// Changes attributes; not for the state RESET.
     pub(super) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let mut change = WrittenModifyQp::from(attr.to_abi());
-        // Until the state is stored, so that a reset is before all this or behind it.
+        // Held until the state is stored, so that a reset comes before all of this or after it.
         let kernel = self.kernel();
         let from = self.check(&kernel, &change.core)?;
         self.change(&kernel, &mut change, from)
@@ -202,7 +203,7 @@ impl QpShared {
     /// Takes it from RESET to RTS by these changes, all under the lock that [`Self::modify`] takes for each.
     pub(super) fn connect(&self, steps: Steps) -> Result<()> {
         let kernel = self.kernel();
-        // From RESET on they are what the transitions take: a test holds that for each transport.
+        // From RESET on the steps are what the transitions require: a test checks that for each transport.
         let is_usual = self.state() == QpState::RESET && steps.are_usual();
         steps.each(|step| {
             let from = match is_usual {
@@ -213,7 +214,7 @@ impl QpShared {
         })
     }
 
-    /// Makes a change that has been checked, from a state to another than RESET.
+    /// Makes a change that has been checked, to a state other than RESET.
     pub(super) fn change(
         &self,
         kernel: &KernelQp,
@@ -260,7 +261,7 @@ impl QpShared {
         send: &mut SendQueue,
         recv: Option<&mut RecvQueue>,
     ) -> Result<()> {
-        // For all of it: who fails the queue pair from another thread does so before or behind.
+        // Held throughout: another thread that fails the queue pair does so before or after the reset.
         let mut kernel = self.kernel_alone();
         let command = attr.command(kernel.handle(), DriverData::default());
         let from = self.check(&kernel, &command.base)?;
@@ -281,7 +282,8 @@ impl QpShared {
         self.store(QpState::RESET);
         self.start_ahead();
         drop(kernel);
-        // Destroyed while others may ask for the new one. What the kernel keeps goes with that one.
+        // Destroyed while other threads may use the new one. If the kernel keeps it, it goes with the new
+        // one.
         if let Some(mut old) = old
             && old.destroy().is_err()
         {
@@ -291,7 +293,7 @@ impl QpShared {
         Ok(())
     }
 
-    /// Refuses a change that there is not, and tells from which state it is.
+    /// Refuses a change that does not exist, and returns the state from which it starts.
     pub(super) fn check(&self, kernel: &KernelQp, raw: &abi::ModifyQp) -> Result<QpState> {
         let from = raw.cur_state().unwrap_or_else(|| self.state());
         raw.check(|| kernel.subject(), self.transport, from)?;
@@ -302,7 +304,7 @@ impl QpShared {
         self.state.store(state.0 as u8, Ordering::Relaxed);
     }
 
-    /// Says which step failed, and what its path was.
+    /// Says which step failed, and with which path.
     #[cold]
     pub(super) fn explained(&self, error: Error, raw: &abi::ModifyQp, from: QpState) -> Error {
         let error = match raw.state() {
@@ -332,7 +334,7 @@ impl Drop for QpShared {
     fn drop(&mut self) {
         let kernel = self.kernel.get_mut();
         let forgotten = kernel.unwrap_or_else(PoisonError::into_inner).end();
-        // Regions wait for good for what a queue pair goes on with.
+        // Regions wait forever for a queue pair that keeps using them.
         if forgotten {
             self.pd.flights().end(&self.flight);
         }
@@ -383,15 +385,15 @@ pub(super) mod tests {
         std::mem::take(&mut *told.lock().unwrap())
     }
 
-    /// Otherwise it would go on receiving into memory that is the user's again.
+    /// Otherwise it would keep receiving into memory that is the user's again.
     #[test]
     fn a_drop_that_the_kernel_refuses_resets() {
         assert_eq!(dropping(false), ["destroy_qp"]);
         assert_eq!(dropping(true), ["destroy_qp", "modify_qp"]);
     }
 
-    /// Would catch a subscriber that is told of a command under the queue pair's lock: one that asks for the
-    /// queue pair would wait for good.
+    /// Would catch a subscriber that is notified of a command under the queue pair's lock: one that uses the
+    /// queue pair would wait for ever.
     #[test]
     fn a_subscriber_may_ask_for_the_queue_pair() {
         let (_kernel, file) = rustix::pipe::pipe().unwrap();
@@ -415,8 +417,8 @@ pub(super) mod tests {
         });
     }
 
-    /// Would catch regions that go under a queue pair which may live on: nobody knows, for who was told of
-    /// its destruction panicked.
+    /// Would catch regions that are deregistered although a queue pair that uses them may live on: its state
+    /// is unknown, since a subscriber panicked at its destruction.
     #[test]
     fn a_panic_behind_the_destruction_forgets_nothing() {
         for refuses in [false, true] {

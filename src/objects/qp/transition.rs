@@ -77,7 +77,7 @@ pub(crate) fn check(
     })
 }
 
-/// Of an initiator of dynamic connections, which has no peer and receives nothing.
+/// The transitions of an initiator of dynamic connections, which has no peer and receives nothing.
 fn of_initiator(from: QpState, to: QpState) -> Option<Attributes> {
     let port = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT;
     let sends = QpAttrMask::SQ_PSN
@@ -142,7 +142,7 @@ fn to_send(transport: QpType) -> QpAttrMask {
     }
 }
 
-/// A device's own datagrams are acknowledged, so a receiver that is not ready is tried again.
+/// A device's own datagrams are acknowledged, so a send to a receiver that is not ready is repeated.
 fn to_send_optional(transport: QpType) -> QpAttrMask {
     match transport {
         QpType::DRIVER => while_sending(transport) | QpAttrMask::RNR_RETRY,
@@ -177,7 +177,7 @@ fn to_send_again(transport: QpType) -> QpAttrMask {
     }
 }
 
-/// Reliable queue pairs never come to this state. The kernel knows a way back all the same.
+/// Reliable queue pairs never come to this state, but the kernel knows a way back from it.
 fn after_send_error(transport: QpType) -> QpAttrMask {
     match transport {
         QpType::UD | QpType::DRIVER => QpAttrMask::CUR_STATE | QpAttrMask::QKEY,
@@ -249,8 +249,8 @@ mod tests {
         ("DCI", QpType::DCI),
     ];
 
-    /// What the kernel's tables say of the transitions that take more than the state: which transports, what
-    /// is required, what is optional. A transport without a line takes the state alone.
+    /// The transitions that take more than the state, as in the kernel's tables: for which transports, what
+    /// is required, what is optional. A transport without a line takes only the state.
     const TABLE: &[(&str, &str, &str, &str)] = &[
         ("RESET INIT", "UD SRD", "PKEY_INDEX PORT QKEY", ""),
         ("RESET INIT", "RAW", "PORT", ""),
@@ -384,7 +384,7 @@ mod tests {
         })
     }
 
-    /// Which transitions there are, for every transport: to RESET and ERR, and those that the table has.
+    /// Which transitions exist, for every transport: to RESET and ERR, and those that are in the table.
     fn exists(called: &str, from: QpState, to: QpState) -> bool {
         // An initiator's send queue is neither drained nor repaired.
         let has = |transports: &str| called != "DCI" || transports.contains(called);
@@ -424,7 +424,7 @@ mod tests {
         }
     }
 
-    /// Would catch a check that lets something through besides what the table has.
+    /// Would catch a check that accepts anything besides what is in the table.
     #[test]
     fn a_set_is_taken_if_it_has_what_is_required_and_nothing_unknown() {
         for (_, transport) in TRANSPORTS {

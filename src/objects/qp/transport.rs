@@ -1,5 +1,5 @@
-//! The transports as types, and where their requests go: an operation that a queue pair lacks, or a
-//! destination that does not fit, does not compile.
+//! The transports as types, and the destinations of their requests: an operation that a queue pair lacks, or
+//! a destination that does not fit, does not compile.
 
 use std::fmt::Debug;
 
@@ -14,7 +14,7 @@ pub(crate) mod sealed {
     use crate::driver;
     use crate::work::Destination;
 
-    /// The form that drivers take.
+    /// The destination in the form that drivers take.
     #[derive(Debug)]
     pub struct Named<'a>(pub(crate) Option<Destination<'a, driver::Ah>>);
 
@@ -47,7 +47,7 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
 )]
 pub trait Connected: Transport {}
 
-/// A transport of datagrams: its requests carry the queue pair that they go to.
+/// A transport of datagrams: its requests name the queue pair to which they go.
 #[diagnostic::on_unimplemented(
     message = "a `{Self}` queue pair takes no destination with a request",
     label = "this needs a datagram queue pair",
@@ -253,7 +253,7 @@ pub(crate) enum Addressing {
 }
 
 impl Addressing {
-    /// That of a type. A device's own type names the destination with each request.
+    /// The addressing of a type. A device's own type names the destination with each request.
     pub(crate) const fn of(transport: QpType) -> Self {
         match transport {
             QpType::UD | QpType::DRIVER => Self::EachRequest,
@@ -264,7 +264,7 @@ impl Addressing {
     }
 }
 
-/// Whether messages are taken by receives in the order in which these were posted.
+/// Whether messages consume receives in the order in which these were posted.
 pub(crate) const fn receives_in_order(transport: QpType) -> bool {
     !matches!(transport, QpType::DRIVER)
 }
@@ -280,7 +280,7 @@ pub(crate) const fn receives_in_order(transport: QpType) -> bool {
 )]
 pub trait Reaches<D>: Transport {}
 
-/// The peer of the queue pair, to which a request goes that names no destination.
+/// The peer of the queue pair: the destination of a request that names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer;
 

@@ -1,8 +1,8 @@
 //! What an errno means for a verb: the kernel reuses a dozen numbers for a hundred reasons.
 //!
 //! Sources: `drivers/infiniband/core/uverbs_cmd.c`, `uverbs_ioctl.c`, `rdma_core.c`, `umem.c`, `verbs.c` and
-//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.3. A pair without an entry has no meaning beyond the errno's
-//! own.
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.3. A pair without an entry means no more than the errno
+//! itself.
 
 use super::{Errno, Verb};
 
@@ -11,8 +11,8 @@ pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
     by_verb(verb, errno).or_else(|| in_general(errno))
 }
 
-/// Whether a verb fails with it because its device has been removed. `ENODEV` often is about another device:
-/// a network device, or the one that an address should have led to.
+/// Whether a verb fails with it because its device has been removed. `ENODEV` often refers to another device:
+/// a network device, or the RDMA device that an address should lead to.
 pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
     match errno {
         Errno::IO => true,
@@ -59,7 +59,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::GetContext, Errno::AGAIN) => {
             "the device is not active at the moment, or the RDMA cgroup's limit of handles is reached (rdma.max)"
         }
-        // Each object is charged, and the charge fails with this alone (`rdmacg_try_charge`).
+        // The cgroup is charged for each object, and that fails only with this errno (`rdmacg_try_charge`).
         (
             Verb::AllocPd
             | Verb::RegMr
@@ -107,7 +107,7 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the descriptor is no dma-buf, the range does not lie within it, the access flags contradict each other, the I/O virtual address has another offset in its page than the range, or the device cannot reach the exporter's memory"
         }
         (Verb::RegDmabufMr, Errno::BADF) => "the descriptor is not open",
-        // From the exporter, when the driver maps the pages. That of mlx5 maps them at once.
+        // The exporter returns it when the driver maps the pages. mlx5's driver maps them at once.
         (Verb::RegDmabufMr, Errno::NODEV) => "the exporter has revoked the dma-buf",
         (Verb::AdviseMr, Errno::FAULT) => {
             "a slice does not lie within its region, or the process has nothing mapped there"

@@ -47,7 +47,7 @@ impl Subject {
         }
     }
 
-    /// An object known by its number on the wire, which completions have too.
+    /// An object known by its number on the wire, which completions carry too.
     pub(crate) const fn on_the_wire(kind: &'static str, number: u32) -> Self {
         Self {
             what: Cow::Borrowed(kind),
@@ -94,10 +94,10 @@ impl fmt::Debug for Subject {
 pub enum Cause {
     /// The kernel refused with this errno.
     Os(Errno),
-    /// The kernel, the driver or the device lacks what was asked for; the text says what is missing. If the
-    /// kernel was asked, [`Error::errno`] is its answer.
+    /// The kernel, the driver or the device lacks what was requested; the text says what is missing. If the
+    /// kernel refused it, [`Error::errno`] is the kernel's errno.
     Unsupported(Cow<'static, str>),
-    /// The request was refused before the kernel saw it; the text says which argument and why.
+    /// The request was refused before it reached the kernel; the text says which argument and why.
     Invalid(Cow<'static, str>),
     /// Other objects still use this one; the text names them.
     Busy(Cow<'static, str>),
@@ -114,7 +114,8 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// What did not come within a limit, which is told in milliseconds where it has any.
+    /// A limit has passed and nothing came; the text gives the limit in milliseconds, unless it is shorter
+    /// than one.
     pub(crate) fn nothing_within(limit: std::time::Duration) -> Self {
         if limit.is_zero() {
             return Self::TimedOut("nothing had come, and there was no time left to wait".into());
@@ -127,7 +128,7 @@ impl Cause {
     }
 }
 
-/// A verb that failed: which, on what, and why.
+/// A failed verb: which verb, on which object, and why.
 ///
 /// ```
 /// use uverbs::{Cause, error::Verb};
@@ -151,7 +152,7 @@ struct Inner {
     verb: Verb,
     subject: Subject,
     cause: Cause,
-    /// The errno behind a cause that is not [`Cause::Os`].
+    /// The kernel's errno, if the cause is not [`Cause::Os`].
     errno: Option<Errno>,
     detail: Option<Cow<'static, str>>,
 }
@@ -167,7 +168,7 @@ impl Error {
         }))
     }
 
-    /// The kernel answered that it, the driver or the device does not have what was asked for.
+    /// The kernel answered that it, the driver or the device lacks what was requested.
     pub(crate) fn unsupported_by_kernel(
         verb: Verb,
         subject: Subject,
@@ -203,13 +204,14 @@ impl Error {
         Self::new(verb, subject, Cause::Malformed(what.into()))
     }
 
-    /// Names the object as users know it, where the command knows only its handle.
+    /// Names the object as users know it, if the command knows only its handle.
     pub(crate) fn about(mut self, subject: Subject) -> Self {
         self.0.subject = subject;
         self
     }
 
-    /// Adds a detail found after the failure, such as the limit that was reached, to those known already.
+    /// Adds a detail found after the failure, such as the limit that was reached, to the details known
+    /// already.
     pub(crate) fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         let detail = detail.into();
         self.0.detail = Some(match self.0.detail.take() {
@@ -224,7 +226,7 @@ impl Error {
         self.0.verb
     }
 
-    /// The object that the verb was called on, or that it was to create.
+    /// The object that the verb was called on, or that it should have created.
     pub fn subject(&self) -> &Subject {
         &self.0.subject
     }
@@ -262,7 +264,7 @@ impl Error {
         }
     }
 
-    /// True if the kernel, driver or device lacks what was asked for.
+    /// True if the kernel, driver or device lacks what was requested.
     pub fn is_unsupported(&self) -> bool {
         match self.0.cause {
             Cause::Unsupported(_) => true,
@@ -366,7 +368,7 @@ pub struct DestroyError<T> {
 }
 
 impl<T> DestroyError<T> {
-    /// The result of destroying an object: the error has the object.
+    /// The result of destroying an object: an error returns the object.
     pub(crate) fn of(object: T, result: Result<()>) -> Result<(), Self> {
         result.map_err(|error| Self { object, error })
     }
@@ -413,7 +415,7 @@ mod tests {
         assert_eq!(error.errno(), Some(Errno::BUSY));
     }
 
-    /// Catches a program that gives its device up for an address that leads nowhere.
+    /// Catches a program that takes its device for removed because an address leads nowhere.
     #[test]
     fn a_removed_device_is_told_from_a_missing_one() {
         let gone = |verb, errno| Error::os(verb, Subject::the("device"), errno).is_device_gone();
@@ -460,7 +462,7 @@ mod tests {
         assert_eq!(error.errno(), Some(Errno::OPNOTSUPP));
     }
 
-    /// Catches a limit with nine digits, and one that says that nobody waited.
+    /// Catches a limit printed with nine digits, and a limit of 0 ns.
     #[test]
     fn limits_are_told_as_people_say_them() {
         use std::time::Duration;

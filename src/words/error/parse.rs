@@ -1,6 +1,7 @@
 use std::fmt;
 
-/// A text that is not what it was to be. It says what was expected, and does not repeat the text.
+/// A text that does not have the expected form. The error says what was expected, and does not repeat the
+/// text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParseError(&'static str);
 

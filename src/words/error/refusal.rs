@@ -11,7 +11,7 @@ use uverbs_uapi::rdma_cm as abi;
 pub struct Refusal {
     /// Why it refused.
     pub reason: RejectReason,
-    /// What it sent with the refusal: the whole field of the message, filled up with zeros.
+    /// The private data of the refusal: the whole field of the message, padded with zeros.
     pub private_data: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl fmt::Debug for Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RejectReason {
-    /// Nobody listens on that port.
+    /// No program listens on that port.
     NoListener,
     /// The program refused; or it listens on that port, but on another address.
     Consumer,
@@ -36,11 +36,11 @@ pub enum RejectReason {
     NoResources,
     /// This side or the peer waited too long for an answer.
     TimedOut,
-    /// The last connection of the queue pair is not over yet for the peer.
+    /// For the peer, the last connection of the queue pair is not over yet.
     Stale,
     /// The options of the two devices do not fit together.
     Ece,
-    /// Datagrams: the peer has no queue pair for them.
+    /// For datagrams: the peer has no queue pair for them.
     NoQp,
     /// Another reason, by its number.
     Other(u16),
@@ -48,7 +48,7 @@ pub enum RejectReason {
 
 #[cfg(feature = "cm")]
 impl RejectReason {
-    /// The reason of a connected queue pair's peer.
+    /// The reason of the peer of a connected queue pair.
     pub(crate) fn of_connection(number: u16) -> Self {
         match abi::RejectReason(number.into()) {
             abi::RejectReason::INVALID_SERVICE_ID => Self::NoListener,
@@ -61,8 +61,8 @@ impl RejectReason {
         }
     }
 
-    /// The reason of a peer that was asked for a queue pair for datagrams (InfiniBand specification,
-    /// 12.11.1.1: the status of SIDR_REP).
+    /// The reason of the peer of a datagram lookup (InfiniBand specification, 12.11.1.1: the status of
+    /// SIDR_REP).
     pub(crate) fn of_look_up(number: u16) -> Self {
         match number {
             1 => Self::NoListener,

@@ -5,7 +5,7 @@ use std::fmt;
 /// Declares the verbs with their names in one list, so that neither can be forgotten.
 macro_rules! verbs {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// A verb: one thing that can be asked of the kernel or of this library.
+        /// A verb: one operation of the kernel or of this library.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[non_exhaustive]
         #[repr(u8)]
@@ -38,7 +38,7 @@ verbs! {
     OpenDevice = "open_device",
     /// Obtains the user context of an open device.
     GetContext = "get_context",
-    /// Asks an imported context for its properties.
+    /// Queries an imported context's properties.
     QueryContext = "query_context",
     /// Imports a context by its command file descriptor.
     ImportDevice = "import_device",
@@ -70,7 +70,7 @@ verbs! {
     DeallocTd = "dealloc_td",
     /// Builds a parent domain over a protection domain.
     AllocParentDomain = "alloc_parent_domain",
-    /// Asks a parent domain's allocator for a buffer.
+    /// Requests a buffer from a parent domain's allocator.
     AllocBuffer = "alloc_buf",
     /// Imports a protection domain by its handle.
     ImportPd = "import_pd",
@@ -106,7 +106,7 @@ verbs! {
     DestroyCq = "destroy_cq",
     /// Polls a completion queue.
     PollCq = "poll_cq",
-    /// Asks for an event when the next completion arrives.
+    /// Requests an event for the next completion.
     ReqNotifyCq = "req_notify_cq",
     /// Creates a queue pair.
     CreateQp = "create_qp",
@@ -162,7 +162,7 @@ verbs! {
     AllocNullMr = "alloc_null_mr",
     /// Reads the device's clock.
     QueryRtValues = "query_rt_values_ex",
-    /// Asks what the device's clock means in time of day.
+    /// Queries the relation of the device's clock to the time of day.
     GetClockInfo = "get_clock_info",
     /// Queries a queue pair's options of enhanced connection establishment.
     QueryEce = "query_ece",
@@ -170,47 +170,47 @@ verbs! {
     SetEce = "set_ece",
     /// Sets a queue pair's UDP source port.
     ModifyQpUdpSport = "modify_qp_udp_sport",
-    /// Has a stream of a DC initiator go on that has failed.
+    /// Makes a DC initiator continue with a stream that has failed.
     DciStreamIdReset = "dci_stream_id_reset",
     /// Queries the physical port of a queue pair on a device with bonded ports.
     QueryQpLagPort = "query_qp_lag_port",
     /// Sets the physical port of a queue pair on a device with bonded ports.
     ModifyQpLagPort = "modify_qp_lag_port",
-    /// Asks by which function mlx5's device reaches memory past the processor.
+    /// Queries the function by which mlx5's device reaches memory past the processor.
     GetDataDirectSysfsPath = "get_data_direct_sysfs_path",
-    /// Asks what a port of mlx5's device is to the switch in it.
+    /// Queries the role of a port of mlx5's device at the switch in it.
     QueryPortSwitch = "dv_query_port",
-    /// Gives mlx5's device a command that is about no object of the kernel's.
+    /// Gives mlx5's device a command that concerns no object of the kernel.
     DevxGeneralCmd = "devx_general_cmd",
-    /// Asks mlx5's device for the context of a queue pair.
+    /// Queries the context of a queue pair from mlx5's device.
     DevxQpQuery = "devx_qp_query",
-    /// Has mlx5's device change a queue pair.
+    /// Makes mlx5's device change a queue pair.
     DevxQpModify = "devx_qp_modify",
-    /// Asks mlx5's device for the context of a completion queue.
+    /// Queries the context of a completion queue from mlx5's device.
     DevxCqQuery = "devx_cq_query",
-    /// Has mlx5's device create an object by a command of the user's.
+    /// Makes mlx5's device create an object, with a command of the user.
     DevxObjCreate = "devx_obj_create",
-    /// Destroys an object that a command of the user's has created.
+    /// Destroys an object that a command of the user created.
     DevxObjDestroy = "devx_obj_destroy",
-    /// Changes an object by a command of the user's.
+    /// Changes an object, with a command of the user.
     DevxObjModify = "devx_obj_modify",
-    /// Asks for an object's state by a command of the user's.
+    /// Queries an object's state, with a command of the user.
     DevxObjQuery = "devx_obj_query",
-    /// Gives memory a number for commands of the user's.
+    /// Gives memory a number for commands of the user.
     DevxUmemReg = "devx_umem_reg",
-    /// Takes such a number back.
+    /// Removes such a number.
     DevxUmemDereg = "devx_umem_dereg",
     /// Frees a page of the device's registers.
     DevxFreeUar = "devx_free_uar",
-    /// Asks for the event queue of a completion vector.
+    /// Queries the event queue of a completion vector.
     DevxQueryEqn = "devx_query_eqn",
-    /// Opens a channel for events of objects of the user's.
+    /// Opens a channel for events of objects that the user created.
     DevxCreateEventChannel = "devx_create_event_channel",
     /// Subscribes to such events.
     DevxSubscribeEvent = "devx_subscribe_devx_event",
     /// Reads such an event.
     DevxGetEvent = "devx_get_event",
-    /// Asks for an object's numbers in the device.
+    /// Queries an object's numbers in the device.
     InitObj = "init_obj",
     /// Lists the objects of all processes on a device.
     QueryResources = "query_resources",
@@ -230,17 +230,17 @@ verbs! {
     CreateId = "create_id",
     /// Binds an identifier of the connection manager to an address.
     BindAddr = "bind_addr",
-    /// Looks for the device and the neighbour on the way to a peer.
+    /// Finds the device and the neighbour on the route to a peer.
     ResolveAddr = "resolve_addr",
-    /// Looks for the path to a peer.
+    /// Finds the path to a peer.
     ResolveRoute = "resolve_route",
-    /// Asks the subnet administrator who has a service.
+    /// Queries the subnet administrator for the provider of a service.
     ResolveService = "resolve_service",
-    /// Asks an identifier of the connection manager for its addresses.
+    /// Queries the addresses of an identifier of the connection manager.
     QueryId = "query_id",
     /// Sets an option of an identifier of the connection manager.
     SetOption = "set_option",
-    /// Asks a peer for a connection.
+    /// Requests a connection from a peer.
     Connect = "connect",
     /// Awaits requests for connections.
     Listen = "listen",
@@ -252,7 +252,7 @@ verbs! {
     Reject = "reject",
     /// Ends a connection.
     Disconnect = "disconnect",
-    /// Asks for the attributes that connect a queue pair.
+    /// Queries the attributes that connect a queue pair.
     InitQpAttr = "init_qp_attr",
     /// Notifies the connection manager of an event of a queue pair.
     Notify = "notify",

@@ -19,7 +19,7 @@ pub(crate) use still::{Resting, Still};
 ///
 /// The pointer and the length must stay the same however the value is moved, until it is dropped. The bytes
 /// must be initialised, valid for any bit pattern and, if [`Memory::WRITABLE`], writable through the pointer
-/// without breaking anybody's aliasing rules while the value is not otherwise accessed.
+/// without breaking aliasing rules while the value is not otherwise accessed.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be registered",
     label = "its bytes may move or be borrowed, or hold what a device must not write",
@@ -111,7 +111,7 @@ unsafe impl Memory for memmap2::MmapMut {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: a mapping stays where it is until it is dropped; it is registered for reading only, and the
+// SAFETY: a mapping stays where it is until it is dropped; it is registered only for reading, and the
 // contract of `Mmap`'s constructor covers changes of the file meanwhile.
 unsafe impl Memory for memmap2::Mmap {
     const WRITABLE: bool = false;
@@ -126,9 +126,9 @@ unsafe impl Memory for memmap2::Mmap {
 }
 
 #[cfg(feature = "memmap2")]
-// SAFETY: as for `MmapMut`; others that map the same file must cope with writes, as with any such file.
+// SAFETY: as for `MmapMut`; other users of the same file must expect writes, as with any shared file.
 // `map_raw_read_only` makes mappings that must not be written: the kernel refuses access that would let the
-// device write there. This side does not write, as the type is not `WritableMemory`.
+// device write there. This side does not write, since the type is not `WritableMemory`.
 unsafe impl Memory for memmap2::MmapRaw {
     fn address(&mut self) -> *mut u8 {
         self.as_mut_ptr()
@@ -139,7 +139,7 @@ unsafe impl Memory for memmap2::MmapRaw {
     }
 }
 
-/// Memory that is owned elsewhere: a borrowed slice, an allocator's arena, another library's buffer.
+/// Memory with another owner: a borrowed slice, an allocator's arena, another library's buffer.
 ///
 /// ```
 /// use std::ptr::NonNull;
@@ -186,9 +186,9 @@ impl RawMemory {
     }
 }
 
-// SAFETY: by the contract of `RawMemory::new`; a pointer and a length may change threads.
+// SAFETY: by the contract of `RawMemory::new`; a pointer and a length may move to another thread.
 unsafe impl Send for RawMemory {}
-// SAFETY: a shared reference tells the address and the length, and reaches no byte of the memory.
+// SAFETY: a shared reference only gives the address and the length, and reaches no byte of the memory.
 unsafe impl Sync for RawMemory {}
 // SAFETY: by the contract of `RawMemory::new`.
 unsafe impl Memory for RawMemory {
@@ -222,5 +222,5 @@ unsafe impl<T: FromBytes + IntoBytes + Send + 'static> WritableMemory for &'stat
 // SAFETY: by the contract of `RawMemory::new`.
 unsafe impl WritableMemory for RawMemory {}
 #[cfg(feature = "memmap2")]
-// SAFETY: it is mapped for writing: it can be made into another type only by giving it up.
+// SAFETY: it is mapped for writing, and only a call that consumes it can make it read-only.
 unsafe impl WritableMemory for memmap2::MmapMut {}

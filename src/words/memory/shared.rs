@@ -11,9 +11,9 @@ use super::{Memory, Resting};
 /// Clones share the memory, and each region takes a clone. The memory is freed with the last one, so it stays
 /// as long as any device may reach it.
 ///
-/// Its regions are read by copies, like all others. But they cannot be written by this process: writing
-/// borrows a region exclusively, and that would not exclude the other regions. Fill the memory before sharing
-/// it; afterwards devices and peers write to it, as far as the access of each region allows.
+/// This process reads its regions by copies, like all others, but cannot write them: writing borrows a region
+/// exclusively, which would not exclude the other regions. Fill the memory before sharing it; afterwards
+/// devices and peers write to it, as far as the access of each region allows.
 ///
 /// ```no_run
 /// use uverbs::{Access, mr::SharedMemory};
@@ -34,9 +34,9 @@ struct Inner<M: Memory> {
     memory: Resting<M>,
 }
 
-// SAFETY: the pointer is to the memory beside it, which may change threads. It is not used here.
+// SAFETY: the pointer is to `memory`, which may move to another thread. It is not dereferenced here.
 unsafe impl<M: Memory> Send for Inner<M> {}
-// SAFETY: shared references give the numbers only. The memory is looked at by who has the last clone of it.
+// SAFETY: shared references only give the numbers. Only the owner of the last clone accesses the memory.
 unsafe impl<M: Memory> Sync for Inner<M> {}
 
 impl<M: Memory> SharedMemory<M> {
@@ -50,7 +50,7 @@ impl<M: Memory> SharedMemory<M> {
         }))
     }
 
-    /// Gives the memory back.
+    /// Returns the memory.
     ///
     /// # Errors
     ///
@@ -77,9 +77,9 @@ impl<M: Memory> fmt::Debug for SharedMemory<M> {
     }
 }
 
-// SAFETY: the memory is at rest until the last clone is gone, so the pointer stays as good as it was. No
-// clone gives a reference to it, so no aliasing rule is broken. Its regions are read by copies, and, as it is
-// not `WritableMemory`, nothing is written through them.
+// SAFETY: the memory is at rest until the last clone is gone, so the pointer stays valid. No clone gives a
+// reference to the memory, so no aliasing rule is broken. Its regions are read by copies, and, as it is not
+// `WritableMemory`, nothing is written through them.
 unsafe impl<M: Memory> Memory for SharedMemory<M> {
     const WRITABLE: bool = M::WRITABLE;
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn the_last_clone_frees_it() {
-        // Miri and the address sanitizer would tell of a leak or of a second free.
+        // Miri and the address sanitizer would report a leak or a double free.
         let one = SharedMemory::new(vec![1u64, 2]);
         let other = one.clone();
         drop(one);

@@ -1,4 +1,4 @@
-//! Memory that is not moved as far as the compiler can tell, while somebody has a pointer to it.
+//! Memory that, for the compiler, is not moved while there is a pointer to it.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 
@@ -6,20 +6,20 @@ use super::Memory;
 
 /// Memory at rest while a pointer to it is in use, wherever this value is moved.
 ///
-/// Moving a `Box` or a `&mut` asserts that nobody else has a pointer to what it leads to, which would end
-/// those that were made before. Nothing is asserted of a `MaybeUninit`. Like one, it does not drop what is in
-/// it.
+/// Moving a `Box` or a `&mut` asserts that there is no other pointer to its target, which would invalidate
+/// pointers that were made before. Moving a `MaybeUninit` asserts nothing. Like a `MaybeUninit`, it does not
+/// drop its content.
 pub(crate) struct Still<T>(MaybeUninit<T>);
 
 impl<T> Still<T> {
-    /// Lays memory to rest: pointers to it are to be made from here on.
+    /// Lays memory to rest: make pointers to it only after this.
     pub(crate) fn new(memory: T) -> Self {
         Self(MaybeUninit::new(memory))
     }
 
-    /// Gives it back; pointers that were made are to be used no more.
+    /// Returns the memory; pointers to it must not be used any more.
     pub(crate) fn into_inner(self) -> T {
-        // SAFETY: it was initialised, and leaves here for good.
+        // SAFETY: it was initialised, and this moves it out once.
         unsafe { self.0.assume_init() }
     }
 
@@ -27,7 +27,7 @@ impl<T> Still<T> {
     ///
     /// # Safety
     ///
-    /// Once, and nothing is asked of it afterwards: for destructors of what holds it.
+    /// It is called once, and the value is not used afterwards: for destructors of types that hold it.
     pub(crate) unsafe fn drop(&mut self) {
         // SAFETY: it was initialised, and by this function's contract it still is.
         unsafe { self.0.assume_init_drop() }
@@ -44,11 +44,11 @@ impl<M: Memory> Still<M> {
 }
 
 impl<A, B> Still<(A, B)> {
-    /// Two as one, without a look at either.
+    /// Combines two, without asserting anything of either.
     pub(crate) fn both(first: Still<A>, second: Still<B>) -> Self {
         let mut both = MaybeUninit::<(A, B)>::uninit();
         let place = both.as_mut_ptr();
-        // SAFETY: both fields lie in `both`, and are written before anybody reads them.
+        // SAFETY: both fields lie in `both`, and are written before they are read.
         unsafe {
             (&raw mut (*place).0)
                 .cast::<MaybeUninit<A>>()
@@ -65,15 +65,15 @@ impl<A, B> Still<(A, B)> {
 pub(crate) struct Resting<M>(Still<M>);
 
 impl<M: Memory> Resting<M> {
-    /// Lays memory to rest, and returns its first byte and the number of bytes: the pointer is good until the
-    /// memory leaves.
+    /// Lays memory to rest, and returns its first byte and the number of bytes: the pointer is valid until
+    /// the memory is moved out or dropped.
     pub(crate) fn new(memory: M) -> (Self, (*mut u8, usize)) {
         let mut memory = Still::new(memory);
         let range = memory.range();
         (Self(memory), range)
     }
 
-    /// Gives it back; the pointer is to be used no more.
+    /// Returns the memory; the pointer must not be used any more.
     pub(crate) fn into_inner(self) -> M {
         let this = ManuallyDrop::new(self);
         // SAFETY: it is moved out once, and `this` is neither used nor dropped afterwards.

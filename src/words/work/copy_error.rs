@@ -8,9 +8,9 @@ use super::OutOfBounds;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// They do not lie within the memory.
+    /// The bytes do not lie within the memory.
     OutOfBounds(OutOfBounds),
-    /// The device takes whole words only, and they begin or end within one.
+    /// The device takes only whole words, and the bytes begin or end within one.
     Unaligned {
         /// Where they start, in bytes.
         offset: u64,

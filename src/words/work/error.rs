@@ -1,5 +1,4 @@
-//! What can be wrong with posting, with polling, and with a request that was posted. These cost nothing when
-//! all is well.
+//! Errors of posting, of polling, and of posted requests. They cost nothing on success.
 
 use std::fmt;
 
@@ -64,7 +63,7 @@ pub enum PostError {
     NoAtomics,
     /// A memory window cannot be bound like this, which would have broken the queue pair; the text says why.
     Window(&'static str),
-    /// A request of direct verbs is none that the queue takes; the text says why.
+    /// A request of direct verbs that the queue does not take; the text says why.
     Direct(&'static str),
     /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
     ForeignPd,
@@ -91,7 +90,7 @@ pub enum PostError {
     Destination,
     /// The queue pair receives from a shared receive queue: post there.
     SharedReceive,
-    /// A slice was to be cut that does not lie within its memory.
+    /// A slice was requested that does not lie within its memory.
     OutOfBounds(OutOfBounds),
     /// The doorbell failed with this errno. The requests are in the ring all the same: the device works on
     /// them at the next doorbell that succeeds, or flushes them when the QP goes to the error state.
@@ -178,7 +177,7 @@ impl fmt::Debug for PostError {
 impl std::error::Error for PostError {}
 
 impl From<PostError> for Error {
-    /// For callers that have one error type for posting and for the control path.
+    /// For callers that use one error type for posting and for the control path.
     fn from(error: PostError) -> Self {
         let subject = Subject::the("QP");
         match error {
@@ -191,7 +190,7 @@ impl From<PostError> for Error {
     }
 }
 
-/// For functions that cut slices and post them.
+/// For functions that make slices and post them.
 impl From<OutOfBounds> for PostError {
     fn from(error: OutOfBounds) -> Self {
         Self::OutOfBounds(error)
@@ -199,7 +198,7 @@ impl From<OutOfBounds> for PostError {
 }
 
 /// A completion queue that has lost completions, or whose contents make no sense.
-// Aligned as what a poll gives otherwise: where the two share memory, that is copied in whole words.
+// Aligned like the other result of a poll: it is copied in whole words where the two share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[repr(align(8))]
@@ -211,29 +210,29 @@ pub enum PollError {
         /// The highest that there is.
         highest: u32,
     },
-    /// A completion names a queue that does not report here.
+    /// A completion names a queue that does not report to this completion queue.
     Stray {
-        /// The number that it names, as this side gives them out.
+        /// The number of the queue that it names.
         number: u32,
     },
-    /// A completion has a kind that this library does not know or has not asked for, or reports a request
+    /// A completion has a kind that this library does not know or has not requested, or reports a request
     /// that was not posted.
     Unknown {
         /// The device's code of the kind.
         code: u8,
     },
     /// The queue had no room for a completion, which is lost: more requests could complete than it holds.
-    /// soft-RoCE goes on with the next completion; a ConnectX writes none any more, and the queue and those
-    /// that report to it can only be destroyed. An EFA writes over the oldest ones, and the requests that
-    /// they were of stay in flight until their queue pair is reset or destroyed.
+    /// soft-RoCE continues with the next completion. A ConnectX writes none any more, and the queue and the
+    /// queues that report to it can only be destroyed. An EFA writes over the oldest completions, and their
+    /// requests stay in flight until their queue pair is reset or destroyed.
     ///
-    /// On an EFA a poll finds it, as long as the device is less than twice round the ring ahead of it, and
-    /// the next poll reports it once. On the others it is reported once, when its event
+    /// On an EFA a poll finds it, unless the device is two rounds of the ring or more ahead, and the next
+    /// poll reports it once. On the others it is reported once, when its event
     /// ([`AsyncEventType::CQ_ERR`](crate::event::AsyncEventType::CQ_ERR)) has been read from
-    /// [`Context::async_events`](crate::Context::async_events), so a program that may overrun a queue reads
-    /// events. There a poll cannot find it by itself. The ring does not show it: one that has overrun looks
-    /// like one that is full, or, once it has been emptied, like an idle one. Only the event says so, and a
-    /// poll must not read it: then the descriptor would not be readable for a program that waits for events.
+    /// [`Context::async_events`](crate::Context::async_events), so a program that may overrun a queue must
+    /// read events. There a poll cannot find it by itself: in the ring, an overrun looks like a full queue,
+    /// or, once it has been emptied, like an idle one. Only the event reports it, and a poll must not read
+    /// events: then the descriptor would not be readable for a program that waits for events.
     Overrun,
 }
 
@@ -277,9 +276,9 @@ impl From<PollError> for Error {
 /// A work request that failed.
 ///
 /// The queue pair is in the error state then, and the requests after this one complete with
-/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) go on receiving after a failed send on
-/// devices that have the state [`SQE`](crate::QpState::SQE); rxe has not, and takes them to the error state
-/// like the others.
+/// [`WcStatus::WR_FLUSH_ERR`]. Unconnected queue pairs (UD, and UC) keep receiving after a failed send on
+/// devices that have the state [`SQE`](crate::QpState::SQE); rxe does not have it, and takes them to the
+/// error state like the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionError {
     /// Why it failed.
@@ -314,7 +313,7 @@ impl fmt::Display for CompletionError {
 
 impl std::error::Error for CompletionError {}
 
-/// What a status means, and what to look at.
+/// What a status means, and what to check.
 fn meaning(status: WcStatus) -> &'static str {
     match status {
         WcStatus::SUCCESS => "success",

@@ -1,7 +1,7 @@
-//! By which of its connections with the host's memory a device reaches a region.
+//! The connections with the host's memory by which a device reaches a region.
 
-/// The numbers of the connections by which a device reaches a region's memory, as far as it tells them. A
-/// device with several reaches memory that is near to one of them by that one, for each kind of traffic.
+/// The numbers of the connections by which a device reaches a region's memory, as far as it reports them. A
+/// device with several connections uses the one that is near to the memory, for each kind of traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interconnects {
@@ -9,6 +9,6 @@ pub struct Interconnects {
     pub receive: Option<u16>,
     /// For READs by peers.
     pub read: Option<u16>,
-    /// For what peers write, and what comes by READs of this side.
+    /// For WRITEs by peers, and for the data of this side's READs.
     pub rdma_receive: Option<u16>,
 }

@@ -11,12 +11,12 @@ use std::str::FromStr;
 use super::error::PostError;
 use crate::error::{Error, ParseError, Subject, Verb};
 
-/// The key by which local work requests refer to local memory (lkey).
+/// The key of local memory in local work requests (lkey).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct LocalKey(pub u32);
 
-/// The key by which a peer's work requests refer to memory here, or ours refer to a peer's (rkey).
+/// The key of this side's memory in a peer's work requests, or of a peer's memory in this side's (rkey).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct RemoteKey(pub u32);
@@ -59,21 +59,21 @@ impl RemoteKey {
     }
 }
 
-/// Which protection domain of which open device something belongs to.
+/// The protection domain, of one open device, that an object belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PdTag(u64);
 
 impl PdTag {
     /// The tag of the PD with kernel handle `handle` on the command file `fd`.
     ///
-    /// A file descriptor names one open device as long as it is open, a handle one object of it: the pair is
-    /// unique among everything that is alive.
+    /// A file descriptor identifies one open device while it is open, and a handle identifies one object of
+    /// it. So no two live protection domains have the same pair.
     pub(crate) fn new(fd: i32, handle: u32) -> Self {
         Self(u64::from(fd as u32) << 32 | u64::from(handle))
     }
 
-    /// Marks a slice to which no request may write. A descriptor is not negative, so no protection domain has
-    /// the bit, and who looks for a slice to write to finds the wrong tag.
+    /// Marks a slice to which no request may write. Descriptors are not negative, so no protection domain has
+    /// this bit: if a request writes to the slice, the comparison of the tags fails.
     const READ_ONLY: u64 = 1 << 63;
 
     /// The tag of a slice to which no request may write.
@@ -81,7 +81,7 @@ impl PdTag {
         Self(self.0 | Self::READ_ONLY)
     }
 
-    /// Refuses slices of other protection domains, and read-only ones if a request writes to them.
+    /// Refuses slices of other protection domains, and read-only ones if the request writes to them.
     #[inline(always)]
     pub(crate) fn check(self, slices: &[LocalSlice<'_>], writes: bool) -> Result<(), PostError> {
         if slices.iter().all(|slice| slice.pd == self) {
@@ -132,7 +132,7 @@ impl fmt::Display for OutOfBounds {
 
 impl std::error::Error for OutOfBounds {}
 
-/// For callers that have one error type for slices and for the control path.
+/// For callers that use one error type for slices and for the control path.
 impl From<OutOfBounds> for Error {
     fn from(error: OutOfBounds) -> Self {
         Error::invalid(Verb::Slice, Subject::the("MR"), error.to_string())
@@ -158,10 +158,11 @@ fn resolve(range: impl RangeBounds<usize>, length: u64) -> Result<(u64, u64), Ou
     }
 }
 
-/// Bytes of the longest message that the InfiniBand specification has, and so of the longest slice.
+/// Bytes of the longest message in the InfiniBand specification, and so of the longest slice.
 pub(crate) const LONGEST: u32 = 1 << 31;
 
-/// The bytes of a slot in an array of slots. One that no memory has lies at the end of all addresses.
+/// The byte range of a slot in an array of slots. If the numbers overflow, the range lies outside of any
+/// memory.
 pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
     let start = index.saturating_mul(size);
     start..start.saturating_add(size)
@@ -169,22 +170,22 @@ pub(crate) fn slot(index: usize, size: usize) -> Range<usize> {
 
 /// A piece of local registered memory: one element of a gather or scatter list.
 ///
-/// It borrows its region. A batch holds the borrow until it is rung or dropped; from then on the library sees
-/// to it that the region stays registered until the request has completed (see [`Mr`](crate::Mr)).
-// Length and key lie side by side, for drivers that take them as one number.
+/// It borrows its region. A batch holds the borrow until it is rung or dropped; after that the library keeps
+/// the region registered until the request has completed (see [`Mr`](crate::Mr)).
+// Length and key are adjacent, for drivers that read them as one number.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct LocalSlice<'r> {
     pub(crate) address: u64,
     pub(crate) length: u32,
     pub(crate) lkey: LocalKey,
-    /// Marked as read-only where the region has no local write access.
+    /// Marked as read-only if the region has no local write access.
     pub(crate) pd: PdTag,
     region: PhantomData<&'r ()>,
 }
 
 impl<'r> LocalSlice<'r> {
-    /// A slice of at most [`LONGEST`] bytes, with a lifetime that the caller vouches for.
+    /// A slice of at most [`LONGEST`] bytes. The caller guarantees the lifetime.
     #[inline(always)]
     pub(crate) const fn new(address: u64, length: u32, lkey: LocalKey, pd: PdTag) -> Self {
         debug_assert!(length <= LONGEST);
@@ -304,7 +305,7 @@ impl RemoteSlice {
         bytes
     }
 
-    /// What these bytes say; any bytes say something.
+    /// The slice that these bytes encode; any bytes encode one.
     pub fn from_bytes(bytes: [u8; 20]) -> Self {
         let word = |at: usize| {
             bytes[at..at + 4]
@@ -331,7 +332,7 @@ impl fmt::Display for RemoteSlice {
     }
 }
 
-/// What is expected of a text.
+/// The expected text.
 const NO_SLICE: ParseError = ParseError::new(
     "not a remote slice: address, length and key in hexadecimal, with colons between",
 );

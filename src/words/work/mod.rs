@@ -1,7 +1,7 @@
-//! The words of work requests: keys and slices, what a request does, how it can fail, options of a
+//! The vocabulary of work requests: keys and slices, what a request does, how it can fail, options of a
 //! connection.
 //!
-//! Drivers and objects both speak in these, so they stand below both and know neither.
+//! Drivers and objects both use it, so it is below both and uses neither.
 
 mod copy_error;
 mod data_order;

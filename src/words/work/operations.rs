@@ -25,32 +25,34 @@ bitflags! {
         const SEND_IMM = 1 << 11;
         const WRITE_IMM = 1 << 12;
 
-        /// What brings something from the peer into slices of this side: all of it counts against the reads
-        /// in flight.
+        /// Operations that write data from the peer into slices of this side: each counts as a read in
+        /// flight.
         const THAT_FETCH = Self::READ.bits() | Self::ATOMIC.bits();
 
-        /// What every driver has where the transport has it.
+        /// Operations that every driver has if the transport has them.
         const CLASSIC = Self::SEND.bits()
             | Self::SEND_IMM.bits()
             | Self::WRITE.bits()
             | Self::WRITE_IMM.bits()
             | Self::READ.bits()
             | Self::ATOMIC.bits();
-        /// Messages, whose length the receiver has to have room for.
+        /// Messages, which need enough room at the receiver.
         const SENDS = Self::SEND.bits() | Self::SEND_IMM.bits() | Self::SEND_INV.bits();
-        /// What a device may lack although its driver has it: its capabilities say so.
+        /// Operations that a device may lack although its driver has them: its capabilities report them.
         const OF_CAPABILITIES =
             Self::ATOMIC_WRITE.bits() | Self::FLUSH_GLOBAL.bits() | Self::FLUSH_PERSISTENT.bits();
-        /// What depends on the device: these, and atomics, which it reports in a field of their own.
+        /// Operations that depend on the device: these, and atomics, which it reports in a field of their
+        /// own.
         const OF_DEVICE = Self::OF_CAPABILITIES.bits() | Self::ATOMIC.bits();
-        /// What changes keys of this side, and goes nowhere.
+        /// Operations that change keys of this side, and send nothing.
         const OF_KEYS = Self::LOCAL_INV.bits() | Self::BIND_MW.bits();
     }
 }
 
 impl Operations {
-    /// What the InfiniBand specification gives a transport, and what dynamic connections have. It knows
-    /// nothing of a device's own. Raw packets need more in a request than there is so far.
+    /// The operations of a transport in the InfiniBand specification, and of dynamic connections. Operations
+    /// that only one device has are not among them, nor are raw packets, which need fields that requests do
+    /// not have yet.
     pub(crate) fn of(transport: QpType) -> Self {
         let datagrams = Self::SEND | Self::SEND_IMM;
         let unreliable = datagrams
@@ -69,7 +71,7 @@ impl Operations {
         }
     }
 
-    /// Without what a device with these capabilities lacks, which may have no atomics.
+    /// Removes the operations that a device with these capabilities lacks; it may also lack atomics.
     pub(crate) fn with(self, capabilities: DeviceCapFlags, atomics: AtomicCap) -> Self {
         let told = [
             (Self::ATOMIC_WRITE, DeviceCapFlags::ATOMIC_WRITE),
@@ -86,7 +88,7 @@ impl Operations {
         }
     }
 
-    /// Why a request that needs these is not for a queue pair that can do this much.
+    /// Why a request that needs these operations cannot be posted to a queue pair with this set.
     #[cold]
     pub(crate) fn refusal(self, needed: Self, transport: QpType) -> PostError {
         let missing = needed.difference(self);
@@ -116,7 +118,7 @@ impl Operations {
 }
 
 impl Operation {
-    /// What a queue pair must be able to do for it.
+    /// The operations that a queue pair needs for it.
     #[inline(always)]
     pub(crate) const fn needs(&self) -> Operations {
         match self {

@@ -1,9 +1,9 @@
-//! How far a queue has come.
+//! How far a queue has progressed.
 
 /// How many requests were posted to a queue, and how many of them have finished. Both counts wrap at a power
 /// of two that is greater than the most requests in flight.
 /// A finished request does not use its memory any more. The counts may lag: a request may count as unfinished
-/// for too long, never for too short a time.
+/// for too long, but never as finished too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     posted: u32,
@@ -12,11 +12,11 @@ pub(crate) struct Progress {
     mask: u32,
 }
 
-/// How often the counts are loaded in the hope that nothing is posted in between.
+/// How often the counts are loaded, until no request is posted between two loads.
 const LOOKS: usize = 4;
 
 impl Progress {
-    /// For a queue that cannot be asked: everything is in flight forever.
+    /// For a queue whose counts cannot be read: everything is in flight forever.
     pub(crate) const UNKNOWN: Self = Self {
         posted: 1,
         finished: 0,
@@ -33,10 +33,10 @@ impl Progress {
     }
 
     /// The counts of a queue that other threads use meanwhile. The two functions load them, with acquire. The
-    /// caller's question is ordered after the posts that it asks about.
-    /// If the finished count is newer than the posted count, the difference wraps and could look like too few
-    /// in flight, or none. So the posted count is loaded first, and again after the finished count, until
-    /// both loads agree. On a queue that never rests the result is too large.
+    /// call is ordered after the posts that the caller asks about.
+    /// If the finished count is newer than the posted count, the difference wraps, and too few requests could
+    /// seem to be in flight, or none. So the posted count is loaded first, and again after the finished
+    /// count, until both loads agree. If requests are posted all the time, the result is too large.
     pub(crate) fn look(mask: u32, posted: impl Fn() -> u32, finished: impl Fn() -> u32) -> Self {
         let mut first = posted();
         for _ in 1..LOOKS {
@@ -54,7 +54,7 @@ impl Progress {
         self.posted.wrapping_sub(self.finished) & self.mask
     }
 
-    /// Requests that are finished, of all that there were.
+    /// Requests that are finished, of all that were posted.
     #[allow(dead_code, reason = "not every driver's queues ask")]
     pub(crate) fn finished(self) -> u32 {
         self.finished
@@ -66,7 +66,7 @@ impl Progress {
         self.posted
     }
 
-    /// The same with another count of those that were posted.
+    /// The same, with another count of posted requests.
     #[allow(dead_code, reason = "not every driver's queues ask")]
     pub(crate) fn with_posted(self, posted: u32) -> Self {
         Self { posted, ..self }
@@ -77,15 +77,15 @@ impl Progress {
         (0..self.in_flight()).map(move |at| self.finished.wrapping_add(at) & self.mask)
     }
 
-    /// Whether everything that was in flight at `then` is finished now. A queue that went on round between
-    /// two looks may seem not to have come so far yet; it never seems to be further than it is.
+    /// Whether all requests that were in flight at `then` are finished now. If the counts have wrapped
+    /// between two looks, the queue may seem to have progressed less than it has, but never more.
     pub(crate) fn has_passed(self, then: Self) -> bool {
         let come = self.finished.wrapping_sub(then.finished) & self.mask;
         self.in_flight() == 0 || come >= then.in_flight()
     }
 
-    /// What is left of what was in flight then, if not everything [has passed](Self::has_passed): the next
-    /// look goes on from here, so that a queue which goes round does not hide how far it has come.
+    /// The requests of `then` that are not finished yet, if not all [have passed](Self::has_passed). The next
+    /// look compares with these, so that counts that wrap do not hide the queue's progress.
     pub(crate) fn left_of(self, then: Self) -> Self {
         Self {
             finished: self.finished,
@@ -109,8 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// Would catch a region that is freed under a request: `passed` is what really happened, and the
-        /// counts are what a look sees of it.
+        /// Would catch a region that is freed under a request: `finished` is what really happened, and the
+        /// counts are what a look reads.
         #[test]
         fn nothing_passes_early(
             start in any::<u32>(),
@@ -135,8 +135,8 @@ mod tests {
             }
         }
 
-        /// Would catch a region that waits forever on a ring that is always full: each look sees how far the
-        /// queue has come since the last one, whatever it was given meanwhile.
+        /// Would catch a region that waits forever for a ring that is always full: each look sees how far the
+        /// queue has progressed since the last one, whatever was posted meanwhile.
         #[test]
         fn what_goes_round_passes_in_the_end(
             start in any::<u32>(),

@@ -1,7 +1,7 @@
 //! Work requests in the one form that all drivers take.
 //!
 //! The typed interface of a QP builds these values and passes them down inlined, so that a driver's match on
-//! the operation is decided at compile time. They borrow and are small: turning a foreign caller's struct
+//! the operation is decided at compile time. They borrow and are small: converting a foreign caller's struct
 //! into one allocates nothing.
 
 use std::ptr::{NonNull, with_exposed_provenance};
@@ -12,7 +12,7 @@ use uverbs_uapi::types::Sge;
 
 use super::{LONGEST, LocalKey, LocalSlice, PdTag, PostError, RemoteKey};
 
-/// A send work request. `A` is an address handle as the driver knows it.
+/// A send work request. `A` is the driver's address handle.
 #[derive(Debug)]
 pub(crate) struct WorkRequest<'a, A> {
     /// The id that its completion has.
@@ -20,14 +20,15 @@ pub(crate) struct WorkRequest<'a, A> {
     /// FENCE, SIGNALED and SOLICITED.
     pub(crate) flags: SendFlags,
     pub(crate) operation: Operation,
-    /// Where it goes, unless that is the peer of the queue pair.
+    /// The destination; `None` if the queue pair's connection determines it.
     pub(crate) to: Option<Destination<'a, A>>,
     pub(crate) payload: Payload<'a>,
 }
 
 /// What a send work request does.
 ///
-/// Its tag has a place of its own: what a C program's calls keep of a request is looked at in memory.
+/// `repr(u8)` gives its tag a byte of its own: calls of C programs keep a request in memory, and read the tag
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Operation {
@@ -61,32 +62,32 @@ pub(crate) enum Operation {
     AtomicWrite {
         remote: Remote,
     },
-    /// Has no payload.
+    /// It has no payload.
     Flush {
         remote: Remote,
         length: u32,
         placement: FlushPlacement,
         level: FlushLevel,
     },
-    /// Has no payload.
+    /// It has no payload.
     LocalInv {
         rkey: RemoteKey,
     },
-    /// Has no payload.
+    /// It has no payload.
     BindMw(Bind),
 }
 
-/// What a memory window is bound to, and the keys that it has before and after.
+/// The binding of a memory window: the memory, and the window's keys before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bind {
     /// The window's key now.
     pub(crate) mw_rkey: RemoteKey,
-    /// The window's key from then on.
+    /// The window's key after the bind.
     pub(crate) rkey: RemoteKey,
-    /// The region under it.
+    /// The region that the window lies on.
     pub(crate) mr_lkey: LocalKey,
     pub(crate) address: u64,
-    /// 0 takes the window away.
+    /// 0 removes the binding.
     pub(crate) length: u64,
     pub(crate) access: Access,
     /// The window is of type 2: it belongs to the queue pair.
@@ -100,19 +101,19 @@ pub(crate) struct Remote {
     pub(crate) rkey: RemoteKey,
 }
 
-/// Where a flush takes what was written before.
+/// How far a flush takes what was written before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// To where everybody on the peer's side sees it.
+    /// Everyone on the peer's side sees it.
     Global,
-    /// To where it survives a loss of power.
+    /// It survives a loss of power.
     Persistent,
-    /// To both.
+    /// Everyone on the peer's side sees it, and it survives a loss of power.
     GlobalAndPersistent,
 }
 
 impl Placement {
-    /// The placement as the wire has it.
+    /// The placement as the packet encodes it.
     #[inline(always)]
     pub(crate) const fn bits(self) -> FlushPlacement {
         match self {
@@ -123,7 +124,7 @@ impl Placement {
     }
 }
 
-/// What goes out, or where what comes in lands.
+/// The bytes that a request sends, or the memory that it writes.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(feature = "c-abi"),
@@ -134,14 +135,14 @@ pub(crate) enum Payload<'a> {
     Gather(&'a [LocalSlice<'a>]),
     /// Bytes that are copied into the work request.
     Inline(&'a [u8]),
-    /// As `Gather`, as foreign callers list it.
+    /// Like `Gather`, in the form of foreign callers.
     Sges(&'a [Sge]),
-    /// As `Inline`, of several places.
+    /// Like `Inline`, from several places.
     InlineSges(Pieces<'a>),
 }
 
 impl Payload<'_> {
-    /// Its bytes.
+    /// The number of its bytes.
     #[inline(always)]
     pub(crate) fn len(&self) -> u64 {
         match self {
@@ -153,10 +154,10 @@ impl Payload<'_> {
     }
 }
 
-/// What a payload has to be within.
+/// The bounds that a payload must lie within.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Bytes that the other side has room for, as far as is known.
+    /// Bytes that the other side has room for, as far as this side knows.
     pub(crate) room: u64,
     /// The protection domain of its slices.
     pub(crate) pd: PdTag,
@@ -165,14 +166,14 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Refuses a payload that is longer than a message can be or than the room that there is, or that is of
-    /// another protection domain, or that is read-only and to be written.
+    /// Refuses a payload that is longer than a message or than the room; or whose slices belong to another
+    /// protection domain, or are read-only although the request writes them.
     #[inline(always)]
     pub(crate) fn check(self, payload: Payload<'_>) -> Result<(), PostError> {
         let local = payload.len();
         let most = match payload {
             Payload::Gather(slices) if slices.len() > 1 => self.room.min(LONGEST.into()),
-            // One slice is no longer than a message.
+            // One slice is never longer than a message.
             _ => self.room,
         };
         if local > most {
@@ -247,7 +248,7 @@ impl Element for Sge {
     }
 }
 
-/// Bytes of this process at several places, by their addresses; the keys do not count.
+/// Bytes of this process at several addresses; the keys are not used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pieces<'a> {
     list: &'a [Sge],
@@ -259,7 +260,7 @@ impl<'a> Pieces<'a> {
     ///
     /// # Safety
     ///
-    /// All of them can be read as long as this value and its copies are used.
+    /// All of them are readable as long as this value and its copies are used.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     pub(crate) unsafe fn new(list: &'a [Sge]) -> Self {
@@ -268,7 +269,7 @@ impl<'a> Pieces<'a> {
         Self { list, length }
     }
 
-    /// How many there are, or as many as a number holds.
+    /// How many bytes there are; the largest number if the sum overflows.
     #[inline(always)]
     pub(crate) fn len(self) -> usize {
         self.length
@@ -284,7 +285,7 @@ impl<'a> Pieces<'a> {
         for piece in self.list {
             let from = with_exposed_provenance::<u8>(piece.addr as usize);
             let length = piece.length as usize;
-            // An address of no bytes may be NULL.
+            // An address of no bytes may be null.
             if length > 0 {
                 // SAFETY: by the contracts of `new` and of this function.
                 unsafe {
@@ -296,19 +297,19 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// Where a request goes, beyond the peer to which its queue pair is connected. `A` is an address handle as
-/// the driver knows it.
+/// The part of a request's destination that its queue pair's connection does not determine. `A` is the
+/// driver's address handle.
 #[derive(Debug)]
 pub(crate) enum Destination<'a, A> {
-    /// A datagram's.
+    /// The destination of a datagram.
     Datagram(DatagramTo<'a, A>),
-    /// The shared receive queue of the peer that has this number: with XRC each request names one.
+    /// The peer's shared receive queue with this number: with XRC each request names one.
     Srq(u32),
     /// A target of dynamic connections.
     Target(TargetAt<'a, A>),
 }
 
-/// Where a datagram goes.
+/// The destination of a datagram.
 #[derive(Debug)]
 pub(crate) struct DatagramTo<'a, A> {
     pub(crate) ah: &'a A,
@@ -317,7 +318,7 @@ pub(crate) struct DatagramTo<'a, A> {
     pub(crate) pd: PdTag,
 }
 
-/// Where a target of dynamic connections is.
+/// The address of a target of dynamic connections.
 #[derive(Debug)]
 pub(crate) struct TargetAt<'a, A> {
     pub(crate) ah: &'a A,
@@ -368,7 +369,7 @@ impl<A> Clone for TargetAt<'_, A> {
 }
 
 impl<'a, A> TargetAt<'a, A> {
-    /// The same target by what is in the address handle.
+    /// The same target, with the driver's part of its address handle.
     #[inline(always)]
     pub(crate) fn with<B>(self, ah: &'a B) -> Destination<'a, B> {
         let Self {
@@ -389,7 +390,7 @@ impl<'a, A> TargetAt<'a, A> {
 }
 
 impl<'a, A> DatagramTo<'a, A> {
-    /// The same destination by what is in the address handle.
+    /// The same destination, with the driver's part of its address handle.
     #[inline(always)]
     pub(crate) fn with<B>(self, ah: &'a B) -> Destination<'a, B> {
         let Self { qpn, qkey, pd, .. } = self;

@@ -1,21 +1,21 @@
-//! What a device's clock means in time of day.
+//! The time of day of a device's clock.
 
-/// The relation of a device's clock to the system's, as it was at one moment: it turns the device's time
-/// stamps into time of day. It is good for stamps of a while before and after; take a new one every second or
-/// so. Manual page: `mlx5dv_get_clock_info(3)`.
+/// The relation of a device's clock to the system's at one moment: it converts the device's time stamps to
+/// time of day. It is accurate for stamps from shortly before and after; take a new one every second or so.
+/// Manual page: `mlx5dv_get_clock_info(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallClock {
     /// Time of day in nanoseconds since 1970, when the device's clock was at `cycles`.
     pub(crate) nsec: u64,
-    /// The device's clock then.
+    /// The value of the device's clock at that moment.
     pub(crate) cycles: u64,
-    /// Fraction of a nanosecond then, in units of 2^-`shift`.
+    /// The fraction of a nanosecond at that moment, in units of 2^-`shift`.
     pub(crate) frac: u64,
     /// Length of a tick, in the same units.
     pub(crate) mult: u32,
-    /// How small the units are; below 64.
+    /// The exponent of these units; below 64.
     pub(crate) shift: u32,
-    /// The bits that the device's clock has.
+    /// A mask of the bits that the device's clock has.
     pub(crate) mask: u64,
 }
 
@@ -26,7 +26,7 @@ impl WallClock {
     pub fn nanoseconds(&self, timestamp: u64) -> u64 {
         let ahead = timestamp.wrapping_sub(self.cycles) & self.mask;
         let behind = self.cycles.wrapping_sub(timestamp) & self.mask;
-        // 128 bits hold any product of the two.
+        // A product of the two fits in 128 bits.
         let units = |ticks: u64| u128::from(ticks) * u128::from(self.mult);
         let frac = u128::from(self.frac);
         if ahead > self.mask / 2 {
@@ -43,7 +43,7 @@ impl WallClock {
 mod tests {
     use super::*;
 
-    /// A clock of 16 bits with 4 ns a tick, which was at 100 half a nanosecond after 1 s.
+    /// A clock of 16 bits with 4 ns per tick. It read 100 half a nanosecond after 1 s.
     const CLOCK: WallClock = WallClock {
         nsec: 1_000_000_000,
         cycles: 100,
@@ -57,7 +57,7 @@ mod tests {
     fn stamps_lie_before_and_behind() {
         for (timestamp, offset) in [(100, 0), (101, 4), (99, -4), (0, -400), (0x1000, 15_984)] {
             let expected = CLOCK.nsec.wrapping_add_signed(offset);
-            // Half a nanosecond is lost one way or the other.
+            // Rounding may lose half a nanosecond in either direction.
             let is = CLOCK.nanoseconds(timestamp);
             assert!(
                 is.abs_diff(expected) <= 1,
@@ -75,7 +75,7 @@ mod tests {
         };
         assert_eq!(late.nanoseconds(0x10), late.nsec + 4 * 0x20);
         assert_eq!(late.nanoseconds(0xffe0), late.nsec - 4 * 0x10);
-        // 64 bits overflow in products long before the clock does.
+        // In 64 bits the products would overflow long before the clock does.
         let wide = WallClock {
             mask: u64::MAX,
             ..CLOCK

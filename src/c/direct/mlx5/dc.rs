@@ -37,7 +37,7 @@ pub struct mlx5dv_qp_init_attr {
     _reserved: u32,
     dc_type: u32,
     _reserved_2: u32,
-    /// The access key of a target, or what streams an initiator is to have.
+    /// The access key of a target, or the streams of an initiator.
     dc: u64,
     send_ops_flags: u64,
 }
@@ -53,14 +53,14 @@ mod mask {
     pub(super) const KNOWN: u64 = CREATE_FLAGS | DC | SEND_OPS_FLAGS | DCI_STREAMS;
 }
 
-/// `enum mlx5dv_qp_create_flags`, as far as this library knows what they ask for.
+/// `enum mlx5dv_qp_create_flags`, as far as this library knows their meaning.
 mod flag {
-    /// Payloads are not to be put into completions, as here they never are.
+    /// Payloads must not be put into completions. Here they never are.
     pub(super) const DISABLE_SCATTER_TO_CQE: u32 = 1 << 3;
-    /// They may be.
+    /// Payloads may be put into completions.
     pub(super) const ALLOW_SCATTER_TO_CQE: u32 = 1 << 4;
     pub(super) const SCATTER: u32 = DISABLE_SCATTER_TO_CQE | ALLOW_SCATTER_TO_CQE;
-    /// All that libmlx5 has.
+    /// All flags of libmlx5.
     pub(super) const KNOWN: u32 = 0xff;
 }
 
@@ -74,10 +74,10 @@ mod operation {
     pub(super) const KNOWN: u64 = OF_KEYS | RAW_WQE;
 }
 
-/// Makes room for a request that gives a key parts of others: libmlx5 has as much behind the largest request
-/// without them as is asked for slices and inline data.
+/// Makes room for a request that gives a key parts of others: after the largest request without parts,
+/// libmlx5 has as much room as the program requests for slices and inline data.
 fn room_for_keys(cap: &mut ibv_qp_cap) {
-    /// What is before the parts, with the first block of them, and what is before inline data.
+    /// The bytes before the parts, with the first block of them, and the bytes before inline data.
     const BEFORE: u32 = 192 - 32;
     const HEAD: u32 = 4;
     let inline = match cap.max_inline_data {
@@ -98,10 +98,10 @@ mod dc_type {
     pub(super) const DCI: u32 = 2;
 }
 
-/// Of `enum ibv_qp_init_attr_mask`, what a target may have.
+/// The bits of `enum ibv_qp_init_attr_mask` that a target may have.
 const PD: u32 = 1 << 0;
 
-/// `struct mlx5dv_qp_ex`: what programs call to post, by a pointer to it.
+/// `struct mlx5dv_qp_ex`: the functions that programs call to post, through a pointer to it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct mlx5dv_qp_ex {
@@ -131,7 +131,7 @@ pub struct mlx5dv_qp_ex {
 
 const _: () = assert!(size_of::<mlx5dv_qp_ex>() == size_of::<OwnFunctions>());
 
-/// The device, if it is one of this kind.
+/// The device, if it is a ConnectX.
 pub(super) fn device(context: &Context) -> Result<&Device> {
     match context.driver() {
         OneOf::Mlx5(device) => Ok(device),
@@ -140,7 +140,7 @@ pub(super) fn device(context: &Context) -> Result<&Device> {
     }
 }
 
-/// What a program asks for beyond what all devices have.
+/// What a program requests beyond the verbs of all devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
     /// Nothing.
@@ -148,11 +148,11 @@ enum Asked {
     /// Requests that give keys parts of others.
     OfKeys,
     Initiator(Option<DcStreams>),
-    /// With this access key.
+    /// A target with this access key.
     Target(u64),
 }
 
-/// What is asked for, or why it is refused: as libmlx5 does.
+/// What is requested, or the error with which libmlx5 refuses it.
 fn asked(qp_type: u32, attr: Option<&mlx5dv_qp_init_attr>) -> Result<Asked> {
     let is_own = qp_type == QpType::DRIVER.0;
     let Some(attr) = attr else {
@@ -197,8 +197,8 @@ fn asked(qp_type: u32, attr: Option<&mlx5dv_qp_init_attr>) -> Result<Asked> {
     }
 }
 
-/// What streams an initiator is to have: `struct mlx5dv_dci_streams`, whose fields are the first two bytes.
-/// None if that is one, whose failure is the initiator's.
+/// The requested streams of an initiator: `struct mlx5dv_dci_streams`, whose fields are the first two bytes.
+/// `None` if there is only one stream, with whose failure the initiator fails.
 fn streams(dc: u64) -> Option<DcStreams> {
     match dc.to_ne_bytes() {
         [0, 0, ..] => None,
@@ -209,7 +209,8 @@ fn streams(dc: u64) -> Option<DcStreams> {
     }
 }
 
-/// `mlx5dv_create_qp(3)`: initiators and targets of dynamic connections, and what all devices have.
+/// `mlx5dv_create_qp(3)`: initiators and targets of dynamic connections, and queue pairs that all devices
+/// have.
 pub unsafe extern "C" fn mlx5dv_create_qp(
     c: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
@@ -245,7 +246,7 @@ pub unsafe extern "C" fn mlx5dv_create_qp(
     })
 }
 
-/// Creates a target. Its number comes with the last change of its state.
+/// Creates a target. It gets its number with the last change of its state.
 ///
 /// # Safety
 ///
@@ -299,7 +300,7 @@ unsafe fn target(
 
 /// `mlx5dv_qp_ex_from_ibv_qp_ex(3)`.
 pub unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(c: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
-    // SAFETY: the caller passes a queue pair; nobody posts to it meanwhile. The room is as large as the
+    // SAFETY: the caller passes a queue pair; nothing posts to it meanwhile. The room is as large as the
     // struct.
     pointer(unsafe {
         qp(c.cast()).and_then(|qp| {
@@ -311,7 +312,7 @@ pub unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(c: *mut ibv_qp_ex) -> *mut 
     })
 }
 
-/// The functions; those that this library does not have refuse what was started.
+/// The functions. Those that this library does not have make all that was started fail.
 const FUNCTIONS: mlx5dv_qp_ex = mlx5dv_qp_ex {
     comp_mask: 0,
     wr_set_dc_addr,
@@ -344,8 +345,8 @@ unsafe extern "C" fn wr_set_dc_addr(
     unsafe { wr_set_dc_addr_stream(c, ah, remote_dctn, remote_dc_key, 0) }
 }
 
-/// `mlx5dv_wr_set_dc_addr_stream(3)`. On an initiator without streams the number does not count: perftest
-/// counts it up on such ones too.
+/// `mlx5dv_wr_set_dc_addr_stream(3)`. On an initiator without streams the number is ignored: perftest counts
+/// it up even there.
 unsafe extern "C" fn wr_set_dc_addr_stream(
     c: *mut mlx5dv_qp_ex,
     ah: *mut ibv_ah,
@@ -364,7 +365,7 @@ pub unsafe extern "C" fn mlx5dv_dci_stream_id_reset(c: *mut ibv_qp, stream: u16)
         let device = device(&qp.context)?;
         let fd = qp.context.fd();
         let limits = device.stream_limits(fd)?;
-        // In this order, as libmlx5 refuses.
+        // In the order in which libmlx5 refuses.
         if limits.max_log_num_concurent == 0 || limits.max_log_num_errored == 0 {
             return Err(Failure::UNSUPPORTED);
         }
@@ -376,7 +377,7 @@ pub unsafe extern "C" fn mlx5dv_dci_stream_id_reset(c: *mut ibv_qp, stream: u16)
     }))
 }
 
-/// Stands for functions that this library does not have, whatever they are given.
+/// Takes the place of functions that this library does not have, whatever their arguments.
 unsafe extern "C" fn missing(c: *mut mlx5dv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe { refuse::<Device>(of(c), Failure::UNSUPPORTED) }

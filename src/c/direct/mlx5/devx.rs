@@ -1,6 +1,7 @@
 //! Commands of C programs to the device (`mlx5dv_devx_obj_create(3)` and others), over the crate's own.
 //!
-//! A refusal of the device's is `EREMOTEIO`, and its answer is in the program's output, as with libmlx5.
+//! If the device refuses, the error is `EREMOTEIO`, and the device's answer is in the program's output, as
+//! with libmlx5.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
@@ -26,7 +27,7 @@ use crate::owned::Owned;
 ///
 /// # Safety
 ///
-/// So many may be read there, as long as the slice is used.
+/// That many bytes may be read there, as long as the slice is used.
 unsafe fn input<'a>(from: *const c_void, length: usize) -> Result<&'a [u8]> {
     match from.is_null() {
         true => Err(Failure::INVALID),
@@ -39,7 +40,7 @@ unsafe fn input<'a>(from: *const c_void, length: usize) -> Result<&'a [u8]> {
 ///
 /// # Safety
 ///
-/// So many bytes may be written there, as long as the slice is used, and all are initialised.
+/// That many bytes may be written there, as long as the slice is used, and all are initialised.
 unsafe fn output<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8]> {
     match to.is_null() {
         true => Err(Failure::INVALID),
@@ -52,7 +53,7 @@ unsafe fn output<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8]> {
 ///
 /// # Safety
 ///
-/// The pointer is to one.
+/// The pointer is to an open context.
 unsafe fn direct(c: *mut ibv_context) -> Result<Direct> {
     // SAFETY: by this function's contract.
     Ok(Direct::of(unsafe { context(c)? }.context())?)
@@ -168,7 +169,8 @@ macro_rules! about {
 about! {
     /// `mlx5dv_devx_qp_query(3)`.
     mlx5dv_devx_qp_query: ibv_qp, qp => query;
-    /// `mlx5dv_devx_qp_modify(3)`: it tells nobody of a new state, as libmlx5's.
+    /// `mlx5dv_devx_qp_modify(3)`. As with libmlx5, neither the kernel nor this library learns of a new
+    /// state.
     mlx5dv_devx_qp_modify: ibv_qp, qp => modify;
     /// `mlx5dv_devx_cq_query(3)`.
     mlx5dv_devx_cq_query: ibv_cq, cq => query;
@@ -195,7 +197,7 @@ pub unsafe extern "C" fn mlx5dv_devx_query_eqn(
     })
 }
 
-/// `struct mlx5dv_devx_umem`, and what is this library's behind it.
+/// `struct mlx5dv_devx_umem`, and this library's fields after it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct mlx5dv_devx_umem {
@@ -217,12 +219,12 @@ pub struct mlx5dv_devx_umem_in {
 
 const _: () = assert!(size_of::<mlx5dv_devx_umem_in>() == 48);
 
-/// All sizes of pages from 4 KiB on, as libmlx5 sends them where a program names none.
+/// All sizes of pages from 4 KiB on: libmlx5 sends them if a program sets none.
 const PAGE_SIZES: u64 = !0xfff;
 
 /// # Safety
 ///
-/// The pointer is to an open context, and the program vouches for the memory.
+/// The pointer is to an open context, and the program is responsible for the memory.
 unsafe fn register(c: *mut ibv_context, command: RegUmem) -> Result<*mut mlx5dv_devx_umem> {
     // SAFETY: by this function's contract.
     let direct = unsafe { direct(c)? };
@@ -296,16 +298,16 @@ pub unsafe extern "C" fn mlx5dv_devx_umem_dereg(umem: *mut mlx5dv_devx_umem) -> 
     })
 }
 
-/// What an exported object is described by.
+/// The description of an exported object.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Exported {
     handle: u32,
-    /// That of memory.
+    /// The number of exported memory.
     umem_id: u32,
 }
 
-/// `mlx5dv_get_export_sizes(3)`: three sizes of one type, whichever that is. Page numbers (VAR) are not
+/// `mlx5dv_get_export_sizes(3)`: three sizes of one type, whichever that is. Pages of registers (VAR) are not
 /// exported.
 pub unsafe extern "C" fn mlx5dv_get_export_sizes(sizes: *mut c_void, length: usize) {
     let size = size_of::<Exported>() as u8;
@@ -336,7 +338,7 @@ pub unsafe extern "C" fn mlx5dv_devx_umem_export(
     })
 }
 
-/// `mlx5dv_devx_umem_import(3)`. Nobody can ask whether there is such memory.
+/// `mlx5dv_devx_umem_import(3)`. Whether such memory exists cannot be checked.
 pub unsafe extern "C" fn mlx5dv_devx_umem_import(
     c: *mut ibv_context,
     data: *const Exported,
@@ -356,7 +358,7 @@ pub unsafe extern "C" fn mlx5dv_devx_umem_unimport(umem: *mut mlx5dv_devx_umem) 
     if umem.is_null() {
         return;
     }
-    // SAFETY: the caller has imported it, and uses it no more.
+    // SAFETY: the caller has imported it, and does not use it any more.
     let mut umem = unsafe { Box::from_raw(umem) };
     umem.object.leave();
 }
@@ -377,7 +379,7 @@ pub unsafe extern "C" fn mlx5dv_devx_obj_export(
     })
 }
 
-/// `mlx5dv_devx_obj_import(3)`. Nobody can ask whether there is such an object.
+/// `mlx5dv_devx_obj_import(3)`. Whether such an object exists cannot be checked.
 pub unsafe extern "C" fn mlx5dv_devx_obj_import(
     c: *mut ibv_context,
     data: *const Exported,
@@ -397,11 +399,11 @@ pub unsafe extern "C" fn mlx5dv_devx_obj_unimport(object: *mut DevxObject) {
     if object.is_null() {
         return;
     }
-    // SAFETY: the caller has imported it, and uses it no more.
+    // SAFETY: the caller has imported it, and does not use it any more.
     unsafe { Box::from_raw(object) }.leave();
 }
 
-/// `mlx5dv_query_port(3)`, as much of the answer as the program has room for.
+/// `mlx5dv_query_port(3)`: as much of the answer as fits into the program's struct.
 pub unsafe extern "C" fn mlx5dv_query_port(
     c: *mut ibv_context,
     port: u32,
@@ -422,7 +424,7 @@ pub unsafe extern "C" fn mlx5dv_query_port(
     })
 }
 
-/// `struct mlx5dv_devx_uar`, and what is this library's behind it.
+/// `struct mlx5dv_devx_uar`, and this library's fields after it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct mlx5dv_devx_uar {
@@ -505,7 +507,7 @@ pub unsafe extern "C" fn mlx5dv_devx_free_uar(uar: *mut mlx5dv_devx_uar) {
     }
 }
 
-/// `struct mlx5dv_devx_event_channel`, and what is this library's behind it.
+/// `struct mlx5dv_devx_event_channel`, and this library's fields after it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct mlx5dv_devx_event_channel {
@@ -554,7 +556,7 @@ pub unsafe extern "C" fn mlx5dv_devx_subscribe_devx_event(
     events: *const u16,
     cookie: u64,
 ) -> c_int {
-    // SAFETY: the caller passes a channel, an object or NULL, and a list of so many bytes.
+    // SAFETY: the caller passes a channel, an object or NULL, and a list of that many bytes.
     status(unsafe {
         let channel = channel.as_ref().ok_or(Failure::INVALID);
         channel.and_then(|channel| {
@@ -569,13 +571,13 @@ pub unsafe extern "C" fn mlx5dv_devx_subscribe_devx_event(
     })
 }
 
-/// `mlx5dv_devx_get_event(3)`: how many bytes there are, or -1.
+/// `mlx5dv_devx_get_event(3)`: the number of bytes read, or -1.
 pub unsafe extern "C" fn mlx5dv_devx_get_event(
     channel: *mut mlx5dv_devx_event_channel,
     event: *mut c_void,
     length: usize,
 ) -> isize {
-    // SAFETY: the caller passes a channel, and room for so many bytes.
+    // SAFETY: the caller passes a channel, and room for that many bytes.
     let read = unsafe {
         let channel = channel.as_ref().ok_or(Failure::INVALID);
         channel.and_then(|channel| {

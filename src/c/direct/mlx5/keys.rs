@@ -1,8 +1,9 @@
-//! Memory keys that stand for parts of other keys (`mlx5dv_create_mkey(3)`), the requests that give them
-//! these parts (`mlx5dv_wr_mkey_configure(3)`, `mlx5dv_wr_mr_list(3)`, `mlx5dv_wr_mr_interleaved(3)`), and
-//! requests that the program has written itself (`mlx5dv_wr_raw_wqe(3)`).
+//! Memory keys that refer to parts of other keys (`mlx5dv_create_mkey(3)`), the requests that set these parts
+//! (`mlx5dv_wr_mkey_configure(3)`, `mlx5dv_wr_mr_list(3)`, `mlx5dv_wr_mr_interleaved(3)`), and requests that
+//! the program has written itself (`mlx5dv_wr_raw_wqe(3)`).
 //!
-//! Which key a request changes and what the key then stands for is the program's to know, as with libmlx5.
+//! As with libmlx5, the program is responsible for which key a request changes and what the key then refers
+//! to.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -31,11 +32,11 @@ type SendQueue = <Device as contract::Driver>::SendQueue;
 pub struct mlx5dv_mkey_init_attr {
     pd: *mut ibv_pd,
     create_flags: u32,
-    /// How many parts it may have; then how many it can have.
+    /// The requested number of parts; then the number that it can have.
     max_entries: u16,
 }
 
-/// `enum mlx5dv_mkey_init_attr_flags`. There are no signatures and no encryption here.
+/// `enum mlx5dv_mkey_init_attr_flags`. Signatures and encryption are not supported here.
 mod flag {
     pub(super) const INDIRECT: u32 = 1 << 0;
     pub(super) const UPDATE_TAG: u32 = 1 << 3;
@@ -43,13 +44,13 @@ mod flag {
     pub(super) const KNOWN: u32 = INDIRECT | UPDATE_TAG | REMOTE_INVALIDATE;
 }
 
-/// `struct mlx5dv_mkey`, and what is this library's behind it.
+/// `struct mlx5dv_mkey`, and this library's fields after it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct mlx5dv_mkey {
     lkey: u32,
     rkey: u32,
-    /// Units of its translation.
+    /// The units of its translation.
     entries: u16,
     object: DevxObject,
 }
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn mlx5dv_create_mkey(attr: *mut mlx5dv_mkey_init_attr) ->
                 return Err(Failure::UNSUPPORTED);
             }
             let is_invalidated = attr.create_flags & flag::REMOTE_INVALIDATE != 0;
-            // It stands for nothing yet; what it is given the program vouches for.
+            // It refers to nothing yet; the program is responsible for what it refers to later.
             let EmptyKey { object, key, units } = Direct::of(pd.context())?
                 .empty_key(pd, attr.max_entries, is_invalidated)
                 .map_err(super::of_refusal)?;
@@ -110,7 +111,7 @@ pub struct mlx5dv_mr_interleaved {
     lkey: u32,
 }
 
-/// What a change of a key has been told so far.
+/// A change of a key, with the calls of the program so far.
 #[derive(Debug)]
 struct Change {
     wr_id: u64,
@@ -120,14 +121,14 @@ struct Change {
     most: usize,
     access: Option<Access>,
     layout: Option<Layout>,
-    /// How many of these two will come.
+    /// How many of the two are still to come.
     left: u8,
 }
 
 impl Change {
     /// # Safety
     ///
-    /// The pointer is to a key, and the attributes are there or NULL.
+    /// The pointer is to a key, and the attributes exist or are NULL.
     unsafe fn new(
         (wr_id, flags): (u64, SendFlags),
         key: *mut mlx5dv_mkey,
@@ -141,7 +142,7 @@ impl Change {
         Ok(Self {
             wr_id,
             flags,
-            // The program may have changed its low byte.
+            // The program may have changed the low byte of the key.
             key: key.lkey,
             most: key.entries.into(),
             access: None,
@@ -176,7 +177,7 @@ impl Change {
         Ok(())
     }
 
-    /// Writes it, if all of it has come.
+    /// Writes the request, if all its parts have come.
     fn written(self, queue: &mut SendQueue, at: Position) -> Result<Own<Self>> {
         if self.left > 0 {
             return Ok(Own::Announced(self));
@@ -188,7 +189,7 @@ impl Change {
     }
 }
 
-/// As libmlx5 fails for a request that has no room.
+/// The error of libmlx5 for a request that has no room.
 fn full(error: PostError) -> Failure {
     match error {
         PostError::InlineTooLong { .. } | PostError::QueueFull { .. } => Failure(Errno::NOMEM),
@@ -200,7 +201,7 @@ fn full(error: PostError) -> Failure {
 ///
 /// # Safety
 ///
-/// There are so many.
+/// The list has `count` elements.
 unsafe fn list(count: u16, sges: *const ibv_sge) -> Layout {
     // SAFETY: by this function's contract.
     let sges = unsafe { many(count, sges) };
@@ -212,11 +213,11 @@ unsafe fn list(count: u16, sges: *const ibv_sge) -> Layout {
     Layout::List(sges.iter().map(part).collect())
 }
 
-/// Rows of parts, whose bytes and strides are of 16 bits, as libmlx5 cuts them.
+/// Rows of parts. Their byte counts and strides have 16 bits, as in libmlx5.
 ///
 /// # Safety
 ///
-/// There are so many parts.
+/// There are that many parts.
 unsafe fn rows(count: u32, parts: u16, data: *const mlx5dv_mr_interleaved) -> Layout {
     // SAFETY: by this function's contract.
     let data = unsafe { many(parts, data) };
@@ -233,7 +234,7 @@ unsafe fn rows(count: u32, parts: u16, data: *const mlx5dv_mr_interleaved) -> La
 
 /// # Safety
 ///
-/// There are so many, or none and NULL.
+/// There are that many, or none and the pointer is NULL.
 unsafe fn many<'a, T>(count: u16, from: *const T) -> &'a [T] {
     match count == 0 || from.is_null() {
         true => &[],
@@ -278,7 +279,7 @@ pub(super) unsafe extern "C" fn wr_set_mkey_layout_list(
     count: u16,
     sges: *const ibv_sge,
 ) {
-    // SAFETY: as above, and there are so many parts.
+    // SAFETY: as above, and there are that many parts.
     unsafe {
         go_on_own::<Device, Change>(of(c), |queue, at, mut change| {
             change.set_layout(list(count, sges))?;
@@ -294,7 +295,7 @@ pub(super) unsafe extern "C" fn wr_set_mkey_layout_interleaved(
     count: u16,
     data: *const mlx5dv_mr_interleaved,
 ) {
-    // SAFETY: as above, and there are so many parts.
+    // SAFETY: as above, and there are that many parts.
     unsafe {
         go_on_own::<Device, Change>(of(c), |queue, at, mut change| {
             change.set_layout(rows(repeat, count, data))?;
@@ -311,7 +312,7 @@ pub(super) unsafe extern "C" fn wr_mr_list(
     count: u16,
     sges: *mut ibv_sge,
 ) {
-    // SAFETY: as above, and there are so many parts.
+    // SAFETY: as above, and there are that many parts.
     unsafe {
         begin_own::<Device, Change>(of(c), |queue, at, request| {
             let mut change = Change::new(request, key, 2)?;
@@ -331,7 +332,7 @@ pub(super) unsafe extern "C" fn wr_mr_interleaved(
     count: u16,
     data: *mut mlx5dv_mr_interleaved,
 ) {
-    // SAFETY: as above, and there are so many parts.
+    // SAFETY: as above, and there are that many parts.
     unsafe {
         begin_own::<Device, Change>(of(c), |queue, at, request| {
             let mut change = Change::new(request, key, 2)?;
@@ -342,7 +343,7 @@ pub(super) unsafe extern "C" fn wr_mr_interleaved(
     }
 }
 
-/// `mlx5dv_wr_raw_wqe(3)`: all of it is the program's but its place in the ring.
+/// `mlx5dv_wr_raw_wqe(3)`: the program provides all of it but its position in the ring.
 pub(super) unsafe extern "C" fn wr_raw_wqe(c: *mut mlx5dv_qp_ex, request: *const c_void) {
     // SAFETY: the caller has started, and passes a request with as many units as it says.
     unsafe {

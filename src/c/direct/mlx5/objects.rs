@@ -1,7 +1,8 @@
-//! Where objects lie (`mlx5dv_init_obj(3)`), for programs that post and poll by themselves, and objects with
-//! what only this device has: completion queues, contexts, device memory, regions in dma-bufs.
+//! The memory of objects (`mlx5dv_init_obj(3)`), for programs that post and poll by themselves, and objects
+//! with properties that only this device has: completion queues, contexts, device memory, regions in
+//! dma-bufs.
 //!
-//! Whoever writes to a ring does so alone: this library does not notice.
+//! A program that writes to a ring must be its only user: this library does not notice what it writes.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -32,7 +33,7 @@ use crate::driver::mlx5::Device;
 use crate::driver::mlx5::place::{CqPlace, QpPlace, RingPlace, SrqPlace};
 use crate::error::Errno;
 
-/// Rings, as the structs below have them: where, how many elements, bytes of one.
+/// A ring in the structs below: its address, the number of elements, the bytes of one.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(in crate::c) struct Ring {
@@ -51,7 +52,7 @@ impl From<RingPlace> for Ring {
     }
 }
 
-/// `struct mlx5dv_qp`. What is not named here is of raw packets.
+/// `struct mlx5dv_qp`. Fields without a name here are for raw packets.
 #[derive(Debug)]
 #[repr(C)]
 pub struct mlx5dv_qp {
@@ -60,7 +61,7 @@ pub struct mlx5dv_qp {
     rq: Ring,
     bf_reg: *mut c_void,
     bf_size: u32,
-    /// What is asked for, then what was told.
+    /// The requested fields, then the reported ones.
     comp_mask: u64,
     uar_mmap_offset: i64,
     _of_raw_packets: [u32; 4],
@@ -89,7 +90,7 @@ pub struct mlx5dv_srq {
     stride: u32,
     head: u32,
     tail: u32,
-    /// What is asked for, then what was told.
+    /// The requested fields, then the reported ones.
     comp_mask: u64,
     srqn: u32,
 }
@@ -100,7 +101,7 @@ pub struct mlx5dv_srq {
 pub struct mlx5dv_dm {
     buf: *mut c_void,
     length: u64,
-    /// What is asked for, then what was told.
+    /// The requested fields, then the reported ones.
     comp_mask: u64,
     remote_va: u64,
 }
@@ -129,7 +130,7 @@ pub struct mlx5dv_devx {
     handle: u32,
 }
 
-/// An object, and where what is told of it goes.
+/// An object, and the room for the answer about it.
 #[repr(C)]
 struct Asked<C, Told> {
     object: *mut C,
@@ -162,7 +163,7 @@ mod kind {
     pub(super) const ALL: u64 = (1 << 8) - 1;
 }
 
-/// What is there, or a refusal.
+/// The value, or a refusal if there is none.
 fn of_this_device<T>(found: Option<T>) -> Result<T> {
     found.ok_or(Failure::UNSUPPORTED)
 }
@@ -171,19 +172,19 @@ fn record(first: NonNull<u8>) -> *mut u32 {
     first.as_ptr().cast()
 }
 
-/// The bits that are asked for and told.
+/// The bits that are both requested and known.
 fn told(asked: u64, known: u64) -> u64 {
     asked & known
 }
 
 /// # Safety
 ///
-/// The pointers are to an object and to room for the answer, as in the functions below.
+/// The pointers are to an object and to room for the answer.
 unsafe fn tell_qp(asked: &Asked<ibv_qp, mlx5dv_qp>) -> Result<()> {
     const UAR_MMAP_OFFSET: u64 = 1 << 0;
     // SAFETY: by this function's contract.
     let (qp, to) = unsafe { (qp(asked.object)?, &mut *asked.told) };
-    // A target of dynamic connections and one of XRC have no rings.
+    // Targets of dynamic connections and of XRC have no rings.
     let QpPlace {
         send,
         receive,
@@ -203,7 +204,7 @@ unsafe fn tell_qp(asked: &Asked<ibv_qp, mlx5dv_qp>) -> Result<()> {
 
 /// # Safety
 ///
-/// As of [`tell_qp`].
+/// As for [`tell_qp`].
 unsafe fn tell_cq(asked: &Asked<ibv_cq, mlx5dv_cq>) -> Result<()> {
     // SAFETY: by this function's contract.
     let (cq, to) = unsafe { (cq(asked.object)?, asked.told) };
@@ -229,7 +230,7 @@ unsafe fn tell_cq(asked: &Asked<ibv_cq, mlx5dv_cq>) -> Result<()> {
 
 /// # Safety
 ///
-/// As of [`tell_qp`].
+/// As for [`tell_qp`].
 unsafe fn tell_srq(asked: &Asked<ibv_srq, mlx5dv_srq>) -> Result<()> {
     const SRQN: u64 = 1 << 0;
     // SAFETY: by this function's contract.
@@ -244,7 +245,7 @@ unsafe fn tell_srq(asked: &Asked<ibv_srq, mlx5dv_srq>) -> Result<()> {
     to.dbrec = record(words);
     to.stride = ring.entry_bytes;
     to.head = head;
-    // Of a queue to which nothing was posted yet, the element before the head is the last one free.
+    // In a queue to which nothing was posted yet, the element before the head is the last free one.
     to.tail = head.wrapping_sub(1) & (ring.entries - 1);
     to.comp_mask = told(to.comp_mask, SRQN);
     if to.comp_mask & SRQN != 0 {
@@ -255,7 +256,7 @@ unsafe fn tell_srq(asked: &Asked<ibv_srq, mlx5dv_srq>) -> Result<()> {
 
 /// # Safety
 ///
-/// As of [`tell_qp`].
+/// As for [`tell_qp`].
 unsafe fn tell_dm(asked: &Asked<ibv_dm, mlx5dv_dm>) -> Result<()> {
     const REMOTE_VA: u64 = 1 << 0;
     // SAFETY: by this function's contract.
@@ -265,7 +266,7 @@ unsafe fn tell_dm(asked: &Asked<ibv_dm, mlx5dv_dm>) -> Result<()> {
     to.length = memory.length();
     to.comp_mask = told(to.comp_mask, REMOTE_VA);
     if to.comp_mask & REMOTE_VA != 0 {
-        // Only memory of other kinds has an address of its own to peers.
+        // Only other kinds of memory have an address of their own for peers.
         to.remote_va = 0;
     }
     Ok(())
@@ -273,7 +274,7 @@ unsafe fn tell_dm(asked: &Asked<ibv_dm, mlx5dv_dm>) -> Result<()> {
 
 /// # Safety
 ///
-/// As of [`tell_qp`].
+/// As for [`tell_qp`].
 unsafe fn tell_ah(asked: &Asked<ibv_ah, mlx5dv_ah>) -> Result<()> {
     // SAFETY: by this function's contract.
     let (ah, to) = unsafe { (ah(asked.object)?, asked.told) };
@@ -288,7 +289,7 @@ unsafe fn tell_ah(asked: &Asked<ibv_ah, mlx5dv_ah>) -> Result<()> {
 
 /// # Safety
 ///
-/// As of [`tell_qp`].
+/// As for [`tell_qp`].
 unsafe fn tell_pd(asked: &Asked<ibv_pd, mlx5dv_pd>) -> Result<()> {
     // SAFETY: by this function's contract.
     let (pd, to) = unsafe { (pd(asked.object)?.pd(), asked.told) };
@@ -303,7 +304,7 @@ unsafe fn tell_pd(asked: &Asked<ibv_pd, mlx5dv_pd>) -> Result<()> {
 
 /// # Safety
 ///
-/// As of [`tell_qp`].
+/// As for [`tell_qp`].
 unsafe fn tell_devx(asked: &Asked<DevxObject, mlx5dv_devx>) -> Result<()> {
     // SAFETY: by this function's contract.
     unsafe {
@@ -314,11 +315,11 @@ unsafe fn tell_devx(asked: &Asked<DevxObject, mlx5dv_devx>) -> Result<()> {
     Ok(())
 }
 
-/// Tells of all objects of these kinds, up to the first that cannot be told of.
+/// Answers for all objects of these kinds, up to the first for which it cannot.
 ///
 /// # Safety
 ///
-/// The pointer is to objects and room for what is told of these kinds, or NULL.
+/// The pointer is to objects of these kinds and room for the answers, or NULL.
 unsafe fn tell(objects: *mut mlx5dv_obj, kinds: u64) -> Result<()> {
     // SAFETY: by this function's contract.
     unsafe {
@@ -337,7 +338,7 @@ unsafe fn tell(objects: *mut mlx5dv_obj, kinds: u64) -> Result<()> {
             tell_srq(&asked.srq)?;
         }
         if has(kind::RWQ) {
-            // No work queues are made here.
+            // This library has no work queues.
             return Err(Failure::UNSUPPORTED);
         }
         if has(kind::DM) {
@@ -358,7 +359,7 @@ unsafe fn tell(objects: *mut mlx5dv_obj, kinds: u64) -> Result<()> {
 
 /// `mlx5dv_init_obj(3)`.
 pub unsafe extern "C" fn mlx5dv_init_obj(objects: *mut mlx5dv_obj, kinds: u64) -> c_int {
-    // SAFETY: the caller passes objects, with room for what is told.
+    // SAFETY: the caller passes objects, with room for the answers.
     status(unsafe { tell(objects, kinds) })
 }
 
@@ -377,7 +378,7 @@ pub struct mlx5dv_context_attr {
     _fds: *mut c_void,
 }
 
-/// `mlx5dv_open_device(3)`: a context like all others; with the flag it fails if it takes no commands.
+/// `mlx5dv_open_device(3)`: an ordinary context; with the flag it fails if the context takes no commands.
 pub unsafe extern "C" fn mlx5dv_open_device(
     device: *mut ibv_device,
     attr: *const mlx5dv_context_attr,
@@ -396,7 +397,7 @@ pub unsafe extern "C" fn mlx5dv_open_device(
         let opened = ibv_open_device(device);
         let refused = match context(opened) {
             Ok(found) if flags & DEVX != 0 => Direct::of(found.context()).err(),
-            // It has said why.
+            // The call has set errno.
             Ok(_) | Err(_) => None,
         };
         match refused {
@@ -419,7 +420,7 @@ pub struct mlx5dv_cq_init_attr {
     cqe_size: u16,
 }
 
-/// How long entries are to be, if that is asked for.
+/// The requested length of entries, if the program requests one.
 fn entry_bytes(attr: Option<&mlx5dv_cq_init_attr>) -> Result<Option<u32>> {
     /// `enum mlx5dv_cq_init_attr_mask`. Entries are not compressed here.
     const COMPRESSED: u64 = 1 << 0;
@@ -442,7 +443,7 @@ fn entry_bytes(attr: Option<&mlx5dv_cq_init_attr>) -> Result<Option<u32>> {
     }
 }
 
-/// `mlx5dv_create_cq(3)`: also for `ibv_poll_cq`.
+/// `mlx5dv_create_cq(3)`: the queue also works with `ibv_poll_cq`.
 pub unsafe extern "C" fn mlx5dv_create_cq(
     c: *mut ibv_context,
     init: *mut ibv_cq_init_attr_ex,
@@ -473,7 +474,7 @@ pub struct mlx5dv_alloc_dm_attr {
     comp_mask: u64,
 }
 
-/// `mlx5dv_alloc_dm(3)`: memory as `ibv_alloc_dm(3)` gives it. The other kinds are of steering.
+/// `mlx5dv_alloc_dm(3)`: the memory of `ibv_alloc_dm(3)`. The other kinds are for steering.
 pub unsafe extern "C" fn mlx5dv_alloc_dm(
     c: *mut ibv_context,
     dm: *mut ibv_alloc_dm_attr,
@@ -494,7 +495,7 @@ pub unsafe extern "C" fn mlx5dv_alloc_dm(
     }
 }
 
-/// `mlx5dv_reg_dmabuf_mr(3)`: as `ibv_reg_dmabuf_mr(3)`, or by the function that reaches memory past the
+/// `mlx5dv_reg_dmabuf_mr(3)`: like `ibv_reg_dmabuf_mr(3)`, or by the function that reaches memory past the
 /// processor.
 pub unsafe extern "C" fn mlx5dv_reg_dmabuf_mr(
     c: *mut ibv_pd,

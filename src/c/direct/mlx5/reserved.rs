@@ -1,4 +1,4 @@
-//! Numbers that no queue pair has, one by one (`mlx5dv_reserved_qpn_alloc(3)`).
+//! Single numbers that no queue pair has (`mlx5dv_reserved_qpn_alloc(3)`).
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -8,19 +8,19 @@ use crate::c::context::context;
 use crate::c::failure::{Failure, Result, status};
 use crate::direct::mlx5::{Direct, ReservedQpns};
 
-/// The numbers of a context: as many at a time as the device reserves.
+/// The numbers of a context, reserved in sets of the size that the device chooses.
 ///
-/// None is given twice, so that the kernel takes no connection for an old one. A set of numbers goes back to
-/// the device when all of it has been given, and freed.
+/// No number is given twice, so that the kernel does not take a new connection for an old one. A set goes
+/// back to the device when all its numbers have been given and freed.
 #[derive(Debug, Default)]
 pub(in crate::c) struct Reserved(Mutex<Vec<Set>>);
 
 #[derive(Debug)]
 struct Set {
     reserved: ReservedQpns,
-    /// The numbers that are in use.
+    /// The numbers in use.
     used: Vec<u32>,
-    /// The next one to give.
+    /// The next number to give.
     next: u32,
 }
 

@@ -1,7 +1,7 @@
-//! The macro by which the build scripts' lines export functions.
+//! The macro with which the lines of the build scripts export functions.
 
-/// Exports a function under a name with a version: by a symbol of its own, which jumps there. A symbol can
-/// have one versioned name only, and a function many.
+/// Exports a function under a name with a version: by a symbol of its own, which jumps to the function. A
+/// symbol can have only one versioned name, and a function many.
 macro_rules! versioned {
     ($label:literal, $name:literal, $function:path) => {
         core::arch::global_asm!(

@@ -1,4 +1,4 @@
-//! What answers mean, and which of them mean nothing.
+//! The meaning of answers, and answers that are refused.
 
 use super::*;
 use crate::device::netlink::answers as parse;

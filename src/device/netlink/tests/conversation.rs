@@ -1,4 +1,4 @@
-//! Questions, answers in parts, and everything that can go wrong between the two.
+//! Requests, answers in parts, and everything that can go wrong between the two.
 
 use super::*;
 

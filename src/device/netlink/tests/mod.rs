@@ -1,5 +1,5 @@
-//! The parser and the conversation over bytes that a kernel sends, could send, and never should. Here are a
-//! kernel that follows a script, and the messages that it sends.
+//! The parser and the conversation over bytes that a kernel sends, could send, and should never send. This
+//! module has a kernel that follows a script, and the messages that it sends.
 
 mod answers;
 mod conversation;
@@ -24,8 +24,8 @@ const PORT_GET: u16 = 0x1405;
 
 /// A kernel that answers every request with the next datagrams of a script.
 ///
-/// A datagram in the script bears the sequence number 0 in the messages that answer the request; the kernel
-/// puts the request's own there.
+/// In a datagram of the script, the messages that answer the request have the sequence number 0; the kernel
+/// inserts the request's number there.
 #[derive(Default)]
 struct Script {
     answers: VecDeque<Vec<Vec<u8>>>,
@@ -61,7 +61,7 @@ impl Channel for Script {
     }
 }
 
-/// Puts the sequence number into every well-formed message whose own is 0.
+/// Inserts the sequence number into every well-formed message whose number is 0.
 fn stamp(datagram: &mut [u8], sequence: &[u8]) {
     let mut at = 0;
     while let Some(header) = datagram.get_mut(at..at + 16) {
@@ -100,7 +100,7 @@ fn rxe_device(index: u32, name: &str) -> Vec<u8> {
         attribute(attr::NODE_GUID, &0x5054_00ff_fe12_3456_u64.to_ne_bytes()),
         attribute(attr::SYS_IMAGE_GUID, &1_u64.to_ne_bytes()),
         attribute(attr::DEV_NODE_TYPE, &[1]),
-        // Something newer than this library.
+        // An attribute that is newer than this library.
         attribute(4000, b"new"),
     ]
     .concat()

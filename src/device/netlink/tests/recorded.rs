@@ -1,4 +1,4 @@
-//! Answers of a real kernel, byte by byte; only the sequence numbers are replaced by 0.
+//! Answers of a real kernel, byte for byte; only the sequence numbers are replaced by 0.
 
 use super::*;
 use crate::device::driver::{DriverClue, DriverId};
@@ -6,7 +6,8 @@ use crate::device::node_type::NodeType;
 use crate::device::port::{Netdev, PhysicalState, PortState};
 use crate::guid::Guid;
 
-/// What Linux 7.2.12 said of a soft-RoCE device over a dummy interface: the device, the end of the dump.
+/// The answer of Linux 7.2.12 about a soft-RoCE device over a dummy interface: the device, the end of the
+/// dump.
 #[rustfmt::skip]
 const LINUX_7_2_DEVICE: [&[u8]; 2] = [
     &[
@@ -22,7 +23,7 @@ const LINUX_7_2_DEVICE: [&[u8]; 2] = [
     &[0x14, 0, 0, 0, 3, 0, 2, 0, 0, 0, 0, 0, 0xc1, 0, 0, 0, 0, 0, 0, 0],
 ];
 
-/// What it said of the device's character device.
+/// Its answer about the device's character device.
 #[rustfmt::skip]
 const LINUX_7_2_CHARDEV: [&[u8]; 1] = [
     &[
@@ -33,7 +34,7 @@ const LINUX_7_2_CHARDEV: [&[u8]; 1] = [
     ],
 ];
 
-/// What it said of the device's port, and the end of the dump.
+/// Its answer about the device's port, and the end of the dump.
 #[rustfmt::skip]
 const LINUX_7_2_PORT: [&[u8]; 2] = [
     &[

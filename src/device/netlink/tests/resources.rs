@@ -1,4 +1,4 @@
-//! Objects on a device in answers that soft-RoCE does not give, or not on every kernel.
+//! Answers about objects that soft-RoCE does not give, or not on every kernel.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -99,7 +99,7 @@ fn a_connection_has_addresses_of_either_family_or_none() {
     assert!(of(&address(10, &[], 8)[..20]).is_err());
 }
 
-/// As `fill_stat_counter_qps` and `fill_stat_counter_hwcounters` of the kernel write it.
+/// As the kernel's `fill_stat_counter_qps` and `fill_stat_counter_hwcounters` write it.
 #[test]
 fn a_set_of_counters_has_its_queue_pairs_and_values() {
     let qp = |number_: u32| attribute(attr::RES_QP_ENTRY, &number(attr::RES_LQPN, number_));

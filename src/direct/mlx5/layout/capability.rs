@@ -1,9 +1,9 @@
-//! What the device says of itself.
+//! What the device reports of itself.
 
 use super::structure;
 
 structure! {
-    /// Asks for capabilities: bit 0 of `op_mod` for those of now, their kind above it.
+    /// Queries capabilities: bit 0 of `op_mod` for the current ones, their kind above it.
     QueryHcaCapIn = "query_hca_cap_in", 16 {
         OPCODE: 0x0, 16;
         OP_MOD: 0x30, 16;
@@ -88,7 +88,7 @@ structure! {
 }
 
 structure! {
-    /// Asks for an entry of a RoCE port's table of GIDs.
+    /// Queries an entry of a RoCE port's GID table.
     QueryRoceAddressIn = "query_roce_address_in", 16 {
         OPCODE: 0x0, 16;
         OP_MOD: 0x30, 16;
@@ -99,7 +99,7 @@ structure! {
 }
 
 structure! {
-    /// An entry of a RoCE port's table of GIDs.
+    /// An entry of a RoCE port's GID table.
     QueryRoceAddressOut = "query_roce_address_out", 48 {
         STATUS: 0x0, 8;
         SYNDROME: 0x20, 32;
@@ -108,7 +108,7 @@ structure! {
 }
 
 structure! {
-    /// A GID of a RoCE port with what packets from it have. A `roce_version` of 0 is version 1, and 2 is
+    /// A GID of a RoCE port with the fields of packets from it. A `roce_version` of 0 is version 1, and 2 is
     /// version 2.
     RoceAddrLayout = "roce_addr_layout", 32 {
         SOURCE_L3_ADDRESS: 0x0, 128;

@@ -3,7 +3,7 @@
 use super::structure;
 
 structure! {
-    /// The head of a command that creates an object of a kind, or as many of them as two to that power.
+    /// The header of a command that creates an object of a kind, or a set of 2 to this power of them.
     GeneralObjInCmdHdr = "general_obj_in_cmd_hdr", 16 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 use super::{Structure, structure};
 
 structure! {
-    /// Creates a memory key. A list of units of 16 bytes stands behind it ([`CreateMkeyIn::with_list`]).
+    /// Creates a memory key. A list of units of 16 bytes follows it ([`CreateMkeyIn::with_list`]).
     CreateMkeyIn = "create_mkey_in", 272 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;
@@ -28,7 +28,7 @@ impl CreateMkeyIn {
     ///
     /// # Panics
     ///
-    /// There are more than [`MOST_UNITS`](Self::MOST_UNITS).
+    /// If there are more than [`MOST_UNITS`](Self::MOST_UNITS).
     pub fn with_list(mut self, list: &[Klm]) -> Vec<u8> {
         let units = list.len().next_multiple_of(4);
         assert!(units <= Self::MOST_UNITS, "a list of {units} units");
@@ -52,7 +52,7 @@ structure! {
 }
 
 structure! {
-    /// Asks for the context of a memory key.
+    /// Queries the context of a memory key.
     QueryMkeyIn = "query_mkey_in", 16 {
         OPCODE: 0x0, 16;
         OP_MOD: 0x30, 16;
@@ -113,7 +113,7 @@ structure! {
         BCOUNT: 0x0, 32;
         /// The other key.
         KEY: 0x20, 32;
-        /// Where the part begins, as that key has it.
+        /// Where the part begins, as an address of that key.
         VA: 0x40, 64;
     }
 }

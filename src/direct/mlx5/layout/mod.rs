@@ -1,8 +1,8 @@
 //! The device's structures: commands, their answers, and the contexts of objects in them.
 //!
-//! A structure is a type that is its bytes, and its fields are constants of that type, with the names of the
-//! kernel's header `include/linux/mlx5/mlx5_ifc.h` in capitals. Their bits are counted from the first byte's
-//! highest, as there. Not every field of the header is here: those that a user's commands need are.
+//! A structure is a type that consists of its bytes. Its fields are constants of that type, with the names of
+//! the kernel's header `include/linux/mlx5/mlx5_ifc.h` in capitals. Bits are counted from the first byte's
+//! highest, as in that header. Not every field of the header is here, only those that commands of users need.
 //!
 //! ```
 //! use uverbs::direct::mlx5::layout::{CreateCqIn, Cqc, Input, Structure};
@@ -47,7 +47,7 @@ pub struct Field<L> {
 }
 
 impl<L> Field<L> {
-    /// One of so many bits from that bit on; its name is this side's.
+    /// A field with this number of bits, from this bit on. Its name is chosen by this library.
     pub(crate) const fn new(bit: usize, width: usize) -> Self {
         Self {
             bit,
@@ -81,7 +81,7 @@ impl<L> fmt::Debug for Field<L> {
     }
 }
 
-/// A structure of the type `P` within one of the type `L`.
+/// A structure of the type `P` inside one of the type `L`.
 pub struct Inner<L, P> {
     /// Its first byte.
     at: usize,
@@ -111,7 +111,7 @@ impl<L, P> fmt::Debug for Inner<L, P> {
     }
 }
 
-/// The bits of a byte that belong to a field: how far they are shifted up, and how many there are.
+/// The bits of a byte that belong to a field: by how many bits they are shifted, and how many they are.
 fn in_byte(bit: usize, width: usize, byte: usize) -> (usize, usize) {
     let first = bit.max(byte * 8) - byte * 8;
     let last = (bit + width - 1).min(byte * 8 + 7) - byte * 8;
@@ -120,17 +120,17 @@ fn in_byte(bit: usize, width: usize, byte: usize) -> (usize, usize) {
 
 /// A structure of the device.
 pub trait Structure: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
-    /// The kernel's name: `mlx5_ifc_` before it and `_bits` behind.
+    /// The kernel's name, without `mlx5_ifc_` before it and `_bits` after it.
     const NAME: &'static str;
 
-    /// The fields that are here, by their names, with first bit and width.
+    /// The fields that are here: name, first bit and width.
     const FIELDS: &'static [(&'static str, usize, usize)];
 
     /// A field's value.
     ///
     /// # Panics
     ///
-    /// The field has more than 64 bits: those are [`bytes`](Self::bytes).
+    /// If the field has more than 64 bits: use [`bytes`](Self::bytes) for those.
     fn get(&self, field: Field<Self>) -> u64 {
         assert!(field.width <= 64, "a field of {} bits", field.width);
         let bytes = self.as_bytes();
@@ -146,7 +146,7 @@ pub trait Structure: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
     ///
     /// # Panics
     ///
-    /// The value has more bits than the field, or the field has more than 64.
+    /// If the value has more bits than the field, or the field has more than 64.
     fn set(&mut self, field: Field<Self>, value: u64) -> &mut Self {
         assert!(field.width <= 64, "a field of {} bits", field.width);
         let fits = field.width == 64 || value >> field.width == 0;
@@ -162,46 +162,46 @@ pub trait Structure: FromBytes + IntoBytes + Immutable + KnownLayout + Copy {
         self
     }
 
-    /// The bytes of a field that has whole ones, such as an address of 128 bits.
+    /// The bytes of a field that consists of whole bytes, such as an address of 128 bits.
     ///
     /// # Panics
     ///
-    /// The field has parts of bytes.
+    /// If the field does not consist of whole bytes.
     fn bytes(&self, field: Field<Self>) -> &[u8] {
         assert!(field.bit.is_multiple_of(8) && field.width.is_multiple_of(8));
         &self.as_bytes()[field.bit / 8..][..field.width / 8]
     }
 
-    /// Sets the bytes of a field that has whole ones.
+    /// Sets the bytes of a field that consists of whole bytes.
     ///
     /// # Panics
     ///
-    /// The field has parts of bytes, or another number of bytes.
+    /// If the field does not consist of whole bytes, or has another number of them.
     fn set_bytes(&mut self, field: Field<Self>, bytes: &[u8]) -> &mut Self {
         assert!(field.bit.is_multiple_of(8) && field.width == bytes.len() * 8);
         self.as_mut_bytes()[field.bit / 8..][..bytes.len()].copy_from_slice(bytes);
         self
     }
 
-    /// A structure within.
+    /// A structure inside this one.
     fn inner<P: Structure>(&self, inner: Inner<Self, P>) -> &P {
         let bytes = &self.as_bytes()[inner.at..][..size_of::<P>()];
         P::ref_from_bytes(bytes).unwrap_or_else(|_| unreachable!("bytes are aligned and as many"))
     }
 
-    /// A structure within, to change it.
+    /// A structure inside this one, to change it.
     fn inner_mut<P: Structure>(&mut self, inner: Inner<Self, P>) -> &mut P {
         let bytes = &mut self.as_mut_bytes()[inner.at..][..size_of::<P>()];
         P::mut_from_bytes(bytes).unwrap_or_else(|_| unreachable!("bytes are aligned and as many"))
     }
 }
 
-/// The input of a command, whose opcode stands in it.
+/// The input of a command, which contains the opcode.
 pub trait Input: Structure {
     /// The number of the command (`MLX5_CMD_OP_*`).
     const OPCODE: u16;
 
-    /// Its answer.
+    /// The answer to the command.
     type Output: Structure;
 
     /// The command with its opcode, and zeros otherwise.
@@ -293,7 +293,7 @@ fn fmt<L: Structure>(structure: &L, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 structure! {
-    /// What every command begins with: this one has nothing else.
+    /// The header of every command: this one has nothing else.
     Header = "qp_2err_in", 16 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;
@@ -302,7 +302,7 @@ structure! {
 }
 
 structure! {
-    /// What every answer begins with: this one has nothing else.
+    /// The header of every answer: this one has nothing else.
     Answer = "qp_2err_out", 16 {
         STATUS: 0x0, 8;
         SYNDROME: 0x20, 32;

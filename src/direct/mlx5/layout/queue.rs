@@ -3,7 +3,7 @@
 use super::structure;
 
 structure! {
-    /// Creates a completion queue. The kernel makes it lie in the UMEM that is named.
+    /// Creates a completion queue. The kernel makes it use the UMEM that is named.
     CreateCqIn = "create_cq_in", 272 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;
@@ -27,7 +27,7 @@ structure! {
 }
 
 structure! {
-    /// Asks for the context of a completion queue.
+    /// Queries the context of a completion queue.
     QueryCqIn = "query_cq_in", 16 {
         OPCODE: 0x0, 16;
         OP_MOD: 0x30, 16;
@@ -78,7 +78,7 @@ structure! {
 }
 
 structure! {
-    /// Creates a ring of receives. The kernel makes it lie in the UMEM that is named.
+    /// Creates a ring of receives. The kernel makes it use the UMEM that is named.
     CreateRmpIn = "create_rmp_in", 272 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;

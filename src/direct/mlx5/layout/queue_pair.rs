@@ -3,7 +3,7 @@
 use super::structure;
 
 structure! {
-    /// Creates a queue pair. The kernel makes it lie in the UMEM that is named.
+    /// Creates a queue pair. The kernel makes it use the UMEM that is named.
     CreateQpIn = "create_qp_in", 272 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;
@@ -74,7 +74,7 @@ structure! {
 }
 
 structure! {
-    /// Takes a queue pair within RTS.
+    /// Changes a queue pair within RTS.
     Rts2rtsQpIn = "rts2rts_qp_in", 272 {
         OPCODE: 0x0, 16;
         UID: 0x10, 16;
@@ -119,7 +119,7 @@ structure! {
 }
 
 structure! {
-    /// Asks for the context of a queue pair.
+    /// Queries the context of a queue pair.
     QueryQpIn = "query_qp_in", 16 {
         OPCODE: 0x0, 16;
         OP_MOD: 0x30, 16;
@@ -154,10 +154,10 @@ structure! {
         MTU: 0x40, 3;
         LOG_MSG_MAX: 0x43, 5;
         LOG_RQ_SIZE: 0x49, 4;
-        /// Of a receive's bytes, less 4.
+        /// The logarithm of a receive's bytes, less 4.
         LOG_RQ_STRIDE: 0x4d, 3;
         NO_SQ: 0x50, 1;
-        /// Of blocks of 64 bytes.
+        /// The logarithm of the number of blocks of 64 bytes.
         LOG_SQ_SIZE: 0x51, 4;
         TS_FORMAT: 0x58, 2;
         RLKY: 0x5b, 1;

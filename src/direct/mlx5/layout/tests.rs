@@ -1,15 +1,15 @@
-//! Fields against the kernel's header, and their bits in bytes.
+//! Compares fields with the kernel's header, and with their bits in bytes.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// What a C program prints of `include/linux/mlx5/mlx5_ifc.h` of Linux 6.12: of each structure its bytes, and
-/// of each field its first bit and its width.
+/// The output of a C program about `include/linux/mlx5/mlx5_ifc.h` of Linux 6.12: the bytes of each
+/// structure, and the first bit and the width of each field.
 const HEADER: &str = include_str!("mlx5_ifc.txt");
 
-/// What the header of the kernel does not have, but that of NVIDIA's adapters' interface
-/// (`include/host/mlx5_ifc.h` of gpunetio), or another header.
+/// Fields that are not in the kernel's header, but in NVIDIA's own (`include/host/mlx5_ifc.h` of gpunetio),
+/// or in another one.
 const ELSEWHERE: [(&str, &str); 12] = [
     ("create_cq_in", "cq_umem_offset"),
     ("create_cq_in", "cq_umem_id"),
@@ -54,7 +54,7 @@ fn printed(text: &str) -> Printed<'_> {
     (fields, sizes)
 }
 
-/// Compares a structure with the header; gives how many fields were compared.
+/// Compares a structure with the header; returns how many fields were compared.
 fn compare<L: Structure>((fields, sizes): &Printed<'_>) -> usize {
     if L::NAME != "klm" {
         assert_eq!(sizes.get(L::NAME), Some(&size_of::<L>()), "{}", L::NAME);
@@ -125,7 +125,7 @@ fn every_field_lies_where_the_header_has_it() {
     assert!(all > 290, "only {all} fields were compared");
 }
 
-/// Each field by itself: what is set comes back, and nothing else changes.
+/// Sets each field by itself: the value comes back, and nothing else changes.
 fn fields_keep_their_neighbours<L: Structure>() {
     for (name, bit, width) in L::FIELDS {
         let field = Field::<L>::new(*bit, *width);

@@ -69,13 +69,13 @@ impl Ring {
         (registration.unwrap(), ledger)
     }
 
-    /// Has the device write an entry to a ring.
+    /// Writes an entry to a ring, as the device does.
     pub(super) fn write(&mut self, ring: usize, fields: Entry) {
         self.views[ring].play(self.written[ring], fields);
         self.written[ring] += 1;
     }
 
-    /// The ids of the completions that are there.
+    /// The ids of the completions that have arrived.
     pub(super) fn ids(&mut self) -> Vec<u64> {
         let polled = self.cq.poll().unwrap();
         polled.map(|completion| completion.wr_id()).collect()
@@ -100,7 +100,7 @@ pub(super) fn sent(number: u16, status: u8) -> Entry {
     }
 }
 
-/// Posts requests with these ids and this wish.
+/// Posts requests with these ids, signaled or not.
 pub(super) fn post(
     ledger: &NumberedLedger,
     ids: std::ops::Range<u64>,
@@ -116,8 +116,7 @@ pub(super) fn post(
     numbers
 }
 
-/// Would catch completions that are lost and nobody hears of it, and a poller that waits for good behind
-/// them.
+/// Would catch lost completions that nobody reports, and a poller that waits for ever at the lost ones.
 #[test]
 fn an_overrun_is_told_and_polling_goes_on() {
     for (rings, size) in [(1, Entry::SMALL), (2, Entry::LARGE)] {
@@ -138,7 +137,7 @@ fn an_overrun_is_told_and_polling_goes_on() {
                 let left: Vec<u64> = (first + u64::from(lost)..end).collect();
                 assert_eq!(ring.ids(), left, "{start}: {lost}");
                 assert!(ring.ids().is_empty());
-                // The device is told of the lost ones too, which are taken.
+                // The device learns that the lost ones were taken too.
                 assert_eq!(ring.cq.core().told() & 0xffff, ring.written[own]);
                 for number in &numbers[..lost as usize] {
                     assert!(ledger.finish(*number).is_some(), "in flight");
@@ -153,7 +152,7 @@ fn an_overrun_is_told_and_polling_goes_on() {
     }
 }
 
-/// Would catch a full ring that is taken for one that has overrun, also while the device fills it.
+/// Would catch a full ring that passes for one that has overrun, also while the device fills it.
 #[test]
 fn a_full_ring_has_not_overrun() {
     let mut ring = ring(2, Entry::LARGE);
@@ -170,8 +169,8 @@ fn a_full_ring_has_not_overrun() {
     }
 }
 
-/// Would catch a message that takes a receive which it has not consumed, and a queue that was not made for
-/// it.
+/// Would catch a message that takes a receive which it has not consumed, and one on a queue that was not made
+/// for such messages.
 #[test]
 fn what_consumes_no_receive_is_told_as_such() {
     for takes in [true, false] {
@@ -202,7 +201,7 @@ fn what_consumes_no_receive_is_told_as_such() {
     }
 }
 
-/// Would catch a GID that is not there, or is another field.
+/// Would catch a GID that is not in the entry, or is another field.
 #[test]
 fn a_sender_without_a_handle_has_a_gid() {
     for (size, ah, has) in [(Entry::LARGE, entry::NO_AH, true), (Entry::LARGE, 9, false)] {
@@ -291,7 +290,7 @@ fn fields_of_a_send() {
             (done.opcode(), done.wr_id()),
             (opcode, u64::from(number) + 1)
         );
-        // What was read is what the request asked for.
+        // The bytes that were read are those that the request asked for.
         assert_eq!((done.byte_len(), done.flags()), (77, WcFlags::empty()));
     }
     let failed = post(&ledger, 9..10, false);
@@ -301,7 +300,7 @@ fn fields_of_a_send() {
     assert_eq!(failed.vendor_err(), 14);
 }
 
-/// Would catch an entry of the lap before that is taken again, and one that is overlooked.
+/// Would catch an entry of the previous lap that is taken again, and one that is missed.
 #[test]
 fn the_phase_flips_with_each_lap() {
     let mut ring = ring(1, Entry::LARGE);
@@ -344,7 +343,7 @@ fn counts_go_on_beyond_16_bits() {
     }
 }
 
-/// Would catch a completion that nobody asked for, and one that makes a queue look as if it had some.
+/// Would catch a completion that nobody asked for, and one that makes a queue look non-empty.
 #[test]
 fn what_nobody_asked_for_is_dropped() {
     let mut ring = ring(1, Entry::LARGE);
@@ -358,7 +357,7 @@ fn what_nobody_asked_for_is_dropped() {
     let loud = post(&ledger, 7..8, true);
     ring.write(0, sent(loud[0], 0));
     ring.write(0, sent(quiet[1], 0));
-    // It waits, although a look has taken it from the ring.
+    // It waits, although `is_empty` has taken it from the ring.
     assert!(!ring.cq.is_empty().unwrap());
     assert!(!ring.cq.is_empty().unwrap());
     assert_eq!(ring.ids(), [7]);
@@ -366,7 +365,7 @@ fn what_nobody_asked_for_is_dropped() {
     assert_eq!((ledger.in_flight(), ledger.progress().finished()), (0, 4));
 }
 
-/// Has the device tell of all these requests in a ring.
+/// Completes all these requests in a ring, as the device does.
 fn complete(ring: &mut Ring, own: usize, flags: u8, numbers: Vec<u16>) {
     for number in numbers {
         let fields = Entry {
@@ -397,7 +396,7 @@ fn a_poll_takes_one_ring_after_the_other() {
         let expected: Vec<u64> = (other..other + 2).chain(first..first + 4).collect();
         assert_eq!(ring.ids(), expected, "{round}");
     }
-    // And whichever comes first, if the other is empty.
+    // The same whichever ring comes first, if the other is empty.
     for round in 40..43 {
         complete(
             &mut ring,
@@ -422,7 +421,7 @@ fn the_next_poll_begins_with_the_next_ring() {
     assert_eq!(all, [10, 0, 11, 1, 2]);
 }
 
-/// As the test before, of a C program that shows itself one completion after the other.
+/// As the test before, for a C program that is shown one completion after the other.
 #[cfg(feature = "c-abi")]
 #[test]
 fn what_is_shown_comes_from_one_ring_until_it_is_hidden() {
@@ -465,8 +464,8 @@ fn what_makes_no_sense_is_told_once() {
     assert_eq!(ring.ids(), [1]);
 }
 
-/// Would catch a device that is not told what was taken, an event that is asked for twice by the same number,
-/// and one that is not asked for.
+/// Would catch a device that does not learn what was taken, an event that is asked for twice with the same
+/// number, and one that is not asked for.
 #[test]
 fn the_doorbell_has_the_count_and_the_events() {
     let mut ring = ring(1, Entry::LARGE);
@@ -493,7 +492,7 @@ fn the_doorbell_has_the_count_and_the_events() {
     }
 }
 
-/// Would catch a poll that goes on for as long as the device does.
+/// Would catch a poll that lasts for as long as the device writes.
 #[test]
 fn a_poll_ends_once_round_the_rings() {
     let mut ring = ring(1, Entry::LARGE);
@@ -508,7 +507,7 @@ fn a_poll_ends_once_round_the_rings() {
     assert_eq!(taken, DEPTH as usize);
 }
 
-/// Would catch a question whether anything is there that hides what is wrong, or leaves it for later.
+/// Would catch a call of `is_empty` that hides an error, or leaves it for later.
 #[test]
 fn who_asks_whether_all_is_taken_is_told_what_is_wrong() {
     let mut ring = ring(1, Entry::LARGE);

@@ -1,4 +1,4 @@
-//! Which queue an entry is of, when queue pairs come, are reset, and go.
+//! Which queue an entry belongs to, when queue pairs come, are reset, and go.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn complete(ring: &mut Ring, numbers: Vec<u16>) {
     }
 }
 
-/// Would catch completions that are taken for those of a new queue pair with the same number.
+/// Would catch completions that pass for those of a new queue pair with the same number.
 #[test]
 fn a_number_that_is_used_again_tells_old_completions_from_new_ones() {
     let mut ring = ring(1, Entry::LARGE);
@@ -30,7 +30,7 @@ fn a_number_that_is_used_again_tells_old_completions_from_new_ones() {
     assert_eq!(ring.ids(), [13]);
 }
 
-/// The kernel may give the number away before this side has told that the old queue pair is gone.
+/// The kernel may give the number to another queue pair before this side has said that the old one is gone.
 #[test]
 fn a_new_queue_pair_ends_the_old_one_of_its_number() {
     let mut ring = ring(1, Entry::LARGE);
@@ -44,7 +44,8 @@ fn a_new_queue_pair_ends_the_old_one_of_its_number() {
     assert_eq!(ring.ids(), [12]);
 }
 
-/// Would catch completions of the old one that are nobody's, or the new one's: it reports in another ring.
+/// Would catch completions of the old queue pair that belong to nobody, or to the new one, which reports in
+/// another ring.
 #[test]
 fn a_new_queue_pair_in_another_ring_ends_the_old_one_too() {
     let mut ring = ring(2, Entry::LARGE);
@@ -90,13 +91,13 @@ fn a_queue_pair_that_is_gone_reports_no_more() {
     tells_of_a_stray(&mut ring);
 }
 
-/// A poll finds an entry that is nobody's, and the next one tells.
+/// A poll finds an entry that belongs to nobody, and the next one reports it.
 fn tells_of_a_stray(ring: &mut Ring) {
     assert!(ring.ids().is_empty());
     assert!(matches!(ring.cq.poll(), Err(PollError::Stray { .. })));
 }
 
-/// Would catch changes that pile up while nobody polls, or for nobody.
+/// Would catch changes that pile up while nobody polls, or when nobody will poll any more.
 #[test]
 fn queue_pairs_that_report_nothing_leave_nothing_behind() {
     let ring = ring(1, Entry::LARGE);
@@ -115,7 +116,7 @@ fn queue_pairs_that_report_nothing_leave_nothing_behind() {
     );
 }
 
-/// Completions that are to go with their queue pair, as libefa has it.
+/// Completions that are dropped with their queue pair, as in libefa.
 #[cfg(feature = "c-abi")]
 #[test]
 fn what_is_forgotten_goes_with_its_queue_pair() {
@@ -127,8 +128,8 @@ fn what_is_forgotten_goes_with_its_queue_pair() {
     assert!(ring.ids().is_empty());
 }
 
-/// Would catch queues that are gone and stay in the poller's table for good: every entry would be held
-/// against them.
+/// Would catch queues that are gone and stay in the poller's table for good: every entry would be compared
+/// with them.
 #[test]
 fn a_queue_that_is_gone_leaves_the_table_when_its_entries_are_passed() {
     let mut ring = ring(1, Entry::LARGE);
@@ -137,7 +138,7 @@ fn a_queue_that_is_gone_leaves_the_table_when_its_entries_are_passed() {
     drop(queue);
     assert_eq!(ring.ids(), [1, 2]);
     assert!(has_none_gone(&mut ring));
-    // The poller hears of it while it takes completions.
+    // The poller learns of it while it takes completions.
     let (queue, ledger) = ring.register(0, false);
     complete(&mut ring, post(&ledger, 3..5, true));
     let mut polled = ring.cq.poll().unwrap();
@@ -151,7 +152,7 @@ fn has_none_gone(ring: &mut Ring) -> bool {
     format!("{:?}", ring.cq).contains("gone: []")
 }
 
-/// Would catch a poll that looks up its entries in the table as it was when the poll began.
+/// Would catch a poll that looks its entries up in the table as it was when the poll began.
 #[test]
 fn a_queue_pair_that_comes_during_a_poll_reports_in_it() {
     let mut ring = ring(1, Entry::LARGE);
@@ -169,8 +170,8 @@ fn a_queue_pair_that_comes_during_a_poll_reports_in_it() {
     assert!(polled.next().is_some());
 }
 
-/// Would catch an entry that is taken for that of a queue pair whose number ends alike, or that reports in
-/// another ring.
+/// Would catch an entry that passes for one of a queue pair whose number has the same low bits, or that
+/// reports in another ring.
 #[test]
 fn an_entry_is_of_the_queue_pair_with_all_of_its_number_and_its_ring() {
     let mut other = ring(1, Entry::LARGE);

@@ -1,4 +1,4 @@
-//! How rings are cut, and what a device has.
+//! The layout of rings, and what a device can do.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -92,7 +92,7 @@ fn each_operation_is_a_capability_of_the_device() {
     }
 }
 
-/// Would catch entries without room for what the device puts there.
+/// Would catch entries without room for what the device writes there.
 #[test]
 fn completions_have_room_for_what_the_device_tells() {
     for (caps, bytes) in [

@@ -23,7 +23,7 @@ use super::send::{DeviceRing, SendQueue};
 use crate::driver::kit::ledger::NumberedLedger;
 use crate::driver::kit::map::Map;
 
-/// What a device says of itself, as large as the real ones.
+/// The limits of a device, as large as those of real ones.
 const LIMITS: Limits = Limits {
     caps: DeviceCaps::RDMA_READ.union(DeviceCaps::RDMA_WRITE),
     max_send_wr: 4096,
@@ -70,12 +70,12 @@ impl Device {
         Register::new(Arc::clone(&self.doorbell), DOORBELL).unwrap()
     }
 
-    /// What was stored to the doorbell last.
+    /// The value that was stored to the doorbell last.
     fn rung(&self) -> u32 {
         self.register().stored()
     }
 
-    /// So many bytes of the ring.
+    /// Bytes of the ring.
     fn read<T: FromBytes>(&self, at: usize) -> T {
         assert!(at + size_of::<T>() <= self.ring.length());
         // SAFETY: the bytes lie in the map, which nobody writes meanwhile; every bit pattern is a `T`.
@@ -105,7 +105,7 @@ fn send_queue(
     )
 }
 
-/// As [`send_queue`], of receives.
+/// As [`send_queue`], for receives.
 fn recv_queue(cap: &QpCap) -> (RecvQueue, Arc<NumberedLedger>, Device) {
     let layout = recv_layout(cap, &LIMITS).unwrap();
     let device = Device::new(layout.bytes());

@@ -1,4 +1,4 @@
-//! What is ordered before what, and what a queue says of its requests when the device hears of them.
+//! What is ordered before what, and what a queue says of its requests when the device learns of them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,8 @@ use crate::driver::contract::{RecvQueue as _, receiving, sending};
 use crate::driver::kit::ledger::NumberedLedger;
 use crate::work::{LocalSlice, Operation, Payload};
 
-/// Watches the steps of this thread. At each store to a register the ledger must know of that many requests.
+/// Watches the steps of this thread. At each store to a register the ledger must already know of that many
+/// requests.
 fn steps(ledger: Option<Arc<NumberedLedger>>) -> Rc<RefCell<Vec<Step>>> {
     let steps = Rc::new(RefCell::default());
     let noted = Rc::clone(&steps);
@@ -32,9 +33,8 @@ fn steps(ledger: Option<Arc<NumberedLedger>>) -> Rc<RefCell<Vec<Step>>> {
     steps
 }
 
-/// Would catch a doorbell before its requests have left the CPU, requests that mix with what was stored
-/// before, a part of a batch without a doorbell, and one that the device may finish before the ledger knows
-/// of it.
+/// Would catch a doorbell before its requests have left the CPU, requests that mix with earlier stores, a
+/// part of a batch without a doorbell, and one that the device may finish before the ledger knows of it.
 #[test]
 fn requests_have_left_before_their_doorbell() {
     use Step::{Copied, Flushed, Stored, Written};
@@ -69,7 +69,7 @@ fn requests_have_left_before_their_doorbell() {
     }
 }
 
-/// Would catch a doorbell before the descriptors that it tells of.
+/// Would catch a doorbell before the descriptors that it announces.
 #[test]
 fn receives_are_written_before_their_doorbell() {
     let one = QpCap {
@@ -88,7 +88,7 @@ fn receives_are_written_before_their_doorbell() {
     assert_eq!(queue.in_flight(), 2);
 }
 
-/// Would catch fields that are read before the phase says that they are there, and a count that tells of an
+/// Would catch fields that are read before the phase says that they are there, and a count that includes an
 /// entry which has not been read.
 #[test]
 fn an_entry_is_read_behind_its_phase_and_then_told() {

@@ -73,7 +73,7 @@ fn the_ring_goes_round_and_a_full_one_refuses() {
     assert_eq!(refused, Err(PostError::TooManySges { given: 3, max: 2 }));
 }
 
-/// Would catch a doorbell with more bits than the device takes, and a count that ends where they do.
+/// Would catch a doorbell with more bits than the device takes, and a count that wraps where they do.
 #[test]
 fn counts_go_on_beyond_16_bits() {
     let (mut queue, ledger, device) = recv_queue(&CAP);
@@ -116,7 +116,7 @@ fn one_that_is_left_behind_does_not_stop_a_small_queue() {
     }
 }
 
-/// Would catch descriptors of a batch that was given up, before those of the next.
+/// Would catch descriptors of a batch that was given up in front of those of the next.
 #[test]
 fn a_batch_that_is_forgotten_leaves_no_descriptors() {
     let (mut queue, _, device) = recv_queue(&CAP);

@@ -1,4 +1,4 @@
-//! Requests field by field, and how they are handed over.
+//! Requests field by field, and how they reach the device.
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
@@ -50,7 +50,7 @@ fn write(
     batch.write(wr_id, SendFlags::SIGNALED, operation, to(), payload)
 }
 
-/// Posts a request alone, and gives the bytes that the device got.
+/// Posts a single request, and returns the bytes that the device got.
 fn posted<const BYTES: usize>(
     cap: &QpCap,
     operation: Operation,
@@ -64,7 +64,7 @@ fn posted<const BYTES: usize>(
     device.read(0)
 }
 
-/// The head as bytes, as the device's documentation has it.
+/// The header as bytes, as the device's documentation has it.
 fn head(operation: u8, length: u8, imm: u32) -> [u8; 32] {
     let mut head = [0; 32];
     head[2] = operation | 1 << 7;
@@ -152,7 +152,7 @@ fn what_reads_or_writes_has_the_peers_memory_first() {
     }
 }
 
-/// Would catch what the request before has left in its place.
+/// Would catch what an earlier request has left in the same place.
 #[test]
 fn what_a_request_does_not_use_is_zero() {
     let (mut queue, ledger, device) = send_queue(QpType::DRIVER, &CAP, &LIMITS);
@@ -231,7 +231,7 @@ fn the_phase_begins_with_0_and_flips_with_each_lap() {
     assert_eq!(device.rung(), 9);
 }
 
-/// Would catch a doorbell or a number with more bits than the device takes, and a count that ends where they
+/// Would catch a doorbell or a number with more bits than the device takes, and a count that wraps where they
 /// do.
 #[test]
 fn counts_go_on_beyond_16_bits() {
@@ -273,8 +273,8 @@ fn a_full_queue_takes_no_request_until_one_is_done() {
     assert_eq!(queue.in_flight(), 4);
 }
 
-/// Would catch a request of a forgotten batch that the device gets to see, and a batch that goes beyond what
-/// it takes between two doorbells.
+/// Would catch a request of a forgotten batch that the device gets to see, and a batch that exceeds what it
+/// takes between two doorbells.
 #[test]
 fn nothing_is_handed_over_before_the_doorbell_and_then_in_bounds() {
     let (mut queue, _, device) = send_queue(QpType::DRIVER, &CAP, &LIMITS);
@@ -380,7 +380,7 @@ fn each_operation_has_its_limits() {
     assert_eq!((batch.pending(), device.rung()), (0, 0));
 }
 
-/// Would catch a region that goes while a request in the device's ring names it.
+/// Would catch a region that is deregistered while a request in the device's ring names it.
 #[test]
 fn the_keys_of_requests_are_noted() {
     let (mut queue, ledger, _device) = send_queue(QpType::DRIVER, &CAP, &LIMITS);
@@ -410,7 +410,7 @@ fn a_queue_begins_again_after_a_reset() {
     }
 }
 
-/// The structs are what the helpers above write by hand.
+/// The structs agree with what the helpers above write by hand.
 #[test]
 fn structs_are_as_their_bytes() {
     let written = Slice {

@@ -7,8 +7,8 @@
 //! completion, and takes the changes over. So polling takes no lock while nothing changes.
 //!
 //! Completions outlive their queue pair. A number is reused only when the poller has passed everything that
-//! its last queue pair reported. What a queue pair reported before a reset is skipped, and so is what one
-//! reported that is to be forgotten with it.
+//! its last queue pair reported. The poller skips what a queue pair reported before a reset, and what one
+//! reported whose completions are dropped with it.
 
 pub(crate) mod poller;
 
@@ -20,41 +20,41 @@ use super::ledger::SrqLedger;
 use super::memory::Record;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
 
-/// The ring of a completion queue, as those see it who do not poll.
+/// The ring of a completion queue, for threads that do not poll.
 pub(crate) trait Ring: Debug {
-    /// The highest number that an entry can name a queue by.
+    /// The highest number by which an entry can name a queue.
     const MOST: u32;
-    /// The word of the doorbell record, and its bits, in which the device finds how far entries are given
+    /// The word of the doorbell record, and its bits, in which the device reads how many entries were given
     /// back.
     const CONSUMER: (usize, u32);
 
-    /// The number of the queue that the entry at this index is of, if the device has written one.
+    /// The number of the queue that the entry at this index belongs to, if the device has written one.
     fn number(&self, index: u32) -> Option<u32>;
 
-    /// The index of the request that the entry at this index is of, if it reports a receive.
+    /// The index of the request that the entry at this index belongs to, if it reports a receive.
     fn received(&self, index: u32) -> Option<u16>;
 }
 
 /// What a queue reports to a completion queue; by default nothing.
 pub(crate) trait Report: Debug + Default {
-    /// What it reports of sends, and what of receives, to two completion queues.
+    /// Splits it into what it reports of sends and of receives, for two completion queues.
     fn halves(self) -> (Self, Self);
 
-    /// The ledger of the shared queue that it receives from.
+    /// The ledger of the shared queue from which it receives.
     fn shared(&self) -> Option<&Arc<SrqLedger>>;
 }
 
 /// A change for the poller. `until` is an index of the ring: entries before it precede the change.
 #[derive(Debug)]
 pub(crate) enum Change<R> {
-    /// The number means this from now on: a new queue pair, or one that starts again, whose entries before
-    /// `forget_until` are skipped.
+    /// From now on the number means this reporter: a new queue pair, or one that starts again, whose entries
+    /// before `forget_until` are skipped.
     Set {
         number: u32,
         reporter: R,
         forget_until: Option<u32>,
     },
-    /// The queue pair is gone; what it reported before still counts, unless it is forgotten.
+    /// The queue pair is gone. Its entries before `until` still count, unless they are forgotten.
     Remove {
         number: u32,
         until: u32,
@@ -88,14 +88,14 @@ impl<R> Change<R> {
 pub(crate) struct Directory<E, R> {
     /// Counts changes.
     version: AtomicU64,
-    /// The first entry that the poller has not given back. Indices count on round the ring and wrap at 2^32.
+    /// The first entry that the poller has not given back. Indices count on in every round and wrap at 2^32.
     passed: AtomicU32,
-    /// It tells the device the same.
+    /// By it the device learns the same.
     record: Record,
     inner: Mutex<Inner<E, R>>,
 }
 
-/// What is behind the lock, which only creating, resetting, destroying and resizing take.
+/// The state under the lock, which only creating, resetting, destroying and resizing take.
 #[derive(Debug)]
 pub(crate) struct Inner<E, R> {
     /// The ring's entries, to see what lies in it.
@@ -137,7 +137,7 @@ impl<E: Ring, R: Report> Directory<E, R> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the poller that the device had no room for a completion.
+    /// Makes the next poll report that the device had no room for a completion.
     pub(crate) fn overran(&self) {
         self.push(&mut self.lock(), Change::Overrun);
     }
@@ -153,11 +153,11 @@ impl<E: Ring, R: Report> Directory<E, R> {
 
     fn push(&self, inner: &mut Inner<E, R>, change: Change<R>) {
         inner.changes.push(change);
-        // Relaxed: under the lock; see `version` for the looks at it.
+        // Relaxed: under the lock; `version` says why its loads may be relaxed too.
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Where the present entries end, and whether one of them has this number.
+    /// The index after the present entries, and whether one of them has this number.
     fn look(&self, inner: &Inner<E, R>, number: u32) -> (u32, bool) {
         let mut index = self.passed();
         let mut found = false;
@@ -166,7 +166,7 @@ impl<E: Ring, R: Report> Directory<E, R> {
                 found |= of == number;
                 index = index.wrapping_add(1);
             }
-            // While this looked, the poller may have gone past the place and the device round the ring.
+            // Meanwhile the poller may have passed this index, and the device may have gone round the ring.
             let passed = self.passed();
             if !is_before(index, passed) {
                 return (index, found);
@@ -196,7 +196,7 @@ impl<E: Ring, R: Report> Directory<E, R> {
         }
     }
 
-    /// Frees the elements of shared receive queues that were reported of since nobody polls any more.
+    /// Frees the elements of shared receive queues that were reported since nobody polls any more.
     fn sweep(&self, inner: &mut Inner<E, R>) {
         let Some(shared) = &inner.closed else {
             return;
@@ -220,7 +220,8 @@ impl<E: Ring, R: Report> Directory<E, R> {
         self.sweep(&mut inner);
         if inner.closed.is_none() {
             let (until, _) = self.look(&inner, number);
-            // What an earlier start, which the poller has not seen, was to skip is skipped with this one.
+            // If the poller has not seen an earlier restart yet, what that one skips is skipped by this one
+            // too.
             let earlier = |change: &mut Change<R>| change.is_restart(number);
             superseded.extend(inner.changes.extract_if(.., earlier));
             let change = Change::Set {
@@ -233,8 +234,8 @@ impl<E: Ring, R: Report> Directory<E, R> {
     }
 
     fn remove(&self, number: u32, forgotten: bool) {
-        // Dropped when the lock is no longer held, as are all changes: with a landing rings may go, whose
-        // memory an allocator gets back, and which may do with other queues as it likes.
+        // Dropped when the lock is no longer held, as are all changes. With a landing, rings may be dropped;
+        // an allocator then gets their memory back, and may call into other queues.
         let mut gone = Vec::new();
         let mut inner = self.lock();
         self.sweep(&mut inner);
@@ -248,7 +249,7 @@ impl<E: Ring, R: Report> Directory<E, R> {
             false => self.look(&inner, number),
         };
         if inner.closed.is_some() || (unseen && !reported) {
-            // The poller does not know of it and never needs to.
+            // The poller does not know it and never needs to.
             let its = |change: &mut Change<R>| change.is_of(number);
             gone.extend(inner.changes.extract_if(.., its));
             inner.free(number);
@@ -264,8 +265,8 @@ impl<E: Ring, R: Report> Directory<E, R> {
         drop(ledger);
     }
 
-    /// Notes that nobody polls any more, and which shared receive queues are reported of. What has been
-    /// reported and not taken frees its element.
+    /// Notes that nobody polls any more, and on which shared receive queues entries report. Entries that have
+    /// arrived and were not taken free their elements.
     pub(crate) fn close(&self, shared: HashMap<u32, Arc<SrqLedger>>) {
         let mut inner = self.lock();
         inner.closed = Some(shared);
@@ -288,7 +289,7 @@ impl<E, R> Inner<E, R> {
         !self.taken.get(number as usize).is_some_and(|taken| *taken)
     }
 
-    /// Entries that the poller has not seen have moved on by one place.
+    /// All entries that the poller has not seen have moved by one place.
     pub(crate) fn shift(&mut self) {
         for change in &mut self.changes {
             if let Change::Set {
@@ -309,7 +310,7 @@ pub(crate) struct Registration<E: Ring, R: Report> {
     send: Arc<Directory<E, R>>,
     recv: Arc<Directory<E, R>>,
     number: u32,
-    /// What was reported goes with it.
+    /// Its unread completions are dropped with it.
     forgets: AtomicBool,
 }
 
@@ -355,10 +356,10 @@ impl<E: Ring, R: Report> Registration<E, R> {
         self.number
     }
 
-    /// Has what was reported go with the queue pair.
+    /// Makes the queue pair's unread completions go with it.
     #[cfg(feature = "c-abi")]
     pub(crate) fn forget(&self) {
-        // Relaxed: whoever drops it has it to itself.
+        // Relaxed: the thread that drops this has it exclusively.
         self.forgets.store(true, Ordering::Relaxed);
     }
 

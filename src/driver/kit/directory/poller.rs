@@ -1,5 +1,5 @@
 //! The poller's side: how far it is in the ring, and its table of the queues that report there, by their
-//! numbers. The table is the poller's alone: the [`Directory`] tells it what has changed.
+//! numbers. Only the poller uses the table; changes reach it through the [`Directory`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use super::super::memory::Record;
 use super::super::sync::Ordering;
 use super::{Change, Directory, Report, Ring, is_before};
 
-/// The table.
+/// The poller's table.
 #[derive(Debug)]
 pub(crate) struct Reporters<R> {
-    /// By their numbers; with nothing that reports where nobody has the number.
+    /// By their numbers. Where no queue has the number, an entry that reports nothing.
     known: Vec<Known<R>>,
-    /// The version of the directory that this is of.
+    /// The version of the directory to which the table corresponds.
     version: u64,
-    /// Some wait for the poller to pass entries of theirs.
+    /// Some queues wait until the poller has passed entries of theirs.
     waiting: bool,
 }
 
@@ -31,7 +31,8 @@ pub(crate) struct Known<R> {
 }
 
 impl<R> Known<R> {
-    /// Whether it has started again, or is to be forgotten, and entries of before may still be in the ring.
+    /// Whether it has started again, or its completions are to be dropped, and older entries of it may still
+    /// be in the ring.
     #[inline(always)]
     pub(crate) fn forgets(&self) -> bool {
         self.forget_until.is_some()
@@ -53,7 +54,7 @@ impl<R: Report> Reporters<R> {
         }
     }
 
-    /// Who has this number, or had it last.
+    /// The queue that has this number, or had it last.
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&Known<R>> {
         self.known.get(number as usize)
@@ -65,7 +66,7 @@ impl<R: Report> Reporters<R> {
         self.version != directory.version()
     }
 
-    /// Whether some wait for the poller to pass entries of theirs ([`Self::settle`]).
+    /// Whether some queues wait until the poller has passed entries of theirs ([`Self::settle`]).
     #[inline(always)]
     pub(crate) fn are_waiting(&self) -> bool {
         self.waiting
@@ -117,10 +118,10 @@ impl<R: Report> Reporters<R> {
         &mut self.known[place]
     }
 
-    /// Lets those go whose entries the poller has passed, which has come to this index.
+    /// Ends the wait of queues whose entries the poller has passed. It has come to index `next`.
     pub(crate) fn settle(&mut self, directory: &Directory<impl Ring, R>, next: u32) {
-        // Dropped when the lock is no longer held: with them rings may go, whose memory an allocator gets
-        // back.
+        // Dropped when the lock is no longer held: with them rings may be dropped, whose memory an allocator
+        // gets back.
         let mut gone = Vec::new();
         let mut inner = directory.lock();
         self.waiting = false;
@@ -138,7 +139,7 @@ impl<R: Report> Reporters<R> {
         drop(gone);
     }
 
-    /// All entries that have not been taken have moved on by one place.
+    /// All entries that have not been taken have moved by one place.
     pub(crate) fn shift(&mut self) {
         for known in &mut self.known {
             for until in [&mut known.forget_until, &mut known.leave_at] {
@@ -147,7 +148,7 @@ impl<R: Report> Reporters<R> {
         }
     }
 
-    /// The shared receive queues that are reported of.
+    /// The shared receive queues on which entries report, by their numbers.
     pub(crate) fn shared(&self) -> HashMap<u32, Arc<SrqLedger>> {
         let known = self.known.iter().zip(0..);
         known
@@ -160,12 +161,12 @@ impl<E: Ring, R: Report> Directory<E, R> {
     /// How many changes there have been.
     #[inline(always)]
     pub(crate) fn version(&self) -> u64 {
-        // Relaxed: whoever made a change did so before the device could report anything of it, and the
-        // barrier behind the owner bit keeps this load behind the look at the completion.
+        // Relaxed: a change is made before the device can report anything that depends on it, and the barrier
+        // after the owner bit keeps this load after the look at the completion.
         self.version.load(Ordering::Relaxed)
     }
 
-    /// Takes the changes over, for the poller, with the version that they make.
+    /// Takes the changes, for the poller, and the version that they lead to.
     pub(crate) fn hear(&self) -> (Vec<Change<R>>, u64) {
         let mut inner = self.lock();
         (std::mem::take(&mut inner.changes), self.version())
@@ -184,16 +185,16 @@ impl<E: Ring, R: Report> Directory<E, R> {
         &self.record
     }
 
-    /// Gives the entries before this index back to the device. What is in them has been copied; what their
-    /// completions free is given out behind this.
+    /// Gives the entries before this index back to the device. Their contents have been copied. What their
+    /// completions free may be used again only after this.
     #[inline(always)]
     pub(crate) fn pass(&self, index: u32) {
         // Relaxed: as in `passed`.
         self.passed.store(index, Ordering::Relaxed);
         // Release: the entries have been read before the device may write them again; its counterpart is the
-        // device's look at the record before it writes. That this look finds the index at the latest when a
-        // completion comes for which one of these entries made room is the ledgers' release, which comes
-        // behind this store, with the poster's acquire and the barrier before its doorbell.
+        // device's look at the record before it writes. When the device writes a completion for which one of
+        // these entries made room, it must see this index. That follows from the ledgers' release, which
+        // comes after this store, the poster's acquire, and the barrier before its doorbell.
         let (word, bits) = E::CONSUMER;
         let index = (index & bits).to_be();
         self.record.word(word).store(index, Ordering::Release);

@@ -7,20 +7,21 @@ use super::receives::RecvLedger;
 
 /// The notes of a receive queue whose requests finish out of the order in which they were posted.
 ///
-/// It has twice as many elements as requests may be posted at a time. One that is left behind does not stop
-/// the others then, until they have gone once round.
+/// It has twice as many elements as requests may be posted at a time. A request that stays unfinished then
+/// does not stop the others until they have gone once round.
 #[derive(Debug)]
 pub(crate) struct LooseLedger {
-    /// What the poster knows. Its count is what it may rely on: the places of that many requests are free.
+    /// The poster's notes. Their count is what the poster may rely on: the places of that many requests are
+    /// free.
     notes: Arc<RecvLedger>,
-    /// The elements whose requests are finished, behind the first that is not.
+    /// Which elements' requests are finished, after the first that is not.
     finished: Box<[AtomicBool]>,
-    /// Requests that are finished, and those before the first that is not, counted from the start.
+    /// Requests that are finished, and requests before the first that is not, counted from the start.
     count: AtomicU32,
     before: AtomicU32,
 }
 
-// Only the poller writes; who asks about requests reads `before` and `finished`.
+// Only the poller writes. Threads that ask about requests read `before` and `finished`.
 impl LooseLedger {
     /// A ledger for a ring of `elements`, a power of two above 1.
     pub(crate) fn new(elements: u32) -> Self {
@@ -43,11 +44,11 @@ impl LooseLedger {
         self.before.load(Ordering::Acquire)
     }
 
-    /// Whether the request at this index is finished, one behind the first that is not. While it is seen to
-    /// be, its place is not given out: that comes behind the store that takes the note back.
+    /// Whether the request at this index, which comes after the first unfinished one, is finished. While this
+    /// is true, its place is not given out: that happens only after the store that clears the flag.
     pub(crate) fn is_finished(&self, index: u32) -> bool {
-        // Relaxed: who looks for a region's key has a fence behind it (`flight.rs`), for the release in
-        // `finish`.
+        // Relaxed: a thread that looks for a region's key has a fence after this load (`flight.rs`), which
+        // pairs with the release in `finish`.
         self.element(index).load(Ordering::Relaxed)
     }
 
@@ -55,9 +56,9 @@ impl LooseLedger {
         &self.finished[index as usize & (self.finished.len() - 1)]
     }
 
-    /// Takes the request of an element as finished and gives its id; `None` if it is finished.
+    /// Finishes the request of an element and returns its id; `None` if it is finished already.
     pub(crate) fn finish(&self, counter: u16) -> Option<u64> {
-        // Release: for who finds it in `is_finished`.
+        // Release: for the load in `is_finished`.
         if self.element(counter.into()).swap(true, Ordering::Release) {
             return None;
         }
@@ -65,14 +66,15 @@ impl LooseLedger {
         let count = self.count.load(Ordering::Relaxed).wrapping_add(1);
         let mut before = self.before.load(Ordering::Relaxed);
         while self.element(before).load(Ordering::Relaxed) {
-            // Relaxed: the place is given out behind the release below.
+            // Relaxed: the place is given out after the release below.
             self.element(before).store(false, Ordering::Relaxed);
             before = before.wrapping_add(1);
         }
         self.count.store(count, Ordering::Relaxed);
         // Release: pairs with the acquire in `before`.
         self.before.store(before, Ordering::Release);
-        // So many may be posted, beyond what the poster is told, that the first keeps its place.
+        // How many finished requests beyond `before` the poster may count, so that the first unfinished one
+        // keeps its place.
         let ahead = count
             .wrapping_sub(before)
             .min(self.finished.len() as u32 / 2);
@@ -100,7 +102,7 @@ mod tests {
         assert_eq!((ledger.before(), ledger.notes.done()), (0, 1));
         assert_eq!(ledger.finish(0), Some(100));
         assert_eq!((ledger.before(), ledger.notes.done()), (1, 2));
-        // All but one that is left behind: no place is given out that it may have.
+        // All but the one that stays unfinished: no place is given out that it may have.
         for index in 3..8 {
             assert_eq!(ledger.finish(index), Some(100 + u64::from(index)));
         }

@@ -1,12 +1,12 @@
-//! What a completion must be told apart by: the ids of the requests that a queue has posted.
+//! What distinguishes completions: the ids of the requests that a queue has posted.
 //!
 //! The device reports a request by its place in the ring, not by its id, and only those that asked for it. So
-//! a queue notes the id of each request, and where its successor begins; whoever polls the completion queue
-//! looks it up and notes how far the queue has come. Poster and poller may be different threads and take no
-//! lock:
+//! a queue notes the id of each request, and where its successor begins. The poller of the completion queue
+//! looks these up and notes how far the queue has come. Poster and poller may be different threads and take
+//! no lock:
 //!
-//! - the poster writes a note and then tells the device; the device writes the completion; the poller reads
-//!   it and then the note. The barriers around doorbell and completion order the two ([`super::barrier`]).
+//! - the poster writes a note and then rings; the device writes the completion; the poller reads it and then
+//!   the note. The barriers around doorbell and completion order the two ([`super::barrier`]).
 //! - the poller reads a note and then stores `done` with release; the poster loads it with acquire before it
 //!   uses the note's place again.
 //!

@@ -1,4 +1,4 @@
-//! Requests that finish in any order, all of them, and that the device names by numbers of this side's.
+//! Requests that all complete, in any order, and that the device names by numbers which this side chose.
 
 use super::super::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use crate::work::Progress;
@@ -9,7 +9,7 @@ use crate::work::Progress;
 /// the start: the request of a count has what lies at that count. So one that is left behind stops nobody,
 /// and the queue has room for as many more as requests have finished.
 ///
-/// The requests cannot be read back, so the keys in them are noted as well.
+/// The requests cannot be read back, so the keys in them are noted too.
 #[derive(Debug)]
 pub(crate) struct NumberedLedger {
     notes: Box<[Note]>,
@@ -36,23 +36,23 @@ struct Note {
     is_finished: AtomicBool,
 }
 
-/// What a completion is told of its request.
+/// What a completion learns of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Noted {
     pub(crate) id: u64,
-    /// Somebody wants to hear of it even if all is well.
+    /// Its completion is wanted even if it succeeds.
     pub(crate) is_signaled: bool,
     pub(crate) bytes: u32,
 }
 
-/// Whether a request is signaled, and the keys in it: two, or more than are told apart.
+/// Whether a request is signaled, and the keys in it: two, or the fact that there are more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct About(u64);
 
 impl About {
     /// Bits of a key.
     const KEY: u32 = 24;
-    /// How many keys there are, up to 3 for more than 2.
+    /// Where the number of keys is: up to 2, or 3 for more.
     const KEYS: u32 = 2 * Self::KEY;
     const SIGNALED: u64 = 1 << 63;
 
@@ -62,7 +62,7 @@ impl About {
         Self(if is_signaled { Self::SIGNALED } else { 0 })
     }
 
-    /// With one key more.
+    /// The same with one more key.
     #[inline(always)]
     pub(crate) fn with(self, key: u32) -> Self {
         let count = self.count();
@@ -80,7 +80,7 @@ impl About {
         self.0 >> Self::KEYS & 3
     }
 
-    /// Whether this key may be one of them.
+    /// Whether this key may be in the request.
     pub(crate) fn may_have(self, key: u32) -> bool {
         let mask = (1 << Self::KEY) - 1;
         let key = u64::from(key) & mask;
@@ -151,14 +151,14 @@ impl NumberedLedger {
     /// Notes how many requests the device knows of, before it does.
     #[inline(always)]
     pub(crate) fn post(&self, count: u32) {
-        // Relaxed: the poller loads it behind a completion, which the barriers around the doorbell and the
-        // entry order; who asks about requests is ordered after the poster.
+        // Relaxed: the poller loads it after a completion, which the barriers around doorbell and entry
+        // order. Threads that ask about requests are ordered after the poster.
         self.posted.store(count, Ordering::Relaxed);
     }
 
     /// Requests that the device knows of.
     pub(crate) fn posted(&self) -> u32 {
-        // Acquire: what is finished is looked at behind it.
+        // Acquire: the finished count is loaded after this.
         self.posted.load(Ordering::Acquire)
     }
 
@@ -229,7 +229,7 @@ impl NumberedLedger {
         })
     }
 
-    /// Takes the request of a number as finished; as [`find`](Self::find).
+    /// Finishes the request of a number, as [`find`](Self::find) finds it.
     #[inline(always)]
     pub(crate) fn finish(&self, number: u16) -> Option<Noted> {
         let found = self.find(number)?;
@@ -273,13 +273,13 @@ impl Found<'_> {
         self.note.bytes.load(Ordering::Relaxed)
     }
 
-    /// Somebody wants to hear of it even if all is well.
+    /// Whether its completion is wanted even if it succeeds.
     #[inline(always)]
     pub(crate) fn is_signaled(&self) -> bool {
         self.note.about.load(Ordering::Relaxed) & About::SIGNALED != 0
     }
 
-    /// Takes it as finished: from now on its number may be given to another.
+    /// Finishes it: from now on its number may be given to another request.
     #[inline(always)]
     pub(crate) fn finish(self) {
         let ledger = self.ledger;
@@ -397,7 +397,7 @@ mod tests {
         }
     }
 
-    /// Would catch a number of the largest queue that does not fit.
+    /// Would catch a number of the largest queue that does not fit into 16 bits.
     #[test]
     fn the_largest_queue_has_numbers_for_all() {
         let ledger = NumberedLedger::new(NumberedLedger::MOST, 1);
@@ -413,8 +413,8 @@ mod tests {
         }
     }
 
-    /// Would catch a region that goes while a request still names it, and one that waits for a request that
-    /// is finished.
+    /// Would catch a region that is deregistered while a request still names it, and one that waits for a
+    /// finished request.
     #[test]
     fn keys_are_found_while_their_request_is_in_flight() {
         let ledger = NumberedLedger::new(4, 0);

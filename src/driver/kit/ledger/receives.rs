@@ -5,7 +5,7 @@ use super::super::sync::{AtomicU32, AtomicU64, Ordering};
 /// The notes of a receive queue, one for each of its elements.
 #[derive(Debug)]
 pub(crate) struct RecvLedger {
-    /// As many as a power of two, and one less than that.
+    /// As many as a power of two. `mask` is one less.
     ids: Box<[AtomicU64]>,
     mask: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
@@ -26,12 +26,12 @@ impl RecvLedger {
     /// The id of the request at this index, which is taken modulo the ring.
     #[inline(always)]
     pub(super) fn id(&self, index: u32) -> &AtomicU64 {
-        // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
+        // SAFETY: `new` checked that the length is a power of two, so the masked index is below it.
         unsafe { self.ids.get_unchecked((index & self.mask) as usize) }
     }
 
-    /// Notes the id of the request of this count; returns the index of its element. Relaxed: see the module
-    /// on who reads it when.
+    /// Notes the id of the request of this count; returns the index of its element. Relaxed: the module's
+    /// documentation says who reads it when.
     #[inline(always)]
     pub(crate) fn note(&self, count: u32, id: u64) -> u32 {
         let index = count & self.mask;
@@ -60,8 +60,8 @@ impl RecvLedger {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Takes the next request as finished and gives its id. Requests of a receive queue finish in the order
-    /// in which they were posted.
+    /// Finishes the next request and returns its id. Requests of a receive queue finish in the order in which
+    /// they were posted.
     #[inline(always)]
     pub(crate) fn finish(&self) -> u64 {
         let id = self.next_id();
@@ -75,7 +75,7 @@ impl RecvLedger {
         self.id(self.next()).load(Ordering::Relaxed)
     }
 
-    /// Takes the next request, whose id has been read, as finished.
+    /// Finishes the next request, whose id has been read.
     #[inline(always)]
     pub(crate) fn finish_next(&self) {
         self.finished(self.next().wrapping_add(1));

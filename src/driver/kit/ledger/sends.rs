@@ -1,23 +1,23 @@
-//! Sends, which finish in order: a completion tells of its request and of all before it.
+//! Sends, which finish in order: a completion reports its request and all before it.
 
 use super::super::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// What a request does that its completion does not tell.
+/// What a request does that its completion does not say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Does {
-    /// What the completion tells.
+    /// What the completion says.
     #[default]
     AsTold,
     /// It binds a memory window.
     Binds,
-    /// It gives a memory key parts of others.
+    /// It makes a memory key cover parts of others.
     #[allow(
         dead_code,
         reason = "direct verbs alone post it, and may not be built in"
     )]
     Gathers,
-    /// Whatever the program has written.
+    /// A request that the program has written itself.
     #[allow(
         dead_code,
         reason = "direct verbs alone post it, and may not be built in"
@@ -37,14 +37,14 @@ impl Does {
     }
 }
 
-/// What is noted of a send request. Relaxed throughout: see the module on who reads it when.
+/// The note of a send request. Relaxed throughout: the module's documentation says who reads it when.
 #[derive(Debug, Default)]
 pub(crate) struct SendNote {
     id: AtomicU64,
     /// Requests posted, this one included, counted from the start, modulo 2^32.
     count: AtomicU32,
-    /// What it does ([`Does`]); or an earlier request, the last one of which there was something to note, but
-    /// for [`Does::Own`], which is forgotten before its place is used again.
+    /// What it does ([`Does`]). If it does nothing special, this may still be the note of an earlier request
+    /// in this place, except [`Does::Own`], which is cleared before its place is used again.
     does: AtomicU8,
 }
 
@@ -56,7 +56,7 @@ impl SendNote {
         self.count.store(count, Ordering::Relaxed);
     }
 
-    /// The request's id, and what it does if its opcode does not say more.
+    /// The request's id, and what it does if its opcode alone does not say it.
     #[inline(always)]
     pub(crate) fn id(&self) -> (u64, Does) {
         let id = self.id.load(Ordering::Relaxed);
@@ -73,7 +73,7 @@ impl SendNote {
 /// The notes of a send queue, one for each block of its ring.
 #[derive(Debug)]
 pub(crate) struct SendLedger {
-    /// As many as a power of two, and one less than that.
+    /// As many as a power of two. `mask` is one less.
     notes: Box<[SendNote]>,
     mask: u32,
     /// Requests that the device knows of, and those that are finished, counted from the start, modulo 2^32.
@@ -103,22 +103,21 @@ impl SendLedger {
     #[inline(always)]
     pub(crate) fn place(&self, block: u32) -> (u32, &SendNote) {
         let index = block & self.mask;
-        // SAFETY: there are as many as a power of two, which `new` sees to, so the masked index is below
-        // that.
+        // SAFETY: `new` checked that the number of notes is a power of two, so the masked index is below it.
         (index, unsafe { self.notes.get_unchecked(index as usize) })
     }
 
     /// Notes how many requests the device knows of.
     #[inline(always)]
     pub(crate) fn post(&self, count: u32) {
-        // Relaxed: who asks about requests is ordered after the poster (`progress`).
+        // Relaxed: threads that ask about requests are ordered after the poster (`progress`).
         self.posted.store(count, Ordering::Relaxed);
     }
 
     /// How many requests the device knows of, and how many of them are finished.
     pub(crate) fn progress(&self) -> (u32, u32) {
-        // In this order: what is finished was posted before. Relaxed: who asks about requests is ordered
-        // after the poster.
+        // In this order: finished requests were posted before. Relaxed: threads that ask about requests are
+        // ordered after the poster.
         let finished = self.done();
         (self.posted.load(Ordering::Relaxed), finished)
     }
@@ -130,8 +129,8 @@ impl SendLedger {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Forgets of the requests before this count, which are finished, that they were a program's own; tells
-    /// whether there are others. For the poster.
+    /// Clears the mark of a program's own requests on those before this count, which are finished. Returns
+    /// whether others have it. For the poster.
     #[allow(
         dead_code,
         reason = "direct verbs alone post such, and may not be built in"
@@ -160,8 +159,7 @@ impl SendLedger {
         count.wrapping_sub(done).cast_signed() > 0
     }
 
-    /// Takes the request that begins in this block, and all before it, as finished; returns its id, and what
-    /// it did.
+    /// Finishes the request that begins in this block, and all before it; returns its id, and what it did.
     #[inline(always)]
     pub(crate) fn finish(&self, block: u16) -> (u64, Does) {
         let note = self.note(block.into());
@@ -170,7 +168,7 @@ impl SendLedger {
         id
     }
 
-    /// As [`finish`](Self::finish), of the request with this note, which has been read.
+    /// As [`finish`](Self::finish), for the request with this note, which has been read.
     #[inline(always)]
     pub(crate) fn finish_noted(&self, note: &SendNote) {
         let count = note.count.load(Ordering::Relaxed);
@@ -201,7 +199,7 @@ mod tests {
         );
     }
 
-    /// Would catch a request that is taken for a program's own, since one in its place was.
+    /// Would catch a request that passes for a program's own because an earlier one in its place was.
     #[test]
     fn a_programs_own_request_is_forgotten_when_it_is_finished() {
         let ledger = SendLedger::new(4);

@@ -5,32 +5,31 @@ use super::super::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The elements of a shared receive queue: which are free, and the ids of those that are not.
 ///
-/// The device finishes them in any order. The poster takes the nearest free one behind the last, round the
-/// ring: elements that lie one behind the other are fetched by the device together. Pollers of several
-/// completion queues free them. The element that is posted next is always free, since the one before it says
-/// which that is.
+/// The device finishes them in any order. The poster takes the nearest free one after the last, round the
+/// ring: the device fetches elements that lie one after the other together. Pollers of several completion
+/// queues free them. The element that is posted next is always free, since the one before it names it.
 ///
 /// A poller may have to post a request again (after a page fault). It then closes the gate, which the poster
 /// passes whenever it posts.
 #[derive(Debug)]
 pub(crate) struct SrqLedger {
-    /// As many as a power of two, and one less than that.
+    /// As many as a power of two. `last` is one less.
     elements: Box<[SrqElement]>,
     last: u32,
     /// Requests that are finished, counted from the start, modulo 2^32.
     done: AtomicU32,
     pub(crate) gate: Gate,
-    /// How far posting has come, for whoever is inside the gate or has closed it.
+    /// How far posting has come, for the thread that is inside the gate or has closed it.
     pub(crate) posting: Posting,
 }
 
 /// How far posting to a shared receive queue has come. Requests are counted from the start, modulo 2^32.
 #[derive(Debug, Default)]
 pub(crate) struct Posting {
-    /// The free element that is next, and the one that is next for the device.
+    /// The free element that the poster fills next, and the one that the device takes next.
     head: AtomicU32,
     told_head: AtomicU32,
-    /// Requests that the device was told of.
+    /// Requests that the device knows of.
     told: AtomicU32,
 }
 
@@ -41,7 +40,7 @@ impl Posting {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// The element that the device takes next once it is told of one more.
+    /// The element that the device takes next, once it knows of one more.
     #[inline(always)]
     pub(crate) fn told_head(&self) -> u32 {
         self.told_head.load(Ordering::Relaxed)
@@ -52,13 +51,13 @@ impl Posting {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// This element is next.
+    /// Notes the element that is filled next.
     #[inline(always)]
     pub(crate) fn go_on(&self, head: u32) {
         self.head.store(head, Ordering::Relaxed);
     }
 
-    /// Notes that the device was told of `count` requests, and that the element `head` is behind them.
+    /// Notes that the device knows of `count` requests, and that the element `head` comes after them.
     #[inline(always)]
     pub(crate) fn tell(&self, count: u32, head: u32) {
         self.told.store(count, Ordering::Relaxed);
@@ -66,18 +65,18 @@ impl Posting {
     }
 }
 
-/// What is noted of an element.
+/// The note of an element.
 #[derive(Debug, Default)]
 pub(crate) struct SrqElement {
     id: AtomicU64,
     /// How many requests had been posted before.
     number: AtomicU32,
-    /// It is with the device.
+    /// The device has it.
     posted: AtomicBool,
 }
 
 impl SrqElement {
-    /// The id of its request, for who polls.
+    /// The id of its request, for pollers.
     #[inline(always)]
     pub(crate) fn id(&self) -> u64 {
         self.id.load(Ordering::Relaxed)
@@ -89,7 +88,7 @@ impl SrqElement {
         !self.posted.load(Ordering::Acquire)
     }
 
-    /// Notes that it goes to the device with this id, behind `number` others since the start.
+    /// Notes that it goes to the device with this id, after `number` others since the start.
     #[inline(always)]
     pub(crate) fn post(&self, id: u64, number: u32) {
         self.id.store(id, Ordering::Relaxed);
@@ -115,7 +114,7 @@ impl SrqLedger {
     /// The element at this index, which is taken modulo the ring.
     #[inline(always)]
     fn element(&self, index: u32) -> &SrqElement {
-        // SAFETY: the length is a power of two, which `new` sees to, so the masked index is below it.
+        // SAFETY: `new` checked that the length is a power of two, so the masked index is below it.
         unsafe { self.elements.get_unchecked((index & self.last) as usize) }
     }
 
@@ -124,7 +123,7 @@ impl SrqLedger {
         self.last
     }
 
-    /// The free element that follows the free element `index`; none if no other is free.
+    /// The free element that follows the free element `index`; `None` if no other is free.
     #[inline(always)]
     pub(crate) fn behind(&self, index: u32) -> Option<u32> {
         self.right_behind(index).or_else(|| self.search(index))
@@ -137,7 +136,7 @@ impl SrqLedger {
         self.element(next).is_free().then_some(next)
     }
 
-    /// As [`Self::behind`], where it is not the very next one.
+    /// As [`Self::behind`], if the very next one is not free.
     #[cold]
     #[inline(never)]
     pub(crate) fn search(&self, index: u32) -> Option<u32> {
@@ -153,7 +152,7 @@ impl SrqLedger {
         others.find_map(|(element, at)| element.is_free().then_some(at as u32))
     }
 
-    /// Notes that the element goes to the device with this id, behind `number` others since the start.
+    /// Notes that the element goes to the device with this id, after `number` others since the start.
     #[inline(always)]
     pub(crate) fn post(&self, index: u32, id: u64, number: u32) {
         self.element(index).post(id, number);
@@ -179,12 +178,12 @@ impl SrqLedger {
         self.element(index).number.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many requests the device was told of, and how many before all those that it still has. Nobody may
-    /// move requests meanwhile: the caller keeps the gate.
+    /// How many requests the device knows of, and how many were posted before all those that it still has. No
+    /// thread may move requests meanwhile: the caller keeps the gate.
     pub(crate) fn progress(&self) -> (u32, u32) {
-        // Relaxed: who asks about requests is ordered behind whoever posted them.
+        // Relaxed: the caller is ordered after the poster.
         let told = self.posting.told();
-        // An element that is posted again meanwhile has a number that is none of those that count here.
+        // An element that is posted meanwhile has a number that does not count here.
         let age = |element: &SrqElement| {
             // Acquire: pairs with the release in `post`, and with that in `finish`.
             let posted = element.posted.load(Ordering::Acquire);
@@ -203,19 +202,20 @@ impl SrqLedger {
     /// Requests that are finished.
     #[inline(always)]
     pub(crate) fn done(&self) -> u32 {
-        // Acquire: pairs with the release in `finish`, so that who counts finds their elements free.
+        // Acquire: pairs with the release in `finish`, so that the caller finds the elements of these
+        // requests free.
         self.done.load(Ordering::Acquire)
     }
 
     /// Whether the device has this element.
     pub(crate) fn is_posted(&self, index: u16) -> bool {
         let element = self.elements.get(usize::from(index));
-        // Relaxed: the barriers around doorbell and completion order it, as the ids. Who looks for a region's
-        // key has a fence behind it (`flight.rs`).
+        // Relaxed: the barriers around doorbell and completion order it, as they order the ids. A thread that
+        // looks for a region's key has a fence after this load (`flight.rs`).
         element.is_some_and(|element| element.posted.load(Ordering::Relaxed))
     }
 
-    /// The element that a completion is of; `None` if the device does not have it.
+    /// The element to which a completion belongs; `None` if the device does not have it.
     #[inline(always)]
     pub(crate) fn reported(&self, index: u16) -> Option<&SrqElement> {
         let element = self.elements.get(usize::from(index))?;
@@ -223,19 +223,19 @@ impl SrqLedger {
         element.posted.load(Ordering::Relaxed).then_some(element)
     }
 
-    /// Takes the request of an element that was reported, and whose id has been read, as finished. What its
-    /// completion was in has been given back: from here on there is room for one more.
+    /// Finishes the request of an element that was reported, whose id has been read. The entry of its
+    /// completion has been given back: from here on there is room for one more.
     #[inline(always)]
     pub(crate) fn finish_element(&self, element: &SrqElement) {
-        // A swap: whoever finds it with the device frees it, once, whatever the device reports. Release:
-        // pairs with the acquire in `is_free`.
+        // A swap: only one thread finds it posted and frees it, whatever the device reports. Release: pairs
+        // with the acquire in `is_free`.
         if element.posted.swap(false, Ordering::Release) {
             self.count();
         }
     }
 
-    /// Takes the request of the element at this index as finished and gives its id; `None` if the device does
-    /// not have it.
+    /// Finishes the request of the element at this index and returns its id; `None` if the device does not
+    /// have it.
     pub(crate) fn finish(&self, index: u16) -> Option<u64> {
         let element = self.reported(index)?;
         let id = element.id();
@@ -269,7 +269,7 @@ mod tests {
         for index in [3, 0, 1] {
             assert_eq!(ledger.finish(index), Some(index.into()));
         }
-        // From the last one on round the ring, whatever came back first.
+        // From the last one on round the ring, in whatever order they came back.
         for next in [0, 1, 3] {
             assert_eq!(ledger.behind(head), Some(next));
             ledger.post(head, 0, 0);

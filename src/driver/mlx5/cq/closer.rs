@@ -1,5 +1,4 @@
-//! CQEs that are unusual: in error, with data in them, from before a reset, about a missing page, or
-//! senseless.
+//! Unusual CQEs: in error, with data in them, from before a reset, about a missing page, or senseless.
 
 use std::ptr::NonNull;
 
@@ -16,7 +15,7 @@ use crate::driver::mlx5::reporter::Reporter;
 use crate::work::PollError;
 
 impl Cq {
-    /// As [`Self::next`], of an entry that has arrived.
+    /// As [`Self::next`], for an entry that has arrived.
     #[cold]
     #[inline(never)]
     pub(super) fn take_closely(&mut self, mut entry: NonNull<Cqe>) -> Option<&Completion> {
@@ -36,9 +35,9 @@ impl Cq {
                 Some(known) => look_closer(known, self.view, entry, index),
                 None => Finding::Senseless,
             };
-            // SAFETY: as above. Data in it have been brought to their place, so it is read only now.
+            // SAFETY: as above. Data in it have been copied out, so it is read only now.
             let fields = unsafe { entry.read() };
-            // Before its request is finished: room in a queue means room for one more completion.
+            // Before its request is finished: then room in a queue also means room for one more completion.
             let next = index.wrapping_add(1);
             self.core.directory.pass(next);
             let reporter = known.map(|known| &known.reporter);
@@ -73,7 +72,7 @@ impl Cq {
         }
     }
 
-    /// Notes that an entry makes no sense; the next poll tells.
+    /// Notes that an entry makes no sense; the next poll reports it.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, number: u32, op_own: u8) {
@@ -89,13 +88,13 @@ impl Cq {
 /// What a look at an entry has found.
 #[derive(Clone, Copy, Debug)]
 enum Finding {
-    /// It reports a request, which went so.
+    /// It reports a request, with this status.
     Completed(WcStatus),
-    /// It dates from before a reset, or is of a queue pair that took its completions with it.
+    /// It dates from before a reset, or belongs to a queue pair whose completions were dropped with it.
     Forgotten,
-    /// A message of a shared queue found a page missing: its request is to be posted again.
+    /// A message of a shared queue found a page missing: its request has to be posted again.
     PageMissing,
-    /// No queue has posted what it reports.
+    /// No queue has posted the request that it reports.
     Senseless,
 }
 
@@ -103,8 +102,8 @@ impl Finding {
     const SUCCESS: Self = Self::Completed(WcStatus::SUCCESS);
 }
 
-/// Looks at an entry that is not plain, or whose reporter has entries to forget. Data that lie in it are
-/// brought to where they belong.
+/// Looks at an entry that is not plain, or whose reporter has entries to forget. Data in it are copied to the
+/// request's memory.
 #[cold]
 #[inline(never)]
 fn look_closer(known: &Known, view: View, entry: NonNull<Cqe>, index: u32) -> Finding {
@@ -123,7 +122,7 @@ fn look_closer(known: &Known, view: View, entry: NonNull<Cqe>, index: u32) -> Fi
     }
 }
 
-/// Brings the data of an entry to where they belong.
+/// Copies the data of an entry to the request's memory.
 ///
 /// # Safety
 ///
@@ -139,8 +138,8 @@ unsafe fn land(reporter: &Reporter, view: View, entry: NonNull<Cqe>) -> Finding 
         Some(Landed::TooLong) => WcStatus::LOC_LEN_ERR,
         Some(Landed::Forgotten) => WcStatus::WR_FLUSH_ERR,
     };
-    // To the device it went well, so it has no code for this: the timestamp is in its place.
-    // SAFETY: the entry is this side's, and only the poller looks at that byte.
+    // To the device the request succeeded, so it has no error code: the timestamp is in that field.
+    // SAFETY: the entry is this side's, and only the poller reads that byte.
     unsafe { (&raw mut (*entry.as_ptr()).vendor_err_synd).write(0) };
     Finding::Completed(status)
 }

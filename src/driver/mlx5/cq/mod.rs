@@ -1,4 +1,4 @@
-//! Completion queues: polling. What is unusual about a CQE is [`closer`]'s.
+//! Completion queues: polling. [`closer`] handles unusual CQEs.
 
 mod closer;
 mod moves;
@@ -35,22 +35,22 @@ use crate::work::PollError;
 pub(crate) struct Cq {
     view: View,
     reporters: Reporters,
-    /// What the next poll has to tell.
+    /// The error that the next poll reports.
     wrong: Option<PollError>,
-    /// The next poll has something to see to: what is `wrong`, or reporters that wait.
+    /// The next poll has something to do: report `wrong`, or settle reporters that wait.
     has_news: bool,
-    /// This side reaches all that it left to an agent, if it did.
+    /// This process maps all that it left to an agent, if it did leave something.
     can_come_back: bool,
-    /// What C programs look at, or what was taken last of what is not plain.
+    /// The completion that is shown to a C program, or the last unusual one that was taken.
     taken: Option<Completion>,
-    /// That of `core`.
+    /// The directory of `core`.
     directory: Arc<Directory>,
     core: Arc<CqCore>,
 }
 
 // SAFETY: the view is of memory that `core` keeps, and the poller is the only one to use it through this.
 unsafe impl Send for Cq {}
-// SAFETY: shared references only look whether an entry has arrived.
+// SAFETY: shared references only check whether an entry has arrived.
 unsafe impl Sync for Cq {}
 
 impl Cq {
@@ -73,7 +73,7 @@ impl Cq {
         &self.core
     }
 
-    /// What the next poll tells.
+    /// The result of the next poll.
     #[cfg(test)]
     pub(super) fn told(&mut self) -> Result<(), PollError> {
         self.up_to_date().map(drop)
@@ -84,8 +84,8 @@ impl Cq {
         &self.core.uar
     }
 
-    /// The queue, once it has seen to what has come up since the last poll. Fails if something is wrong,
-    /// which is told once.
+    /// The queue, after it has done what has come up since the last poll. Fails if something is wrong; each
+    /// error is reported once.
     #[inline(always)]
     fn up_to_date(&mut self) -> Result<&mut Self, PollError> {
         match self.needs_attention() {
@@ -123,10 +123,11 @@ impl Cq {
         self.has_news = true;
     }
 
-    /// Takes the completion of the next entry of this view, the queue's, if it has arrived; returns what
-    /// `see` makes of it before its entry goes back. Gives the entry if it is not as usual.
+    /// Takes the completion of the next entry of `view`, which is the queue's, if it has arrived. Returns
+    /// what `see` makes of it, which is called before the entry goes back. If the entry is not usual, returns
+    /// the entry instead.
     ///
-    /// It has the parts that it needs, so that `see` may use others.
+    /// It borrows only the parts that it needs, so that `see` may use others.
     #[inline(always)]
     fn take<T>(
         reporters: &Reporters,
@@ -154,14 +155,14 @@ impl Cq {
             status: WcStatus::SUCCESS,
             does,
         });
-        // Before its request is finished: room in a queue means room for one more completion.
+        // Before its request is finished: then room in a queue also means room for one more completion.
         directory.pass(index.wrapping_add(1));
         noted.finish();
         Ok(Some(seen))
     }
 
-    /// Takes the completion of the next entry of this view, whatever it is; or of one behind it if that is of
-    /// none.
+    /// Takes the completion of the next entry of this view, of whatever kind; if that entry has none to take,
+    /// the completion of a later one.
     #[inline(always)]
     fn next(&mut self, view: View) -> Option<Completion> {
         match Self::take(&self.reporters, &self.directory, view, |completion| {
@@ -175,7 +176,7 @@ impl Cq {
     /// The completions that have arrived.
     #[inline(always)]
     pub(super) fn begin(&mut self) -> Polled<'_> {
-        // Read as what it is, a number above 0, so that an empty poll does not ask whether any are left.
+        // Read as a number above 0, so that an empty poll does not check whether entries are left.
         let left = self.view.count.get();
         Polled {
             view: self.view,
@@ -253,7 +254,7 @@ impl contract::Cq for Cq {
         Some(taken)
     }
 
-    /// Entries have gone back when they are shown.
+    /// An entry has gone back to the device by the time it is shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self) -> Result<Option<Completion>, PollError> {
@@ -283,7 +284,7 @@ impl contract::Cq for Cq {
 }
 
 impl Drop for Cq {
-    /// The elements of shared receive queues that unread completions are of are free again.
+    /// Frees the elements of shared receive queues whose completions were not taken.
     fn drop(&mut self) {
         self.catch_up();
         self.core.directory.close(self.reporters.shared());
@@ -294,7 +295,7 @@ impl Drop for Cq {
 #[derive(Debug)]
 pub(crate) struct Polled<'q> {
     cq: &'q mut Cq,
-    /// That of the queue.
+    /// The view of the queue.
     view: View,
     /// Entries that it may still look at: once round the ring, while the device goes on.
     left: u32,
@@ -313,7 +314,7 @@ impl Iterator for Polled<'_> {
     }
 }
 
-/// The request of an entry, if both are as usual.
+/// The request of an entry, if both are usual.
 #[inline(always)]
 fn usual<'r>(reporters: &'r Reporters, cqe: &Cqe) -> Option<Noted<'r>> {
     let known = reporters.get(cqe.srqn_uidx.get() & NUMBER)?;

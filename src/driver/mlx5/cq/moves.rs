@@ -19,7 +19,7 @@ impl Cq {
         self.view.entry_bytes()
     }
 
-    /// The dma-bufs that the ring and the record lie in, if both do.
+    /// The dma-bufs in which the ring and the record lie, if both do.
     pub(in super::super) fn parts(&self) -> Option<(Part, Part)> {
         let directory = &self.core.directory;
         let bytes = Entries::bytes(self.count(), self.entry_bytes());
@@ -38,7 +38,7 @@ impl Cq {
         self.core.cqn
     }
 
-    /// Whether this side reaches what it left to an agent.
+    /// Whether this process maps what it left to an agent.
     pub(in super::super) fn can_come_back(&self) -> bool {
         self.can_come_back
     }
@@ -53,45 +53,45 @@ impl Cq {
         self.directory.passed()
     }
 
-    /// Leaves the ring to an agent, with a queue pair whose rings this side reaches or not. Nobody polls
-    /// until it has come back.
+    /// Leaves the ring to an agent, with a queue pair whose rings this process maps or not (`reaches_rings`).
+    /// Nobody polls until it has come back.
     pub(in super::super) fn leave(&mut self, reaches_rings: bool) {
         self.can_come_back = reaches_rings && self.core.is_mapped();
         self.core.directory.lock().entries.leave();
     }
 
     /// Takes the ring back from an agent. `produced` has the lower bits of the number of entries that the
-    /// device has written in all; it writes none meanwhile. What was written while the ring was away is
-    /// passed over.
+    /// device has written in all; it writes none meanwhile. Entries that were written while the ring was away
+    /// are passed over.
     pub(in super::super) fn come_back(&mut self, produced: u32) {
         let directory = &self.core.directory;
         let passed = directory.passed();
-        // On from where this side was: what it has noted of the ring's places lies before.
+        // From where this side was: all indices that it has noted lie before.
         let next = passed.wrapping_add(produced.wrapping_sub(passed) & INDEX_MASK);
         directory.lock().entries.come_back(next);
         directory.pass(next);
     }
 
-    /// Goes on in another ring: `switch` makes the device do so. What waits is copied over.
+    /// Continues in another ring: `switch` makes the device do so. Entries that wait are copied to it.
     ///
     /// # Errors
     ///
-    /// What `switch` says; the queue is as it was.
+    /// The error of `switch`; the queue is as it was.
     pub(in super::super) fn resize<E>(
         &mut self,
         new: Entries,
         switch: impl FnOnce(&Entries) -> Result<(), E>,
     ) -> Result<(), E> {
         let directory = &self.core.directory;
-        // Held throughout, so that nobody looks at the old ring for what is in the new one.
+        // Locked throughout, so that no thread looks in the old ring for entries of the new one.
         let mut inner = directory.lock();
         let next = directory.passed().wrapping_add(1);
-        // The first of the new ring is the place behind the one that stays empty.
+        // The new ring's first entry is the one after the place that stays empty.
         new.invalidate(next);
         switch(&new)?;
         let (old_view, view) = (self.view, new.view());
-        // The device has ended the old ring with an entry that says so. Its place in the new one stays empty,
-        // so what was not taken moves on by one.
+        // The device has ended the old ring with an entry that says so. The place of that entry stays empty
+        // in the new ring, so the entries that were not taken move on by one.
         let mut index = directory.passed();
         while let Some(entry) = old_view.arrived(index) {
             // SAFETY: the device has written the entry, and nobody gives it back.
@@ -105,7 +105,7 @@ impl Cq {
         self.reporters.shift();
         let old = mem::replace(&mut inner.entries, new);
         drop(inner);
-        // Not under the lock: an allocator may get the memory back, and may do with other queues as it likes.
+        // Not under the lock: an allocator may get the memory back, and may then call into other queues.
         drop(old);
         self.view = view;
         directory.pass(next);

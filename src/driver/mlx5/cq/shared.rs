@@ -1,4 +1,4 @@
-//! What a completion queue shares with its queue pairs; arming it.
+//! The part of a completion queue that its queue pairs share; arming it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,22 +15,23 @@ use crate::driver::mlx5::page::UarPage;
 use crate::driver::mlx5::place::CqPlace;
 use crate::error::{self, Subject, Verb};
 
-/// What a completion queue shares with its queue pairs, and what must stay until the kernel has let go of it.
+/// What a completion queue shares with its queue pairs, and what must stay until the kernel has released it.
 #[derive(Debug)]
 pub(crate) struct CqCore {
     pub(in super::super) directory: Arc<Directory>,
-    /// Events of the queue that have been read: the device takes an arming for new by their number.
+    /// Events of the queue that have been read. By their number the device knows a new arming from an old
+    /// one.
     pub(in super::super) events: Arc<AtomicU32>,
     pub(super) cqn: u32,
     /// The device writes over entries that were not taken.
     pub(super) ignores_overrun: bool,
-    /// Where it is armed.
+    /// The page where it is armed.
     pub(super) uar: Arc<UarPage>,
-    /// Held by who arms it.
+    /// Held by the thread that arms it.
     arming: Turn,
 }
 
-/// The refusal to arm a queue whose record is nowhere here.
+/// The refusal to arm a queue whose record is not mapped here.
 #[cold]
 pub(super) fn not_mapped(cq: CqHandle) -> error::Error {
     let subject = Subject::numbered("CQ", cq.0.into());
@@ -55,7 +56,7 @@ impl CqCore {
         }
     }
 
-    /// The same, of a queue whose overrun the device ignores or not.
+    /// The same, for a queue whose overrun the device ignores or not.
     pub(in super::super) fn ignoring_overrun(self, ignores_overrun: bool) -> Self {
         Self {
             ignores_overrun,
@@ -63,7 +64,7 @@ impl CqCore {
         }
     }
 
-    /// Whether this side reaches the ring and the record.
+    /// Whether this process maps the ring and the record.
     pub(super) fn is_mapped(&self) -> bool {
         let entries = &self.directory.lock().entries;
         entries.memory().is_mapped() && self.directory.record().is_mapped()
@@ -81,11 +82,12 @@ impl CqCore {
         }
     }
 
-    /// Asks for an event for the next completion. Threads do so by turns: else an older count of events could
-    /// come last, which the device takes for an arming that it has seen.
+    /// Asks for an event for the next completion. Threads do so by turns: otherwise an older count of events
+    /// could be stored last, which the device takes for an arming that it has seen.
     pub(in super::super) fn ask(&self, solicited_only: bool) {
         let _turn = self.arming.take();
-        // Relaxed: who read an event and then asked for the next had the turn before, or has it after.
+        // Relaxed: a thread that reads an event and then arms takes the turn too. If its turn came first, its
+        // count is seen here; if it comes later, it stores the newer count.
         let sequence = self.events.load(Ordering::Relaxed) & 3;
         let command = if solicited_only { ARM_SOLICITED } else { 0 };
         let word = sequence << 28 | command | self.directory.passed() & INDEX_MASK;

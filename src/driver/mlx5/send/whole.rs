@@ -1,4 +1,4 @@
-//! Requests that direct verbs give as a whole: the queue adds their place in the ring, and their numbers.
+//! Requests that direct verbs give as a whole: the queue adds their position in the ring, and their numbers.
 
 use std::ptr::NonNull;
 
@@ -11,13 +11,13 @@ use super::{Block, SendQueue, control_flags, put};
 use crate::driver::contract::Position;
 use crate::work::PostError;
 
-/// A request that is given as a whole: what its control segment says, and the segments behind that.
+/// A request that is given as a whole: the contents of its control segment, and the segments after that.
 #[derive(Clone, Copy, Debug)]
 struct Whole<'a> {
     opcode: u8,
-    /// The opcode's variant, if it is another than the usual one.
+    /// The opcode's variant, if it is not the usual one.
     variant: Option<u8>,
-    /// Those of the control segment.
+    /// Flags of the control segment.
     flags: u32,
     imm: u32,
     segments: &'a [u8],
@@ -25,8 +25,8 @@ struct Whole<'a> {
 }
 
 impl SendQueue {
-    /// Writes a request that gives a key access and parts of others, if these are given. The next one waits
-    /// for it.
+    /// Writes a request that changes a key's access and the parts that it covers, where these are given. The
+    /// next request waits for it.
     ///
     /// # Errors
     ///
@@ -52,12 +52,12 @@ impl SendQueue {
         Ok(Position { flags, ..end })
     }
 
-    /// Writes a request of which all is the program's, its fence too, but its place in the ring. It has as
-    /// many units as its control segment says.
+    /// Writes a request that the program has composed itself, its fence included. Only its position in the
+    /// ring is added. It has as many units as its control segment says.
     ///
     /// # Errors
     ///
-    /// It has not so many; otherwise as for [`write_whole`](Self::write_whole).
+    /// It does not have as many; otherwise as for [`write_whole`](Self::write_whole).
     pub(crate) fn write_raw(
         &mut self,
         at: Position,
@@ -86,7 +86,7 @@ impl SendQueue {
         })
     }
 
-    /// Writes a request whose segments are given, with its control segment as here.
+    /// Writes a request whose segments are given, with a control segment from these parts.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl SendQueue {
         let scratch = &mut self.scratch[..blocks as usize];
         scratch.fill(Block([0; BLOCK]));
         let start = NonNull::from(scratch).cast::<u8>();
-        // SAFETY: the blocks have room for the control segment and for the segments behind it.
+        // SAFETY: the blocks have room for the control segment and for the segments after it.
         unsafe {
             let behind = put(start, control);
             behind.copy_from_nonoverlapping(
@@ -148,7 +148,7 @@ fn words(control: &[u8; CONTROL]) -> [[u8; 4]; 4] {
 /// Bytes of the control segment.
 pub(crate) const CONTROL: usize = size_of::<Control>();
 
-/// Bytes of a request by its control segment, with this one.
+/// Bytes of a request with this control segment, which says how many.
 pub(crate) fn raw_bytes(control: &[u8; CONTROL]) -> usize {
     (u32::from_be_bytes(words(control)[1]) & 0x3f) as usize * UNIT
 }

@@ -15,7 +15,7 @@ use crate::driver::contract::methods::*;
 use crate::driver::contract::receiving;
 use crate::work::{LocalKey, LocalSlice, PdTag, PollError, PostError};
 
-/// The device as it goes from element to element.
+/// The device, which goes from element to element.
 struct Walk {
     ring: Arc<SrqRing>,
     head: u32,
@@ -31,7 +31,7 @@ impl Walk {
         }
     }
 
-    /// How many requests it was told of and has not taken.
+    /// How many requests it knows of and has not taken.
     fn left(&self) -> u32 {
         let counter = self.ring.record().counter(RECORD_RECEIVE);
         let told = u16::from_be(counter.load(Ordering::Acquire));
@@ -95,7 +95,7 @@ impl World {
         batch.ring();
     }
 
-    /// A message comes, finds a page missing or not, and the poller looks. The id that is told.
+    /// A message comes, finds a page missing or not, and the poller polls. Returns the id that is reported.
     fn message(&mut self, missing: bool) -> Option<u64> {
         let index = self.walk.take().expect("a request");
         let number = self.pair.number;
@@ -119,8 +119,8 @@ fn slice(id: u64) -> LocalSlice<'static> {
     LocalSlice::new(0x1000, 8, LocalKey(id as u32), PdTag::new(3, 1))
 }
 
-/// Would catch a page fault that is told, a request that is lost with it, and one that comes with another's
-/// slices or id.
+/// Would catch a page fault that is reported, a request that is lost with it, and one that comes with the
+/// slices or id of another.
 #[test]
 fn a_page_fault_is_not_told_and_its_request_is_posted_again() {
     let mut world = world(8);
@@ -129,7 +129,7 @@ fn a_page_fault_is_not_told_and_its_request_is_posted_again() {
     }
     assert_eq!(world.message(true), None);
     assert_eq!((world.srq.in_flight(), world.walk.left()), (3, 3));
-    // Again and again, and behind those that were posted since.
+    // Again and again, and after requests that were posted since.
     assert_eq!(world.message(false), Some(2));
     assert_eq!(world.message(true), None);
     assert_eq!(world.message(true), None);
@@ -139,7 +139,7 @@ fn a_page_fault_is_not_told_and_its_request_is_posted_again() {
     assert_eq!((world.srq.in_flight(), world.walk.left()), (0, 0));
 }
 
-/// Would catch a request that finds no element where all others are posted, and an element that is lost.
+/// Would catch a request that finds no element when all others are posted, and an element that is lost.
 #[test]
 fn a_full_queue_has_room_for_its_own() {
     let mut world = world(4);
@@ -160,8 +160,8 @@ fn a_full_queue_has_room_for_its_own() {
     assert_eq!(rest, [1, 2, 3]);
 }
 
-/// Would catch a batch that loses a request, or its end, where the poller posts while it is being written;
-/// and what such a batch leaves behind that is never rung.
+/// Would catch a batch that loses a request, or its end, when the poller posts while it is being written; and
+/// leftovers of such a batch that is never rung.
 #[test]
 fn a_batch_that_is_being_written_makes_room() {
     for (elements, size) in [(8, 1), (8, 3), (8, 5), (16, 4)] {
@@ -198,7 +198,7 @@ fn a_batch_that_is_being_written_makes_room() {
     }
 }
 
-/// Would catch a region that goes while a request that was posted again names it.
+/// Would catch a region that is deregistered while a request that was posted again names it.
 #[test]
 fn a_region_waits_for_what_is_posted_again() {
     let mut world = world(8);
@@ -207,14 +207,14 @@ fn a_region_waits_for_what_is_posted_again() {
     assert_eq!(world.progress(), (2, 0));
     assert_eq!(world.message(true), None);
     assert_eq!(world.message(false), Some(2));
-    // Of the three that the device was told of, the first is not finished.
+    // Of the three that the device knows of, the first is not finished.
     assert_eq!(world.progress(), (3, 0));
     assert_eq!(world.message(false), Some(1));
     assert_eq!(world.progress(), (3, 3));
 }
 
-/// Would catch what the device does not have, or never had, that is posted again; and a page fault that is
-/// not told where nobody posts again.
+/// Would catch a request that is posted again although the device does not have it, or never had it; and a
+/// page fault that is not reported when nothing is posted again.
 #[test]
 fn only_what_the_device_has_is_posted_again() {
     let mut world = world(8);
@@ -243,7 +243,7 @@ fn only_what_the_device_has_is_posted_again() {
     assert_eq!((told.wr_id(), told.status()), (3, WcStatus::REM_ABORT_ERR));
 }
 
-/// Would catch a request that is lost or doubled where a poller posts again while another thread posts.
+/// Would catch a request that is lost or doubled when a poller posts again while another thread posts.
 #[test]
 fn poster_and_poller_post_at_once() {
     const REQUESTS: u64 = 20_000;

@@ -17,7 +17,7 @@ fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();
 }
 
-/// Would catch an owner bit that is looked at wrongly in some lap, for any size of ring and entry.
+/// Would catch an owner bit that is read wrongly in some lap, for any size of ring and entry.
 #[test]
 fn the_owner_bit_turns_with_every_lap() {
     for size in [64, 128] {
@@ -55,9 +55,9 @@ fn a_full_ring_is_taken_whole() {
     }
 }
 
-/// Would catch a poll that never ends while the device goes on, one that ends before it has been round, and
-/// one that goes on where an earlier one would have ended, whether its completions are simple or not; and an
-/// entry that the device's record of the consumer's index does not count, or counts twice.
+/// Would catch a poll that never ends while the device writes on, one that ends before it has been round, and
+/// one that continues where an earlier one would have ended, whether its completions are simple or not; and
+/// an entry that the device's record of the consumer's index does not count, or counts twice.
 #[test]
 fn a_poll_goes_round_the_ring_once() {
     for (ring, size) in [(8, 64), (8, 128), (512, 64)] {
@@ -167,7 +167,7 @@ fn c_programs_get_all_that_a_completion_tells() {
     }
 }
 
-/// Would catch requests that stay in the queue's count though a later one has completed.
+/// Would catch requests that stay in the queue's count although a later one has completed.
 #[test]
 fn unsignaled_requests_finish_with_the_next_completion() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -206,8 +206,8 @@ fn one_queue_serves_many_queue_pairs() {
     assert!(take(&mut cq).is_none());
 }
 
-/// Would catch receives of a queue pair that takes packets in any order whose ids are those of others, a
-/// place that is given out while the device has it, and a count that says of a request that it is finished.
+/// For a queue pair that takes packets in any order, would catch receives with the ids of others, a place
+/// that is given out while the device has it, and an unfinished request that counts as finished.
 #[test]
 fn loose_receives_finish_where_the_device_says() {
     let (mut cq, mut producer) = cq(63, 64);
@@ -229,7 +229,7 @@ fn loose_receives_finish_where_the_device_says() {
     }
     let full = Err(PostError::QueueFull { capacity: 4 });
     assert_eq!(post(&mut pair, 4), full);
-    // By twos, round the ring.
+    // In pairs, round the ring.
     for id in (0..40).step_by(2) {
         receive(&pair, id + 1);
         assert_eq!(receives(&pair), 4, "the first is not finished");
@@ -239,7 +239,7 @@ fn loose_receives_finish_where_the_device_says() {
             post(&mut pair, next).unwrap();
         }
     }
-    // One is left behind until its place is needed.
+    // One stays unfinished until its place is needed.
     for id in 41..45 {
         receive(&pair, id);
         if id < 44 {
@@ -304,7 +304,7 @@ fn fields_are_where_the_device_puts_them() {
     assert_eq!(taken.wr_id(), 2);
 }
 
-/// Would catch an atomic operation whose length is what the device left in the entry.
+/// Would catch an atomic operation whose length is a leftover in the entry.
 #[test]
 fn an_atomic_operation_reads_eight_bytes() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -319,7 +319,7 @@ fn an_atomic_operation_reads_eight_bytes() {
     }
 }
 
-/// Would catch nonsense that is taken for a completion, that is not told, or that stops the queue.
+/// Would catch nonsense that passes for a completion, that is not reported, or that stops the queue.
 #[test]
 fn nonsense_is_told_once_and_passed_over() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -342,7 +342,7 @@ fn nonsense_is_told_once_and_passed_over() {
     assert_eq!(take(&mut cq).unwrap().wr_id(), 9);
 }
 
-/// Would catch a doorbell that arms for the wrong place, or twice with the same number after an event.
+/// Would catch a doorbell that arms at the wrong index, or twice with the same number after an event.
 #[test]
 fn arming_names_the_place_and_counts_the_events() {
     use std::sync::atomic::Ordering;

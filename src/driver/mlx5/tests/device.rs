@@ -30,7 +30,7 @@ use crate::command::QpSpec;
 use crate::driver::contract::sending;
 use crate::work::{Operation, Payload, PostError};
 
-/// What a ConnectX says.
+/// The limits of a ConnectX.
 pub(super) const LIMITS: Limits = Limits {
     max_sq_desc_sz: 1024,
     max_rq_desc_sz: 512,
@@ -90,10 +90,10 @@ impl Producer {
         self.next.wrapping_sub(u32::from_be(word)) & INDEX_MASK
     }
 
-    /// Writes what is before the half that counts of the next entry, which has 128 bytes.
+    /// Writes the half before the fields of the next entry, which has 128 bytes.
     pub(super) fn write_before(&mut self, data: &[u8]) {
         assert!(self.view.entry_bytes() == 128 && data.len() <= 64);
-        // SAFETY: the other half of an entry lies before, and the poller does not read it yet.
+        // SAFETY: the other half of an entry comes before, and the poller does not read it yet.
         unsafe {
             let at = self.view.entry(self.next).cast::<u8>().sub(64);
             at.as_ptr().copy_from(data.as_ptr(), data.len());
@@ -163,7 +163,7 @@ pub(super) fn cap(wr: u32, sge: u32, inline: u32) -> QpCap {
 }
 
 impl Pair {
-    /// A queue pair that reports to these.
+    /// A queue pair that reports to these two.
     pub(super) fn new(qp_type: QpType, cap: QpCap, send: &Cq, recv: &Cq) -> Self {
         Self::with(qp_type, cap, send, recv, None)
     }
@@ -178,17 +178,17 @@ impl Pair {
         Self::made(qp_type, cap, send, recv, (srq, None), (false, false, false))
     }
 
-    /// One that reports to this, whose receives finish in any order.
+    /// One that reports to this queue, whose receives finish in any order.
     pub(super) fn loose(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
         Self::made(qp_type, cap, cq, cq, (None, None), (false, true, false))
     }
 
-    /// One that reports to this, on a CPU that stores a block at once.
+    /// One that reports to this queue, on a CPU that can store a block at once.
     pub(super) fn at_once(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
         Self::made(qp_type, cap, cq, cq, (None, None), (false, false, true))
     }
 
-    /// One that reports to this, whose payloads may come in completions.
+    /// One that reports to this queue, whose payloads may come in completions.
     pub(super) fn inline(qp_type: QpType, cap: QpCap, cq: &Cq) -> Self {
         Self::made(qp_type, cap, cq, cq, (None, None), (true, false, false))
     }
@@ -267,7 +267,7 @@ impl Pair {
         }
     }
 
-    /// Posts a request alone, with this id and these flags.
+    /// Posts a single request, with this id and these flags.
     pub(super) fn post(
         &mut self,
         operation: Operation,
@@ -303,7 +303,7 @@ impl Pair {
             .collect()
     }
 
-    /// How far the sends have been rung for, modulo 2^16, as the device sees it.
+    /// Up to where sends were rung, modulo 2^16, as the device sees it.
     pub(super) fn sends(&self) -> impl Fn() -> u16 + Send + use<> {
         let (record, core) = (self.record, Arc::clone(&self.core));
         move || {

@@ -1,4 +1,4 @@
-//! Inline scatter: data in completions go where their requests want them, and nowhere else whatever the
+//! Inline scatter: data in completions go where their requests want them, and nowhere else, whatever the
 //! device claims.
 
 use std::sync::Arc;
@@ -40,7 +40,7 @@ impl Buffer {
         self.0.iter().all(|byte| *byte == UNTOUCHED)
     }
 
-    /// Takes out what lies in that range, so that the rest can be looked at.
+    /// Clears the bytes in that range, so that the rest can be compared.
     fn take(&mut self, start: usize, length: usize) -> Vec<u8> {
         let range = start..start + length;
         let bytes = self.0[range.clone()].to_vec();
@@ -62,7 +62,7 @@ fn write(producer: &mut Producer, mut entry: Cqe, data: &[u8], claimed: u32, for
     match format {
         Format::Bytes32 => {
             let bytes = zerocopy::IntoBytes::as_mut_bytes(&mut entry);
-            // Left-over that must not pass for a source.
+            // Leftovers that must not pass for a source.
             bytes[..32].fill(0xff);
             bytes[..data.len()].copy_from_slice(data);
             entry.op_own |= cqe::SCATTERED_32;
@@ -133,7 +133,7 @@ fn data_go_where_the_receive_wants_them() {
 }
 
 /// Catches a copy beyond the slices or the entry, for a device that claims more than there is; and a queue
-/// that goes on with another request's id.
+/// that continues with the id of another request.
 #[test]
 fn more_than_fits_is_an_error_and_is_not_copied() {
     for (size, format, length, claimed) in [
@@ -214,7 +214,7 @@ fn what_makes_no_sense_is_told_and_not_copied() {
     }
 }
 
-/// Catches a copy into memory that its owner has back.
+/// Catches a copy into memory that has gone back to its owner.
 #[test]
 fn forgotten_requests_get_nothing() {
     for reset in [false, true] {
@@ -248,8 +248,8 @@ fn forgotten_requests_get_nothing() {
     }
 }
 
-/// Catches a poller that looks at a request's place in the ring when others may already be writing the next
-/// one there: halfway through a reset on another thread.
+/// Catches a poller that reads a request's place in the ring when another thread may already be writing the
+/// next request there: halfway through a reset.
 #[test]
 fn a_ring_that_starts_anew_is_not_looked_at() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -275,8 +275,8 @@ const REMOTE: Remote = Remote {
     rkey: RemoteKey(9),
 };
 
-/// Catches what a READ or an atomic operation brings back in the wrong place: the slices lie behind different
-/// segments, and the request may go round the ring's end.
+/// Catches results of a READ or an atomic operation in the wrong place: their slices follow different
+/// segments, and the request may wrap at the ring's end.
 #[test]
 fn what_comes_back_goes_where_the_request_wants_it() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -318,7 +318,7 @@ fn what_comes_back_goes_where_the_request_wants_it() {
         entry.sop_drop_qpn = Be32::new(u32::from(code) << 24);
         let length = if is_read { 29 } else { 8 };
         let data: Vec<u8> = (1..=length).collect();
-        // The length of an atomic operation is told by its kind.
+        // The length of an atomic operation follows from its kind.
         let claimed = if is_read { length.into() } else { 99 };
         write(&mut producer, entry, &data, claimed, Format::Bytes32);
         let taken = take(&mut cq).unwrap();
@@ -340,7 +340,7 @@ fn what_comes_back_goes_where_the_request_wants_it() {
     }
 }
 
-/// Catches entries whose data stay behind when the ring moves.
+/// Catches entries whose data are left in the old ring when the ring moves.
 #[test]
 fn data_move_with_a_resized_ring() {
     use super::super::entries::Entries;
@@ -362,7 +362,7 @@ fn data_move_with_a_resized_ring() {
 }
 
 proptest! {
-    /// Catches memory that is written beside what was posted, whatever a device writes.
+    /// Catches memory that is written outside of what was posted, whatever a device writes.
     #[test]
     fn nothing_is_written_but_what_was_posted(
         entries in prop::collection::vec((prop::array::uniform32(any::<u8>()), any::<u8>(), 0..80_u32, 0..6_u16), 1..40)

@@ -1,4 +1,5 @@
-//! Queue pairs that start again or go while completions of theirs wait, and rings that change their size.
+//! Queue pairs that start again or are destroyed while completions of theirs wait, and rings that change
+//! their size.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -38,8 +39,8 @@ fn ids(cq: &mut Cq) -> Vec<u64> {
         .collect()
 }
 
-/// Would catch entries of an agent's time that are believed, by the poller or by who looks for what was
-/// reported before a reset, and a place or a lap from which the queue cannot go on.
+/// Would catch entries from an agent's time that count as arrived, for the poller or for a look at what was
+/// reported before a reset; and an index or a lap from which the queue cannot continue.
 #[test]
 fn what_an_agent_leaves_is_not_believed() {
     for (size, written) in [(64, 0), (64, 37), (128, 16), (64, 0xff_fff0)] {
@@ -50,7 +51,7 @@ fn what_an_agent_leaves_is_not_believed() {
         assert_eq!(ids(&mut cq), [1]);
         cq.leave(true);
         producer.next += written;
-        // Places of all laps are filled, whatever the agent has taken.
+        // Places of all laps are filled, however many entries the agent has taken.
         for index in 0..32 {
             finish(&mut producer, &pair, index);
         }
@@ -67,7 +68,7 @@ fn what_an_agent_leaves_is_not_believed() {
     }
 }
 
-/// Would catch a completion of before a reset that is given as one of after, or that spoils the count of
+/// Would catch a completion from before a reset that passes for a later one, or that spoils the count of
 /// requests.
 #[test]
 fn what_was_reported_before_a_reset_is_forgotten() {
@@ -114,7 +115,8 @@ fn resets_without_completions_leave_nothing() {
     assert_eq!(changes.len(), 2, "its beginning, and the last start");
 }
 
-/// Would catch a completion that is lost with its queue pair, or one that the next with its number gets.
+/// Would catch a completion that is lost with its queue pair, or that goes to the next queue pair with its
+/// number.
 #[test]
 fn what_a_queue_pair_reported_outlives_it() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -132,9 +134,9 @@ fn what_a_queue_pair_reported_outlives_it() {
     assert_eq!(pair(&cq).number, number, "now it is free");
 }
 
-/// Would catch a completion of a queue pair that has been destroyed for a C program, which has freed what the
-/// completion leads to, an element of a shared queue that is lost with it, or a number that never is free
-/// again.
+/// For a C program that has destroyed a queue pair, and freed what its completions point to: would catch such
+/// a completion that is reported, an element of a shared queue that is lost with it, and a number that never
+/// becomes free.
 #[cfg(feature = "c-abi")]
 #[test]
 fn what_a_queue_pair_reported_goes_with_it_where_asked_for() {
@@ -245,7 +247,7 @@ fn a_number_is_good_in_both_completion_queues() {
     finish(&mut sent, &both, 0);
     received.write(completion(cqe::RESP_SEND, both.number, 0));
     assert_eq!((ids(&mut sends), ids(&mut recvs)), (vec![7], vec![8]));
-    // A completion of a receive where only sends are reported is none.
+    // A completion of a receive makes no sense where only sends are reported.
     sent.write(completion(cqe::RESP_SEND, both.number, 0));
     assert!(take(&mut sends).is_none() && sends.told().is_err());
 }
@@ -276,7 +278,7 @@ fn what_waits_moves_with_the_ring() {
                 let bytes = Entries::bytes(count, size);
                 let memory = Memory::new(bytes, 4096, ResourceType::MLX5_CQ, None).unwrap();
                 cq.resize(Entries::new(memory, count, size), |new| {
-                    // The last entry of the old ring says that the device goes on in the new one.
+                    // The last entry of the old ring says that the device continues in the new one.
                     producer.write(completion(cqe::RESIZE, 0, 0));
                     producer.view = new.view();
                     Ok::<_, ()>(())
@@ -290,7 +292,7 @@ fn what_waits_moves_with_the_ring() {
     }
 }
 
-/// Would catch a place of before a resize that is compared with one of after.
+/// Would catch an index from before a resize that is compared with one from after.
 #[test]
 fn a_reset_before_a_resize_is_remembered() {
     let (mut cq, mut producer) = cq(15, 64);
@@ -312,8 +314,8 @@ fn a_reset_before_a_resize_is_remembered() {
     assert_eq!(ids(&mut cq), [2, 3]);
 }
 
-/// Posts four receives to a shared queue whose elements come back in their order, and has the device receive
-/// into them; `index` is that of the next element.
+/// Posts four receives to a shared queue whose elements come back in order, and receives into them as the
+/// device does; `index` is that of the next element.
 fn receive_four(
     srq: &mut SharedRecvQueue,
     producer: &mut Producer,
@@ -332,7 +334,7 @@ fn receive_four(
     }
 }
 
-/// Would catch elements of a shared receive queue that are lost with what a queue pair had received before it
+/// Would catch elements of a shared receive queue that are lost with completions from before a queue pair
 /// started anew.
 #[test]
 fn elements_of_a_shared_queue_come_back_from_before_a_reset() {
@@ -359,7 +361,7 @@ fn elements_of_a_shared_queue_come_back_from_before_a_reset() {
 }
 
 /// Would catch elements of a shared receive queue that are lost with a completion queue that nobody polls any
-/// more, whatever it gets later and whoever goes first.
+/// more, whatever completes later and whatever is dropped first.
 #[test]
 fn elements_of_a_shared_queue_come_back_when_a_completion_queue_goes() {
     let (cq, mut producer) = cq(63, 64);
@@ -397,7 +399,7 @@ unsafe impl Allocator for Dropping {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
         let memory = vec![0_u64; (request.size + request.alignment) / 8 + 1].leak();
         let start = memory.as_mut_ptr().cast::<u8>();
-        // SAFETY: there is room for what aligns it.
+        // SAFETY: there is room for the alignment.
         let start = unsafe { start.add(start.align_offset(request.alignment)) };
         let start = NonNull::new(start).unwrap();
         Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
@@ -412,7 +414,7 @@ unsafe impl Allocator for Dropping {
     }
 }
 
-/// Runs what may wait for a lock forever.
+/// Runs code that may wait for a lock forever.
 fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
@@ -433,7 +435,8 @@ fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
     assert_eq!(left, Ok(false), "an allocator got nothing back, or waits");
 }
 
-/// Would catch rings that go back to their allocator under a lock that it needs for another queue pair.
+/// Would catch rings that go back to their allocator under a lock that the allocator needs for another queue
+/// pair.
 #[test]
 fn allocators_may_drop_queue_pairs_when_rings_come_back() {
     // The ring of a queue that gets another size.
@@ -456,8 +459,8 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
         *allocator.0.lock().unwrap() = Some(pair(&cq));
         to(&mut cq, 64);
     });
-    // The rings of a queue pair whose completions have all been taken, and that of one that nobody polls for
-    // any more.
+    // The rings of a queue pair whose completions have all been taken, and of one on a queue that nobody
+    // polls any more.
     for polls in [true, false] {
         ends(move |allocator, buffers| {
             let (mut cq, mut producer) = cq(15, 64);
@@ -471,7 +474,7 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
             drop(first);
             *allocator.0.lock().unwrap() = Some(pair(&cq));
             match polls {
-                // Once to hear of it, once to let it go.
+                // One poll to learn of it, one to drop it.
                 true => {
                     let mut other = pair(&cq);
                     send(&mut other, 2);
@@ -483,7 +486,7 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
             }
         });
     }
-    // Those of a queue pair that the poller has never heard of.
+    // The rings of a queue pair that the poller has never known.
     ends(|allocator, buffers| {
         let (cq, _producer) = cq(15, 64);
         let first = Pair::inline_in(QpType::RC, cap(8, 1, 0), &cq, buffers);

@@ -1,5 +1,5 @@
 //! The rings of mlx5 over plain memory, with a test in the device's place: it reads requests where they were
-//! written and writes completions. Registers are a page of memory as well.
+//! written and writes completions. The registers are a page of memory too.
 
 mod again;
 mod completions;
@@ -18,7 +18,7 @@ use crate::device::DriverClue;
 use crate::driver::contract::methods::*;
 use crate::error::Verb;
 
-/// One over memory that nobody reads.
+/// A queue over memory that nobody reads.
 pub(crate) fn sample_send_queue() -> SendQueue {
     let (cq, _) = device::cq(15, 64);
     device::Pair::new(QpType::RC, device::cap(7, 2, 32), &cq, &cq).send

@@ -1,4 +1,4 @@
-//! What requests look like in the ring, byte for byte, and how the device is told.
+//! What requests look like in the ring, byte for byte, and how the device is notified.
 
 use proptest::prelude::*;
 use uverbs_uapi::enums::QpType;
@@ -57,7 +57,7 @@ fn rc() -> Pair {
     Pair::new(QpType::RC, cap(8, 2, 64), &cq, &cq)
 }
 
-/// Would catch a field in a wrong place, a wrong count of units, or rests of the request before.
+/// Would catch a field in a wrong place, a wrong count of units, or leftovers of an earlier request.
 #[test]
 fn each_operation_has_its_segments() {
     let slices = [slice(0xa000, 100), slice(0, 0), slice(0xb000, 8)];
@@ -146,7 +146,7 @@ fn each_operation_has_its_segments() {
         index += units.div_ceil(4) as u16;
         assert_eq!(pair.record().1, u32::from(index));
         if index > 8 {
-            // The queue holds no more without completions.
+            // Without completions the queue is full here.
             pair.core.reset(&mut pair.send, pair.recv.as_mut());
             index = 0;
         }
@@ -178,8 +178,8 @@ fn inline_bytes_follow_their_length() {
     assert_eq!(pair.sent(2, 16), control(2, 0x0a, 1, 0, 0));
 }
 
-/// Would catch a request that waits for no change to a key, since an abandoned batch had another one, with an
-/// empty batch rung after it or not.
+/// Would catch a request that does not wait for a change to a key because an abandoned batch had another one,
+/// with an empty batch rung after it or not.
 #[test]
 fn an_abandoned_change_takes_no_fence() {
     for is_empty_batch_rung in [false, true] {
@@ -206,8 +206,8 @@ fn an_abandoned_change_takes_no_fence() {
     }
 }
 
-/// Would catch an atomic whose slices or inline bytes reach beyond the largest request: its operands need
-/// room as well.
+/// Would catch an atomic whose slices or inline bytes reach beyond the largest request: its operands also
+/// need room.
 #[test]
 fn operands_of_atomics_take_room() {
     let (cq, _) = cq(63, 64);
@@ -252,8 +252,8 @@ fn operands_of_atomics_take_room() {
     }
 }
 
-/// Would catch a key change with rests of other requests in its reserved bytes, or without the check that it
-/// needs.
+/// Would catch a key change with leftovers of other requests in its reserved bytes, or without the check that
+/// it needs.
 #[test]
 fn key_changes_say_what_changes() {
     let mut pair = rc();
@@ -296,7 +296,7 @@ fn key_changes_say_what_changes() {
     pair.post(invalidate, Payload::Gather(&[]), (0, SendFlags::empty()))
         .unwrap();
     let bytes = pair.sent(3, 128);
-    // The fence is there because the request before changed a key.
+    // The fence is there because the previous request changed a key.
     assert_eq!(bytes[..16], control(3, 0x25, 8, 0x20, 0x1202));
     assert_eq!(bytes[16..22], [0x98, 0, 0, 0, 0, 0]);
     assert_eq!(bytes[24..32], 0x2000_6000_u64.to_be_bytes());
@@ -317,7 +317,7 @@ fn key_changes_say_what_changes() {
     assert!(matches!(refused, Err(PostError::Window(_))));
 }
 
-/// Would catch a number behind the peer's address, or rests of the request before behind it.
+/// Would catch a number after the peer's address, or leftovers of an earlier request after it.
 #[test]
 fn requests_of_xrc_name_a_shared_queue_first() {
     let (cq, _) = cq(63, 64);
@@ -443,7 +443,8 @@ fn a_small_request_is_copied_to_the_register_in_halves_and_a_batch_is_not() {
     );
 }
 
-/// Would catch a request that is another, or is copied elsewhere, where the CPU stores a block at once.
+/// Would catch a request with other contents, or that is copied elsewhere, where the CPU can store a block at
+/// once.
 #[test]
 fn where_a_block_is_stored_at_once_requests_are_the_same() {
     let (cq, _) = cq(63, 64);
@@ -455,7 +456,7 @@ fn where_a_block_is_stored_at_once_requests_are_the_same() {
     let write = Operation::Write { remote: REMOTE };
     let of = [slice(0x5000, 64)];
     let seen = pairs.map(|mut pair| {
-        // Of one block, and of several; then a batch.
+        // One block, several blocks, then a batch.
         pair.post(write, Payload::Gather(&of), (1, SendFlags::empty()))
             .unwrap();
         pair.post(write, Payload::Inline(&[7; 150]), (0, SendFlags::empty()))
@@ -479,7 +480,7 @@ fn where_a_block_is_stored_at_once_requests_are_the_same() {
     assert_eq!(pieces.3, 4);
 }
 
-/// Would catch a fence that is taken away by the smaller one, or flags of the request before.
+/// Would catch a fence that is replaced by the smaller one, or flags of an earlier request.
 #[test]
 fn flags_are_those_of_the_request() {
     let mut pair = rc();
@@ -545,7 +546,7 @@ fn a_full_queue_and_what_does_not_fit_are_refused() {
     let refused = batch.write(0, SendFlags::empty(), Operation::Send, None, nothing);
     assert!(matches!(refused, Err(PostError::QueueFull { .. })));
     assert_eq!(batch.pending(), capacity);
-    // It is given up here, and nothing of it is left.
+    // It is given up here, and leaves nothing.
     assert_eq!(pair.send.in_flight(), 0);
     for _ in 0..capacity {
         pair.send_nothing(0).unwrap();
@@ -694,7 +695,7 @@ fn requests_of_all_sizes_go_round_the_ring() {
     assert!(refused > 100 && next > 10_000, "{refused} {next}");
 }
 
-/// Would catch a missing end of the list, or one behind a list that is full.
+/// Would catch a missing end of the list, or one after a list that is full.
 #[test]
 fn receives_end_where_their_slices_do() {
     let (cq, _) = cq(15, 64);
@@ -725,7 +726,7 @@ fn receives_end_where_their_slices_do() {
     assert!(matches!(refused, Err(PostError::MessageTooLong { .. })));
 }
 
-/// Would catch a slice that is cut to the device's 31 bits, which is posted without its end.
+/// Would catch a slice that is cut to the device's 31 bits, and so posted without its end.
 #[test]
 fn a_send_of_more_than_31_bits_is_refused() {
     let (cq, _) = cq(15, 64);
@@ -777,8 +778,8 @@ proptest! {
         }
     }
 
-    /// Would catch sizes that overflow or go below zero, capacities that the ring has no room for, and
-    /// requests that are longer than the device reads, whatever is asked for and whatever the device says.
+    /// Would catch sizes that overflow or go below zero, capacities for which the ring has no room, and
+    /// requests that are longer than the device reads, whatever is asked for and whatever the device reports.
     #[test]
     fn layouts_hold_what_they_promise(
         wr in number(9000), sge in number(70), inline in number(1100), limits in limits(),
@@ -820,7 +821,7 @@ proptest! {
     }
 }
 
-/// A capacity: one that there may well be, or one at the ends of what there can be.
+/// A capacity: an ordinary one, or one at either end of the possible range.
 fn number(usual: u32) -> impl Strategy<Value = u32> {
     prop_oneof![
         4 => 0..usual,
@@ -831,7 +832,7 @@ fn number(usual: u32) -> impl Strategy<Value = u32> {
     ]
 }
 
-/// What a ConnectX says, or anything else.
+/// The limits of a ConnectX, or any others.
 fn limits() -> impl Strategy<Value = Limits> {
     let any = (
         any::<u16>(),
@@ -850,8 +851,8 @@ fn limits() -> impl Strategy<Value = Limits> {
     prop_oneof![2 => Just(LIMITS), 1 => any]
 }
 
-/// Would catch a request that is written behind the ring: what comes before the payload of a datagram fills a
-/// block, and there must be room for one slice all the same.
+/// Would catch a request that is written beyond the ring: the segments before the payload of a datagram fill
+/// a block, and there must be room for one slice all the same.
 #[test]
 fn a_datagram_without_payload_takes_a_slice() {
     let (cq, _) = cq(63, 64);

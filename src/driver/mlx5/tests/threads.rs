@@ -126,10 +126,10 @@ fn a_completion_queue_of_exactly_full_size_never_overruns() {
         let device = scope.spawn(move || complete(&mut producer, number, sends, room, is_over));
         let (mut next, mut round) = (0, 0_usize);
         while next < LOAD {
-            // Asked before the look: what a device that is done has written is then seen.
+            // Loaded before the look: if the device is done, the look sees all that it has written.
             let is_done = device.is_finished();
             let before = next;
-            // Now one, now more than a step, now all.
+            // Now one step, now several, now all.
             let mut polled = cq.begin();
             for _ in 0..[1, 2, usize::MAX, 7][round % 4] {
                 let Some(completion) = polled.next() else {

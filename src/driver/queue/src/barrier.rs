@@ -31,8 +31,8 @@ pub fn owner_before_entry() {
     compiler_fence(Ordering::Acquire);
 }
 
-/// Flushes write-combining stores now; without it they may stay in this CPU's buffers until something else
-/// evicts them. It also keeps them before all later stores, such as those of the next request to the same
+/// Flushes write-combining stores now: without it they may stay in this CPU's buffers until something else
+/// evicts them. It also orders them before all later stores, such as those of the next request to the same
 /// register.
 #[inline(always)]
 pub fn flush_write_combining() {
@@ -40,8 +40,8 @@ pub fn flush_write_combining() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Orders all that came before, such as looking at a completion, before loads from device memory: the CPU may
-/// make those early, since the mapping combines writes.
+/// Orders all earlier accesses, such as the load of a completion, before loads from device memory: the CPU
+/// may make those early, since the mapping combines writes.
 #[inline(always)]
 pub fn memory_before_device_loads() {
     device_load();
@@ -146,7 +146,7 @@ mod arch {
     }
 }
 
-/// The strongest fence that the language has, which is a full barrier for registers too, if there is no other
+/// The strongest fence that the language has, if there is no other. It is a full barrier for registers too
 /// (`sync` on POWER, `dbar 0` on LoongArch, a serialising instruction on z).
 #[cfg(not(any(
     target_arch = "x86_64",

@@ -1,19 +1,19 @@
-//! A queue on its way to an agent: what it is told of a queue pair, and of the completion queue that this
+//! A queue on its way to an agent: the description of a queue pair, and of the completion queue that this
 //! queue pair has to itself.
 //!
-//! The value has no pointers. Each [`Piece`] of memory is named by a file and a place in it, so the agent
-//! maps the files itself, or has a device map them, and whoever sends the value may copy its bytes: to a
-//! socket, to a file, or to a GPU. Numbers are in the byte order of the machine, which both are on.
+//! The value has no pointers. Each [`Piece`] of memory is named by a file and an offset in it, so the agent
+//! maps the files itself, or lets a device map them. The owner may send the value by copying its bytes to a
+//! socket, to a file, or to a GPU. Numbers are in the byte order of the machine, which is the same for both.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// The form of [`Handover`] that this package has. Another form has another number.
+/// The form of [`Handover`] in this package. Another form has another number.
 pub const VERSION: u32 = 1;
 
-/// The most regions that an agent is told of.
+/// The most regions in a [`Handover`].
 pub const MOST_REGIONS: usize = 8;
 
-/// A file that pieces lie in.
+/// A file in which pieces lie.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
@@ -21,7 +21,7 @@ pub const MOST_REGIONS: usize = 8;
 pub struct File(pub u32);
 
 impl File {
-    /// The command file of the owner's context: registers are mapped by it.
+    /// The command file of the owner's context, through which registers are mapped.
     pub const COMMAND: Self = Self(0);
 
     /// A dma-buf, by its index among those that the owner hands over.
@@ -35,7 +35,7 @@ impl File {
     }
 }
 
-/// What memory a piece is, for whoever has to choose a mapping and fences.
+/// What kind of memory a piece is, by which the agent chooses a mapping and fences.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
@@ -43,7 +43,7 @@ impl File {
 pub struct Kind(pub u32);
 
 impl Kind {
-    /// Memory of a dma-buf: of the host or of a device, as its exporter has it.
+    /// Memory of a dma-buf: of the host or of a device, whichever its exporter uses.
     pub const MEMORY: Self = Self(0);
     /// A register to which stores go one by one.
     pub const UNCACHED: Self = Self(1);
@@ -59,11 +59,11 @@ impl Kind {
 pub struct Piece {
     /// Where it begins in the file, in bytes.
     pub offset: u64,
-    /// Bytes. A piece that there is not has none.
+    /// Bytes. A missing piece has 0.
     pub length: u64,
     /// The file.
     pub file: File,
-    /// What memory it is.
+    /// The kind of memory.
     pub kind: Kind,
 }
 
@@ -79,8 +79,7 @@ pub struct Pages {
 }
 
 impl Piece {
-    /// The pages to map for the piece, of `page` bytes each, a power of two. `None` if there are none that
-    /// can be mapped.
+    /// The pages to map for the piece, of `page` bytes each, a power of two. `None` if they cannot be mapped.
     pub fn pages(&self, page: usize) -> Option<Pages> {
         let inside = page.checked_sub(1)? as u64;
         let end = self.offset.checked_add(self.length)?;
@@ -94,15 +93,15 @@ impl Piece {
     }
 }
 
-/// Registered memory that the agent may name.
+/// Registered memory that the agent may name in requests.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
 #[repr(C)]
 pub struct Region {
-    /// The first byte's address, as the keys have it.
+    /// The first byte's address, as requests give it with the keys.
     pub address: u64,
-    /// Bytes. A place without a region has none.
+    /// Bytes. An unused entry has 0.
     pub length: u64,
     /// The key for requests of this side.
     pub lkey: u32,
@@ -110,13 +109,13 @@ pub struct Region {
     pub rkey: u32,
 }
 
-/// A ring in which requests are written.
+/// A ring.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable,
 )]
 #[repr(C)]
 pub struct Ring {
-    /// Where it lies.
+    /// Where the ring lies.
     pub piece: Piece,
     /// Entries, a power of two; 0 if there is no such ring.
     pub entries: u32,
@@ -134,10 +133,10 @@ pub struct Ring {
 pub struct Overrun(pub u32);
 
 impl Overrun {
-    /// The queue fails. Whoever polls tells the device what was taken, by the record.
+    /// The queue fails. The poller reports what it has taken to the device, by the record.
     pub const FAILS: Self = Self(0);
-    /// It writes over what is there. Whoever posts sees to it that there is room, or needs the newest alone;
-    /// the record is not looked at.
+    /// The device writes over older entries. The poster must make sure that there is room, or need only the
+    /// newest completion. The record is not read.
     pub const IGNORED: Self = Self(1);
 }
 
@@ -149,7 +148,7 @@ impl Overrun {
 pub struct Handover {
     /// [`VERSION`].
     pub version: u32,
-    /// The kernel's number of the device's driver, by which the formats of the rings are known.
+    /// The kernel's number of the device's driver, which determines the formats of the rings.
     pub driver: u32,
     /// The queue pair's number.
     pub qpn: u32,
@@ -157,7 +156,7 @@ pub struct Handover {
     pub cqn: u32,
     /// What happens when the completion queue is full.
     pub overrun: Overrun,
-    /// How many of the places of [`Self::regions`] have a region: the first ones.
+    /// How many entries of [`Self::regions`] are used: the first ones.
     pub regions_count: u32,
     /// The ring of send requests, in blocks.
     pub send: Ring,
@@ -169,20 +168,20 @@ pub struct Handover {
     pub record: Piece,
     /// The completion queue's doorbell record.
     pub completion_record: Piece,
-    /// The register that the queue pair's doorbell is.
+    /// The register of the queue pair's doorbell.
     pub register: Piece,
-    /// The memory that the agent may name.
+    /// The memory that the agent may name in requests.
     pub regions: [Region; MOST_REGIONS],
 }
 
 impl Handover {
-    /// The value in these bytes; `None` if they are too few, or have another form.
+    /// The value in these bytes; `None` if they are too few, or of another version.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (value, _) = Self::read_from_prefix(bytes).ok()?;
         (value.version == VERSION).then_some(value)
     }
 
-    /// The regions that there are.
+    /// The regions that are used.
     pub fn regions(&self) -> &[Region] {
         let count = (self.regions_count as usize).min(MOST_REGIONS);
         &self.regions[..count]

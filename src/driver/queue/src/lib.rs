@@ -1,11 +1,12 @@
-//! What stands in the rings of a device's queues, and in which order it is written and read: for a driver in
-//! a process, and for an *agent* that has a queue's memory and register and nothing else, such as another
-//! process or a GPU.
+//! The contents of the rings of a device's queues, and the order in which they are written and read. Used by
+//! a driver in a process, and by an *agent* that has a queue's memory and register and nothing else, such as
+//! another process or a GPU.
 //!
-//! There is no I/O here and no memory of its own: requests become bytes, and bytes completions.
+//! The package does no I/O and has no memory of its own: it turns requests into bytes, and bytes into
+//! completions.
 //!
 //! * [`barrier`]: order between a CPU's accesses to memory and to registers, and a device's.
-//! * [`handover`]: what an agent is told of a queue.
+//! * [`handover`]: the description of a queue for an agent.
 //! * [`mlx5`]: NVIDIA's ConnectX: the formats of its rings, and posting and polling for an agent.
 
 #![no_std]

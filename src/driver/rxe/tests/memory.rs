@@ -1,6 +1,6 @@
-//! Ring memory on the heap, and the kernel's two ways of using a ring, told from its own
-//! `drivers/infiniband/sw/rxe/rxe_queue.h`: private copies of the own index, masked indices, acquire
-//! and release where the two sides meet.
+//! Ring memory on the heap, and the two ways in which the kernel uses a ring, after its own
+//! `drivers/infiniband/sw/rxe/rxe_queue.h`: a private copy of its own index, masked indices, acquire and
+//! release where the two sides meet.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::mem::offset_of;
@@ -16,20 +16,20 @@ pub(super) const INDEX_MASK: usize = offset_of!(QueueBuf, index_mask);
 pub(super) const PRODUCER_INDEX: usize = offset_of!(QueueBuf, producer_index);
 pub(super) const CONSUMER_INDEX: usize = offset_of!(QueueBuf, consumer_index);
 
-/// Zeroed memory with a ring's head in it.
+/// Zeroed memory with a ring's header in it.
 #[derive(Debug)]
 pub(super) struct Memory {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: the memory is owned, and whoever shares it keeps the ring's protocol.
+// SAFETY: the memory is owned, and both sides that share it keep the ring's protocol.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Memory of `length` bytes, at least one, without a head.
+    /// Memory of `length` bytes, at least one, without a header.
     pub(super) fn bare(length: usize) -> Arc<Self> {
         let layout = Layout::from_size_align(length, 64).unwrap();
         // SAFETY: the layout has bytes.
@@ -69,12 +69,12 @@ impl Memory {
         unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// Sets a number of the head.
+    /// Sets a number of the header.
     pub(super) fn set(&self, offset: usize, value: u32) {
         self.head(offset).store(value, Ordering::Release);
     }
 
-    /// A number of the head.
+    /// A number of the header.
     pub(super) fn get(&self, offset: usize) -> u32 {
         self.head(offset).load(Ordering::Acquire)
     }
@@ -143,7 +143,7 @@ impl KernelConsumer {
         (self.memory.get(PRODUCER_INDEX) != self.index).then_some(self.index)
     }
 
-    /// Is done with the slot at the head.
+    /// Finishes the slot at the kernel's index.
     pub(super) fn advance(&mut self) {
         self.index = (self.index + 1) & self.memory.get(INDEX_MASK);
         self.memory.set(CONSUMER_INDEX, self.index);
@@ -183,7 +183,7 @@ impl KernelProducer {
         self.index.wrapping_sub(self.memory.get(CONSUMER_INDEX)) & mask
     }
 
-    /// Hands over the slot at the tail.
+    /// Publishes the slot at the kernel's index.
     pub(super) fn advance(&mut self) {
         self.index = (self.index + 1) & self.memory.get(INDEX_MASK);
         self.memory.set(PRODUCER_INDEX, self.index);

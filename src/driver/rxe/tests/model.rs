@@ -9,7 +9,7 @@ use super::ring::{consumer, fill, producer, waiting};
 
 #[derive(Clone, Copy, Debug)]
 enum Produce {
-    /// Fill this number of slots, or as many as there are.
+    /// Fill this number of slots, or as many as are free.
     Fill(u32),
     Publish,
     Abandon,
@@ -138,7 +138,7 @@ proptest! {
         element in 1..512usize,
     ) {
         let memory = Memory::bare(length);
-        // Half of the heads have sizes that could be right.
+        // Half of the headers have sizes that could be right.
         let (log2, mask) = match log2 % 2 {
             0 => (log2, mask),
             _ => (small, (1 << (mask % 12)) - 1),

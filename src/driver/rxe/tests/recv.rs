@@ -32,7 +32,7 @@ fn slices(count: usize) -> Vec<LocalSlice<'static>> {
     (0..count).map(slice).collect()
 }
 
-/// Would catch a sum that goes round: the kernel would take the receive for one of a few bytes, and refuse
+/// Would catch a sum that wraps: the kernel would take the receive for one of a few bytes, and refuse
 /// messages for which there is room.
 #[test]
 fn slices_of_more_than_the_kernel_counts() {

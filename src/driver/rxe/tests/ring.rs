@@ -1,4 +1,4 @@
-//! What a ring's head must be, and how a ring fills, empties and wraps around.
+//! What a ring's header must contain, and how a ring fills, empties and wraps around.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) fn consumer(memory: &Arc<Memory>, element: usize) -> Result<Consumer,
     unsafe { Consumer::new(memory.base(), memory.length(), element) }
 }
 
-/// What both sides say of a head; they must agree.
+/// What both sides report of a header; they must agree.
 fn refusal(memory: &Arc<Memory>, element: usize) -> BadRing {
     let refused = producer(memory, element).unwrap_err();
     assert_eq!(consumer(memory, element).unwrap_err(), refused);
@@ -289,7 +289,7 @@ fn a_consumer_index_gone_mad_gives_no_slot_outside_the_ring() {
     }
 }
 
-/// All elements that have been put in.
+/// All elements in the ring.
 pub(super) fn waiting(consumer: &mut Consumer) -> Result<Waiting<'_>, BadIndex> {
     let filled = consumer.filled();
     consumer.waiting(filled)

@@ -42,7 +42,7 @@ fn null() -> OwnedFd {
     file.unwrap().into()
 }
 
-/// A doorbell whose answers go where nobody reads them.
+/// A doorbell whose answers go to memory that nobody reads.
 fn doorbell(fd: Arc<CommandFd>) -> Doorbell {
     static ANSWER: Unread = Unread::new(0);
     // SAFETY: what is static stays.
@@ -60,7 +60,7 @@ fn queue(memory: &Arc<Memory>) -> SendQueue {
     queue_over(memory, 4, 64, null())
 }
 
-/// One over memory that nobody reads, which it keeps for good.
+/// A send queue over memory that nobody reads and that is never freed.
 pub(crate) fn sample_send_queue() -> SendQueue {
     let memory = Memory::ring(8, LOG2);
     let queue = queue_over(&memory, 2, 32, null());
@@ -111,8 +111,7 @@ fn atomic(compare_add: u64, swap: u64) -> [u64; 15] {
     })
 }
 
-/// An operation with the part of the request that is to stand in the ring for it: opcode, immediate data,
-/// union, and remote address.
+/// An operation, with what the ring must contain for it: opcode, immediate data, union, and remote address.
 fn golden_operations() -> Vec<(Operation, WrOpcode, u32, [u64; 15], u64)> {
     let imm = 0x0102_0304;
     let network = u32::from_ne_bytes([1, 2, 3, 4]);
@@ -206,8 +205,8 @@ fn dma(length: u32, num_sge: u32) -> DmaInfo {
     }
 }
 
-/// Leaves a slot as the kernel may: its own fields and those that it reads are full of other things, what
-/// neither side ever writes is still 0.
+/// Leaves a slot as the kernel may: its own fields and those that it reads have other contents; what neither
+/// side ever writes is still 0.
 fn dirty(memory: &Memory, slot: u32) {
     const OTHER: u32 = 0xa5a5_a5a5;
     let wqe = SendWqe {
@@ -240,8 +239,8 @@ fn dirty(memory: &Memory, slot: u32) {
     memory.write(slot, 0, wqe);
 }
 
-/// Posts one signaled request into a dirty slot, and compares all of it with what it should be: the WQE, the
-/// payload behind it, and behind that nothing.
+/// Posts one signaled request into a dirty slot, and compares the whole slot with what it should be: the WQE,
+/// the payload after it, and nothing after that.
 #[track_caller]
 fn check(
     operation: Operation,
@@ -537,7 +536,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Slots are used again after other requests; nothing of those must shine through where the kernel looks.
+    /// Slots are used again after other requests: where the kernel reads, nothing of those may be left.
     #[test]
     fn a_slot_shows_its_last_request_only(
         choices in prop::collection::vec((0..7usize, 0..=64usize, any::<bool>()), 1..30),
@@ -579,7 +578,7 @@ proptest! {
     }
 }
 
-/// A capacity: one that there may well be, or one at the ends of what there can be.
+/// A capacity: an ordinary one, or one at either end of the possible range.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![3 => 0..40_u32, 1 => u32::MAX - 3..=u32::MAX, 1 => any::<u32>()]
 }

@@ -1,4 +1,4 @@
-//! What shared receive queues tell of their elements, against what the kernel really does with them.
+//! What shared receive queues report of their elements, compared with what the kernel really does with them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,9 +35,9 @@ struct Srq {
     /// Elements in the ring, by the numbers of the regions that they name, and of the elements.
     waiting: VecDeque<(u32, u64)>,
     posted: u64,
-    /// A message was cut off, or failed, since nobody received from it.
+    /// A message was interrupted, or failed, since nobody received from the queue.
     lost: bool,
-    /// What was in flight at a look at it.
+    /// The requests in flight at an earlier look.
     looks: Vec<(Progress, Vec<u64>)>,
 }
 
@@ -69,7 +69,7 @@ impl Completions {
         }
     }
 
-    /// Moves to a ring of another size, if what waits fits into it.
+    /// Moves to a ring of another size, if the waiting elements fit into it.
     fn resize(&mut self, slots: u32, index: u32) {
         let memory = Memory::ring_at(slots, LOG2, index % slots);
         let mut to = KernelProducer::new(&memory);
@@ -138,7 +138,7 @@ impl Srq {
         Some(element)
     }
 
-    /// Moves to a ring of another size, as far as what waits fits into it.
+    /// Moves to a ring of another size, if the waiting elements fit into it.
     fn resize(&mut self, slots: u32, index: u32) {
         if self.waiting.len() >= slots as usize {
             return;
@@ -177,7 +177,7 @@ impl Model {
         });
     }
 
-    /// One goes, with what it holds.
+    /// Removes a queue pair, with the element that it holds.
     fn go(&mut self, at: usize) {
         let Receiver {
             attached,
@@ -200,13 +200,13 @@ impl Model {
         }
     }
 
-    /// A message has come, or has failed: its completion is put in.
+    /// A message ends, or fails: the kernel writes its completion.
     fn end(&mut self, at: usize, status: WcStatus) {
         let receiver = &mut self.receivers[at];
         let Some((_, element)) = receiver.held else {
             return;
         };
-        // What a failure is of, nothing says.
+        // Nothing says which kind of request has failed.
         let fails = status != WcStatus::SUCCESS;
         let opcode = if fails { 0 } else { WcOpcode::RECV.0 };
         let wc = Wc {
@@ -239,14 +239,14 @@ impl Model {
         self.cqs[cq].kernel.put(wc);
     }
 
-    /// Elements that the kernel may yet write to the memory of, with the regions that they name.
+    /// Elements to whose memory the kernel may yet write, with the regions that they name.
     fn unfinished(&self, srq: usize) -> impl Iterator<Item = (u32, u64)> {
         let held = self.receivers.iter().filter(move |it| it.srq == srq);
         let held = held.filter_map(|it| it.held);
         self.srqs[srq].waiting.iter().copied().chain(held)
     }
 
-    /// Compares what a queue tells with what is so.
+    /// Compares what a queue reports with the model.
     fn check(&mut self, at: usize) {
         let unfinished: Vec<_> = self.unfinished(at).collect();
         let srq = &mut self.srqs[at];
@@ -267,7 +267,8 @@ impl Model {
         srq.looks.push((now, elements.collect()));
     }
 
-    /// Lets everything come that is under way, and polls it. Then all is told but what was lost.
+    /// Completes all messages under way, and polls their completions. Then the queue reports all but the lost
+    /// ones as finished.
     fn settle(&mut self) {
         for at in 0..self.receivers.len() {
             self.poll_all();
@@ -293,9 +294,9 @@ impl Model {
     }
 }
 
-/// An allocator is asked for the place of the new ring, and may end a queue pair that receives from the
-/// queue. Would catch one that is asked under a lock which that takes, and what the last queue pair took with
-/// it being in flight for ever.
+/// An allocator that is asked for the place of the new ring may destroy a queue pair that receives from the
+/// queue. Would catch a lock that is held during that call and taken again, and an element of the last queue
+/// pair that stays in flight for ever.
 #[test]
 fn queue_pairs_may_go_while_the_queue_changes_its_size() {
     let (done, is_done) = std::sync::mpsc::channel();
@@ -304,7 +305,7 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
             let (mut srq, cq) = (Srq::new(0), Completions::new(8, 0));
             srq.post(1);
             let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared());
-            // A message begins, and its queue pair goes with it.
+            // A message begins, and its queue pair is destroyed.
             srq.take();
             assert_eq!(srq.queue.ring().progress().in_flight(), 1);
             let memory = Memory::ring_at(4, LOG2, 0);
@@ -333,8 +334,8 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
     assert_eq!(waited, Ok(()), "it waits for itself, or has failed");
 }
 
-/// Would catch a region that goes for a look at the old ring, when the kernel has moved to the new one but
-/// that cannot be mapped.
+/// Would catch a region that is deregistered because of a look at the old ring, when the kernel has moved to
+/// the new one but that cannot be mapped.
 #[test]
 fn a_ring_that_is_lost_tells_nothing() {
     let (mut srq, mut cq) = (Srq::new(0), Completions::new(8, 0));
@@ -343,7 +344,8 @@ fn a_ring_that_is_lost_tells_nothing() {
     srq.take();
     let lost = srq.queue.replace(|| Ok(()), |(), _| Err(()));
     assert_eq!(lost, Err(()));
-    // Of the new ring the kernel takes the second element, whose message comes before that of the first.
+    // The kernel takes the second element out of the new ring; its message completes before that of the
+    // first.
     let wc = Wc {
         qp_num: 17,
         opcode: WcOpcode::RECV.0,
@@ -358,7 +360,7 @@ fn a_ring_that_is_lost_tells_nothing() {
     drop(attached);
 }
 
-/// What happens next, to whom, and a number that it may need.
+/// What happens next, to which queue or queue pair, and a number for it.
 type Step = (u8, prop::sample::Index, u32);
 
 fn run(start: u32, steps: &[Step]) {
@@ -400,10 +402,10 @@ fn run(start: u32, steps: &[Step]) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 2000 }))]
 
-    /// Would catch a region that goes while the kernel has an element which names it, and elements that are
-    /// in flight for ever: miscounted where queue pairs come and go, also with the numbers of others, where
-    /// they share queues of either kind, where messages fail or are cut off, and where a queue changes its
-    /// size.
+    /// Would catch a region that is deregistered while the kernel has an element which names it, and elements
+    /// that are in flight for ever. They may be miscounted where queue pairs come and go, also with the
+    /// numbers of others, where they share queues of either kind, where messages fail or are interrupted, and
+    /// where a queue changes its size.
     #[test]
     fn elements_are_in_flight_until_they_are_received(
         start in 0u32..8,
@@ -413,8 +415,8 @@ proptest! {
     }
 }
 
-/// Would catch messages that are not counted because an earlier poll had counted up to the same index, a
-/// round ago, when there was nothing to count.
+/// Would catch messages that are not counted because an earlier poll had counted up to the same index, one
+/// round before, when there was nothing to count.
 #[test]
 fn what_was_counted_a_round_ago_is_counted_anew() {
     let mut srq = Srq::new(0);

@@ -1,7 +1,7 @@
 //! Producer and consumer on two threads: every element is seen whole and in order.
 //!
-//! A store that overtakes the index which hands it over shows as an element with old words in it, on
-//! hardware that reorders and under Miri, which looks for data races besides.
+//! If a store of an element overtakes the store of the index that publishes it, the element has old words: on
+//! hardware that reorders, and under Miri, which also looks for data races.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -18,8 +18,8 @@ use crate::driver::rxe::watch::Watch;
 
 /// Elements through the larger rings.
 const COUNT: u64 = if cfg!(miri) { 300 } else { 500_000 };
-/// Ring sizes: the smallest, one that is often full or empty, one that is seldom. The smallest goes from
-/// thread to thread for each element, which takes long where processors are few.
+/// Ring sizes: the smallest, one that is often full or empty, and one that seldom is. The smallest makes the
+/// threads alternate for each element, which takes long on few processors.
 const RINGS: [(u32, u64); 3] = [(2, COUNT / 10), (16, COUNT), (1024, COUNT)];
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ fn element(number: u64) -> Element {
     std::array::from_fn(|word| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ word as u64)
 }
 
-/// Waits for something of the other thread, but not forever: that one may have failed.
+/// Waits for something from the other thread, but not forever: that thread may have failed.
 fn wait<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let mut start = None;
     loop {
@@ -103,8 +103,8 @@ fn what_is_produced_there_is_seen_whole_here() {
     }
 }
 
-/// Would catch a slot that is given out while the completion of its last request waits unread: a completion
-/// queue that holds one more than the work queue would then lose some.
+/// Would catch a slot that is given out while nobody has taken the completion of its last request: a
+/// completion queue that holds one more than the work queue would then lose some.
 #[test]
 fn no_more_completions_wait_than_the_queue_holds_requests() {
     const REQUESTS: u64 = if cfg!(miri) { 300 } else { 2_000_000 };
@@ -132,7 +132,7 @@ fn no_more_completions_wait_than_the_queue_holds_requests() {
                 }
             }
         });
-        // The kernel is done with a request before it tells so.
+        // The kernel finishes a request before it reports it.
         let kernel = scope.spawn(move || {
             for _ in 0..REQUESTS {
                 let wr_id = wait(|| kernel.take());

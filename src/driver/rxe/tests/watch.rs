@@ -1,4 +1,4 @@
-//! What waits unread keeps places from being given out.
+//! Completions that nobody has taken keep slots from being given out.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ fn send() -> Wc {
     completion(QPN, WcOpcode::SEND, WcStatus::SUCCESS)
 }
 
-/// Fills all slots that are given out, and has the kernel be done with them.
+/// Fills all slots that are given out, and lets the kernel finish them.
 fn run(queue: &mut Filling, kernel: &mut KernelConsumer) -> u32 {
     let mut count = 0;
     while queue.take_slot().is_some() {
@@ -47,8 +47,8 @@ fn run(queue: &mut Filling, kernel: &mut KernelConsumer) -> u32 {
     count
 }
 
-/// Would catch a slot that is given out while the completion of its last request waits, and one that is kept
-/// because of completions of others.
+/// Would catch a slot that is given out while the completion of its last request waits, and one that is held
+/// back because of completions of other queues.
 #[test]
 fn a_slot_is_free_when_its_completion_has_been_taken() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
@@ -81,7 +81,7 @@ fn a_slot_is_free_when_its_completion_has_been_taken() {
     }
 }
 
-/// Would catch places for unsignaled requests that never come back.
+/// Would catch slots of unsignaled requests that never become free.
 #[test]
 fn requests_without_completions_need_none() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(8, LOG2));
@@ -93,7 +93,7 @@ fn requests_without_completions_need_none() {
     assert_eq!(run(&mut queue, &mut kernel), 7);
     assert!(reports.put(send()));
     assert_eq!(run(&mut queue, &mut kernel), 6);
-    // What failed says not whether it was a send.
+    // A failed completion does not say whether it was a send.
     let failed = completion(QPN, WcOpcode::RECV, WcStatus::WR_FLUSH_ERR);
     assert!(reports.put(failed));
     assert_eq!(run(&mut queue, &mut kernel), 5);
@@ -102,8 +102,8 @@ fn requests_without_completions_need_none() {
     assert_eq!(run(&mut queue, &mut kernel), 7);
 }
 
-/// Would catch a queue that stays full after a reset, because of what failed before; and one that forgets
-/// what came later, or for ever.
+/// Would catch a queue that stays full after a reset, because of earlier failures; and one that also forgets
+/// later completions, or forgets for ever.
 #[test]
 fn what_was_before_a_reset_counts_no_longer() {
     let (work, completions) = (Memory::ring(8, 7), Memory::ring(32, LOG2));
@@ -125,7 +125,7 @@ fn what_was_before_a_reset_counts_no_longer() {
         for _ in 0..7 {
             assert!(reports.put(send()));
         }
-        // The poller finds all of them, and those of before free nothing.
+        // The poller finds all of them, and the ones from before the reset free nothing.
         for free in [0, 0, 0, 0, 0, 0, 0, 1] {
             assert_eq!(run(&mut queue, &mut kernel), 0);
             let taken = cq.poll().unwrap().next().unwrap();
@@ -140,11 +140,11 @@ fn what_was_before_a_reset_counts_no_longer() {
     assert!(cq.is_empty().unwrap());
 }
 
-/// Would catch a place that is not moved with what waits: completions of before a reset that count again in
-/// the new ring, and such of behind it that are forgotten.
+/// Would catch a position that is not moved with the completions: those from before a reset that count again
+/// in the new ring, and later ones that are forgotten.
 #[test]
 fn what_was_before_a_reset_stays_forgotten_in_another_ring() {
-    // How many of them have been taken before, and where the other ring begins.
+    // How many of the old ones have been taken by then, and at which index the new ring begins.
     for (taken, at) in [(0, 0), (1, 0), (2, 5), (6, 60), (7, 63)] {
         let (work, completions) = (Memory::ring(8, 7), Memory::ring_at(32, LOG2, 29));
         let mut queue = producer(&work, 8).unwrap();
@@ -183,7 +183,7 @@ fn what_was_before_a_reset_stays_forgotten_in_another_ring() {
     }
 }
 
-/// Would catch a poller that looks closer ever after.
+/// Would catch a poller that never stops looking closer.
 #[test]
 fn a_poll_is_as_usual_once_all_is_forgotten() {
     let completions = Memory::ring(8, LOG2);

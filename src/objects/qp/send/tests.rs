@@ -1,4 +1,4 @@
-//! What is checked of every request, on a queue of each driver.
+//! The checks of every request, on a queue of each driver.
 
 use uverbs_uapi::enums::QpState;
 
@@ -23,7 +23,7 @@ fn halves(state: QpState) -> Vec<SendHalf<Any>> {
     samples::send_queues().into_iter().map(half).collect()
 }
 
-/// Posts some in each way.
+/// Posts some requests in each way.
 fn post(half: &mut SendHalf<Any>) -> Result<(), PostError> {
     half.one(1).send(Inline(b"one"))?;
     half.one(2).send(Inline(b"another"))?;
@@ -37,8 +37,8 @@ fn post(half: &mut SendHalf<Any>) -> Result<(), PostError> {
     .map(drop)
 }
 
-/// Would catch requests that go into the ring of a queue pair that does not send, and one that is not
-/// asked whether it does.
+/// Would catch requests that go into the ring of a queue pair that does not send, and requests whose queue
+/// pair is not checked.
 #[test]
 fn a_queue_pair_that_does_not_send_takes_no_request() {
     for mut half in halves(QpState::RESET) {
@@ -57,7 +57,7 @@ fn a_queue_pair_that_does_not_send_takes_no_request() {
         half.checks.shared.store(QpState::RTS);
         post(&mut half).unwrap();
         assert_eq!(half.in_flight(), 5);
-        // After a reset the state is asked again.
+        // After a reset the state is checked again.
         half.queue_to_reset();
         half.checks.shared.store(QpState::RESET);
         let refused = PostError::WrongState {
@@ -70,7 +70,7 @@ fn a_queue_pair_that_does_not_send_takes_no_request() {
     }
 }
 
-/// Would catch memory of others that is sent, or a peer's that is written beyond its slice.
+/// Would catch memory of other domains that is sent, or a peer's memory that is written beyond its slice.
 #[test]
 fn every_request_is_checked() {
     for mut half in halves(QpState::RTS) {
@@ -112,7 +112,7 @@ fn every_request_is_checked() {
             let refused = half.one(1).send(Inline(&[0; 4096]));
             assert!(matches!(refused, Err(PostError::InlineTooLong { .. })));
             let before = half.in_flight();
-            // Nothing, and as much as there may be, are not as usual but are taken.
+            // Requests without bytes, and with the most possible, are unusual but accepted.
             half.one(1).write(of(0, pd), to(0)).unwrap();
             half.one(1).write(of(1 << 31, pd), to(1 << 31)).unwrap();
             half.one(1).write(read_only, to(8)).unwrap();

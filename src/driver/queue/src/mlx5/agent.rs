@@ -1,14 +1,14 @@
 //! Posting and polling by an *agent*: a process, or a device, that has a queue's memory and register and
 //! nothing else of this library.
 //!
-//! A [`Poster`], a [`Receiver`] and a [`Poller`] are two counters each. They keep no ids and wait for nobody:
-//! what the agent remembers of a request it finds by the number that [`Poster::write`] gave it.
+//! A [`Poster`], a [`Receiver`] and a [`Poller`] consist of two counters each. They store no ids and never
+//! wait. The agent finds its own data about a request by the number that [`Poster::write`] returned.
 //!
-//! Where the device ignores overrun nobody has to tell it what was taken, and a [`Watcher`] of one place is
-//! enough for a queue of sends that are all counted.
+//! If the device ignores overrun, nobody has to report what was taken, and a [`Watcher`] of one place is
+//! enough for a queue of sends: the newest completion stands for all before it.
 //!
-//! Nothing is believed of what lies in the memory: each entry is copied first, indices are masked, and any
-//! bytes are a valid [`Cqe`]. Memory that others write to makes for wrong completions and nothing else.
+//! The contents of the memory are not trusted: each entry is copied first, indices are masked, and any bytes
+//! are a valid [`Cqe`]. If others write to the memory, the only effect is wrong completions.
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -24,7 +24,8 @@ use super::format::{
 /// A piece of memory as an agent reaches it, and the order of its accesses there. Offsets are in bytes from
 /// the start of the piece.
 ///
-/// Others may write to the memory meanwhile, so each access is one of the machine's, as a volatile one is.
+/// Others may write to the memory meanwhile, so each access must be one access of the machine, as volatile
+/// ones are.
 pub trait Space {
     /// Bytes of the piece.
     fn length(&self) -> usize;
@@ -68,7 +69,7 @@ pub trait Space {
         barrier::record_before_register();
     }
 
-    /// Sends what was stored to a register.
+    /// Flushes what was stored to a register.
     #[inline(always)]
     fn flush_register(&self) {
         barrier::flush_write_combining();
@@ -138,14 +139,14 @@ impl<S: Space + ?Sized> Space for &S {
     }
 }
 
-/// Memory of this CPU's, by volatile accesses.
+/// Memory of this CPU, used by volatile accesses.
 #[derive(Debug)]
 pub struct Mapped {
     base: *mut u8,
     length: usize,
 }
 
-// SAFETY: accesses are volatile, and whoever made it promised the memory to whoever has it.
+// SAFETY: accesses are volatile, and the contract of `new` covers any thread that has the value.
 unsafe impl Send for Mapped {}
 
 impl Mapped {
@@ -154,7 +155,7 @@ impl Mapped {
     /// # Safety
     ///
     /// It is mapped, readable and writable, as long as this value lives, and its address is a multiple of 8.
-    /// No reference of this program is to any of it.
+    /// This program has no reference to any of it.
     pub unsafe fn new(base: *mut u8, length: usize) -> Self {
         Self { base, length }
     }
@@ -181,7 +182,7 @@ impl Space for Mapped {
 
     #[inline(always)]
     fn load_u8(&self, at: usize) -> u8 {
-        // SAFETY: `at` has seen that it lies in the memory.
+        // SAFETY: `at` has checked that it lies in the memory.
         unsafe { self.at::<u8>(at, 1).read_volatile() }
     }
 
@@ -209,7 +210,7 @@ impl Space for Mapped {
         };
     }
 
-    // Looked once whether all of them lie there.
+    // Checks once whether all of them lie there.
     #[inline(always)]
     fn load_block(&self, at: usize) -> [[u8; 8]; BLOCK / 8] {
         let first = self.at::<u64>(at, BLOCK / 8);
@@ -231,7 +232,7 @@ impl Space for Mapped {
 /// A piece of local memory in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
-    /// The first byte's address, as the region's key has it.
+    /// The first byte's address, as the region's key defines addresses.
     pub address: u64,
     /// Bytes, at most 2^31.
     pub length: u32,
@@ -240,7 +241,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// A part of a region; `None` if it does not lie there.
+    /// A part of a region; `None` if it does not lie in the region.
     pub fn of(region: &Region, offset: u64, length: u32) -> Option<Self> {
         let end = offset.checked_add(length.into())?;
         (end <= region.length).then_some(Self {
@@ -254,13 +255,13 @@ impl Local {
 /// The peer's memory in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The first byte's address, as the peer's key has it.
+    /// The first byte's address, as the peer's key defines addresses.
     pub address: u64,
     /// The peer's key.
     pub rkey: u32,
 }
 
-/// What a request does. Each fits into a block.
+/// What a request does. Each request fits into a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Sends the local memory.
@@ -269,13 +270,13 @@ pub enum Action {
     SendImm(u32),
     /// Writes the local memory to the peer's.
     Write(Remote),
-    /// As [`Action::Write`], with immediate data, which takes a receive of the peer's.
+    /// As [`Action::Write`], with immediate data, which consumes a receive of the peer.
     WriteImm(Remote, u32),
     /// Reads the peer's memory into the local one.
     Read(Remote),
-    /// Adds to the peer's 8 bytes, and puts what was there into the local ones.
+    /// Adds to the peer's 8 bytes, and stores the old value in the local ones.
     FetchAdd(Remote, u64),
-    /// Replaces the peer's 8 bytes by `swap` if they are `compare`, and puts what was there into the local
+    /// Replaces the peer's 8 bytes by `swap` if they are `compare`, and stores the old value in the local
     /// ones.
     CompareSwap {
         /// The peer's 8 bytes.
@@ -290,9 +291,9 @@ pub enum Action {
 /// Options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// A completion is written for it. Without, only if it fails.
+    /// A completion is written for it. Otherwise only if it fails.
     pub signaled: bool,
-    /// The peer is told by an event, if its completion queue asks for those.
+    /// The peer gets an event, if its completion queue asks for such events.
     pub solicited: bool,
     /// Starts only when earlier READs and atomics have come back.
     pub fenced: bool,
@@ -301,13 +302,13 @@ pub struct Options {
 /// Why a request was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The ring has no block that the device has given back, as far as [`Poster::done`] was told.
+    /// The ring has no free block: the device has given none back, as far as [`Poster::done`] knows.
     Full,
-    /// The local memory has no bytes, or more than 2^31, or an atomic operation's are not 8.
+    /// The local memory has no bytes, or more than 2^31; or it is not 8 bytes, for an atomic operation.
     Length(u32),
 }
 
-/// Where a send queue is, and how far.
+/// Where a send queue lies, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendQueue {
     /// Blocks of 64 bytes in the ring, a power of two, at most 2^15.
@@ -319,7 +320,7 @@ pub struct SendQueue {
 }
 
 impl SendQueue {
-    /// That of a hand-over; `None` if its device is another one, or its ring has other blocks.
+    /// The send queue of a hand-over; `None` if its device is another one, or its ring has other blocks.
     pub fn of(handover: &Handover) -> Option<Self> {
         let send = &handover.send;
         let is_ours = handover.driver == DRIVER && send.entry_bytes as usize == BLOCK;
@@ -331,7 +332,7 @@ impl SendQueue {
     }
 }
 
-/// Posts requests to a send ring that nobody else posts to. Each takes a block of 64 bytes.
+/// Posts requests to a send ring to which nobody else posts. Each takes a block of 64 bytes.
 ///
 /// The ring, the doorbell record (8 bytes) and the register (8 bytes) are pieces of memory, each of its own
 /// kind.
@@ -351,15 +352,15 @@ pub struct Poster<Ring, Record, Register> {
 }
 
 impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register> {
-    /// A poster that goes on where the queue is; all that was written before is done. `None` if the pieces
-    /// are too short for the queue, or the queue is none of a device's.
+    /// A poster that continues where the queue is; everything written before is done. `None` if the pieces
+    /// are too short for the queue, or no queue of a device is like that.
     pub fn new(ring: Ring, record: Record, register: Register, queue: SendQueue) -> Option<Self> {
         let SendQueue {
             blocks,
             qpn,
             written,
         } = queue;
-        // The device counts in 16 bits, and a full ring has to look different from an empty one.
+        // The device counts in 16 bits, and a full ring must look different from an empty one.
         let is_queue = blocks.is_power_of_two() && blocks <= 1 << 15 && qpn <= NUMBER;
         let fits = ring.length() >= blocks as usize * BLOCK
             && record.length() >= 8
@@ -377,7 +378,7 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         })
     }
 
-    /// Blocks that were written so far, those before this poster among them.
+    /// Blocks that were written so far, including those before this poster.
     pub fn written(&self) -> u64 {
         self.written
     }
@@ -387,12 +388,12 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         self.written.wrapping_sub(self.done)
     }
 
-    /// Writes a request to the ring, and gives the number by which a completion names it
+    /// Writes a request to the ring, and returns the number by which a completion names it
     /// ([`Entry::counter`]). The device sees it when [`Self::ring`] is called.
     ///
     /// # Errors
     ///
-    /// There is no room, or the memory's length is none of the operation's.
+    /// There is no room, or the memory's length does not suit the operation.
     #[inline]
     pub fn write(
         &mut self,
@@ -416,7 +417,7 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         Ok(index)
     }
 
-    /// Tells the device of all that was written.
+    /// Hands everything that was written to the device.
     #[inline]
     pub fn ring(&mut self) {
         if self.rung == self.written {
@@ -432,8 +433,8 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
         self.register.flush_register();
     }
 
-    /// The request with this number has completed, and with it all before it: their blocks are free. A number
-    /// that is of no request in flight changes nothing, and gives false.
+    /// Notes that the request with this number has completed, and with it all before it: their blocks are
+    /// free. If no request in flight has the number, changes nothing and returns false.
     #[inline]
     pub fn done(&mut self, counter: u16) -> bool {
         let further = u64::from(counter.wrapping_sub(self.done as u16)) + 1;
@@ -448,14 +449,14 @@ impl<Ring: Space, Record: Space, Register: Space> Poster<Ring, Record, Register>
 /// A request in its block.
 struct Block {
     words: [[u8; 8]; BLOCK / 8],
-    /// Words that the device looks at.
+    /// Words that the device reads.
     used: usize,
 }
 
 /// The bytes of a segment of one unit.
 type Segment = [u8; UNIT];
 
-/// No segment, in the place of one.
+/// A place without a segment.
 const NOTHING: Segment = [0; UNIT];
 
 /// The bytes of a segment.
@@ -467,7 +468,7 @@ fn of<T: IntoBytes + Immutable>(segment: T) -> Segment {
     bytes
 }
 
-/// A request as the device has it.
+/// A request in the device's format.
 #[inline]
 fn block(index: u16, qpn: u32, action: Action, local: Local, options: Options) -> Block {
     let data = Data::new(local.length, local.lkey, local.address);
@@ -484,8 +485,8 @@ fn block(index: u16, qpn: u32, action: Action, local: Local, options: Options) -
         swap_add: Be64::new(swap_add),
         compare: Be64::new(compare),
     };
-    // The units are written down, not read from the control segment: where the action is known, so is how
-    // much is copied.
+    // The units are constants, not read from the control segment: if the action is known at compile time, so
+    // is the number of bytes to copy.
     let (opcode, imm, units, segments) = match action {
         Action::Send => (opcode::SEND, 0, 2, [of(data), NOTHING, NOTHING]),
         Action::SendImm(imm) => (opcode::SEND_IMM, imm, 2, [of(data), NOTHING, NOTHING]),
@@ -522,19 +523,19 @@ fn block(index: u16, qpn: u32, action: Action, local: Local, options: Options) -
     }
 }
 
-/// Where a receive queue is, and how far.
+/// Where a receive queue lies, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveQueue {
     /// Elements of the ring, a power of two, at most 2^15.
     pub entries: u32,
-    /// Bytes of one: a power of two, at least 16.
+    /// Bytes of an element: a power of two, at least 16.
     pub entry_bytes: u32,
     /// Receives that were posted so far.
     pub posted: u64,
 }
 
 impl ReceiveQueue {
-    /// That of a hand-over; `None` if its device is another one.
+    /// The receive queue of a hand-over; `None` if its device is another one.
     pub fn of(handover: &Handover) -> Option<Self> {
         let ring = &handover.receive;
         (handover.driver == DRIVER).then_some(Self {
@@ -545,7 +546,7 @@ impl ReceiveQueue {
     }
 }
 
-/// Posts receives to a ring that nobody else posts to. There is no register: the device looks at the record
+/// Posts receives to a ring to which nobody else posts. There is no register: the device reads the record
 /// when a message comes.
 #[derive(Debug)]
 pub struct Receiver<Ring, Record> {
@@ -553,15 +554,15 @@ pub struct Receiver<Ring, Record> {
     record: Record,
     mask: u64,
     size: usize,
-    /// Receives that were written, that the device was told of, and that messages have taken.
+    /// Receives that were written, that the device knows of, and that messages have consumed.
     written: u64,
     told: u64,
     done: u64,
 }
 
 impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
-    /// A receiver that goes on where the queue is; all that was posted before is done. `None` if the pieces
-    /// are too short for the queue, or the queue is none of a device's.
+    /// A receiver that continues where the queue is; everything posted before is done. `None` if the pieces
+    /// are too short for the queue, or no queue of a device is like that.
     pub fn new(ring: Ring, record: Record, queue: ReceiveQueue) -> Option<Self> {
         let ReceiveQueue {
             entries,
@@ -585,12 +586,12 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
         })
     }
 
-    /// Receives that are written, and not known to be done.
+    /// Receives that were written, and are not known to be done.
     pub fn in_flight(&self) -> u64 {
         self.written.wrapping_sub(self.done)
     }
 
-    /// Writes a receive to the ring, and gives the number by which its completion names it
+    /// Writes a receive to the ring, and returns the number by which its completion names it
     /// ([`Entry::counter`]). The device sees it when [`Self::tell`] is called.
     ///
     /// # Errors
@@ -621,7 +622,7 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
         self.ring.store_words(at, &words);
     }
 
-    /// Tells the device of all that was written.
+    /// Hands everything that was written to the device.
     #[inline]
     pub fn tell(&mut self) {
         if self.told == self.written {
@@ -651,19 +652,19 @@ impl<Ring: Space, Record: Space> Receiver<Ring, Record> {
 /// Bytes of the largest element of a receive ring: its slices are counted in 6 bits.
 const MOST_RECEIVE: usize = 64 * UNIT;
 
-/// Where a completion queue is, and how far.
+/// Where a completion queue lies, and how far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionQueue {
     /// Entries of the ring, a power of two, at most 2^23.
     pub entries: u32,
-    /// Bytes of one, 64 or 128.
+    /// Bytes of an entry, 64 or 128.
     pub entry_bytes: u32,
     /// Entries that were taken so far.
     pub taken: u32,
 }
 
 impl CompletionQueue {
-    /// That of a hand-over; `None` if its device is another one.
+    /// The completion queue of a hand-over; `None` if its device is another one.
     pub fn of(handover: &Handover) -> Option<Self> {
         let ring = &handover.completions;
         (handover.driver == DRIVER).then_some(Self {
@@ -674,10 +675,10 @@ impl CompletionQueue {
     }
 }
 
-/// Entries of the largest ring: the device's index tells two laps apart.
+/// Entries of the largest ring: the device's index must distinguish two laps.
 const MOST_ENTRIES: u32 = 1 << 23;
 
-/// Takes completions from a ring that nobody else takes them from.
+/// Takes completions from a ring from which nobody else takes them.
 #[derive(Debug)]
 pub struct Poller<Ring, Record> {
     ring: Ring,
@@ -688,8 +689,8 @@ pub struct Poller<Ring, Record> {
 }
 
 impl<Ring: Space, Record: Space> Poller<Ring, Record> {
-    /// A poller that goes on where the queue is. `None` if the pieces are too short for the queue, or the
-    /// queue is none of a device's.
+    /// A poller that continues where the queue is. `None` if the pieces are too short for the queue, or no
+    /// queue of a device is like that.
     pub fn new(ring: Ring, record: Record, queue: CompletionQueue) -> Option<Self> {
         let CompletionQueue {
             entries,
@@ -710,7 +711,7 @@ impl<Ring: Space, Record: Space> Poller<Ring, Record> {
         })
     }
 
-    /// Entries that were taken so far, those before this poller among them; it wraps at 2^32.
+    /// Entries that were taken so far, including those before this poller; it wraps at 2^32.
     pub fn taken(&self) -> u32 {
         self.taken
     }
@@ -730,7 +731,7 @@ impl<Ring: Space, Record: Space> Poller<Ring, Record> {
         Some(Entry(zerocopy::transmute!(words)))
     }
 
-    /// Tells the device how many entries were taken.
+    /// Reports to the device how many entries were taken.
     #[inline]
     pub fn pass(&self) {
         let taken = self.taken & INDEX_MASK;
@@ -739,11 +740,11 @@ impl<Ring: Space, Record: Space> Poller<Ring, Record> {
     }
 }
 
-/// Watches the place where the newest completion of a queue stands: that of a *collapsed* queue, to which the
-/// device writes every entry. Such a queue ignores overrun, so nobody tells the device anything.
+/// Watches the place of a queue's newest completion. The queue is a *collapsed* one: the device writes every
+/// entry to the same place. Such a queue ignores overrun, so nothing is reported to the device.
 ///
-/// Requests complete in their order, so the newest tells of all ([`Poster::done`]). A completion that says
-/// that one was done says nothing of those that are not signaled and were written behind it.
+/// Requests complete in order, so the newest completion stands for all before it ([`Poster::done`]). A
+/// success says nothing about unsignaled requests that were written after the one that it reports.
 #[derive(Debug)]
 pub struct Watcher<Ring> {
     ring: Ring,
@@ -752,8 +753,8 @@ pub struct Watcher<Ring> {
 }
 
 impl<Ring: Space> Watcher<Ring> {
-    /// A watcher of the queue's first place. `None` if the ring is too short, or the queue is none of a
-    /// device's.
+    /// A watcher of the queue's first place. `None` if the ring is too short, or no queue of a device is like
+    /// that.
     pub fn new(ring: Ring, queue: CompletionQueue) -> Option<Self> {
         let size = queue.entry_bytes as usize;
         let fits = (size == BLOCK || size == 2 * BLOCK) && ring.length() >= size;
@@ -763,9 +764,9 @@ impl<Ring: Space> Watcher<Ring> {
         })
     }
 
-    /// The end of the newest completion; `None` if there has been none.
+    /// The end of the newest completion; `None` if there has been none yet.
     ///
-    /// It is loaded at once, so it is of one entry, whatever comes meanwhile.
+    /// It is loaded at once, so all of it belongs to one entry, whatever arrives meanwhile.
     #[inline]
     pub fn newest(&self) -> Option<Newest> {
         let newest = Newest(self.ring.load_u64(self.place + NEWEST));
@@ -776,17 +777,17 @@ impl<Ring: Space> Watcher<Ring> {
         Some(newest)
     }
 
-    /// The whole entry. Parts of it may be of different completions if more come meanwhile; after a failure
-    /// these are the flushed ones behind it.
+    /// The whole entry. If more completions arrive meanwhile, its parts may belong to different ones; after a
+    /// failure the later ones are flushed requests.
     pub fn entry(&self) -> Entry {
         Entry(zerocopy::transmute!(self.ring.load_block(self.place)))
     }
 }
 
-/// Where the 8 bytes begin in an entry that say of which request it is, and how that went.
+/// Where the 8 bytes begin in an entry that name its request and say whether it failed.
 const NEWEST: usize = 56;
 
-/// The end of an entry: of which request it is, and whether that failed. Any bytes are one.
+/// The end of an entry: which request it reports, and whether that failed. Any bytes are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newest([u8; 8]);
 
@@ -795,7 +796,7 @@ impl Newest {
         self.0[OP_OWN - NEWEST]
     }
 
-    /// The number of the request: that which [`Poster::write`] gave.
+    /// The number of the request, as [`Poster::write`] returned it.
     pub fn counter(self) -> u16 {
         u16::from_be_bytes([self.0[4], self.0[5]])
     }
@@ -811,11 +812,11 @@ impl Newest {
     }
 }
 
-/// A completion: a copy of its entry. Any bytes are one.
+/// A completion: a copy of its entry. Any bytes are valid.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry(pub Cqe);
 
-/// What a completion is of.
+/// What a completion reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A request of a send queue was done.
@@ -824,15 +825,15 @@ pub enum Kind {
     Received,
     /// A message was received, or memory written, with immediate data.
     ReceivedImm,
-    /// A message was received that has invalidated a key of this side's.
+    /// A message was received that has invalidated a key of this side.
     ReceivedInv,
-    /// A request failed, of a send queue or a receive.
+    /// A send request or a receive failed.
     Failed {
         /// The request was a receive.
         receive: bool,
         /// Why, by one of the numbers in [`super::format::syndrome`].
         syndrome: u8,
-        /// The device's own number.
+        /// The device's own number for the reason.
         vendor: u8,
     },
     /// Something else, by the device's number.
@@ -840,7 +841,7 @@ pub enum Kind {
 }
 
 impl Entry {
-    /// What it is of.
+    /// What the completion reports.
     pub fn kind(&self) -> Kind {
         let Self(entry) = self;
         match entry.op_own >> 4 {
@@ -857,7 +858,7 @@ impl Entry {
         }
     }
 
-    /// The number of the request: of a send request that which [`Poster::write`] gave.
+    /// The number of the request. For a send request, the one that [`Poster::write`] returned.
     pub fn counter(&self) -> u16 {
         self.0.wqe_counter.get()
     }
@@ -887,7 +888,7 @@ mod tests {
     use super::super::format::cqe;
     use super::*;
 
-    /// Memory that both sides of a test see. It fails if an access is not within it, or not aligned.
+    /// Memory that both sides of a test share. It panics if an access is not within it, or not aligned.
     struct Cells(RefCell<Vec<u8>>);
 
     impl Cells {
@@ -1032,7 +1033,7 @@ mod tests {
             poster.write(Action::Send, LOCAL, SIGNALED),
             Err(Refused::Full)
         );
-        // Of requests that the device does not know nothing can be done.
+        // Requests that the device does not know cannot be done.
         assert!(!poster.done(0xffff));
         poster.ring();
         assert_eq!(record.bytes(4, 4), [0, 0, 0, 2]);
@@ -1237,7 +1238,7 @@ mod tests {
         }
     }
 
-    /// Nothing that lies in the memory makes an access beyond it, or a panic: [`Cells`] would fail.
+    /// No contents of the memory cause an access beyond it, or a panic: [`Cells`] would fail.
     #[test]
     fn any_bytes_are_entries() {
         let (ring, record) = (Cells::new(8 * 64), Cells::new(8));
@@ -1277,7 +1278,7 @@ mod tests {
     fn memory_of_the_cpu_is_checked() {
         let mut words = [0u64; 2];
         let base = words.as_mut_ptr().cast::<u8>();
-        // SAFETY: the words live on, and are looked at only when it is gone.
+        // SAFETY: the words live on, and are only read when it is gone.
         let mapped = unsafe { Mapped::new(base, 16) };
         mapped.store_u64(8, [1, 2, 3, 4, 5, 6, 7, 8]);
         mapped.store_u32(0, [9; 4]);

@@ -12,7 +12,7 @@ pub type Be32 = U32<BigEndian>;
 /// A big-endian number of 64 bits.
 pub type Be64 = U64<BigEndian>;
 
-/// Two numbers of 32 bits, one behind the other, that are stored at once.
+/// Two numbers of 32 bits, one after the other, that are stored at once.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct Pair(Be64);
@@ -58,7 +58,7 @@ pub mod opcode {
 
 /// Flags in the low byte of the first number of [`Control::fm_ce_se_imm`].
 pub mod control {
-    /// The peer is told by an event.
+    /// The peer gets an event.
     pub const SOLICITED: u8 = 0x02;
     /// A completion is written.
     pub const CQ_UPDATE: u8 = 0x08;
@@ -66,7 +66,7 @@ pub mod control {
     pub const SMALL_FENCE: u8 = 0x20;
     /// Starts after earlier reads and atomics.
     pub const FENCE: u8 = 0x80;
-    /// How many bits up an initiator's stream is, of dynamic connections.
+    /// The number of bits by which the stream of a DC initiator is shifted.
     pub const STREAM: u32 = 8;
 }
 
@@ -99,7 +99,7 @@ impl Control {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct RemoteAddress {
-    /// The first byte's address, as the key has it.
+    /// The first byte's address, as the key defines addresses.
     pub raddr: Be64,
     /// The key, then 0.
     pub rkey_reserved: Pair,
@@ -144,15 +144,15 @@ pub struct Data {
     pub byte_count: Be32,
     /// The region's key.
     pub lkey: Be32,
-    /// The first byte's address, as the key has it.
+    /// The first byte's address, as the key defines addresses.
     pub addr: Be64,
 }
 
 impl Data {
-    /// A slice of at most [`LONGEST_SLICE`] bytes, and not of none: that would be the longest.
+    /// A slice of 1 to [`LONGEST_SLICE`] bytes. A length of 0 would mean the longest slice.
     #[inline(always)]
     pub fn new(length: u32, lkey: u32, address: u64) -> Self {
-        // The longest slice is written as 0: its bit would mark inline data.
+        // The longest slice is written as 0: bit 31 would mark inline data.
         Self {
             byte_count: Be32::new(length & (LONGEST_SLICE - 1)),
             lkey: Be32::new(lkey),
@@ -161,7 +161,7 @@ impl Data {
     }
 }
 
-/// The slice behind the last one of a receive request (`MLX5_INVALID_LKEY`).
+/// The slice after the last one of a receive request (`MLX5_INVALID_LKEY`).
 pub const TERMINATOR: Data = Data {
     byte_count: Be32::ZERO,
     lkey: Be32::from_bytes(0x100_u32.to_be_bytes()),
@@ -188,7 +188,7 @@ pub struct Datagram {
     pub dqp_dct: Be32,
     /// Rate (4 bits), service level (4).
     pub stat_rate_sl: u8,
-    /// Bits of the path in the sender's LID (7 bits); the LID is that of a group.
+    /// Bits of the path in the sender's LID (7 bits); whether the LID is that of a group.
     pub fl_mlid: u8,
     /// The LID, or the UDP source port.
     pub rlid: Be16,
@@ -200,15 +200,15 @@ pub struct Datagram {
     pub tclass: u8,
     /// The hop limit.
     pub hop_limit: u8,
-    /// Has a header (1 bit, of InfiniBand), index of the sender's GID (8), flow label (20).
+    /// Whether there is a header (1 bit, on InfiniBand), index of the sender's GID (8), flow label (20).
     pub grh_gid_fl: Be32,
     /// The GID.
     pub rgid: [u8; 16],
 }
 
 impl Datagram {
-    /// Names the access key of a DC target, which has the place of a datagram's key and of what is reserved
-    /// behind that.
+    /// Sets the access key of a DC target, which takes the place of a datagram's key and of the reserved
+    /// field after it.
     #[inline(always)]
     pub fn set_access_key(&mut self, key: u64) {
         self.qkey = Be32::new((key >> 32) as u32);
@@ -234,7 +234,7 @@ pub struct SrqNext {
 }
 
 impl SrqNext {
-    /// Where the index lies. Whoever posts writes it alone: all else is 0 in the ring's memory from the
+    /// Where the index lies. Posters write only the index: everything else in the ring's memory is 0 from the
     /// start.
     pub const INDEX: usize = 2;
 
@@ -340,7 +340,7 @@ pub struct Cqe {
     pub wqe_counter: Be16,
     /// Not used.
     pub signature: u8,
-    /// What it is (4 bits), format (2), solicited (1), owner (1).
+    /// What the entry reports (4 bits), format (2), solicited (1), owner (1).
     pub op_own: u8,
 }
 
@@ -366,7 +366,7 @@ pub mod cqe {
     pub const RESP_SEND_IMM: u8 = 0x3;
     /// A message came and has invalidated a key.
     pub const RESP_SEND_INV: u8 = 0x4;
-    /// The ring ends here, and another goes on.
+    /// The ring ends here, and continues in another one.
     pub const RESIZE: u8 = 0x5;
     /// A send request failed.
     pub const REQ_ERR: u8 = 0xd;
@@ -374,14 +374,13 @@ pub mod cqe {
     pub const RESP_ERR: u8 = 0xe;
     /// Never written by the device.
     pub const INVALID: u8 = 0xf;
-    /// Bits of the format in `op_own`: the data lies in the completion.
+    /// Bits of the format in `op_own`: the data lie in the completion.
     pub const SCATTERED: u8 = 0x0c;
-    /// Of these the one for up to 32 bytes, at the start of the half with the fields
-    /// (`MLX5_INLINE_SCATTER_32`).
+    /// The format for up to 32 bytes, at the start of the half with the fields (`MLX5_INLINE_SCATTER_32`).
     pub const SCATTERED_32: u8 = 0x04;
-    /// The one for up to 64 bytes, in the other half (`MLX5_INLINE_SCATTER_64`).
+    /// The format for up to 64 bytes, in the other half (`MLX5_INLINE_SCATTER_64`).
     pub const SCATTERED_64: u8 = 0x08;
-    /// The bit of `op_own` that marks the kinds that are failures.
+    /// The bit of `op_own` that is set in the kinds that are failures.
     pub const FAILED: u8 = 0x80;
 
     /// Whether the entry reports a receive, with this `op_own`.
@@ -427,7 +426,7 @@ pub const RECORD_RECEIVE: usize = 0;
 pub const RECORD_SEND: usize = 1;
 /// Words of a completion queue's doorbell record.
 pub const RECORD_CONSUMER: usize = 0;
-/// What event is asked for, and behind which entry.
+/// Which event is asked for, and after which entry.
 pub const RECORD_ARM: usize = 1;
 
 /// Where the doorbell that arms a completion queue lies in a UAR (`MLX5_CQ_DOORBELL`).
@@ -438,7 +437,7 @@ pub const SEND_DOORBELL: usize = 0x800;
 pub const ARM_SOLICITED: u32 = 1 << 24;
 /// Bits of the numbers of queues and queue pairs.
 pub const NUMBER: u32 = 0xff_ffff;
-/// Bits of a completion index that the device knows.
+/// The bits of a completion index that the device has.
 pub const INDEX_MASK: u32 = 0xff_ffff;
 
 #[cfg(test)]

@@ -539,7 +539,7 @@ mod tests {
         assert!(matches!(after, After::Nothing));
         let mut cx = Context::from_waker(Waker::noop());
         assert_eq!(slot.poll(key, &mut cx), Look::Told);
-        // SAFETY: it was found told, and nobody else has it.
+        // SAFETY: `poll` returned `Told`, and nothing else has it.
         assert_eq!(unsafe { slot.ending() }, 7);
         unload(&slot);
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Subject, Verb};
 pub enum GetError {
     /// No buffer of the pool is that large.
     TooLarge {
-        /// Bytes asked for.
+        /// Requested bytes.
         asked: usize,
         /// Bytes of the pool's largest buffers.
         largest: usize,
@@ -58,7 +58,7 @@ impl From<GetError> for Error {
 /// Bytes that do not fit into a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferFull {
-    /// Bytes that were to be in it.
+    /// Bytes that should fit into it.
     pub wanted: usize,
     /// Bytes that it holds.
     pub capacity: usize,

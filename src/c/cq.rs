@@ -210,7 +210,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     })
 }
 
-/// `ibv_req_notify_cq(3)`: polling may go on meanwhile, also by this thread before `ibv_end_poll`.
+/// `ibv_req_notify_cq(3)`: polling may continue meanwhile, also by this thread before `ibv_end_poll`.
 pub(super) unsafe extern "C" fn req_notify_cq(c: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller passes a completion queue.
     status(unsafe { cq(c) }.and_then(|cq| {

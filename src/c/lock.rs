@@ -1,8 +1,9 @@
 //! The locks of queues: C programs may post and poll from any thread.
 //!
-//! A lock is one word, on which a thread spins for a while and then sleeps. Some calls return with it held
-//! (`ibv_wr_start`, `ibv_start_poll`), so there are acquiring and releasing besides the guard. Where the
-//! rules of libibverbs have one thread for a queue, in a thread domain for one, the lock does nothing.
+//! A lock is one word, on which a thread spins for a while and then sleeps. Some calls return with the lock
+//! held (`ibv_wr_start`, `ibv_start_poll`), so a lock can also be acquired and released without a guard.
+//! Where libibverbs allows only one thread for a queue, such as in a thread domain for one thread, the lock
+//! does nothing.
 
 use std::cell::UnsafeCell;
 use std::hint::spin_loop;
@@ -14,10 +15,10 @@ use rustix::thread::futex;
 const FREE: u32 = 0;
 /// A thread has the lock.
 const HELD: u32 = 1;
-/// A thread has it, and others may sleep until it is free.
+/// A thread has the lock, and others may sleep until it is free.
 const AWAITED: u32 = 2;
 
-/// How often to look before sleeping: about as long as a post takes.
+/// How often to check the lock before sleeping: about as long as a post takes.
 const SPINS: u32 = 100;
 
 /// Whether a queue takes requests.
@@ -39,8 +40,8 @@ impl Gate {
     }
 }
 
-/// The thread that has a lock between two calls of the program's, if any has.
-/// Relaxed throughout: a thread finds its own number only if it has written it and not taken it back.
+/// The thread that holds a lock between two calls of the program, if there is one.
+/// Relaxed throughout: a thread finds its own number only if it has written it and not removed it.
 pub(super) struct Owner(AtomicUsize);
 
 impl Owner {
@@ -48,13 +49,13 @@ impl Owner {
         Self(AtomicUsize::new(0))
     }
 
-    /// Notes this thread, which has the lock.
+    /// Notes this thread, which has acquired the lock.
     #[inline(always)]
     pub(super) fn begin(&self) {
         self.0.store(this_thread(), Ordering::Relaxed);
     }
 
-    /// Notes that this thread gives the lock back.
+    /// Notes that this thread releases the lock.
     #[inline(always)]
     pub(super) fn end(&self) {
         self.0.store(0, Ordering::Relaxed);
@@ -66,8 +67,8 @@ impl Owner {
     }
 }
 
-/// A number that is this thread's while it runs, and never 0: where its control block lies, which takes one
-/// instruction to find.
+/// A number that belongs to this thread while it runs, and is never 0: the address of its control block,
+/// which one instruction reads.
 #[cfg(all(target_arch = "x86_64", target_pointer_width = "64", not(miri)))]
 #[inline(always)]
 fn this_thread() -> usize {
@@ -83,7 +84,8 @@ fn this_thread() -> usize {
     address
 }
 
-/// A number that is this thread's while it runs, and never 0: where a variable of its own lies.
+/// A number that belongs to this thread while it runs, and is never 0: the address of a thread-local
+/// variable.
 #[cfg(not(all(target_arch = "x86_64", target_pointer_width = "64", not(miri))))]
 fn this_thread() -> usize {
     thread_local!(static OWN: u8 = const { 0 });
@@ -94,13 +96,13 @@ fn this_thread() -> usize {
 #[repr(align(64))]
 pub(super) struct Locked<T> {
     word: AtomicU32,
-    /// One thread at a time has the value anyway.
+    /// Only one thread at a time uses the value anyway.
     skipped: bool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the thread that holds the lock has the value to itself; where the lock is skipped, the program
-// promises that.
+// SAFETY: only the thread that holds the lock has the value; if the lock is skipped, the program guarantees
+// that only one thread uses it.
 unsafe impl<T: Send> Sync for Locked<T> {}
 
 impl<T> Locked<T> {
@@ -112,14 +114,14 @@ impl<T> Locked<T> {
         }
     }
 
-    /// The value, until the guard goes.
+    /// The value, until the guard is dropped.
     #[inline(always)]
     pub(super) fn lock(&self) -> Guard<'_, T> {
         self.acquire();
         Guard(self)
     }
 
-    /// Takes the lock, which [`Self::release`] gives back.
+    /// Acquires the lock; [`Self::release`] releases it.
     #[inline(always)]
     pub(super) fn acquire(&self) {
         if !self.acquire_at_once() {
@@ -127,7 +129,7 @@ impl<T> Locked<T> {
         }
     }
 
-    /// As [`Self::acquire`], where it is known when the caller is compiled whether the lock is `SKIPPED`.
+    /// Like [`Self::acquire`], if it is known at compile time whether the lock is `SKIPPED`.
     #[inline(always)]
     pub(super) fn acquire_known<const SKIPPED: bool>(&self) {
         debug_assert_eq!(SKIPPED, self.skipped);
@@ -136,7 +138,7 @@ impl<T> Locked<T> {
         }
     }
 
-    /// Takes the lock if no other thread has it; false if one does.
+    /// Acquires the lock if no other thread has it; false if one does.
     #[inline(always)]
     pub(super) fn acquire_at_once(&self) -> bool {
         self.skipped || self.take()
@@ -148,7 +150,7 @@ impl<T> Locked<T> {
         self.word.fetch_or(HELD, Ordering::Acquire) & HELD == 0
     }
 
-    /// Takes the lock, which another thread has.
+    /// Acquires the lock, which another thread has.
     #[cold]
     #[inline(never)]
     pub(super) fn acquire_slowly(&self) {
@@ -163,9 +165,9 @@ impl<T> Locked<T> {
         }
         let awaited = HELD | AWAITED;
         // Acquire: as in `acquire`. A thread that has slept sets the word to this value, so that the next
-        // sleeper is woken as well.
+        // sleeper is woken too.
         while self.word.fetch_or(awaited, Ordering::Acquire) & HELD != 0 {
-            // It returns early if the word has changed or a signal came, and is asked again.
+            // It returns early if the word has changed or a signal came; the loop then checks the word again.
             let _ = futex::wait(&self.word, futex::Flags::PRIVATE, awaited, None);
         }
     }
@@ -174,7 +176,7 @@ impl<T> Locked<T> {
     ///
     /// # Safety
     ///
-    /// The caller holds the lock as long as it uses the value, and has no other reference to it.
+    /// The caller holds the lock as long as it uses the value, and has no other reference to the value.
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "the lock makes it exclusive")]
     pub(super) unsafe fn held(&self) -> &mut T {
@@ -182,11 +184,11 @@ impl<T> Locked<T> {
         unsafe { &mut *self.value.get() }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     ///
     /// # Safety
     ///
-    /// The caller has taken it, and has no reference to the value any more.
+    /// The caller has acquired it, and has no reference to the value any more.
     #[inline(always)]
     pub(super) unsafe fn release(&self) {
         // SAFETY: by this function's contract.
@@ -195,7 +197,7 @@ impl<T> Locked<T> {
         }
     }
 
-    /// As [`Self::release`], where it is known when the caller is compiled whether the lock is `SKIPPED`.
+    /// Like [`Self::release`], if it is known at compile time whether the lock is `SKIPPED`.
     ///
     /// # Safety
     ///
@@ -207,7 +209,7 @@ impl<T> Locked<T> {
         }
     }
 
-    /// As [`Self::release`]; false if it is left to the caller to [wake](Self::wake) others.
+    /// Like [`Self::release`]; false if the caller must then [wake](Self::wake) other threads.
     ///
     /// # Safety
     ///
@@ -219,22 +221,22 @@ impl<T> Locked<T> {
 
     #[inline(always)]
     fn give(&self) -> bool {
-        // Release: pairs with the acquire of the thread that takes the lock next. That thread may end the
-        // object, so the word is not touched again.
+        // Release: pairs with the acquire of the thread that takes the lock next. That thread may destroy the
+        // object, so the word is not accessed again.
         self.word.swap(FREE, Ordering::Release) == HELD
     }
 
-    /// Wakes one of those who may sleep. Who is woken notes again that there may be more.
+    /// Wakes one of the threads that may sleep. That thread notes again that there may be more.
     #[cold]
     #[inline(never)]
     pub(super) fn wake(&self) {
-        // Only its address is used: the word itself may be gone, and whoever sleeps at another one in its
-        // place looks again. It fails for no word of this process.
+        // Only the word's address is used: the word itself may be freed, and a thread that sleeps on another
+        // word at this address checks it again. The call fails for no word of this process.
         let _ = futex::wake(&self.word, futex::Flags::PRIVATE, 1);
     }
 }
 
-/// The value of a lock that is held.
+/// A guard for the value of a lock that is held.
 pub(super) struct Guard<'a, T>(&'a Locked<T>);
 
 impl<T> Deref for Guard<'_, T> {
@@ -266,10 +268,10 @@ impl<T> Drop for Guard<'_, T> {
 /// How many threads are in [`wait_until`], for any word: nearly always none.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
-/// Waits until a word that others count up has this value.
+/// Waits until a word that other threads count up has this value.
 pub(super) fn wait_until(word: &AtomicU32, value: u32) {
     WAITING.fetch_add(1, Ordering::Relaxed);
-    // Either this thread sees the count below, or who counts sees this thread. Pairs with `count`.
+    // Either this thread sees the count below, or the counting thread sees this thread. Pairs with `count`.
     fence(Ordering::SeqCst);
     wait_for(word, value);
     WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -277,7 +279,7 @@ pub(super) fn wait_until(word: &AtomicU32, value: u32) {
 
 fn wait_for(word: &AtomicU32, value: u32) {
     loop {
-        // Acquire: what was done with an event is before the object goes. Pairs with `count`.
+        // Acquire: what was done with an event happens before the object is destroyed. Pairs with `count`.
         let now = word.load(Ordering::Acquire);
         if now == value {
             return;
@@ -287,7 +289,7 @@ fn wait_for(word: &AtomicU32, value: u32) {
     }
 }
 
-/// Counts a word up, and wakes the threads that wait for it.
+/// Adds to a word, and wakes the threads that wait for it.
 pub(super) fn count(word: &AtomicU32, by: u32) {
     // Release: pairs with `wait_until`.
     word.fetch_add(by, Ordering::Release);
@@ -332,7 +334,8 @@ mod tests {
         });
     }
 
-    /// Would catch a thread that takes another's batch for its own, and one that waits for its own for good.
+    /// Would catch a thread that takes another's batch for its own, and one that waits forever for its own
+    /// batch.
     #[test]
     fn a_batch_is_of_one_thread() {
         let batch = Owner::new();

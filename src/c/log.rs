@@ -1,8 +1,8 @@
-//! The log, for programs whose environment asks for one: `VERBS_LOG_LEVEL` says how much, with libibverbs'
-//! numbers, and `VERBS_LOG_FILE` where; without a file it goes to the standard error stream. A verb that
-//! fails has a line at the first level, with its name, the object and the cause.
+//! The log, for programs whose environment requests one: `VERBS_LOG_LEVEL` sets the level, with libibverbs'
+//! numbers, and `VERBS_LOG_FILE` the file; without a file the log goes to the standard error stream. A verb
+//! that fails has a line at the first level, with its name, the object and the cause.
 //!
-//! The crate says what happens by `tracing`, and this is what listens to it.
+//! The crate reports events with `tracing`, and this module is a subscriber.
 
 use std::env;
 use std::fmt::{self, Debug, Write as _};
@@ -15,7 +15,7 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Begins to listen if the environment asks for it. Only the first call does anything.
+/// Subscribes if the environment requests it. Only the first call has an effect.
 pub(super) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
@@ -30,18 +30,19 @@ pub(super) fn start() {
             level,
             file: named.and_then(|path| open(path).ok()),
         };
-        // Nothing else in this library sets one.
+        // Nothing else in this library sets a subscriber.
         let _ = tracing::subscriber::set_global_default(log);
     });
 }
 
-/// Whether the program runs with the rights of who started it: if not, the environment is a stranger's.
+/// Whether the program runs with the rights of the user who started it: if not, the environment cannot be
+/// trusted.
 pub(super) fn is_own() -> bool {
     use rustix::process::{getegid, geteuid, getgid, getuid};
     getuid() == geteuid() && getgid() == getegid()
 }
 
-/// libibverbs' numbers, from errors to debugging. Behind them are all commands to the kernel.
+/// libibverbs' numbers, from errors to debugging. Higher numbers add all commands to the kernel.
 fn level_of(number: &str) -> LevelFilter {
     match number.trim().parse::<i64>() {
         Err(_) | Ok(..=0) => LevelFilter::OFF,
@@ -55,7 +56,7 @@ fn level_of(number: &str) -> LevelFilter {
 
 struct Log {
     level: LevelFilter,
-    /// None for the standard error stream.
+    /// `None` for the standard error stream.
     file: Option<File>,
 }
 
@@ -70,8 +71,8 @@ impl Subscriber for Log {
 
     fn event(&self, event: &Event<'_>) {
         let line = line(event);
-        // One write for a line, so that it is not mixed with lines of other threads and processes. A log that
-        // cannot be written to is no failure of the call.
+        // One write for a line, so that lines of several threads and processes do not mix. If the log cannot
+        // be written, the call still succeeds.
         let _ = match &self.file {
             Some(file) => (&*file).write_all(line.as_bytes()),
             None => io::stderr().write_all(line.as_bytes()),
@@ -88,7 +89,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// The line of an event, with its end.
+/// The line of an event, with its newline.
 fn line(event: &Event<'_>) -> String {
     let (process, level) = (std::process::id(), event.metadata().level());
     let mut line = Line(format!("uverbs[{process}]: {level}:"));
@@ -102,7 +103,7 @@ struct Line(String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Writing to a text does not fail.
+        // Writing to a `String` does not fail.
         let _: fmt::Result = match field.name() {
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),
@@ -114,7 +115,7 @@ impl Visit for Line {
 mod tests {
     use super::*;
 
-    /// Keeps the lines.
+    /// A stand-in log that keeps the lines.
     #[derive(Default)]
     struct Kept(std::sync::Mutex<String>);
 

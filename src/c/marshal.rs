@@ -1,4 +1,4 @@
-//! Converts what the kernel's connection manager reports into the structs of libibverbs, for librdmacm.
+//! Converts data of the kernel's connection manager to the structs of libibverbs, for librdmacm.
 
 use super::abi::attr::{ibv_ah_attr, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
 use super::abi::port::ibv_gid;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(to: *mut ibv_ah_attr, from: 
     unsafe { to.write(path(&*from)) }
 }
 
-/// `ibv_copy_qp_attr_from_kern(3)`. The state and the rate limit stay as the program has them.
+/// `ibv_copy_qp_attr_from_kern(3)`. The program's state and rate limit stay.
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(to: *mut ibv_qp_attr, from: *const QpAttr) {
     // SAFETY: the caller passes attributes of both kinds.
     let (to, from) = unsafe { (&mut *to, &*from) };
@@ -141,16 +141,16 @@ mod tests {
     use std::mem::MaybeUninit;
     use zerocopy::{FromBytes, IntoBytes};
 
-    /// Would catch a field that is forgotten, or taken for its neighbour.
+    /// Would catch a field that is forgotten, or mistaken for its neighbour.
     #[test]
     fn a_path_survives_both_ways() {
         let mut bytes: Vec<u8> = (1..=size_of::<UserPathRec>() as u8).collect();
-        // The unit is a byte in the program's struct.
+        // The unit is one byte in the program's struct.
         bytes[48..52].copy_from_slice(&3u32.to_ne_bytes());
         let sent = UserPathRec::read_from_bytes(&bytes).unwrap();
         let mut between = MaybeUninit::<ibv_sa_path_rec>::uninit();
         let mut back = UserPathRec::default();
-        // SAFETY: both are whole.
+        // SAFETY: both are initialised.
         unsafe {
             ibv_copy_path_rec_from_kern(between.as_mut_ptr(), &sent);
             ibv_copy_path_rec_to_kern(&mut back, between.as_ptr());
@@ -171,10 +171,10 @@ mod tests {
             },
             ..QpAttr::default()
         };
-        // SAFETY: zeros are attributes.
+        // SAFETY: zeros are valid attributes.
         let mut to: ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
         (to.qp_state, to.rate_limit) = (3, 8);
-        // SAFETY: both are whole.
+        // SAFETY: both are initialised.
         unsafe { ibv_copy_qp_attr_from_kern(&mut to, &from) };
         assert_eq!((to.qp_state, to.rate_limit), (3, 8));
         assert_eq!((to.dest_qp_num, to.alt_timeout), (77, 9));

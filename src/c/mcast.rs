@@ -15,7 +15,7 @@ use crate::gid::Gid;
 ///
 /// The pointers are to a queue pair and to a GID, or NULL.
 unsafe fn parts<'a>(c: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a QpObject, Gid)> {
-    // SAFETY: by this function's contract. All bytes of the union are there.
+    // SAFETY: by this function's contract. All bytes of the union are initialised.
     unsafe {
         let gid = gid.as_ref().ok_or(Failure::INVALID)?;
         Ok((qp(c)?, Gid::new(gid.raw)))

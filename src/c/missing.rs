@@ -1,5 +1,5 @@
-//! What stands for names that this library does not have: nothing that pretends. The number in `errno` is
-//! `EOPNOTSUPP`, as libibverbs has it where a provider lacks a function. `docs/c-abi.md` lists the names.
+//! Functions for names that this library does not implement: they all fail. `errno` is `EOPNOTSUPP`, as in
+//! libibverbs when a provider lacks a function. `docs/c-abi.md` lists the names.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -8,33 +8,33 @@ use super::failure::Failure;
 
 const MISSING: Failure = Failure::UNSUPPORTED;
 
-/// Stands for functions that return an errno.
+/// For functions that return an errno.
 pub extern "C" fn missing() -> c_int {
     MISSING.tell()
 }
 
-/// Stands for functions that return an object.
+/// For functions that return an object.
 pub extern "C" fn missing_object() -> *mut c_void {
     MISSING.tell();
     null_mut()
 }
 
-/// Stands for functions that return a number that is -1 if they fail.
+/// For functions that return a number, or -1 if they fail.
 pub extern "C" fn missing_number() -> c_int {
     MISSING.tell();
     -1
 }
 
-/// Stands for functions by which providers register themselves, as this library does not use providers, and
-/// for those that take back what nobody has been given.
+/// For functions with which providers register themselves, since this library does not use providers, and for
+/// functions that take back objects that were never given out.
 pub extern "C" fn ignored() {}
 
-/// Stands for functions that say whether a device is of a kind which this library does not have.
+/// For functions that say whether a device is of a kind that this library does not have.
 pub extern "C" fn no() -> bool {
     false
 }
 
-/// Stands for functions that return a number that is -1 if they fail, and that may be as long as a pointer.
+/// For functions that return a number as long as a pointer, or -1 if they fail.
 pub extern "C" fn missing_size() -> isize {
     MISSING.tell();
     -1

@@ -1,13 +1,13 @@
-//! The C ABI: what programs that are linked to libibverbs call.
+//! The C ABI: the functions that programs linked to libibverbs call.
 //!
 //! The functions have the names, the signatures and the contracts of the manual pages `ibv_*(3)`, and the
 //! structs in [`abi`] the layout of `<infiniband/verbs.h>`. The package in `library/` gives the functions
 //! their versioned names and makes the shared library; nothing else uses this module, and it is no part of
 //! the crate's interface. `docs/c-abi.md` says what works and how to build it.
 //!
-//! Every object is one [`Box`], with the C struct that programs see at its start (`object`). Programs own
-//! the objects and may call everything from every thread, so queues have locks here (`lock`). A failure is
-//! an errno (`failure`). Nothing unwinds into C: a panic in an `extern "C"` function ends the process.
+//! Every object is one [`Box`], with the C struct that programs see at its start (`object`). Programs own the
+//! objects and may call everything from every thread, so queues have locks here (`lock`). A failure is an
+//! errno (`failure`). Nothing unwinds into C: a panic in an `extern "C"` function ends the process.
 
 #![allow(
     clippy::missing_safety_doc,

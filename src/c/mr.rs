@@ -1,4 +1,4 @@
-//! Memory regions of the program's own memory. What happens to that memory is the program's business.
+//! Memory regions of the program's own memory. The program is responsible for that memory.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null_mut, without_provenance_mut};
@@ -27,24 +27,24 @@ use crate::probes;
 #[repr(C)]
 pub(super) struct MrObject {
     c: CStruct<ibv_mr>,
-    /// None if it stands for no memory: the kernel knows nothing of it then, and its PD need not stay for it.
-    /// Nor need a parent domain, whose allocator and thread domain are for queues.
+    /// `None` if it has no memory: the kernel does not know it then, and it does not need to keep its PD. Nor
+    /// does it need a parent domain, whose allocator and thread domain are for queues.
     kernel: Option<(MrHandle, PdUse)>,
     kind: Kind,
-    /// Where advice about regions needs it: a place in the list of those on demand.
+    /// Its entry in the list of regions on demand, if advice about regions needs that list.
     on_demand: Option<OnDemand>,
 }
 
-/// What a region is of.
+/// The memory of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Memory of this process, by its addresses or by others that the program has chosen.
+    /// Memory of this process, addressed by its addresses or by others that the program has chosen.
     Memory,
-    /// The same, by addresses from zero on.
+    /// Memory of this process, with addresses from zero on.
     ZeroBased,
-    /// Memory of the device, by addresses from zero on.
+    /// Memory of the device, with addresses from zero on.
     Device,
-    /// No memory, or what others have: a dma-buf, or another process's region.
+    /// No memory, or memory with another owner: a dma-buf, or another process's region.
     Elsewhere,
 }
 
@@ -80,7 +80,7 @@ pub(super) unsafe fn kernel_of<'a>(c: *mut ibv_mr) -> Result<(&'a Context, MrHan
     Ok((pd.context(), *handle))
 }
 
-/// What a region is to be.
+/// The properties of a region to register.
 #[derive(Clone, Copy)]
 struct Wanted {
     address: *mut c_void,
@@ -89,7 +89,7 @@ struct Wanted {
     access: u32,
 }
 
-/// A driver may ignore the rights in this range that it does not know.
+/// A driver may ignore the access bits in this range that it does not know.
 const OPTIONAL: u32 = Access::OPTIONAL.bits();
 
 fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr> {
@@ -173,12 +173,12 @@ impl MrObject {
         Box::new(object).give()
     }
 
-    /// What it is of.
+    /// The memory of the region.
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// A region that others have registered.
+    /// A region that another process has registered.
     pub(super) fn import(pd: &PdObject, c: *mut ibv_pd, handle: MrHandle) -> Result<*mut ibv_mr> {
         let known = pd.pd().context().fd().execute(&QueryMr(handle))?;
         let reply = RegMrReply {
@@ -191,7 +191,7 @@ impl MrObject {
         Ok(Self::give_new(pd, c, place, reply, Kind::Elsewhere))
     }
 
-    /// Changes what the flags name.
+    /// Changes the properties that the flags name.
     fn change(&mut self, change: &Change<'_>) -> Result<()> {
         let Change {
             flags,
@@ -217,7 +217,7 @@ impl MrObject {
         });
         let context = held.context();
         let keys = context.driver().rereg_mr(context.fd(), &command)?;
-        // SAFETY: the struct is the object's, and the caller has the object to itself.
+        // SAFETY: the struct is the object's, and the caller has the object exclusively.
         let c = unsafe { &mut *self.c.get() };
         (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
         if let Some(on_demand) = &mut self.on_demand {
@@ -237,17 +237,17 @@ impl MrObject {
     }
 }
 
-/// How a region is registered again.
+/// The changes with which a region is registered again.
 struct Change<'a> {
     flags: ReregMrFlags,
-    /// The new domain, and as the program has it.
+    /// The new domain, and the program's pointer to it.
     pd: Option<(&'a PdObject, *mut ibv_pd)>,
     wanted: Wanted,
 }
 
 /// `enum ibv_rereg_mr_err_code`.
 mod rereg {
-    /// The region is as it was.
+    /// The region is unchanged.
     pub(super) const INPUT: i32 = -1;
     /// Nothing may use the region.
     pub(super) const COMMAND: i32 = -4;
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     let flags = ReregMrFlags::from_bits_retain(flags as u32);
     let moves = flags.contains(ReregMrFlags::CHANGE_TRANSLATION);
     let gives_access = flags.contains(ReregMrFlags::CHANGE_ACCESS);
-    // SAFETY: the caller passes a region, which no other thread uses meanwhile, and a PD if that is to
+    // SAFETY: the caller passes a region, which no other thread uses meanwhile, and a PD if the domain should
     // change.
     let (object, pd) = unsafe {
         let pd = flags
@@ -322,7 +322,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     unsafe { ibv_reg_mr_iova2(c, address, length, iova, access as u32) }
 }
 
-/// What the header's `ibv_reg_mr` and `ibv_reg_mr_iova` call if the access is not constant.
+/// The header's `ibv_reg_mr` and `ibv_reg_mr_iova` call it if the access is not constant.
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     c: *mut ibv_pd,
     address: *mut c_void,
@@ -340,7 +340,7 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pointer(unsafe { pd(c) }.and_then(|pd| register(pd, c, wanted)))
 }
 
-/// `ibv_reg_dmabuf_mr(3)`. Its memory has no address in this process.
+/// `ibv_reg_dmabuf_mr(3)`. The region has no address in this process.
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     c: *mut ibv_pd,
     offset: u64,
@@ -353,11 +353,11 @@ pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     unsafe { reg_dmabuf_mr(c, (offset, length), iova, fd, access, DriverData::default()) }
 }
 
-/// As [`ibv_reg_dmabuf_mr`], with what the driver adds to the command.
+/// Like [`ibv_reg_dmabuf_mr`], with the driver's part of the command.
 ///
 /// # Safety
 ///
-/// As there.
+/// As for [`ibv_reg_dmabuf_mr`].
 pub(super) unsafe fn reg_dmabuf_mr(
     c: *mut ibv_pd,
     (offset, length): (u64, usize),

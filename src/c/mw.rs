@@ -1,4 +1,5 @@
-//! Memory windows: allocating them, and binding those of type 1. [`super::send`] and [`super::wr`] bind both.
+//! Memory windows: allocating them, and binding windows of type 1. [`super::send`] and [`super::wr`] bind
+//! both types.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -36,7 +37,7 @@ unsafe impl Object for MwObject {
 pub(super) unsafe extern "C" fn alloc_mw(c: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     // SAFETY: the caller passes a PD.
     pointer(unsafe { pd(c) }.and_then(|pd| {
-        // The kernel has a byte for it.
+        // The kernel's field for it has one byte.
         let number = u8::try_from(kind).map_err(|_| Failure::INVALID)?;
         let command = AllocMw {
             pd: pd.pd().handle(),
@@ -69,20 +70,21 @@ pub(super) unsafe extern "C" fn dealloc_mw(c: *mut ibv_mw) -> c_int {
     }
 }
 
-/// `ibv_bind_mw(3)`: for windows of type 1, as the header's inline function has checked. The window has its
-/// next key from then on.
+/// `ibv_bind_mw(3)`: for windows of type 1, which the header's inline function has checked. The window's key
+/// changes to the next one.
 pub(super) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,
     bind: *mut ibv_mw_bind,
 ) -> c_int {
-    // SAFETY: the caller passes a queue pair, a window and what to bind it to. All fields of a request may be
-    // zero.
+    // SAFETY: the caller passes a queue pair, a window and what to bind it to. Zeros are valid in all fields
+    // of a request.
     unsafe {
         let (Some(_), Some(mw), Some(bind)) = (qp.as_ref(), mw.as_mut(), bind.as_ref()) else {
             return Failure::INVALID.tell();
         };
-        // The queue pair may be of another context than the window, so its own function is called.
+        // The queue pair may belong to another context than the window, so the function of its own context is
+        // called.
         let Some(post_send) = (*(*qp).context).ops.post_send else {
             return Failure::INVALID.tell();
         };
@@ -107,8 +109,8 @@ pub(super) unsafe extern "C" fn bind_mw(
     }
 }
 
-/// Refuses a region that is not known by addresses of this process: a request that binds a window to one
-/// would fail, and with it the queue pair.
+/// Refuses a region that is not addressed by addresses of this process: a request that binds a window to it
+/// would fail, and the queue pair with it.
 ///
 /// # Safety
 ///
@@ -125,7 +127,7 @@ unsafe fn check_region(c: *mut ibv_mr) -> Result<()> {
     }
 }
 
-/// The request that binds a window. Device and kernel check what it is bound to.
+/// The request that binds a window. Device and kernel check the memory that it is bound to.
 ///
 /// # Safety
 ///

@@ -1,10 +1,10 @@
-//! The texts that programs print for numbers: as libibverbs has them, since scripts look for them.
+//! The texts that programs print for numbers: the same as in libibverbs, since scripts search for them.
 
 use std::ffi::{CStr, c_char, c_int};
 
 const UNKNOWN: &CStr = c"unknown";
 
-/// The text of a number, where the first text is that of `first`.
+/// The text of a number; the first text belongs to `first`.
 fn text(texts: &[&'static CStr], first: c_int, number: c_int) -> *const c_char {
     let at = number
         .checked_sub(first)
@@ -83,7 +83,7 @@ const STATUSES: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
-/// Of a gap between the numbers there is no text.
+/// Numbers in the gaps have no text.
 const OPCODES: [&CStr; 16] = [
     c"rdma-write",
     c"rdma-write-with-imm",

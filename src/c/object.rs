@@ -1,4 +1,4 @@
-//! Objects that C programs hold by pointers: a box of this library's, with the C struct in it.
+//! Objects that C programs hold by pointers: each is a box of this library, with the C struct in it.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -11,9 +11,9 @@ use super::failure::{Failure, Result, status};
 ///
 /// `AT` is the offset in bytes of a field of the type [`CStruct<Self::C>`].
 pub(super) unsafe trait Object: Sized {
-    /// What C programs see of it.
+    /// The struct that C programs see.
     type C;
-    /// Where in the object that is.
+    /// The offset of the struct in the object.
     const AT: usize = 0;
 
     /// Gives the object to the program.
@@ -22,7 +22,7 @@ pub(super) unsafe trait Object: Sized {
     }
 }
 
-/// The part of an object that the program sees, and may write to at any time.
+/// The part of an object that the program sees, and may write at any time.
 #[repr(transparent)]
 pub(super) struct CStruct<C>(UnsafeCell<C>);
 
@@ -55,7 +55,7 @@ pub(super) unsafe fn object<'a, O: Object>(c: *mut O::C) -> Option<&'a O> {
     Some(unsafe { &*c.cast::<O>().wrapping_byte_sub(O::AT) })
 }
 
-/// Like [`destroy`], for an object whose events other threads may acknowledge until `how` is done.
+/// Like [`destroy`], for an object whose events other threads may acknowledge until `how` returns.
 ///
 /// # Safety
 ///
@@ -77,7 +77,7 @@ pub(super) unsafe fn destroy_awaited<O: Object>(
     0
 }
 
-/// Destroys an object of the program's by `how`, and lets go of it if that succeeds.
+/// Destroys a program's object with `how`, and frees it if that succeeds.
 ///
 /// # Safety
 ///
@@ -89,7 +89,7 @@ pub(super) unsafe fn destroy<O: Object>(
     if c.is_null() {
         return Failure::INVALID.tell();
     }
-    // SAFETY: `give` made it of a box, and the caller vouches that it has no other user.
+    // SAFETY: `give` made it from a box, and the caller vouches that it has no other user.
     let mut object = unsafe { Box::from_raw(c.cast::<O>().wrapping_byte_sub(O::AT)) };
     let result = how(&mut object);
     if result.is_err() {

@@ -1,15 +1,15 @@
-//! The regions of an open device that are on demand, by their keys. Where the kernel does not look whether
-//! advice is about such a region, this library does.
+//! The regions of an open device that are on demand, by their keys. If the kernel does not check that advice
+//! is about such a region, this library does.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The keys of all that there are.
+/// The keys of all such regions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Regions(Arc<Mutex<HashSet<u32>>>);
 
 impl Regions {
-    /// Notes a region, until what this returns is dropped.
+    /// Notes a region, until the returned value is dropped.
     pub(super) fn note(&self, lkey: u32) -> OnDemand {
         self.with(|keys| keys.insert(lkey));
         OnDemand {
@@ -18,7 +18,7 @@ impl Regions {
         }
     }
 
-    /// Whether the region of this key is one.
+    /// Whether the region with this key is on demand.
     pub(super) fn has(&self, lkey: u32) -> bool {
         self.with(|keys| keys.contains(&lkey))
     }
@@ -37,7 +37,7 @@ pub(super) struct OnDemand {
 }
 
 impl OnDemand {
-    /// Notes that it has another key now.
+    /// Notes that its key has changed.
     pub(super) fn change(&mut self, lkey: u32) {
         self.regions.with(|keys| {
             keys.remove(&self.lkey);

@@ -23,12 +23,12 @@ unsafe impl Object for PdObject {
 }
 
 impl PdObject {
-    /// A new one, which is the program's.
+    /// Gives a new one to the program.
     pub(super) fn give(context: *mut ibv_context, pd: Pd) -> *mut ibv_pd {
         Self::give_at(Box::new_uninit(), context, pd)
     }
 
-    /// As [`PdObject::give`], at a place that is known before.
+    /// Like [`PdObject::give`], at an address that is known before.
     pub(super) fn give_at(
         place: Box<MaybeUninit<Self>>,
         context: *mut ibv_context,
@@ -44,7 +44,7 @@ impl PdObject {
         &self.pd
     }
 
-    /// The context as the program has it.
+    /// The program's pointer to the context.
     pub(super) fn c_context(&self) -> *mut ibv_context {
         // SAFETY: the struct is the object's, and no program writes to it.
         unsafe { (*self.c.get()).context }

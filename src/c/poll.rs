@@ -16,18 +16,18 @@ use crate::driver::{self, Listed};
 use crate::error::Error;
 use crate::work::PollError;
 
-/// The queue of a driver that is known.
+/// The queue as its driver's type.
 ///
 /// # Safety
 ///
-/// It is of a device of that driver's.
+/// The queue belongs to a device of this driver.
 #[inline(always)]
 pub(super) unsafe fn own<D: Listed>(ring: &mut driver::Cq) -> &mut D::Cq {
     // SAFETY: by this function's contract.
     unsafe { D::get_mut(ring).unwrap_unchecked() }
 }
 
-// A completion of a C program's is one in the kernel's form, but for what the kernel has behind it.
+// A C program's completion has the kernel's form, without the kernel's fields at the end.
 const _: () = {
     assert!(size_of::<ibv_wc>() == size_of::<Wc>() && align_of::<ibv_wc>() == align_of::<Wc>());
     assert!(offset_of!(ibv_wc, status) == offset_of!(Wc, status));
@@ -44,8 +44,8 @@ const _: () = {
     assert!(offset_of!(ibv_wc, dlid_path_bits) == offset_of!(Wc, dlid_path_bits));
 };
 
-/// `ibv_poll_cq(3)`, of queues of a driver's devices. Programs call it by the queue's context, so there is a
-/// queue.
+/// `ibv_poll_cq(3)`, for queues of a driver's devices. Programs call it through the queue's context, so the
+/// queue exists.
 pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     c: *mut ibv_cq,
     count: c_int,
@@ -54,8 +54,8 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     if count <= 0 {
         return 0;
     }
-    // SAFETY: the caller passes a completion queue, of a device of that driver's, and room. The lock is
-    // taken, and the completions of the two structs are the same.
+    // SAFETY: the caller passes a completion queue of a device of this driver, and room. The lock is held,
+    // and the completions of the two structs have the same layout.
     unsafe {
         let cq = object::<CqObject>(c).unwrap_unchecked();
         let places = slice::from_raw_parts_mut(to.cast(), count as usize);
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn poll_cq<D: Listed>(
     }
 }
 
-/// Wakes others who wait for the lock; returns how many completions there were.
+/// Wakes other threads that wait for the lock; returns how many completions there were.
 #[cold]
 #[inline(never)]
 fn wake_others(cq: &CqObject, taken: usize) -> c_int {
@@ -80,11 +80,11 @@ fn wake_others(cq: &CqObject, taken: usize) -> c_int {
     taken as c_int
 }
 
-/// As [`poll_cq`], of a queue that another thread polls.
+/// Like [`poll_cq`], for a queue that another thread polls.
 ///
 /// # Safety
 ///
-/// The queue is of a device of that driver's.
+/// The queue belongs to a device of this driver.
 #[cold]
 #[inline(never)]
 unsafe fn poll_after_others<D: Listed>(cq: &CqObject, places: &mut [MaybeUninit<Wc>]) -> c_int {
@@ -93,11 +93,11 @@ unsafe fn poll_after_others<D: Listed>(cq: &CqObject, places: &mut [MaybeUninit<
     unsafe { poll_held::<D>(cq, places) }
 }
 
-/// As [`poll_cq`], whatever has come up. Gives the lock back.
+/// Like [`poll_cq`], for all cases. Releases the lock.
 ///
 /// # Safety
 ///
-/// The queue is of a device of that driver's, and the caller has its lock.
+/// The queue belongs to a device of this driver, and the caller holds its lock.
 #[inline(never)]
 unsafe fn poll_held<D: Listed>(cq: &CqObject, places: &mut [MaybeUninit<Wc>]) -> c_int {
     // SAFETY: by this function's contract.
@@ -116,7 +116,7 @@ unsafe fn poll_held<D: Listed>(cq: &CqObject, places: &mut [MaybeUninit<Wc>]) ->
     }
 }
 
-/// What `ibv_poll_cq` returns if something is wrong with the queue.
+/// The result of `ibv_poll_cq` if the queue has an error.
 #[cold]
 #[inline(never)]
 fn failed(error: PollError) -> c_int {

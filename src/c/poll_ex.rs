@@ -21,9 +21,9 @@ use crate::error::{Errno, Error};
 use crate::pd::{Pd, User};
 use crate::work::PollError;
 
-/// What a program can ask to read of completions: `enum ibv_create_cq_wc_flags`.
+/// The fields of completions that a program can request: `enum ibv_create_cq_wc_flags`.
 mod wc_flags {
-    /// The length, immediate data, numbers of queue pairs, and where it came from.
+    /// The length, immediate data, numbers of queue pairs, and the sender's addresses.
     pub(super) const PLAIN: u64 = (1 << 7) - 1;
     pub(super) const TIMESTAMP: u64 = 1 << 7;
     /// The time of day.
@@ -62,7 +62,7 @@ pub(super) unsafe fn create_extended(
     attr: *mut ibv_cq_init_attr_ex,
     entry_bytes: Option<u32>,
 ) -> Result<*mut ibv_cq> {
-    // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
+    // SAFETY: by this function's contract. Fields after the mask are read only if the mask names them.
     unsafe {
         let context = context(c)?;
         let attr = attr.as_ref().ok_or(Failure::INVALID)?;
@@ -111,7 +111,7 @@ pub(super) unsafe fn create_extended(
     }
 }
 
-/// A parent domain of the program's; a plain domain is none.
+/// A parent domain of the program; a plain domain is refused.
 ///
 /// # Safety
 ///
@@ -125,8 +125,8 @@ unsafe fn parent_domain<'a>(c: *mut ibv_pd) -> Result<&'a Pd> {
     }
 }
 
-/// The struct of a plain queue, to be extended by the functions that programs call through it: they are its
-/// driver's, and those that a queue of one thread has look for no lock.
+/// Makes the struct of a queue with its functions, which programs call through it. The functions belong to
+/// the queue's driver, and those for a queue of one thread take no lock.
 pub(super) struct Extended {
     pub(super) cq: ibv_cq,
     pub(super) single_threaded: bool,
@@ -162,7 +162,7 @@ impl ForDriver for Extended {
             read_sl: Some(read_sl::<D>),
             read_dlid_path_bits: Some(read_dlid_path_bits::<D>),
             read_completion_ts: Some(read_completion_ts::<D>),
-            // No queue is created for the next three, but programs call them without a look.
+            // No queue is created for the next three, but programs call them without checking.
             read_cvlan: Some(read_nothing),
             read_flow_tag: Some(read_nothing),
             read_tm_info: Some(read_no_tag),
@@ -171,7 +171,7 @@ impl ForDriver for Extended {
     }
 }
 
-/// The queue of an extended struct. Programs call these functions through the struct, so it is there.
+/// The queue of an extended struct. Programs call these functions through the struct, so the queue exists.
 ///
 /// # Safety
 ///
@@ -185,14 +185,15 @@ unsafe fn queue<'a>(c: *mut ibv_cq_ex) -> &'a CqObject {
 /// There is no completion.
 const NONE: c_int = Errno::NOENT.raw_os_error();
 
-/// Takes the next completion and shows it to the program: its id and status, and the rest as it is asked for.
+/// Takes the next completion and shows it to the program: first its id and status; the rest is read on
+/// request.
 ///
 /// # Safety
 ///
-/// The pointer is to a completion queue of a device of that driver's, whose lock the caller holds.
+/// The pointer is to a completion queue of a device of this driver, whose lock the caller holds.
 #[inline(always)]
 unsafe fn show_next<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: by this function's contract. Nobody else writes to the struct.
+    // SAFETY: by this function's contract. Nothing else writes to the struct.
     unsafe {
         match own::<D>(queue(c).ring.held()).show_next() {
             Ok(Some(completion)) => {
@@ -206,15 +207,15 @@ unsafe fn show_next<D: Listed>(c: *mut ibv_cq_ex) -> c_int {
     }
 }
 
-/// What a function returns if something is wrong with the queue.
+/// The result of a function if the queue has an error.
 #[cold]
 #[inline(never)]
 fn failed(error: PollError) -> c_int {
     Failure::from(Error::from(error)).0.raw_os_error()
 }
 
-/// `ibv_start_poll(3)`: holds nothing if there is no completion. That there is none is the usual case:
-/// `errno` stays.
+/// `ibv_start_poll(3)`: does not hold the lock if there is no completion. That is the usual case, so `errno`
+/// is not set.
 unsafe extern "C" fn start_poll<D: Listed, const SINGLE_THREADED: bool>(
     c: *mut ibv_cq_ex,
     attr: *mut ibv_poll_cq_attr,
@@ -249,11 +250,11 @@ unsafe extern "C" fn end_poll<D: Listed, const SINGLE_THREADED: bool>(c: *mut ib
     }
 }
 
-/// Reads something of the completion that is shown; zeros if none is.
+/// Reads a field of the completion that is shown; zeros if none is.
 ///
 /// # Safety
 ///
-/// The pointer is to a completion queue that the caller polls, of a device of that driver's.
+/// The pointer is to a completion queue that the caller polls, of a device of this driver.
 #[inline(always)]
 unsafe fn read<D: Listed, T: Default>(
     c: *mut ibv_cq_ex,
@@ -334,6 +335,6 @@ unsafe extern "C" fn read_nothing<T: Default>(_: *mut ibv_cq_ex) -> T {
 }
 
 unsafe extern "C" fn read_no_tag(_: *mut ibv_cq_ex, to: *mut ibv_wc_tm_info) {
-    // SAFETY: the caller passes room for what belongs to a tag.
+    // SAFETY: the caller passes room for the data about a tag.
     unsafe { to.write(ibv_wc_tm_info::default()) };
 }

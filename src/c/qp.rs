@@ -33,17 +33,17 @@ use crate::work::Operations;
 pub(super) struct QpObject {
     c: CStruct<ibv_qp_ex>,
     pub(super) operations: Operations,
-    /// What its queues can hold. A target of XRC has none.
+    /// The capacities of its queues. A target of XRC has none.
     pub(super) caps: ibv_qp_cap,
-    /// Shut in the states in which libibverbs's provider refuses what is posted.
+    /// Shut in the states in which libibverbs's provider refuses to post.
     pub(super) sends: Gate,
     pub(super) receives: Gate,
     pub(super) send: Locked<Sender>,
-    /// Functions of a driver's own, once a program has asked for them.
+    /// The functions of a driver's own, once a program has requested them.
     own_functions: CStruct<OwnFunctions>,
-    /// Who has the lock of `send` from `ibv_wr_start` on.
+    /// The thread that holds the lock of `send` since `ibv_wr_start`.
     pub(super) batch: Owner,
-    /// None if it receives from a shared queue.
+    /// `None` if it receives from a shared queue.
     pub(super) recv: Locked<Option<RecvQueue>>,
     pub(super) handle: QpHandle,
     pub(super) transport: QpType,
@@ -51,16 +51,16 @@ pub(super) struct QpObject {
     /// It was created for the functions of `ibv_wr_*(3)`.
     has_functions: bool,
     pub(super) refusals: Refusals,
-    /// After the queues, and before what they stand on. A target of XRC has neither queues nor a protection
-    /// domain.
+    /// After the queues, and before the objects that they use, in the order of drops. A target of XRC has
+    /// neither queues nor a protection domain.
     pub(super) backing: Option<QpBacking>,
-    /// What a target of dynamic connections has instead.
+    /// The parts of a target of dynamic connections, which it has instead.
     pub(super) dc_target: Option<DcTargetBacking>,
     pub(super) pd: Option<PdUse>,
     pub(super) context: Context,
 }
 
-/// Room for a struct of functions of a driver's own, which programs call by a pointer to it.
+/// Room for a struct of functions of a driver's own, which programs call through a pointer to it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(super) struct OwnFunctions([usize; 13]);
@@ -75,7 +75,7 @@ unsafe impl Object for QpObject {
 }
 
 impl QpObject {
-    /// Opens or shuts its queues in a state that it has come to.
+    /// Opens or shuts its queues for a new state.
     pub(super) fn came_to(&self, state: QpState) {
         let resets = state == QpState::RESET;
         self.receives.shut(resets);
@@ -84,8 +84,8 @@ impl QpObject {
         }
     }
 
-    /// Does something with what posts, under its lock: between `ibv_wr_start` and `ibv_wr_complete` this
-    /// thread has it already.
+    /// Calls `act` with the sender, under its lock. Between `ibv_wr_start` and `ibv_wr_complete` this thread
+    /// holds the lock already.
     pub(super) fn with_sender<T>(&self, act: impl FnOnce(&mut Sender) -> T) -> T {
         match self.batch.is_this_thread() {
             // SAFETY: this thread has the lock, and the call that took it has returned.
@@ -94,13 +94,13 @@ impl QpObject {
         }
     }
 
-    /// Where functions of the driver's own are.
+    /// The address of the functions of the driver's own.
     #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     pub(super) fn own_functions(&self) -> *mut OwnFunctions {
         self.own_functions.get()
     }
 
-    /// The extended struct of the queue pair whose functions of its own are there.
+    /// The extended struct of the queue pair that has these functions of its own.
     #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     pub(super) fn of_own_functions(functions: *mut OwnFunctions) -> *mut ibv_qp_ex {
         functions
@@ -118,7 +118,7 @@ impl QpObject {
         &self.context
     }
 
-    /// The struct that plain queue pairs have.
+    /// The struct of plain queue pairs.
     pub(super) fn c(&self) -> *mut ibv_qp {
         self.c.get().cast()
     }
@@ -130,7 +130,7 @@ impl QpObject {
     }
 
     fn events_acknowledged(&self) -> &AtomicU32 {
-        // SAFETY: the field is the object's, and only counted atomically.
+        // SAFETY: the field is the object's, and is only accessed atomically.
         unsafe { &(*self.c()).events_completed }
     }
 }
@@ -156,21 +156,22 @@ pub(super) unsafe fn qp<'a>(c: *mut ibv_qp) -> Result<&'a QpObject> {
     unsafe { object::<QpObject>(c) }.ok_or(Failure::INVALID)
 }
 
-/// What a queue pair is created with besides its plain attributes.
+/// The properties with which a queue pair is created, besides its plain attributes.
 struct Parts<'a> {
     send_cq: &'a CqObject,
     recv_cq: &'a CqObject,
     srq: Option<&'a SrqObject>,
     flags: QpCreateFlags,
-    /// What the functions of `ibv_wr_*(3)` are to do, which may be nothing; without, there are none.
+    /// The requested operations of the functions `ibv_wr_*(3)`, possibly empty; `None` if the functions were
+    /// not requested.
     functions: Option<Operations>,
     own: Own,
 }
 
-/// What a driver's own function asks for besides.
+/// Properties that only a driver's own function requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Own {
-    /// A queue pair of the device's own type takes lists of requests, which then have messages alone.
+    /// A queue pair of the device's own type accepts lists of requests, which then can only have messages.
     pub(super) by_lists: bool,
     pub(super) unsolicited_writes: bool,
     pub(super) service_level: Option<u8>,
@@ -198,8 +199,8 @@ fn create(
     if transport == QpType::DRIVER && parts.functions.is_none() {
         operations &= Operations::of(QpType::UD);
     }
-    // Requests of a device's own type name a destination, also WRITEs and READs. In a list there is no room
-    // for it: these need the functions.
+    // Requests of a device's own type name a destination, even WRITEs and READs. A list has no room for it:
+    // these need the functions.
     let by_functions = parts.functions.is_some() || parts.own.by_lists;
     if (transport == QpType::DRIVER && !by_functions) || !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
@@ -207,7 +208,7 @@ fn create(
     if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {
         return Err(Failure::UNSUPPORTED);
     }
-    // Events name the queue pair by its address, so that is there first.
+    // Events identify the queue pair by its address, so its memory is allocated first.
     let place: Box<std::mem::MaybeUninit<QpObject>> = Box::new_uninit();
     let spec = QpSpec {
         pd: pd.pd().handle(),
@@ -227,7 +228,7 @@ fn create(
         recv_cq: parts.recv_cq.backing(),
         srq: parts.srq.map(SrqObject::backing),
         buffers: pd.pd().buffers(),
-        // SAFETY: by ibv_alloc_td(3) one thread at a time uses what is in the domain.
+        // SAFETY: by ibv_alloc_td(3) only one thread at a time uses the objects in the domain.
         thread_domain: domain.map(|domain| unsafe { domain.hardware() }),
         inline_scatter: false,
         out_of_order: false,
@@ -235,8 +236,9 @@ fn create(
         streams: parts.own.streams,
         for_agent: false,
         service_level: parts.own.service_level,
-        // Programs post on where libibverbs lets them, completions taken or not: `ib_send_lat -e` goes on
-        // after an event whose completion it took before. The kernel deregisters what they deregister.
+        // Programs keep posting where libibverbs lets them, whether they have taken the completions or not:
+        // `ib_send_lat -e` continues after an event whose completion it took before. If they deregister a
+        // region, the kernel does so at once.
         follows_requests: false,
     };
     let NewQp {
@@ -267,7 +269,7 @@ fn create(
     let object = QpObject {
         c: CStruct::new(context.driver().with(Extended {
             qp: plain,
-            // One thread at a time uses what is in a thread domain.
+            // Only one thread at a time uses the objects in a thread domain.
             single_threaded: domain.is_some(),
         })),
         sends: Gate::new(refusals.early_sends),
@@ -291,7 +293,7 @@ fn create(
     Ok(Box::write(place, object).give())
 }
 
-/// Where a target will be. Events name the queue pair by its address, so that is there first.
+/// Memory for a target. Events identify the queue pair by its address, so the memory is allocated first.
 pub(super) type TargetPlace = Box<std::mem::MaybeUninit<QpObject>>;
 
 /// A target of XRC, which has no queues.
@@ -355,8 +357,8 @@ fn without_queues(
     Box::write(place, object).give()
 }
 
-/// What to ask for where a program wants no requests of a kind: not every driver's kernel has a queue pair
-/// without.
+/// The capacities to request if a program wants no requests of a kind: not every driver's kernel part can
+/// create a queue pair without.
 fn at_least_one(cap: ibv_qp_cap, transport: QpType) -> ibv_qp_cap {
     if transport == QpType::XRC_SEND || transport == QpType::DCI {
         return ibv_qp_cap {
@@ -418,7 +420,7 @@ pub unsafe extern "C" fn ibv_create_qp(c: *mut ibv_pd, init: *mut ibv_qp_init_at
     })
 }
 
-/// `ibv_qp_to_qp_ex(3)`: NULL if it was not created for that.
+/// `ibv_qp_to_qp_ex(3)`: NULL if the queue pair was not created for the functions.
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(c: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the caller passes a queue pair.
     match unsafe { qp(c) } {

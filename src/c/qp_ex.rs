@@ -23,14 +23,14 @@ mod mask {
     pub(super) const SEND_OPS_FLAGS: u32 = 1 << 6;
 }
 
-/// Of `enum ibv_qp_create_flags`, those for queue pairs that there are here: the others are for raw packets,
-/// and for datagrams that are sent in the name of another queue pair. The kernel has one more, by which a
-/// queue pair signals each send.
+/// The bits of `enum ibv_qp_create_flags` for queue pairs that this library has: the others are for raw
+/// packets, and for datagrams that are sent in the name of another queue pair. The kernel has one more, which
+/// makes a queue pair signal each send.
 const FLAGS: QpCreateFlags =
     QpCreateFlags::BLOCK_MULTICAST_LOOPBACK.union(QpCreateFlags::PCI_WRITE_END_PADDING);
 
-/// By the number of its bit in `enum ibv_qp_create_send_ops_flags`, what a queue pair has to be able to do.
-/// TSO is of none.
+/// For each bit of `enum ibv_qp_create_send_ops_flags`, by its number, the operations that the queue pair
+/// needs. TSO is not among them.
 const OPERATIONS: [Option<Operations>; 13] = [
     Some(Operations::WRITE),
     Some(Operations::WRITE_IMM),
@@ -47,7 +47,7 @@ const OPERATIONS: [Option<Operations>; 13] = [
     Some(Operations::ATOMIC_WRITE),
 ];
 
-/// What the operations need that a program asks for.
+/// The operations that the requested functions need.
 fn operations(asked: u64) -> Result<Operations> {
     if asked >> OPERATIONS.len() != 0 {
         return Err(Failure::UNSUPPORTED);
@@ -121,7 +121,7 @@ pub(super) unsafe fn create(
     if init.is_null() {
         return Err(Failure::INVALID);
     }
-    // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
+    // SAFETY: by this function's contract. Fields after the mask are read only if the mask names them.
     unsafe {
         let asked = (*init).comp_mask;
         if asked & mask::PD == 0 {

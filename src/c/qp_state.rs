@@ -1,4 +1,4 @@
-//! Changing and querying queue pairs. The program's masks go to the kernel as they are.
+//! Changing and querying queue pairs. The program's masks are passed to the kernel unchanged.
 
 use std::ffi::c_int;
 
@@ -78,7 +78,7 @@ fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
     Ok(())
 }
 
-/// Takes it to the state RESET, with its queues. It keeps its number, which the program knows.
+/// Takes it and its queues to the state RESET. It keeps its number, which the program knows.
 fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
     let context = &qp.context;
     let Some(backing) = &qp.backing else {
@@ -96,7 +96,7 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
             in_place: true,
         };
         context.driver().reset_qp(context.fd(), reset)?;
-        // What this thread has begun to post is no more.
+        // The requests that this thread has begun to post are discarded.
         send.session.fail(Failure::INVALID);
         Ok(())
     })
@@ -133,7 +133,7 @@ fn command(handle: u32, attr: &ibv_qp_attr, mask: QpAttrMask) -> abi::ModifyQp {
     }
 }
 
-/// A path as this command has it.
+/// A path in the form of this command.
 fn dest(attr: &ibv_ah_attr) -> QpDest {
     let path = ah::path(attr);
     QpDest {
@@ -152,7 +152,7 @@ fn dest(attr: &ibv_ah_attr) -> QpDest {
     }
 }
 
-/// A path as programs have it.
+/// A path in the form of programs.
 fn path(dest: &QpDest) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -250,20 +250,21 @@ fn c_attr(found: &abi::QueryQpResp, cap: ibv_qp_cap) -> ibv_qp_attr {
     }
 }
 
-/// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`: the answer is a set of promises, and not whether there is one.
+/// `IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS`: the result is a set of promises, and not only whether there is
+/// one.
 const RETURN_CAPS: u32 = 1 << 0;
-/// `IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY`: whatever the CPU makes of it.
+/// `IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY`: the promise is only about the device, not about the CPU.
 const DEVICE_ONLY: u32 = 1 << 1;
 /// `IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES`.
 const ALIGNED_128: c_int = 1 << 1;
 /// `IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG`, and with it the other.
 const WHOLE: c_int = 1 << 0 | ALIGNED_128;
 
-/// `ibv_query_qp_data_in_order(3)`. The promise is the same for all operations. Who cannot be asked promises
-/// nothing.
+/// `ibv_query_qp_data_in_order(3)`. The promise is the same for all operations. If this cannot be queried,
+/// nothing is promised.
 pub unsafe extern "C" fn ibv_query_qp_data_in_order(c: *mut ibv_qp, _: c_int, flags: u32) -> c_int {
     let is_known = flags & !(RETURN_CAPS | DEVICE_ONLY) == 0;
-    // What CPUs other than x86 make of the order in which a device writes is not known.
+    // In which order CPUs other than x86 see the writes of a device is not known.
     let is_asked = is_known && (cfg!(target_arch = "x86_64") || flags & DEVICE_ONLY != 0);
     let order = match is_asked {
         // SAFETY: the caller passes a queue pair.

@@ -1,4 +1,4 @@
-//! What a device, its ports and their partition keys are like.
+//! The properties of a device, its ports and their partition keys.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn ibv_query_device(
     c: *mut ibv_context,
     attr: *mut ibv_device_attr,
 ) -> c_int {
-    // SAFETY: the caller passes an open context, and room for what is written: no more than that struct.
+    // SAFETY: the caller passes an open context, and room for the struct: no more than that is written.
     unsafe {
         query_device_ex(
             c,
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     })
 }
 
-/// `IBV_VALUES_MASK_RAW_CLOCK`: all that can be asked for.
+/// `IBV_VALUES_MASK_RAW_CLOCK`: the only value that can be requested.
 const RAW_CLOCK: u32 = 1 << 0;
 
 /// `ibv_query_rt_values_ex(3)`.
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
     status(unsafe {
         context(c).and_then(|context| {
             let values = values.as_mut().ok_or(Failure::INVALID)?;
-            // Where there is no clock, that is said first.
+            // If the device has no clock, that error comes first.
             let clock = context.context().raw_clock()?;
             if values.comp_mask & !RAW_CLOCK != 0 {
                 return Err(Failure::INVALID);
@@ -101,7 +101,7 @@ pub(super) unsafe extern "C" fn query_rt_values(
 ///
 /// # Safety
 ///
-/// There is room for that many bytes, and the struct has none that are not of a field.
+/// There is room for that many bytes, and the struct has no padding.
 pub(super) unsafe fn fill<T>(to: *mut u8, room: usize, from: &T) {
     let known = room.min(size_of::<T>());
     // SAFETY: the caller vouches for the room, and no more is read than the struct has.
@@ -173,13 +173,13 @@ fn plain(attr: &mut ibv_device_attr, found: &ExQueryDeviceResp) {
     };
 }
 
-/// Flags of what a device may be able to do and this library does not ask of it: checksums
+/// Capability flags of a device for features that this library does not use: checksums
 /// (`IBV_DEVICE_UD_IP_CSUM`, `IBV_DEVICE_RC_IP_CSUM`, `IBV_DEVICE_RAW_IP_CSUM`), flow rules
 /// (`IBV_DEVICE_MANAGED_FLOW_STEERING`) and `IBV_DEVICE_RAW_SCATTER_FCS`.
 const NOT_HERE: u64 = 1 << 18 | 1 << 25 | 1 << 26 | 1 << 29 | 1 << 34;
 
-/// Fills what is newer. Work queues with their hashes, raw packets, segmentation, pacing and matching of tags
-/// stay at zeros: a program that asks first must not be told to use them.
+/// Fills the newer fields. Work queues with their hashes, raw packets, segmentation, pacing and matching of
+/// tags stay zero: a program that checks them must not use them.
 fn extended(attr: &mut ibv_device_attr_ex, found: &ExQueryDeviceResp) {
     let transports = &found.odp_caps.per_transport_caps;
     attr.odp_caps = ibv_odp_caps {
@@ -200,13 +200,13 @@ fn extended(attr: &mut ibv_device_attr_ex, found: &ExQueryDeviceResp) {
     attr.phys_port_cnt_ex = found.base.phys_port_cnt.into();
 }
 
-/// `ibv_query_port(3)` for programs that were compiled before the header had it inline.
+/// `ibv_query_port(3)` for programs compiled before the header had it inline.
 pub unsafe extern "C" fn ibv_query_port(
     c: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller passes an open context and room for the struct as it was then.
+    // SAFETY: the caller passes an open context and room for the struct of that time.
     unsafe { query_port(c, port, attr, COMPAT_PORT_ATTR) }
 }
 

@@ -11,8 +11,8 @@ use super::qp::QpObject;
 use super::srq::SrqObject;
 use crate::driver::{Listed, contract};
 
-/// `ibv_post_recv(3)`, on queue pairs of a driver's devices. Programs call it by the queue pair's context, so
-/// there is a queue pair.
+/// `ibv_post_recv(3)`, for queue pairs of a driver's devices. Programs call it through the queue pair's
+/// context, so the queue pair exists.
 pub(super) unsafe extern "C" fn post_recv<D: Listed>(
     c: *mut ibv_qp,
     first: *mut ibv_recv_wr,
@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn post_recv<D: Listed>(
     }
 }
 
-/// `ibv_post_srq_recv(3)`, as [`post_recv`].
+/// `ibv_post_srq_recv(3)`: see [`post_recv`].
 pub(super) unsafe extern "C" fn post_srq_recv<D: Listed>(
     c: *mut ibv_srq,
     first: *mut ibv_recv_wr,
@@ -84,7 +84,7 @@ unsafe fn post<D: Listed, Q: contract::RecvQueue>(
             count => {
                 // SAFETY: by this function's contract.
                 let sges = unsafe { list(request.sg_list, count) };
-                // Most have one slice: for these there is code without loops.
+                // Most requests have one slice: for these there is code without loops.
                 let outcome = match sges {
                     [one] => queue.write(written, request.wr_id, slice::from_ref(one)),
                     _ => queue.write(written, request.wr_id, sges),
@@ -107,7 +107,7 @@ unsafe fn post<D: Listed, Q: contract::RecvQueue>(
     result
 }
 
-/// Stores which request of a list failed, if the program asks for it.
+/// Stores which request of a list failed, if the program passes room for it.
 ///
 /// # Safety
 ///
@@ -120,7 +120,7 @@ pub(super) unsafe fn tell_bad<R>(bad: *mut *mut R, request: *mut R) {
     }
 }
 
-/// A list of a request's, which may be at NULL if it is empty.
+/// The slices of a request. `list` may be NULL if there are none.
 ///
 /// # Safety
 /// There are `count` elements at `list`, for as long as the slice is used.

@@ -1,4 +1,4 @@
-//! Posting send requests by lists of them (`ibv_post_send`).
+//! Posting send requests in lists (`ibv_post_send`).
 
 use std::ffi::{c_int, c_void};
 use std::ptr::with_exposed_provenance;
@@ -22,11 +22,11 @@ use crate::driver::{Listed, Position, SendQueue};
 use crate::qp::transport::Addressing;
 use crate::work::{Destination, Operation, Payload, Pieces, Remote, RemoteKey, WorkRequest};
 
-/// What posts to a send queue.
+/// The parts that post to a send queue.
 pub(super) struct Sender {
-    /// Between `ibv_wr_start` and `ibv_wr_complete`.
+    /// For the calls between `ibv_wr_start` and `ibv_wr_complete`.
     pub(super) session: Session,
-    /// None for a target of XRC.
+    /// `None` for a target of XRC.
     pub(super) queue: Option<SendQueue>,
 }
 
@@ -39,8 +39,8 @@ impl Sender {
     }
 }
 
-/// `ibv_post_send(3)`, on queue pairs of a driver's devices: the requests before the one that fails are
-/// posted. Programs call it by the queue pair's context, so there is a queue pair.
+/// `ibv_post_send(3)`, for queue pairs of a driver's devices: the requests before a failing one are posted.
+/// Programs call it through the queue pair's context, so the queue pair exists.
 pub(super) unsafe extern "C" fn post_send<D: Listed>(
     c: *mut ibv_qp,
     first: *mut ibv_send_wr,
@@ -108,17 +108,17 @@ unsafe fn post<D: Listed>(
     result.and(rung.map(drop).map_err(Failure::from))
 }
 
-/// The flags that belong to a request whatever it carries.
+/// The flags of a request that do not depend on its payload.
 pub(super) const FLAGS: SendFlags = SendFlags::FENCE
     .union(SendFlags::SIGNALED)
     .union(SendFlags::SOLICITED);
 
-/// Writes a request at `at` and returns the position behind it. For the usual operations of a connected queue
-/// pair there is code that writes this operation and no other.
+/// Writes a request at `at` and returns the position after it. For the usual operations of a connected queue
+/// pair there is code that writes only this operation.
 ///
 /// # Safety
 ///
-/// The request is what `ibv_post_send(3)` says of it.
+/// The request is as `ibv_post_send(3)` describes.
 #[inline(always)]
 unsafe fn push<D: Listed>(
     qp: &QpObject,
@@ -126,8 +126,8 @@ unsafe fn push<D: Listed>(
     at: Position,
     request: &ibv_send_wr,
 ) -> Result<Position> {
-    // SAFETY: all forms of the union are integers and pointers; the program has filled that which the
-    // operation has.
+    // SAFETY: all variants of the union are integers and pointers; the program has filled the one of the
+    // operation.
     let rdma = unsafe { request.wr.rdma };
     let remote = remote(rdma.remote_addr, rdma.rkey);
     // SAFETY: by this function's contract.
@@ -148,7 +148,7 @@ unsafe fn push<D: Listed>(
     }
 }
 
-/// Writes a request to a destination that it names by an address handle.
+/// Writes a request to a destination that an address handle names.
 ///
 /// # Safety
 ///
@@ -165,7 +165,7 @@ unsafe fn push_datagram<D: Listed>(
         WrOpcode::SEND_WITH_IMM => Operation::SendImm {
             imm: u32::from_be(request.ex),
         },
-        // In a list there is no room for a destination beside the memory of a peer.
+        // A list has no room for both a destination and the memory of a peer.
         _ => return Err(Failure::INVALID),
     };
     // SAFETY: the request has this form, and the handle is the program's.
@@ -175,7 +175,7 @@ unsafe fn push_datagram<D: Listed>(
     unsafe { write::<D>(qp, queue, at, request, operation, Some(to)) }
 }
 
-/// Writes a request of any operation, of another queue pair.
+/// Writes a request with any operation, on a queue pair of the other kinds.
 ///
 /// # Safety
 ///
@@ -195,14 +195,14 @@ unsafe fn push_any<D: Listed>(
     let to = match qp.addressing {
         Addressing::Connection => None,
         Addressing::PeersSrq => Some(Destination::Srq(request.remote_srqn)),
-        // Targets are named by functions alone, and datagrams have code of their own.
+        // Only functions can name targets, and datagrams have code of their own.
         Addressing::EachTarget | Addressing::EachRequest => return Err(Failure::INVALID),
     };
     // SAFETY: by this function's contract.
     unsafe { write::<D>(qp, queue, at, request, operation, to) }
 }
 
-/// Bytes of a program's, which may be at NULL if there are none.
+/// Bytes of a program. The pointer may be NULL if there are none.
 ///
 /// # Safety
 /// There are `length` bytes at `from`, for as long as the slice is used.
@@ -215,7 +215,7 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, length: usize) -> &'a [u8] {
     }
 }
 
-/// Writes a request that carries something.
+/// Writes a request that has a payload.
 ///
 /// # Safety
 ///
@@ -255,7 +255,7 @@ unsafe fn write<D: Listed>(
         to,
         payload,
     };
-    // Most have one slice: for these there is code without loops.
+    // Most requests have one slice: for these there is code without loops.
     let written = match (flags.contains(SendFlags::INLINE), sges) {
         (false, [one]) => queue.write(at, with(Payload::Sges(slice::from_ref(one)))),
         (false, _) => queue.write(at, with(Payload::Sges(sges))),
@@ -271,7 +271,7 @@ unsafe fn write<D: Listed>(
     written.map_err(|error| Failure::of_request(error, &qp.refusals))
 }
 
-/// Whether a request has fewer than no slices, and the device's provider refuses that.
+/// Whether a request has a negative number of slices, and the device's provider refuses that.
 #[inline(always)]
 fn is_refused_count(qp: &QpObject, request: &ibv_send_wr) -> bool {
     request.num_sge < 0 && qp.refusals.negative_counts
@@ -283,8 +283,8 @@ fn is_atomic(remote: Remote, sges: &[ibv_sge]) -> bool {
     room >= 8 && remote.address.is_multiple_of(8)
 }
 
-/// The slices of an atomic operation as its device gets them. Some programs pass the length of their memory,
-/// and the provider makes 8 bytes of it, which is all that a device takes.
+/// The slices of an atomic operation in the device's form. Some programs pass the length of their memory, and
+/// the provider replaces it by 8 bytes, the only length that a device accepts.
 fn words_of(qp: &QpObject, sges: &[ibv_sge]) -> SmallVec<[ibv_sge; 2]> {
     let word = |sge: &ibv_sge| match sge.length {
         0 => *sge,
@@ -296,7 +296,7 @@ fn words_of(qp: &QpObject, sges: &[ibv_sge]) -> SmallVec<[ibv_sge; 2]> {
     }
 }
 
-/// Writes a request that changes what a key stands for. It carries nothing.
+/// Writes a request that changes what a key refers to. It has no payload.
 ///
 /// # Safety
 ///
@@ -334,7 +334,7 @@ unsafe fn push_of_key<D: Listed>(
     Ok(queue.write(at, request)?)
 }
 
-/// Refuses an operation that would break the queue pair, or that it does not have.
+/// Refuses an operation that would break the queue pair, or that the queue pair does not have.
 #[inline(always)]
 pub(super) fn check(qp: &QpObject, operation: Operation) -> Result<()> {
     match qp.operations.contains(operation.needs()) {
@@ -343,7 +343,7 @@ pub(super) fn check(qp: &QpObject, operation: Operation) -> Result<()> {
     }
 }
 
-/// The start of a piece of a peer's memory, as requests have it.
+/// The start of a piece of a peer's memory, in the form of requests.
 #[inline(always)]
 pub(super) fn remote(address: u64, rkey: u32) -> Remote {
     Remote {
@@ -352,18 +352,18 @@ pub(super) fn remote(address: u64, rkey: u32) -> Remote {
     }
 }
 
-/// What a request does that carries something; None for all others.
+/// The operation of a request with a payload; `None` for all others.
 ///
 /// # Safety
 ///
 /// As for [`push`].
 #[inline(always)]
 unsafe fn operation(request: &ibv_send_wr) -> Option<Operation> {
-    // In network byte order in the request.
+    // It is in network byte order in the request.
     let imm = u32::from_be(request.ex);
     let rkey = RemoteKey(request.ex);
-    // SAFETY: all forms of the union are integers and pointers, of which those are looked at that the
-    // operation has; the program has filled these.
+    // SAFETY: all variants of the union are integers and pointers. Only those of the operation are used, and
+    // the program has filled these.
     let (rdma, atomic) = unsafe { (request.wr.rdma, request.wr.atomic) };
     let target = remote(atomic.remote_addr, atomic.rkey);
     let remote = remote(rdma.remote_addr, rdma.rkey);

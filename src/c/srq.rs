@@ -29,9 +29,9 @@ pub(super) struct SrqObject {
     c: CStruct<ibv_srq>,
     pub(super) queue: Locked<SharedRecvQueue>,
     handle: SrqHandle,
-    /// Its number on the wire, if it is one of XRC.
+    /// Its number on the wire, for an XRC queue.
     srqn: Option<u32>,
-    /// After the queue, and before what it stands on.
+    /// After the queue, and before the objects that it uses, in the order of drops.
     backing: SrqBacking,
     pd: PdUse,
 }
@@ -51,13 +51,13 @@ impl SrqObject {
         self.pd.context()
     }
 
-    /// What queue pairs that receive from it need of it.
+    /// The part that queue pairs that receive from it need.
     pub(super) fn backing(&self) -> &SrqBacking {
         &self.backing
     }
 
     fn events_acknowledged(&self) -> &AtomicU32 {
-        // SAFETY: the field is the object's, and only counted atomically.
+        // SAFETY: the field is the object's, and is only accessed atomically.
         unsafe { &(*self.c.get()).events_completed }
     }
 }
@@ -81,7 +81,7 @@ fn create(
     of_xrc: Option<(&XrcdObject, &CqObject)>,
 ) -> Result<*mut ibv_srq> {
     let context = pd.pd().context();
-    // Events name the queue by its address, so that is there first.
+    // Events identify the queue by its address, so its memory is allocated first.
     let place: Box<std::mem::MaybeUninit<SrqObject>> = Box::new_uninit();
     let command = CreateSrq {
         kind: match of_xrc {
@@ -117,7 +117,7 @@ fn create(
     let domain = pd.pd().domain().and_then(DomainState::thread_domain);
     let object = SrqObject {
         c: CStruct::new(srq),
-        // One thread at a time uses what is in a thread domain.
+        // Only one thread at a time uses the objects in a thread domain.
         queue: Locked::new(queue, domain.is_some()),
         handle,
         srqn,
@@ -166,7 +166,7 @@ unsafe fn create_extended(init: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
     if init.is_null() {
         return Err(Failure::INVALID);
     }
-    // SAFETY: by this function's contract. Only what the mask names is looked at beyond the mask.
+    // SAFETY: by this function's contract. Fields after the mask are read only if the mask names them.
     unsafe {
         let asked = (*init).comp_mask;
         if asked & mask::TYPE == 0 {
@@ -231,7 +231,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
                 true => {
                     let mut queue = srq.queue.lock();
                     let resized = driver.resize_srq(fd, command, &mut queue, srq.pd.buffers());
-                    // Kernels whose devices cannot do it call the attribute invalid.
+                    // If a device cannot resize, its kernel driver calls the attribute invalid.
                     resized.map_err(|error| match Failure::from(error) {
                         Failure::UNSUPPORTED => Failure::INVALID,
                         other => other,

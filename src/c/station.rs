@@ -1,4 +1,4 @@
-//! Which station on Ethernet takes packets for a peer.
+//! The Ethernet station that takes packets for a peer.
 
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,7 +11,7 @@ use crate::device::netlink::station::{Mac, Station, station};
 use crate::error::Errno;
 use crate::gid::GidType;
 
-/// What libibverbs tells of packets that are on no VLAN.
+/// The number that libibverbs returns for packets without a VLAN.
 const NO_VLAN: u16 = 0xffff;
 
 /// `ibv_resolve_eth_l2_from_gid`, which no manual page describes: a negative errno if it fails. `vlan` may be
@@ -22,8 +22,7 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     mac: *mut Mac,
     vlan: *mut u16,
 ) -> c_int {
-    // SAFETY: the caller passes an open context, a path, and room for the address and, if it wants that, the
-    // VLAN.
+    // SAFETY: the caller passes an open context, a path, room for the address, and room for the VLAN or NULL.
     let found = unsafe {
         context(c).and_then(|context| {
             let station = find(context, &*attr)?;
@@ -49,13 +48,13 @@ fn find(context: &ContextObject, attr: &ibv_ah_attr) -> Result<Station> {
     if from.gid_type == GidType::Ib || from.netdev_ifindex == 0 {
         return Err(Failure(Errno::HOSTUNREACH));
     }
-    // SAFETY: all bytes of the union are there, whichever way they were written.
+    // SAFETY: all bytes of the union are initialised, whichever variant was written.
     let to = unsafe { attr.grh.dgid.raw };
     let (interface, [from, to]) = (from.netdev_ifindex, [from.gid.raw(), to].map(address));
     Ok(station(interface, from, to)?)
 }
 
-/// The IP address that a GID of RoCE is.
+/// The IP address in a RoCE GID.
 fn address(gid: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(gid).to_canonical()
 }

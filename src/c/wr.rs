@@ -1,9 +1,10 @@
-//! Posting by a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
+//! Posting with a function for each step (`ibv_wr_start`, `ibv_wr_send`, `ibv_wr_set_sge`, ...). The send
 //! queue's lock is held from the start to the end.
 //!
-//! What a request does is kept, and written at its last step: on a connected queue pair that is the payload,
-//! for datagrams and XRC the second of payload and address, whichever that is. A request without a payload is
-//! written when the next begins, or at the end. An error waits until the end, and then nothing is posted.
+//! The operation of a request is kept, and the request is written at its last step: on a connected queue pair
+//! that is the payload; for datagrams and XRC it is the payload or the address, whichever comes second. A
+//! request without a payload is written when the next begins, or at the end. An error waits until the end,
+//! and then nothing is posted.
 
 use std::any::Any;
 use std::ffi::{c_int, c_void};
@@ -27,33 +28,33 @@ use crate::driver::{Listed, Position, SendQueue};
 use crate::qp::transport::Addressing;
 use crate::work::{Destination, Operation, Operations, Payload, PostError, RemoteKey, WorkRequest};
 
-/// What has been asked for since `ibv_wr_start`.
+/// The requests since `ibv_wr_start`.
 pub(super) struct Session {
     step: Step,
-    /// Where the next request goes.
+    /// The position of the next request.
     end: Position,
     /// The last request that has begun.
     request: Request,
-    /// Where the request that has begun goes, if it names that, and it came before the payload.
+    /// The destination of the request that has begun, if requests name one and it came before the payload.
     to: Option<Address>,
-    /// The payload of such a request, if that came before the address.
+    /// The payload of such a request, if it came before the address.
     saved: Saved,
-    /// What a driver keeps of a request of its own until all of it is there.
+    /// A driver's data about a request of its own, until all its parts have come.
     #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
     own: Option<Box<dyn Any + Send>>,
-    /// What a request can have. Lengths are compared with it before anything is read or written.
+    /// The limits of a request. Lengths are compared with them before anything is read or written.
     max_sge: usize,
     max_inline: usize,
 }
 
-/// Where a session is.
+/// The state of a session.
 #[derive(Clone, Copy)]
 enum Step {
     /// No request has begun, or the last one is written.
     Between,
-    /// A request has begun, and is kept.
+    /// A request has begun, and its operation is kept.
     Begun,
-    /// One of a driver's own has begun, and waits for all that was announced of it.
+    /// A request of a driver's own has begun, and not all of its parts have come.
     Announced,
     /// Nothing will be posted.
     Failed(Failure),
@@ -65,7 +66,7 @@ impl Step {
     }
 }
 
-/// What the first call of a request says about it.
+/// The data from the first call of a request.
 #[derive(Clone, Copy)]
 struct Request {
     operation: Operation,
@@ -74,7 +75,7 @@ struct Request {
 }
 
 impl Request {
-    /// The request with all that belongs to it.
+    /// The request with all its parts.
     #[inline(always)]
     fn whole<'a, A>(
         &self,
@@ -109,7 +110,7 @@ enum Address {
 }
 
 impl Address {
-    /// The destination as its driver knows it.
+    /// The destination in its driver's form.
     #[inline(always)]
     fn destination<D: Listed>(self) -> Result<Destination<'static, D::Ah>> {
         match self {
@@ -131,7 +132,7 @@ impl Address {
     }
 }
 
-/// A payload that waits for its address. Its memory serves all requests of the queue pair.
+/// A payload that waits for its address. All requests of the queue pair reuse its memory.
 #[derive(Default)]
 struct Saved {
     form: Option<Form>,
@@ -141,7 +142,7 @@ struct Saved {
 
 #[derive(Clone, Copy)]
 enum Form {
-    /// Most payloads are this one slice: for these there is code without loops.
+    /// Most payloads are one slice: for these there is code without loops.
     Slice(ibv_sge),
     Sges,
     Inline,
@@ -162,14 +163,14 @@ impl Saved {
                 self.bytes.clear();
                 self.bytes.extend_from_slice(bytes);
             }
-            // The C interface has no such.
+            // The C interface has no such payloads.
             Payload::Gather(_) | Payload::InlineSges(_) => self.form = None,
         }
     }
 }
 
-/// Makes the extended struct of a queue pair, with its functions, which programs call through it. Those that
-/// a queue pair of one thread has look for no lock.
+/// Makes the extended struct of a queue pair, with its functions, which programs call through it. The
+/// functions for a queue pair of one thread take no lock.
 pub(super) struct Extended {
     pub(super) qp: ibv_qp,
     pub(super) single_threaded: bool,
@@ -229,7 +230,7 @@ impl ForDriver for Extended {
     }
 }
 
-/// The queue pair of an extended struct. Programs call these functions through the struct, so it is there.
+/// The queue pair of an extended struct. Programs call these functions through the struct, so it exists.
 ///
 /// # Safety
 ///
@@ -244,14 +245,14 @@ unsafe fn queue_pair<'a>(c: *mut ibv_qp_ex) -> &'a QpObject {
 ///
 /// # Safety
 ///
-/// The pointer is to a queue pair, between `ibv_wr_start` and `ibv_wr_complete` of the caller's. Nothing that
-/// an earlier call has returned is used any more.
+/// The pointer is to a queue pair, and the caller is between `ibv_wr_start` and `ibv_wr_complete`. References
+/// that an earlier call returned are not used any more.
 #[inline(always)]
 unsafe fn session<'a, D: Listed>(
     c: *mut ibv_qp_ex,
 ) -> (&'a QpObject, &'a mut Session, &'a mut D::SendQueue) {
-    // SAFETY: by this function's contract the caller holds the lock, and what has a session has a queue, of
-    // the driver for which the functions were made.
+    // SAFETY: by this function's contract the caller holds the lock; a queue pair with a session has a queue,
+    // of the driver for which the functions were made.
     unsafe {
         let qp = queue_pair(c);
         let sender = qp.send.held();
@@ -269,7 +270,7 @@ unsafe extern "C" fn wr_start<D: Listed, const SINGLE_THREADED: bool>(c: *mut ib
         let (qp, session, queue) = session::<D>(c);
         qp.batch.begin();
         session.end = queue.position();
-        // The rest is as the last request has left it, and is set when the next begins.
+        // The rest is left from the last request, and is set when the next begins.
         session.step = Step::Between;
     }
 }
@@ -299,7 +300,7 @@ unsafe extern "C" fn wr_complete<D: Listed, const SINGLE_THREADED: bool>(
     }
 }
 
-/// As [`wr_complete`], of a request to which no payload came.
+/// Like [`wr_complete`], for a request to which no payload came.
 ///
 /// # Safety
 ///
@@ -315,7 +316,7 @@ unsafe fn end_and_complete<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_q
     }
 }
 
-/// `ibv_wr_abort(3)`. What was written is forgotten when the next begins.
+/// `ibv_wr_abort(3)`. What was written is overwritten when the next session begins.
 unsafe extern "C" fn wr_abort<D: Listed, const SINGLE_THREADED: bool>(c: *mut ibv_qp_ex) {
     // SAFETY: the caller has started.
     unsafe {
@@ -326,7 +327,7 @@ unsafe extern "C" fn wr_abort<D: Listed, const SINGLE_THREADED: bool>(c: *mut ib
     }
 }
 
-/// Keeps what a request does, with its id and flags as they are now. The operation is made where it is kept.
+/// Keeps the operation of a request, with its present id and flags. The operation is made where it is kept.
 ///
 /// # Safety
 ///
@@ -344,7 +345,7 @@ unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: impl Fn() -> Operation)
     }
 }
 
-/// As [`begin`], whatever came before.
+/// Like [`begin`], whatever came before.
 ///
 /// # Safety
 ///
@@ -367,7 +368,7 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
     unsafe { session.begin(c, operation) };
 }
 
-/// Has all that was started fail.
+/// Makes all that was started fail.
 ///
 /// # Safety
 ///
@@ -376,21 +377,22 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
 pub(super) unsafe fn refuse<D: Listed>(c: *mut ibv_qp_ex, failure: Failure) {
     // SAFETY: by this function's contract.
     let (qp, session, queue) = unsafe { session::<D>(c) };
-    // The request before has its place in the order of failures.
+    // The request before it keeps its place in the order of failures.
     session.end_bare::<D>(qp, queue);
     session.fail(failure);
 }
 
-/// A request of a driver's own, of which not all has been told yet.
+/// The progress of a request of a driver's own.
 #[allow(dead_code, reason = "direct verbs need it, and may not be built in")]
 pub(super) enum Own<T> {
-    /// More will come.
+    /// More parts will come.
     Announced(T),
-    /// It is written, and the next one goes there.
+    /// It is written, and this is the position of the next one.
     Written(Position),
 }
 
-/// Begins a request of a driver's own: `make` gets the queue, where the request goes, its id and its flags.
+/// Begins a request of a driver's own: `make` gets the queue, the position of the request, its id and its
+/// flags.
 ///
 /// # Safety
 ///
@@ -415,7 +417,7 @@ pub(super) unsafe fn begin_own<D: Listed, T: Any + Send>(
     session.take_own(qp, made);
 }
 
-/// Goes on with a request of a driver's own that waits for more.
+/// Continues a request of a driver's own that waits for more parts.
 ///
 /// # Safety
 ///
@@ -440,10 +442,10 @@ pub(super) unsafe fn go_on_own<D: Listed, T: Any + Send>(
     session.take_own(qp, made);
 }
 
-/// The payload of a request that has none.
+/// The payload of a request without one.
 const NOTHING: Payload<'static> = Payload::Sges(&[]);
 
-/// A request that is whole with this payload.
+/// A request that is complete with this payload.
 ///
 /// # Safety
 ///
@@ -461,7 +463,7 @@ unsafe fn begin_and_carry<D: Listed>(
     }
 }
 
-/// A request that changes what a key stands for. It carries nothing and goes nowhere.
+/// A request that changes what a key refers to. It has no payload and no destination.
 ///
 /// # Safety
 ///
@@ -494,7 +496,7 @@ impl Session {
         }
     }
 
-    /// Goes on behind a step of a request of a driver's own.
+    /// Continues after a step of a request of a driver's own.
     fn take_own<T: Any + Send>(&mut self, qp: &QpObject, made: Result<Own<T>>) {
         match made {
             _ if qp.sends.is_shut() => self.fail(Failure::INVALID),
@@ -507,7 +509,7 @@ impl Session {
         }
     }
 
-    /// Has all that was started fail. The first failure counts.
+    /// Makes all that was started fail. The first failure counts.
     #[cold]
     pub(super) fn fail(&mut self, failure: Failure) {
         if !matches!(self.step, Step::Failed(_)) {
@@ -516,18 +518,18 @@ impl Session {
         self.forget();
     }
 
-    /// Forgets what has come of a request that will not be written.
+    /// Forgets the parts of a request that will not be written.
     fn forget(&mut self) {
         (self.to, self.saved.form) = (None, None);
     }
 
-    /// As [`Self::fail`], for a payload that is too long.
+    /// Like [`Self::fail`], for a payload that is too long.
     #[cold]
     fn fail_too_long(&mut self, qp: &QpObject) {
         self.fail(Failure(qp.refusals.by_functions));
     }
 
-    /// Whether a request has begun. If not, what has been called has nothing to belong to.
+    /// Whether a request has begun. If not, the call belongs to no request, and everything fails.
     fn has_begun(&mut self) -> bool {
         let has_begun = self.step.has_begun();
         if !has_begun {
@@ -536,7 +538,7 @@ impl Session {
         has_begun
     }
 
-    /// Ends a request that has begun, if one has: no payload came to it.
+    /// Ends a request that has begun without a payload, if there is one.
     #[inline(always)]
     fn end_bare<D: Listed>(&mut self, qp: &QpObject, queue: &mut D::SendQueue) {
         if self.step.has_begun() {
@@ -544,7 +546,7 @@ impl Session {
         }
     }
 
-    /// Keeps a request that begins.
+    /// Keeps the operation of a new request.
     ///
     /// # Safety
     ///
@@ -561,8 +563,8 @@ impl Session {
         self.step = Step::Begun;
     }
 
-    /// Writes a request that has begun on a connected queue pair, if it is of a usual operation: for these
-    /// there is code that writes this operation and no other. False if it is not.
+    /// Writes a request that has begun on a connected queue pair, if its operation is a usual one: for these
+    /// there is code that writes only this operation. False if it is not.
     #[inline(always)]
     fn end_usual<D: Listed>(
         &mut self,
@@ -583,7 +585,7 @@ impl Session {
         true
     }
 
-    /// Writes the request that has begun, once it is known where it goes.
+    /// Writes the request that has begun, if its destination is known.
     #[inline(never)]
     fn end_any<D: Listed>(
         &mut self,
@@ -597,7 +599,7 @@ impl Session {
         }
     }
 
-    /// Where the request that has begun goes, if not to the peer.
+    /// The destination of the request that has begun; `None` if it is the connected peer.
     fn destination<D: Listed>(
         &mut self,
         qp: &QpObject,
@@ -605,7 +607,7 @@ impl Session {
         match self.to.take() {
             Some(to) => to.destination::<D>().map(Some),
             None if !qp.names_destination() => Ok(None),
-            // What changes keys goes nowhere.
+            // Requests that change keys have no destination.
             None if Operations::OF_KEYS.contains(self.request.operation.needs()) => Ok(None),
             None => Err(Failure::INVALID),
         }
@@ -626,7 +628,7 @@ impl Session {
         self.go_on(qp, written);
     }
 
-    /// Goes on behind a request, unless the queue has refused it.
+    /// Continues after a request, unless the queue has refused it.
     #[inline(always)]
     fn go_on(&mut self, qp: &QpObject, written: std::result::Result<Position, PostError>) {
         match written {
@@ -635,8 +637,8 @@ impl Session {
         }
     }
 
-    /// Takes a payload: writes the request that has begun, or saves it until its address comes. The payload
-    /// is made where it is used.
+    /// Takes a payload: writes the request that has begun, or saves the payload until the address comes. The
+    /// payload is made where it is used.
     #[inline(always)]
     fn carry<'p, D: Listed>(
         &mut self,
@@ -649,7 +651,7 @@ impl Session {
         }
     }
 
-    /// As [`Self::carry`], of any request.
+    /// Like [`Self::carry`], for any request.
     #[inline(always)]
     fn save_or_end<'p, D: Listed>(
         &mut self,
@@ -663,7 +665,7 @@ impl Session {
         }
     }
 
-    /// Ends the request that has begun, if one has, with a payload.
+    /// Ends the request that has begun, if there is one, with a payload.
     #[inline(never)]
     fn end_begun<D: Listed>(
         &mut self,
@@ -715,8 +717,8 @@ pub(super) unsafe fn set_target<D: Listed>(
     unsafe { address::<D>(c, Addressing::EachTarget, to) }
 }
 
-/// Takes the address of a request on a queue pair whose requests have such: writes the request if its payload
-/// was there before.
+/// Takes the address of a request, on a queue pair whose requests have one: writes the request if its payload
+/// came before.
 ///
 /// # Safety
 ///
@@ -761,7 +763,7 @@ unsafe extern "C" fn wr_set_sge<D: Listed>(c: *mut ibv_qp_ex, lkey: u32, addr: u
     }
 }
 
-/// As [`wr_set_sge`], of any request.
+/// Like [`wr_set_sge`], for any request.
 ///
 /// # Safety
 ///
@@ -780,7 +782,8 @@ unsafe extern "C" fn wr_set_sge_list<D: Listed>(
     count: usize,
     list: *const ibv_sge,
 ) {
-    // SAFETY: the caller has started, and passes a list of that length, unless that cannot be.
+    // SAFETY: the caller has started, and passes a list of that length, unless it is longer than any queue
+    // accepts.
     unsafe {
         let (qp, session, queue) = session::<D>(c);
         match count > session.max_sge {
@@ -790,13 +793,13 @@ unsafe extern "C" fn wr_set_sge_list<D: Listed>(
     }
 }
 
-/// A list of slices, which may be at NULL if it is empty.
+/// A list of slices, which may be NULL if it is empty.
 ///
 /// # Safety
 /// There are `count` elements at `list`, for as long as the slice is used.
 #[inline(always)]
 unsafe fn slices<'a>(list: *const ibv_sge, count: usize) -> &'a [ibv_sge] {
-    // SAFETY: by this function's contract; no queue takes more than fit into the number.
+    // SAFETY: by this function's contract; no queue accepts more than fit in the number.
     unsafe { super::recv::list(list, count as c_int) }
 }
 
@@ -806,7 +809,7 @@ unsafe extern "C" fn wr_set_inline_data<D: Listed>(
     from: *mut c_void,
     length: usize,
 ) {
-    // SAFETY: the caller has started, and passes `length` bytes, unless that is more than a queue takes.
+    // SAFETY: the caller has started, and passes `length` bytes, unless that is more than a queue accepts.
     unsafe {
         let (qp, session, queue) = session::<D>(c);
         match length > session.max_inline {
@@ -823,7 +826,7 @@ unsafe extern "C" fn wr_set_inline_data_list<D: Listed>(
     list: *const ibv_data_buf,
 ) {
     // SAFETY: the caller has started, and passes a list of that length, each element with its bytes, unless
-    // these are more than can be.
+    // these are more than any queue accepts.
     unsafe {
         let mut gathered = Copied::new();
         if gather::<D>(c, &mut gathered, count, list) {
@@ -832,14 +835,14 @@ unsafe extern "C" fn wr_set_inline_data_list<D: Listed>(
     }
 }
 
-/// Inline bytes that do not lie as a request needs them.
+/// Inline bytes that were copied because they are not adjacent.
 type Copied = SmallVec<[u8; 128]>;
 
-/// Gathers the pieces of a payload; false if nothing is to come of it.
+/// Gathers the pieces of a payload; false if the request has failed.
 ///
 /// # Safety
 ///
-/// As for [`session`]. There are `count` pieces, each with its bytes, unless a queue takes less.
+/// As for [`session`]. There are `count` pieces, each with its bytes, unless a queue accepts fewer.
 unsafe fn gather<D: Listed>(
     c: *mut ibv_qp_ex,
     gathered: &mut Copied,

@@ -60,7 +60,7 @@ impl XrcdObject {
         Ok(target(place, context, plain, handle))
     }
 
-    /// Opens a target that somebody else has created.
+    /// Opens a target that another process has created.
     fn open_target(
         &self,
         c: *mut ibv_context,
@@ -69,7 +69,7 @@ impl XrcdObject {
     ) -> Result<*mut ibv_qp> {
         let context = &self.context;
         let place: TargetPlace = Box::new_uninit();
-        // Its events go to the context's first file of events, which is there then.
+        // Its events go to the context's first event file, which must exist then.
         context.event_fd()?;
         let command = OpenQp {
             xrcd: self.handle,
@@ -82,10 +82,10 @@ impl XrcdObject {
     }
 }
 
-/// `IBV_QPS_UNKNOWN`: the state of a target before it has been asked for.
+/// `IBV_QPS_UNKNOWN`: the state of a target before it is queried.
 const UNKNOWN: u32 = 7;
 
-/// A target of a C program.
+/// The struct of a target for a C program.
 fn plain(
     context: *mut ibv_context,
     qp_context: *mut c_void,

@@ -76,7 +76,7 @@ impl SrqBacking {
     }
 }
 
-// A clone that is forgotten keeps for good what the kernel has not released.
+// A clone that is forgotten keeps what the kernel has not released, until the process ends.
 
 impl Clone for CqBacking {
     fn clone(&self) -> Self {

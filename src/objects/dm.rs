@@ -215,7 +215,7 @@ impl fmt::Debug for Dm {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ExportedDm {
-    /// The dma-buf: the whole pages in which the memory lies, and which hold nothing of anybody else.
+    /// The dma-buf: the whole pages in which the memory lies, and which hold no other memory.
     pub dmabuf: OwnedFd,
     /// The bytes of it that are the memory.
     pub range: Range<u64>,

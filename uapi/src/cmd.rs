@@ -1,13 +1,13 @@
 //! Commands of the write interface, also carried by the ioctl `INVOKE_WRITE`
 //! (`enum ib_uverbs_write_cmds`). Their structs are in [`crate::write`].
 
-/// Set in the number of an extended command; the `EX_*` constants have it.
+/// Set in the number of an extended command; the `EX_*` constants include it.
 pub const FLAG_EXTENDED: u32 = 0x8000_0000;
 
-/// Version of the ABI, which the class attribute `abi_version` must show.
+/// Version of the ABI; the class attribute `abi_version` must have this value.
 pub const ABI_VERSION: u32 = 6;
 
-/// First number that only extended commands have.
+/// Numbers from this one on belong only to extended commands.
 pub const THRESHOLD: u32 = 50;
 
 ids! { u32, "IB_USER_VERBS_CMD_";
@@ -67,9 +67,9 @@ ids! { u32, "IB_USER_VERBS_CMD_";
     MODIFY_QP = 26;
     /// Destroy a QP.
     DESTROY_QP = 27;
-    /// Post send requests by the kernel; on rxe the doorbell of the send ring.
+    /// Post send requests through the kernel; on rxe the doorbell of the send ring.
     POST_SEND = 28;
-    /// Post receive requests by the kernel.
+    /// Post receive requests through the kernel.
     POST_RECV = 29;
     /// Join a multicast group.
     ATTACH_MCAST = 30;
@@ -83,7 +83,7 @@ ids! { u32, "IB_USER_VERBS_CMD_";
     QUERY_SRQ = 34;
     /// Destroy an SRQ.
     DESTROY_SRQ = 35;
-    /// Post receive requests to an SRQ by the kernel.
+    /// Post receive requests to an SRQ through the kernel.
     POST_SRQ_RECV = 36;
     /// Open an XRC domain.
     OPEN_XRCD = 37;

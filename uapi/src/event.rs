@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Read from a completion channel: a CQ has something.
+/// Read from a completion channel: a CQ has a completion.
 ///
 /// Kernel: `struct ib_uverbs_comp_event_desc`.
 #[derive(
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct CompEventDesc {
-    /// The `user_handle` the CQ was created with.
+    /// The `user_handle` with which the CQ was created.
     pub cq_handle: u64,
 }
 

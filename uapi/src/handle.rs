@@ -1,8 +1,8 @@
 //! Handles: the kernel's names for objects of one open device file.
 //!
-//! A handle is a small number, unique among all objects of that file whatever their kind, and
-//! reused once the object is gone. It means nothing on another file. Structs keep plain `u32`;
-//! these types keep kinds apart above them.
+//! A handle is a small number, unique among all objects of that file whatever their kind, and reused once the
+//! object is gone. It has no meaning for another file. Structs have plain `u32`; these types keep the kinds
+//! apart in the code above.
 
 use core::fmt;
 

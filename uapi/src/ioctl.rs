@@ -9,13 +9,13 @@ pub const RDMA_VERBS_IOCTL: u32 = iowr(IOCTL_MAGIC, 1, size_of::<IoctlHdr>());
 /// `RDMA_IOCTL_MAGIC`: the type byte of all RDMA ioctls.
 pub const IOCTL_MAGIC: u8 = 0x1b;
 
-/// Position of the namespace in an id: 0 is the core's, 1 the driver's.
+/// Position of the namespace in an id: 0 is the core, 1 the driver.
 pub const ID_NS_SHIFT: u16 = 12;
 
 /// Mask of the namespace in an id.
 pub const ID_NS_MASK: u16 = 0xf000;
 
-/// First id of the driver's namespace, for objects, methods and attributes alike.
+/// First id of the driver's namespace, for objects, methods and attributes.
 pub const DRIVER_NS: u16 = 1 << ID_NS_SHIFT;
 
 /// First attribute of a driver on a method that has [`UHW_IN`] and [`UHW_OUT`].
@@ -39,8 +39,7 @@ bitflags! {
     }
 }
 
-/// `_IOWR` of `asm-generic/ioctl.h`, which holds on all architectures but alpha, mips, powerpc and
-/// sparc.
+/// `_IOWR` of `asm-generic/ioctl.h`, which all architectures use except alpha, mips, powerpc and sparc.
 const fn iowr(magic: u8, number: u8, size: usize) -> u32 {
     const READ_WRITE: u32 = 3;
     READ_WRITE << 30 | (size as u32) << 16 | (magic as u32) << 8 | number as u32
@@ -78,7 +77,7 @@ pub struct IoctlHdr {
 )]
 #[repr(C)]
 pub struct IoctlAttr {
-    /// Which attribute, see [`crate::attr`].
+    /// The id of the attribute, see [`crate::attr`].
     pub attr_id: u16,
     /// Size of the value in bytes; 0 for handles and file descriptors.
     pub len: u16,
@@ -86,7 +85,7 @@ pub struct IoctlAttr {
     pub flags: u16,
     /// Element of an enumeration attribute in the low byte (little-endian hosts); otherwise 0.
     pub attr_data: u16,
-    /// The value itself if it is at most 8 bytes and goes in, a handle, a file descriptor, or the
+    /// The value itself if it is an input of at most 8 bytes, a handle or a file descriptor; otherwise the
     /// address of the value.
     pub data: u64,
 }

@@ -1,8 +1,8 @@
-//! The macros that declare numbers. They keep a number, its documentation and its name in one line,
-//! so that [`crate::names`] and the layout test cannot miss one.
+//! The macros that declare numbers. A number, its documentation and its name are in one line, so that
+//! [`crate::names`] and the layout test cannot miss one.
 
-/// Constants of an id space, and `IDS`, the table of all of them. `=>` gives the kernel's name
-/// where it is not the constant's own.
+/// Constants of an id space, and `IDS`, the table of all of them. `=>` gives the kernel's name if it differs
+/// from the constant's.
 macro_rules! ids {
     ($ty:ty, $prefix:literal;
      $($(#[$meta:meta])* $name:ident = $value:expr $(=> $kernel_name:literal)?;)*) => {
@@ -26,8 +26,8 @@ macro_rules! kernel_name {
     };
 }
 
-/// A number of the wire with names for the values known here. `@within` gives values that only the kernel
-/// has, with its names: they are not on the wire.
+/// A number of the ABI, with names for the values known here. `@within` gives values that only the kernel
+/// uses, with its names: they never reach user space.
 macro_rules! wire_enum {
     ($(#[$meta:meta])* $name:ident, $prefix:literal;
      $($(#[$value_meta:meta])* $value_name:ident = $value:literal $(=> $kernel_name:literal)?;)*
@@ -48,7 +48,7 @@ macro_rules! wire_enum {
                 ids: &[$(($value, kernel_name!($value_name $($kernel_name)?)),)*],
             };
 
-            /// The name that C programs or the kernel know the value by, if it is known here.
+            /// The name of the value in C programs or in the kernel, if it is known here.
             #[must_use]
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
@@ -59,7 +59,7 @@ macro_rules! wire_enum {
             }
         }
 
-        /// The name, or the type and the number where there is none.
+        /// The name, or the type and the number if there is none.
         impl core::fmt::Debug for $name {
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
                 match self.name() {

@@ -1,14 +1,13 @@
 //! Methods of each object type of the ioctl interface, one module for each object type.
 //!
-//! Methods from [`crate::ioctl::DRIVER_NS`] on belong to the driver; for mlx5's see
-//! [`crate::mlx5::method`].
+//! Methods from [`crate::ioctl::DRIVER_NS`] on belong to the driver; for mlx5's see [`crate::mlx5::method`].
 
 /// Methods of [`crate::object::DEVICE`].
 pub mod device {
     ids! { u16, "UVERBS_METHOD_";
         /// Carry a command of the write interface.
         INVOKE_WRITE = 0;
-        /// List the handles of one object type that this file holds.
+        /// List the handles of one object type that this file has.
         INFO_HANDLES = 1;
         /// Attributes of a port.
         QUERY_PORT = 2;
@@ -135,7 +134,7 @@ pub mod wq {
     }
 }
 
-/// Methods of [`crate::object::FLOW_ACTION`]; the kernel has lost those about ESP again.
+/// Methods of [`crate::object::FLOW_ACTION`]; the kernel has removed the ESP methods again.
 pub mod flow_action {
     ids! { u16, "UVERBS_METHOD_FLOW_ACTION_";
         /// Create an ESP action.

@@ -1,6 +1,6 @@
-//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the numbers that list devices, ports, their
-//! char devices, the objects on them and the counters of queue pairs. Not all of it: settings of
-//! counters, namespaces and pools are left out.
+//! RDMA netlink (`include/uapi/rdma/rdma_netlink.h`): the numbers that list devices, ports, their char
+//! devices, the objects on them and the counters of queue pairs. It is not complete: settings of counters,
+//! namespaces and pools are left out.
 
 /// Client of the netlink family: upper bits of a message type.
 pub mod client {
@@ -53,7 +53,7 @@ pub mod cmd {
         RES_CTX_GET = 22;
         /// SRQs.
         RES_SRQ_GET = 23;
-        /// Notifications of devices that come and go. Since Linux 6.12.
+        /// Notifications of devices that appear and disappear. Since Linux 6.12.
         MONITOR = 28;
     }
 }
@@ -65,7 +65,7 @@ pub mod attr {
         DEV_INDEX = 1 => "ATTR_DEV_INDEX";
         /// Name of a device (string).
         DEV_NAME = 2 => "ATTR_DEV_NAME";
-        /// Port, counted from 1; in a device the number of ports (`u32`).
+        /// Port, counted from 1; for a device the number of ports (`u32`).
         PORT_INDEX = 3 => "ATTR_PORT_INDEX";
         /// Capabilities of a device or a port (`u64`).
         CAP_FLAGS = 4 => "ATTR_CAP_FLAGS";
@@ -91,7 +91,7 @@ pub mod attr {
         DEV_NODE_TYPE = 14 => "ATTR_DEV_NODE_TYPE";
         /// Counts of objects (nested).
         RES_SUMMARY = 15 => "ATTR_RES_SUMMARY";
-        /// One of them (nested).
+        /// The count of one kind (nested).
         RES_SUMMARY_ENTRY = 16 => "ATTR_RES_SUMMARY_ENTRY";
         /// Its kind (string): "pd", "cq", "qp", "mr", ...
         RES_SUMMARY_ENTRY_NAME = 17 => "ATTR_RES_SUMMARY_ENTRY_NAME";
@@ -115,9 +115,9 @@ pub mod attr {
         RES_TYPE = 26 => "ATTR_RES_TYPE";
         /// [`crate::enums::QpState`] (`u8`).
         RES_STATE = 27 => "ATTR_RES_STATE";
-        /// Process that made the object (`u32`).
+        /// Process that created the object (`u32`).
         RES_PID = 28 => "ATTR_RES_PID";
-        /// Part of the kernel that made the object (string).
+        /// Part of the kernel that created the object (string).
         RES_KERN_NAME = 29 => "ATTR_RES_KERN_NAME";
         /// Connection identifiers (nested).
         RES_CM_ID = 30 => "ATTR_RES_CM_ID";
@@ -147,7 +147,7 @@ pub mod attr {
         RES_RKEY = 42 => "ATTR_RES_RKEY";
         /// Its local key (`u32`).
         RES_LKEY = 43 => "ATTR_RES_LKEY";
-        /// Its address as peers name it (`u64`).
+        /// Its address for peers (`u64`).
         RES_IOVA = 44 => "ATTR_RES_IOVA";
         /// Its length in bytes (`u64`).
         RES_MRLEN = 45 => "ATTR_RES_MRLEN";
@@ -195,7 +195,7 @@ pub mod attr {
         UVERBS_DRIVER_ID = 73 => "ATTR_UVERBS_DRIVER_ID";
         /// How a counter is bound to queue pairs (`u32`).
         STAT_MODE = 74 => "ATTR_STAT_MODE";
-        /// What is counted (`u32`): [`RES_QP`], for one.
+        /// The counted objects (`u32`), such as [`RES_QP`].
         STAT_RES = 75 => "ATTR_STAT_RES";
         /// Counters (nested).
         STAT_COUNTER = 77 => "ATTR_STAT_COUNTER";

@@ -1,7 +1,6 @@
 //! Object types of the ioctl interface (`enum uverbs_default_objects`).
 //!
-//! Types from [`crate::ioctl::DRIVER_NS`] on belong to the driver; for mlx5's see
-//! [`crate::mlx5::object`].
+//! Types from [`crate::ioctl::DRIVER_NS`] on belong to the driver; for mlx5's see [`crate::mlx5::object`].
 
 ids! { u16, "UVERBS_OBJECT_";
     /// The device itself; there are no instances.

@@ -1,4 +1,4 @@
-//! Numbers come back as the names that the kernel's headers have.
+//! Checks that numbers have the names of the kernel's headers.
 
 use uverbs_uapi::enums::{AsyncEventType, Mtu, QpType, Rate, WcStatus};
 use uverbs_uapi::names::{attr_name, command_name, method_name, object_name};

@@ -22,7 +22,7 @@ use crate::readable::Readable;
 /// The settings of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Receives that are posted ahead: as many messages may be on the way. At least 4, at most 65535.
+    /// Receives that are posted ahead: this many messages may be in flight. At least 4, at most 65535.
     pub receives: u32,
     /// Bytes of each. A message that is longer, with its header of 32 bytes, stays in place, and the peer
     /// reads it there.

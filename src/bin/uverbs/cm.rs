@@ -1,4 +1,4 @@
-//! `uverbs cm`: the identifiers of the connection manager, whoever made them, and what becomes of them.
+//! `uverbs cm`: the identifiers of the connection manager, of all processes, and their changes.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -12,7 +12,7 @@ use crate::failure::Result;
 use crate::resource::{connection_state, port_space};
 use crate::{number, output, resource, select};
 
-/// How often `--watch` looks.
+/// How often `--watch` queries them.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Show the connections, listeners and lookups of all processes (rdma_cm).
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// The identifiers by their device and number.
+/// The identifiers, by device and number.
 type Ids = BTreeMap<(String, u32), CmIdResource>;
 
 fn watch(options: &Options) -> Result<()> {
@@ -84,7 +84,7 @@ fn ids(options: &Options) -> Result<Ids> {
     Ok(ids)
 }
 
-/// A line for each identifier that came, went, or is in another state.
+/// A line for each identifier that appeared, disappeared, or changed its state.
 fn changes(before: &Ids, now: &Ids) -> Vec<String> {
     let mut lines = Vec::new();
     for (name, id) in now {
@@ -107,7 +107,7 @@ fn changes(before: &Ids, now: &Ids) -> Vec<String> {
     lines
 }
 
-/// An identifier in words.
+/// An identifier as text.
 fn told((device, number): &(String, u32), id: &CmIdResource) -> String {
     let address = |address: Option<std::net::SocketAddr>| {
         address.map_or_else(|| "-".to_owned(), |address| address.to_string())

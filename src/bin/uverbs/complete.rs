@@ -1,5 +1,5 @@
-//! What a shell completes of this host: the names of devices, their ports, and the indices of their GIDs. The
-//! shell asks this program for it, by the script of [`completions`](crate::completions).
+//! Shell completion of this host's names: devices, their ports, and the indices of their GIDs. The shell
+//! calls this program for them, through the script of [`completions`](crate::completions).
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use clap::CommandFactory;
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
-/// The variable by which a shell asks.
+/// The variable with which a shell requests completion.
 pub(crate) const VARIABLE: &str = "UVERBS_COMPLETE";
 
-/// Answers a shell that asks, and ends the program then.
+/// Answers a shell's request, and ends the program then.
 pub(crate) fn for_shell() {
     CompleteEnv::with_factory(crate::Cli::command)
         .var(VARIABLE)
@@ -29,7 +29,7 @@ pub(crate) fn devices() -> ArgValueCandidates {
     })
 }
 
-/// The numbers of ports: of one device or another, since the shell does not say which.
+/// The numbers of ports, of all devices: the shell does not say for which one.
 pub(crate) fn ports() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let ports = all().into_iter().flat_map(|device| {
@@ -41,7 +41,7 @@ pub(crate) fn ports() -> ArgValueCandidates {
     })
 }
 
-/// The indices of GIDs: as for [`ports`].
+/// The indices of GIDs, of all devices, as for [`ports`].
 pub(crate) fn gids() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let gids = all().into_iter().flat_map(|device| {
@@ -54,12 +54,12 @@ pub(crate) fn gids() -> ArgValueCandidates {
     })
 }
 
-/// The devices; none if they cannot be listed, of which a shell has no use.
+/// The devices; none if they cannot be listed, which a shell does not report.
 fn all() -> Vec<uverbs::Device> {
     uverbs::devices().unwrap_or_default()
 }
 
-/// Numbers, each once, with what they are on each device.
+/// Numbers, each once, with what it is on each device.
 fn candidates(numbers: impl Iterator<Item = (u32, String)>) -> Vec<CompletionCandidate> {
     let mut by_number: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for (number, what) in numbers {

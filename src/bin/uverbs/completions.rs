@@ -8,7 +8,7 @@ use crate::complete::VARIABLE;
 use crate::failure::{Failure, Kind, Result};
 use crate::output;
 
-/// What the shell calls, by its path.
+/// The name of the program that the shell calls.
 const NAME: &str = "uverbs";
 
 const EXAMPLES: &str = "\

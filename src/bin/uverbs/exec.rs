@@ -1,4 +1,4 @@
-//! `uverbs exec`: a program that is linked to libibverbs runs on this project's library instead.
+//! `uverbs exec`: runs a program that is linked to libibverbs on this project's library instead.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,14 +10,15 @@ use clap::Args;
 
 use crate::failure::{Failure, Kind, Result};
 
-/// The name by which programs ask for the library.
+/// The name with which programs request the library.
 const SONAME: &str = "libibverbs.so.1";
 
-/// Where the library is looked for, from the directory of this program: beside it, where a package puts
-/// libraries, and where `cargo vm c-abi` leaves it.
+/// The directories where the library may be, relative to the directory of this program: next to it, where a
+/// package puts libraries, and where `cargo vm c-abi` leaves it.
 const PLACES: [&str; 3] = ["", "../lib", "../c-abi/lib"];
 
-/// The library of connections by address, if it is there: in a directory beside libibverbs's, or in the same.
+/// The library of connections by address, if it exists: in a directory next to libibverbs's, or in the same
+/// one.
 const RDMACM: (&str, &str) = ("../rdmacm", "librdmacm.so.1");
 
 const VARIABLE: &str = "LD_LIBRARY_PATH";
@@ -91,7 +92,7 @@ fn named(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The directory where the library is, from where this program is.
+/// The directory of the library, found from the path of this program.
 fn found() -> Result<PathBuf> {
     let own = env::current_exe().map_err(|error| {
         Failure::new(Kind::Failed, format_args!("this program's path: {error}"))
@@ -116,14 +117,14 @@ fn found() -> Result<PathBuf> {
     }
 }
 
-/// The directory of librdmacm, if it has one of its own.
+/// The directory of librdmacm, if it is a different one.
 fn rdmacm(directory: &Path) -> Option<PathBuf> {
     let (place, soname) = RDMACM;
     let place = directory.join(place).canonicalize().ok()?;
     place.join(soname).is_file().then_some(place)
 }
 
-/// A library path that begins with this directory. An empty one would name the current directory too.
+/// A library path that begins with this directory. An empty entry would name the current directory too.
 fn in_front(directory: &Path, path: Option<&OsStr>) -> OsString {
     let mut front = directory.as_os_str().to_owned();
     if let Some(path) = path.filter(|path| !path.is_empty()) {

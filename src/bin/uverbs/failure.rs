@@ -1,4 +1,4 @@
-//! What went wrong, as a message for a person and an exit code for a script.
+//! The cause of a failure, as a message for a person and an exit code for a script.
 
 use std::fmt::Display;
 use std::io;
@@ -49,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// Names the peer, if it is about what the peer did.
+    /// Names the peer, if the failure is about something that the peer did.
     pub(crate) fn of_peer(mut self, peer: impl Display) -> Self {
         if matches!(self.kind, Kind::Peer | Kind::Check) {
             self.message = format!("{peer}: {}", self.message);
@@ -96,27 +96,27 @@ impl From<Error> for Failure {
     }
 }
 
-/// The failure of a step of a connection: most often the peer's.
+/// The failure of a step of a connection: in most cases the peer caused it.
 pub(crate) fn peer<B>(step: Failed<B>) -> Failure {
     Failure::new(Kind::Peer, step.error)
 }
 
-/// Whether nobody listened where a connection was asked for.
+/// Whether no program listened where a connection was requested.
 pub(crate) fn is_nobody(error: &Error) -> bool {
     matches!(error.cause(), Cause::Refused(refusal) if refusal.reason == RejectReason::NoListener)
 }
 
-/// Why a peer did not do what was asked of it.
+/// Why a peer did not do what it was requested to do.
 #[derive(Clone, Debug)]
 pub(crate) enum Unanswered {
-    /// It refused the connection, or the question.
+    /// It refused the connection, or the lookup.
     Refused(Error),
-    /// It did not answer, or not as it should, or this side failed.
+    /// It did not answer, or gave a wrong answer, or this side failed.
     Failed(Failure),
 }
 
 impl Unanswered {
-    /// Of a step of a connection, as [`peer`].
+    /// For a step of a connection, as [`peer`].
     pub(crate) fn of_peer<B>(step: Failed<B>) -> Self {
         match step.error.cause() {
             Cause::Refused(_) => Self::Refused(step.error),

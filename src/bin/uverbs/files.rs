@@ -36,7 +36,7 @@ impl Files {
         self.text(path).ok()?.parse().ok()
     }
 
-    /// The names in a directory, in their order; none if there is no such directory.
+    /// The names in a directory, sorted; empty if there is no such directory.
     pub(crate) fn names(&self, path: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(path)).into_iter().flatten();
         let mut names: Vec<String> = entries

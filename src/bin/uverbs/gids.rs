@@ -61,11 +61,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 struct Gid {
     device: String,
     entry: GidEntry,
-    /// Whether connections take it if nobody chooses another; not known without opening the device.
+    /// Whether connections use it by default; unknown unless the device is opened.
     is_default: Option<bool>,
 }
 
-/// A device's entries. Sysfs needs no permission and no driver of the library; opening needs no sysfs.
+/// A device's entries. Sysfs needs no permission and no driver of the library; an open device needs no sysfs.
 fn gids(device: &Device) -> uverbs::Result<Vec<Gid>> {
     let named = |entry, is_default| Gid {
         device: device.name().to_owned(),
@@ -91,11 +91,11 @@ fn gids(device: &Device) -> uverbs::Result<Vec<Gid>> {
 
 fn is_default(context: &Context, entry: &GidEntry) -> Option<bool> {
     let best = context.best_gid(u8::try_from(entry.port).ok()?).ok()?;
-    // On InfiniBand none is.
+    // On InfiniBand there is no default.
     Some(best.is_some_and(|(index, _)| u32::from(index) == entry.index))
 }
 
-/// Those that sysfs shows, for which nothing is opened.
+/// The entries that sysfs shows, without opening the device.
 pub(crate) fn by_sysfs(device: &Device) -> uverbs::Result<Vec<GidEntry>> {
     let mut entries = Vec::new();
     for port in device.ports()? {

@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// The kernel says neither that the network device is missing nor that it has no such kind of device.
+/// The kernel's errno does not say whether the network device is missing or the kind of device is unknown.
 fn not_added(files: &Files, kind: &str, netdev: &str, failure: Failure) -> Failure {
     if !files.has(format!("sys/class/net/{netdev}")) {
         let text = format!("{failure}: there is no network device {netdev} in this namespace");
@@ -95,7 +95,7 @@ mod tests {
     use crate::failure::Kind;
     use crate::files::host;
 
-    /// Catches a refusal that leaves open what is missing.
+    /// Catches an error that does not say what is missing.
     #[test]
     fn what_is_missing_is_named() {
         let (netdev, module) = ("sys/class/net/eth0/mtu", "sys/module/rdma_rxe/refcnt");

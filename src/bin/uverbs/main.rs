@@ -1,6 +1,6 @@
-//! The command line `uverbs`: what devices there are, what they can do, and how fast they are.
+//! The command line `uverbs`: which devices exist, what they can do, and how fast they are.
 //!
-//! Each subcommand is a module with its options and a `run`. What they share is here and in [`failure`] (exit
+//! Each subcommand is a module with its options and a `run`. Shared parts are here and in [`failure`] (exit
 //! codes), [`output`] (text and JSON) and [`trace`]. Everything about devices uses the library's public
 //! interface.
 
@@ -124,7 +124,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Catches a subcommand whose help does not say how it ends.
+    /// Catches a subcommand whose help does not list its exit codes.
     #[test]
     fn every_subcommand_tells_its_exit_codes() {
         let mut command = Cli::command().disable_help_subcommand(true);

@@ -22,7 +22,7 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The longest time in seconds, some thirty years: all that is added to a clock fits into it.
+/// The longest time in seconds, some thirty years: adding it to a clock does not overflow.
 const LONGEST: f64 = 1e9;
 
 /// Reads a time in seconds: `10`, `0.5`.

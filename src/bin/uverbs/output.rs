@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::failure::{Failure, Result};
 
-/// Prints bytes as they are.
+/// Prints bytes unchanged.
 pub(crate) fn raw(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes)
@@ -32,19 +32,19 @@ pub(crate) fn table<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -
     self::rows(header, rows.into_iter().map(Into::into).collect())
 }
 
-/// Prints rows in as many columns as the header has.
+/// Prints rows in the columns of the header.
 pub(crate) fn rows(header: Vec<String>, rows: Vec<Vec<String>>) -> Result<()> {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(header);
     table.add_rows(rows);
-    // Columns carry their own padding; none is wanted before the first, and no blanks at the end.
+    // Columns have padding by default; there is none before the first column, and no spaces at the end.
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
     line(table.trim_fmt())
 }
 
-/// Text of others, whose control characters are not to command the terminal: they are shown escaped.
+/// Text from elsewhere. Its control characters must not reach the terminal: they are shown escaped.
 pub(crate) struct Foreign<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Foreign<'_> {
@@ -68,7 +68,7 @@ pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
 mod tests {
     use super::*;
 
-    /// Catches a process that commands an administrator's terminal by its name.
+    /// Catches a process that sends commands to an administrator's terminal through its name.
     #[test]
     fn control_characters_are_shown_escaped() {
         let shown = Foreign("\u{1b}[2Jx\n\u{9b}é").to_string();

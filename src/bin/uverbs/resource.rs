@@ -1,4 +1,4 @@
-//! `uverbs resource`: the objects on the devices, whoever created them, as `rdma resource` shows them.
+//! `uverbs resource`: the objects on the devices, of all processes, as `rdma resource` shows them.
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
@@ -56,7 +56,7 @@ enum Kind {
     CmId,
 }
 
-/// An object: its fields by the names that `rdma` gives them, in order.
+/// An object: its fields, with the names of `rdma`, in order.
 type Object = Vec<(&'static str, Value)>;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
@@ -96,7 +96,7 @@ pub(crate) fn cm_ids(device: Option<&str>, pid: Option<u32>, json: bool) -> Resu
     })
 }
 
-/// The objects of a kind with their owners; a count has none.
+/// The objects of a kind with their owners; a count has no owner.
 fn objects(
     resources: &Resources,
     kind: Kind,
@@ -230,7 +230,7 @@ pub(crate) fn process(owner: &ResourceOwner) -> (Option<u32>, Option<String>) {
     }
 }
 
-/// A table, without the columns in which nothing is known.
+/// Prints a table, without the columns that have no value.
 fn show(objects: &[Object]) -> Result<()> {
     let Some(first) = objects.first() else {
         eprintln!("uverbs: there are none, or none that the kernel shows");
@@ -276,7 +276,7 @@ fn transport(transport: QpType) -> String {
     }
 }
 
-/// The name of a number, without the prefix that C gives it.
+/// The name of a number, without its prefix in C.
 fn short(ids: Ids, number: u32) -> String {
     match ids.name(number) {
         Some(name) => name.to_owned(),

@@ -1,10 +1,10 @@
-//! Which devices a subcommand is about.
+//! The devices that a subcommand uses.
 
 use uverbs::Device;
 
 use crate::failure::{Failure, Kind, Result};
 
-/// The device of that name, or all devices, of which there must be one.
+/// The device with this name, or all devices; there must be at least one.
 pub(crate) fn devices(name: Option<&str>) -> Result<Vec<Device>> {
     let devices = match name {
         Some(name) => vec![uverbs::device::find(name)?],
@@ -16,13 +16,13 @@ pub(crate) fn devices(name: Option<&str>) -> Result<Vec<Device>> {
     }
 }
 
-/// The failure of who needs a device where there is none.
+/// The failure if a device is needed and there is none.
 pub(crate) fn none() -> Failure {
     let text = "there is no RDMA device in this network namespace";
     Failure::new(Kind::NotFound, text)
 }
 
-/// The device of that name, or the first that there is: in a container, of those that it has been given.
+/// The device with this name, or the first one: in a container, the first of those that it has been given.
 pub(crate) fn one(name: Option<&str>) -> Result<Device> {
     let mut devices = devices(name)?;
     let first = devices.iter().position(Device::has_node).unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use tracing_subscriber::filter::LevelFilter;
 
-/// Prints every event of the library from now on, with the time since now.
+/// Prints every event of the library from now on, with the time since this call.
 pub(crate) fn start() {
     tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use uverbs::device::{Adapter, NumaNode, Place, Topology};
 
-/// What is below a line of the tree, in the order of its text.
+/// The lines below a line of the tree, sorted by text.
 #[derive(Default)]
 struct Branch(BTreeMap<String, Branch>);
 
 impl Branch {
-    /// The branch at the end of this way, made where it is not there yet.
+    /// The branch at the end of this path; missing branches are added.
     fn at(&mut self, way: impl IntoIterator<Item = String>) -> &mut Self {
         way.into_iter()
             .fold(self, |branch, line| branch.0.entry(line).or_default())
@@ -29,7 +29,7 @@ impl Branch {
     }
 }
 
-/// The tree as lines, the last without its end.
+/// The tree as lines, without a newline at the end.
 pub(crate) fn of(topology: &Topology) -> String {
     let mut roots = Branch::default();
     for adapter in topology.adapters() {
@@ -64,7 +64,7 @@ fn root(place: &Place, nodes: &[NumaNode]) -> String {
     }
 }
 
-/// An adapter with what its ports carry: `mlx5_0, 400 Gb/s by eth0`.
+/// An adapter with the bandwidth of its ports: `mlx5_0, 400 Gb/s by eth0`.
 fn leaf(adapter: &Adapter) -> String {
     let mut text = adapter.device.name().to_owned();
     for port in &adapter.ports {

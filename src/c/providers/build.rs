@@ -1,4 +1,4 @@
-//! Exports what a library's `symbols.txt` lists, and links it to libibverbs, which has the functions.
+//! Exports the symbols in a library's `symbols.txt`, and links it to libibverbs, which has the functions.
 
 #[path = "../library/versions.rs"]
 mod versions;
@@ -22,7 +22,7 @@ fn main() {
         .collect();
     let mut lines = "unsafe extern \"C\" {\n".to_owned();
     for function in functions {
-        // What the functions take is between the program and libibverbs.
+        // The arguments of the functions are a matter between the program and libibverbs.
         writeln!(
             lines,
             "#[link_name = \"uverbs_{function}\"] pub(crate) fn {function}();"

@@ -1,10 +1,10 @@
 //! `libmlx5.so.1`, `libefa.so.1`, `libmana.so.1` and `libhns.so.1` for C programs: names with versions, which
-//! jump to functions of this project's libibverbs. So one directory takes the place of the distribution's,
-//! whose libraries would bring providers that find no device of theirs here.
+//! jump to functions of this project's libibverbs. So one directory can replace the distribution's libraries,
+//! whose providers would find none of their devices here.
 //!
 //! Each is a package of its own with a table `symbols.txt`, from which the build script makes the lines that
-//! are included here. Nothing else is in them: not the standard library either, which a library can only do
-//! without where panics end the process, as in the profile `c-abi`.
+//! are included here. They contain nothing else, not even the standard library, which a library can omit only
+//! if panics end the process, as in the profile `c-abi`.
 
 #![cfg_attr(panic = "abort", no_std)]
 

@@ -1,4 +1,4 @@
-//! The structs of `<rdma/rdma_cma.h>`, with the names that they have there. Enumerations are plain integers.
+//! The structs of `<rdma/rdma_cma.h>`, with the header's names. Enumerations are plain integers.
 
 #![allow(non_camel_case_types, reason = "the names are those of the header")]
 #![allow(missing_docs, reason = "the manual pages describe the fields")]

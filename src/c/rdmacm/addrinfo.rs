@@ -1,4 +1,4 @@
-//! Addresses by name, as the resolver of libc finds them.
+//! Addresses by name, through the resolver of libc.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -17,14 +17,14 @@ use crate::gid::Gid;
 pub(super) const PASSIVE: c_int = 0x1;
 /// `RAI_NUMERICHOST`.
 const NUMERIC_HOST: c_int = 0x2;
-/// `RAI_FAMILY`: the family of the hints is asked for.
+/// `RAI_FAMILY`: the hints request a family.
 const FAMILY: c_int = 0x8;
 /// `RAI_SA`: a service that the subnet administrator knows.
 pub(super) const SA: c_int = 0x10;
-/// `RAI_DNS`: names that the resolver knows, which is what happens without it as well.
+/// `RAI_DNS`: names that the resolver knows; this is also the default.
 pub(super) const DNS: c_int = 0x20;
 
-/// `rdma_getaddrinfo(3)`. What it cannot resolve is a number for `gai_strerror(3)`.
+/// `rdma_getaddrinfo(3)`. If resolving fails it returns a number for `gai_strerror(3)`.
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     to: *mut *mut rdma_addrinfo,
 ) -> c_int {
     // SAFETY: the caller passes names or NULL, hints or NULL, and room for a pointer. Zeros are an empty
-    // answer, which `rdma_freeaddrinfo` takes back.
+    // answer, which `rdma_freeaddrinfo` accepts.
     unsafe {
         let hints = hints.as_ref();
         let named = !node.is_null() || !service.is_null();
@@ -74,13 +74,13 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// How a failure is returned: a number of the resolver's, or -1 with the reason in `errno`.
+/// The result of resolving. An error is a number of the resolver's, or -1 with the reason in `errno`.
 type Result = std::result::Result<(), c_int>;
 
-/// Nothing is to be resolved: the answer is what the hints say.
+/// Nothing has to be resolved: the answer is a copy of the hints.
 ///
 /// # Safety
-/// The hints' address is as long as they say.
+/// The hints' address has the length in the hints.
 unsafe fn copy(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Result {
     info.ai_flags = hints.ai_flags;
     info.ai_family = hints.ai_family;
@@ -94,10 +94,10 @@ unsafe fn copy(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Result {
     Ok(())
 }
 
-/// Copies an address into memory of libc's.
+/// Copies an address into memory allocated by libc.
 ///
 /// # Safety
-/// The address is as long as it says.
+/// The address has this length.
 unsafe fn duplicate(
     to: &mut *mut libc::sockaddr,
     from: *const libc::sockaddr,
@@ -122,7 +122,7 @@ fn names_gid(hints: &rdma_addrinfo) -> bool {
     hints.ai_family == AF_IB && hints.ai_flags & flags == flags
 }
 
-/// What the resolver is asked for.
+/// The hints for the resolver.
 fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     let socket = match QpType(hints.ai_qp_type as u32) {
         QpType::RC | QpType::UC | QpType::XRC_SEND | QpType::XRC_RECV => libc::SOCK_STREAM,
@@ -155,7 +155,7 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     }
 }
 
-/// Asks the resolver, and takes its first answer.
+/// Calls the resolver, and takes its first answer.
 ///
 /// # Safety
 /// The names are strings or NULL.
@@ -183,7 +183,7 @@ unsafe fn resolve(
 /// Copies the resolver's answer.
 ///
 /// # Safety
-/// It is one.
+/// `found` is an answer of getaddrinfo(3).
 unsafe fn take(
     info: &mut rdma_addrinfo,
     found: &libc::addrinfo,
@@ -218,16 +218,15 @@ unsafe fn take(
     Ok(())
 }
 
-/// The address of InfiniBand for a GID that the resolver has read as an IPv6 address, in the default
-/// partition.
+/// The InfiniBand address for a GID that the resolver has read as an IPv6 address, in the default partition.
 ///
 /// # Safety
-/// It is an answer of the resolver.
+/// `found` is an answer of getaddrinfo(3).
 unsafe fn of_gid(found: &libc::addrinfo, space: PortSpace) -> std::result::Result<Wire, c_int> {
     if found.ai_family != libc::AF_INET6 {
         return Err(libc::EAI_FAMILY);
     }
-    // SAFETY: an answer of the family has such an address.
+    // SAFETY: an answer of this family has such an address.
     let found = unsafe { found.ai_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
     let port = u16::from_be(found.sin6_port);
     let address = IbAddr::new(Gid::new(found.sin6_addr.s6_addr), port);
@@ -237,7 +236,8 @@ unsafe fn of_gid(found: &libc::addrinfo, space: PortSpace) -> std::result::Resul
 /// `rdma_freeaddrinfo(3)`.
 pub unsafe extern "C" fn rdma_freeaddrinfo(first: *mut rdma_addrinfo) {
     let mut next = first;
-    // SAFETY: the caller passes an answer for the last time. All in it is memory of libc's, or NULL.
+    // SAFETY: the caller passes an answer for the last time. All its memory was allocated by libc, or is
+    // NULL.
     unsafe {
         while let Some(info) = next.as_ref() {
             let this = next;

@@ -11,7 +11,7 @@ use crate::cm::command::Command;
 use crate::cm::file;
 use crate::device::Manager;
 
-/// Opens a channel. Its file blocks: programs change that themselves.
+/// Opens a channel. Its file blocks; programs can change that themselves.
 pub(super) fn open() -> Result<*mut rdma_event_channel> {
     let (_, file) = Manager::find_open(OFlags::empty())?;
     let fd = file.into_raw_fd();
@@ -41,7 +41,7 @@ pub(super) fn send<C: Command>(fd: c_int, command: &C) -> Result<C::Reply> {
     if fd < 0 {
         return Err(Failure::INVALID);
     }
-    // SAFETY: the program keeps the channel open for the call; a number that is no file's is EBADF.
+    // SAFETY: the program keeps the channel open during the call; a number without a file gives EBADF.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     Ok(file::send(fd, command)?)
 }

@@ -1,4 +1,4 @@
-//! Commands of the connection manager that only C programs need, and addresses as they pass them.
+//! Commands of the connection manager that only C programs need, and addresses in the form of C programs.
 
 use std::ffi::c_int;
 use std::slice;
@@ -13,13 +13,13 @@ use crate::cm::address::Wire;
 use crate::cm::command::{Command, query};
 use crate::error::Verb;
 
-/// Asks for the GIDs of both ends.
+/// Queries the GIDs of both ends.
 #[derive(Clone, Debug, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub(super) struct QueryGid(abi::Query);
 
 impl QueryGid {
-    /// Those of this identifier.
+    /// The query for this identifier.
     pub(super) fn of(id: u32) -> Self {
         Self(query(id, abi::QueryOption::GID))
     }
@@ -35,7 +35,7 @@ impl Command for QueryGid {
     }
 }
 
-/// The paths that there may be, with room: older kernels leave out the one that just fits.
+/// The most paths that an answer has, and room for one more: older kernels omit a path that just fits.
 const PATHS: usize = 6;
 
 /// An answer with paths.
@@ -47,20 +47,20 @@ pub(super) struct Paths {
 }
 
 impl Paths {
-    /// Those that there are.
+    /// The paths in the answer.
     pub(super) fn records(&self) -> Vec<ibv_sa_path_rec> {
         let number = PATHS.min(self.head.num_paths as usize);
         self.paths[..number].iter().map(record).collect()
     }
 }
 
-/// Asks for the paths.
+/// Queries the paths.
 #[derive(Clone, Debug, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub(super) struct QueryPath(abi::Query);
 
 impl QueryPath {
-    /// Those of this identifier.
+    /// The query for this identifier.
     pub(super) fn of(id: u32) -> Self {
         Self(query(id, abi::QueryOption::PATH))
     }
@@ -76,8 +76,8 @@ impl Command for QueryPath {
     }
 }
 
-/// A path from the record of the wire (InfiniBand specification, 15.2.5.16). Numbers of several bytes are in
-/// network byte order in both.
+/// Converts a path from the record on the wire (InfiniBand specification, 15.2.5.16). Numbers of several
+/// bytes are in network byte order in both.
 fn record(path: &abi::PathRecData) -> ibv_sa_path_rec {
     let bytes = path.path_rec.as_bytes();
     let gid = |at: usize| ibv_gid {
@@ -108,10 +108,10 @@ fn record(path: &abi::PathRecData) -> ibv_sa_path_rec {
     }
 }
 
-/// The value beside this selector is the path's own.
+/// The selector's value for "exactly the value next to it".
 const EXACTLY: u8 = 2;
 
-/// The services that there may be; of more the others are not looked at.
+/// The most services that an answer has; further ones are ignored.
 const SERVICES: usize = 16;
 
 /// An answer with services.
@@ -123,20 +123,20 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Those that there are.
+    /// The services in the answer.
     pub(super) fn records(&self) -> &[abi::UserServiceRec] {
         let number = SERVICES.min(self.head.num_service_recs as usize);
         &self.records[..number]
     }
 }
 
-/// Asks for the services that were found.
+/// Queries the services that were found.
 #[derive(Clone, Debug, IntoBytes, Immutable)]
 #[repr(transparent)]
 pub(super) struct QueryServices(abi::Query);
 
 impl QueryServices {
-    /// Those of this identifier.
+    /// The query for this identifier.
     pub(super) fn of(id: u32) -> Self {
         Self(query(id, abi::QueryOption::IB_SERVICE))
     }
@@ -152,7 +152,7 @@ impl Command for QueryServices {
     }
 }
 
-/// Asks the subnet administrator who has a service.
+/// Queries the subnet administrator for the providers of a service.
 impl Command for abi::ResolveIbService {
     type Reply = ();
     const NUMBER: u32 = cmd::RESOLVE_IB_SERVICE;
@@ -172,7 +172,7 @@ impl Command for abi::WriteCmEvent {
 pub(super) struct LeaveMcast(abi::DestroyId);
 
 impl LeaveMcast {
-    /// The group of this number.
+    /// The command for the group with this number.
     pub(super) fn of(group: u32) -> Self {
         Self(abi::DestroyId {
             id: group,
@@ -194,10 +194,10 @@ impl Command for LeaveMcast {
 /// `AF_IB`, which libc does not name.
 pub(super) const AF_IB: c_int = 27;
 
-/// The address that a program passes; none if it is NULL or of a family that there is not.
+/// The address that a program passes; `None` if the pointer is NULL or the family is unknown.
 ///
 /// # Safety
-/// The pointer is NULL, or at an address of its family.
+/// The pointer is NULL, or points to an address of its family.
 pub(super) unsafe fn address(from: *const libc::sockaddr) -> Option<Wire> {
     if from.is_null() {
         return None;
@@ -209,7 +209,7 @@ pub(super) unsafe fn address(from: *const libc::sockaddr) -> Option<Wire> {
         AF_IB => 48,
         _ => return None,
     };
-    // SAFETY: addresses of the family are as long.
+    // SAFETY: addresses of this family have this length.
     let bytes = unsafe { slice::from_raw_parts(from.cast::<u8>(), length) };
     let mut wire = Wire {
         bytes: abi::SockaddrStorage::new_zeroed(),

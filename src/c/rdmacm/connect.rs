@@ -1,4 +1,4 @@
-//! Connections: awaited, asked for, accepted, refused, ended.
+//! Connections: waiting for requests, requesting, accepting, refusing, ending.
 
 use std::ffi::{c_int, c_void};
 use std::slice;
@@ -14,7 +14,7 @@ use super::resolve::query_addr;
 use crate::c::failure::{Failure, Result, minus_one};
 use crate::cm::command::{Accept, Connect, Disconnect, Listen, Notify, Reject};
 
-/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: as many as the device has, or as the peer asks for.
+/// `RDMA_MAX_RESP_RES` and `RDMA_MAX_INIT_DEPTH`: the most that the device has, or that the peer requests.
 const MOST: u8 = 0xff;
 
 /// `rdma_listen(3)`.
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn rdma_listen(c: *mut rdma_cm_id, backlog: c_int) -> c_in
     }))
 }
 
-/// What a program asks of a connection is checked, and what the device can is taken where it asks for the
-/// most.
+/// Checks the numbers that a program requests for a connection, and replaces a request for the most by the
+/// device's numbers.
 fn depths(
     id: &IdObject,
     param: Option<&rdma_conn_param>,
@@ -57,7 +57,7 @@ fn depths(
 /// This side of a connection, in the kernel's form.
 ///
 /// # Safety
-/// The private data are as long as they say, and the identifier's queue pair exists.
+/// The private data have the length in the parameters, and the identifier's queue pair exists.
 unsafe fn side(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<ConnParam> {
     let state = id.state();
     // SAFETY: the caller vouches for it.
@@ -86,10 +86,10 @@ unsafe fn side(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<ConnPar
     Ok(side)
 }
 
-/// Data of a program's.
+/// Private data of a program.
 ///
 /// # Safety
-/// They are as long as it says.
+/// The data have this length.
 unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
     if data.is_null() {
         return &[];
@@ -100,11 +100,11 @@ unsafe fn bytes<'a>(data: *const c_void, length: u8) -> &'a [u8] {
 
 /// `rdma_connect(3)`.
 pub unsafe extern "C" fn rdma_connect(c: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller passes an identifier, and what it asks for or NULL.
+    // SAFETY: the caller passes an identifier, and parameters or NULL.
     minus_one(unsafe { id(c).and_then(|id| connect(id, param.as_ref())) })
 }
 
-/// Asks the peer for a connection.
+/// Requests a connection from the peer.
 ///
 /// # Safety
 /// The contract of [`side`].
@@ -128,7 +128,7 @@ unsafe fn connect(id: &IdObject, param: Option<&rdma_conn_param>) -> Result<()> 
 
 /// `rdma_accept(3)`.
 pub unsafe extern "C" fn rdma_accept(c: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller passes an identifier, and what it offers or NULL.
+    // SAFETY: the caller passes an identifier, and parameters or NULL.
     minus_one(unsafe { id(c).and_then(|id| accept(id, param.as_ref())) })
 }
 
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn rdma_reject_ece(
 /// Refuses a request.
 ///
 /// # Safety
-/// The identifier exists, and the data are as long as they say.
+/// The identifier exists, and the data have this length.
 unsafe fn reject(
     c: *mut rdma_cm_id,
     data: *const c_void,

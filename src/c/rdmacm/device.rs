@@ -1,6 +1,6 @@
-//! The devices that identifiers are bound to. Each is opened once, and stays open: programs go on using the
-//! context when the identifier is gone. Its identifiers share a protection domain and an XRC domain, while
-//! there are any.
+//! The devices that identifiers are bound to. Each is opened once, and stays open: programs keep using the
+//! context when the identifier is gone. As long as a device has identifiers, they share a protection domain
+//! and an XRC domain.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -17,10 +17,10 @@ use crate::error::Errno;
 
 /// An open device.
 struct Device {
-    /// Stays the same while a context of it is open.
+    /// It stays the same while a context of the device is open.
     device: *mut ibv_device,
     verbs: *mut ibv_context,
-    /// NULL while there is none.
+    /// NULL while no identifier uses the device.
     pd: *mut ibv_pd,
     /// NULL until an identifier needs one.
     xrcd: *mut ibv_xrcd,
@@ -28,14 +28,14 @@ struct Device {
     /// -1 if it is not known.
     index: c_int,
     limits: Limits,
-    /// Identifiers, and lists that programs have.
+    /// The number of identifiers, and of programs' lists, with this device.
     users: u32,
 }
 
-// SAFETY: libibverbs lets every thread use its objects.
+// SAFETY: every thread may use objects of libibverbs.
 unsafe impl Send for Device {}
 
-/// READs and atomics that the device can have under way.
+/// How many READs and atomics the device can have in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) initiator_depth: u8,
@@ -48,18 +48,18 @@ fn devices() -> MutexGuard<'static, Vec<Device>> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device in use. Its drop ends the use.
+/// A use of a device, which ends when this is dropped.
 pub(super) struct Use {
     pub(super) verbs: *mut ibv_context,
     pub(super) pd: *mut ibv_pd,
     pub(super) limits: Limits,
 }
 
-// SAFETY: libibverbs lets every thread use its objects.
+// SAFETY: every thread may use objects of libibverbs.
 unsafe impl Send for Use {}
 
 impl Use {
-    /// The device that the kernel names, opened if it is not open yet.
+    /// The device that the kernel reports, opened if it is not open yet.
     pub(super) fn of(guid: u64, index: u32) -> Result<Self> {
         let mut devices = devices();
         let at = match devices.iter().position(|device| device.is(guid, index)) {
@@ -102,7 +102,8 @@ impl Drop for Use {
     }
 }
 
-/// Ends a use of a device. The domains go with the last; one in which a program has left objects stays.
+/// Ends a use of a device. The domains are freed with the last use, unless a program has left objects in
+/// them.
 fn release(devices: &mut [Device], verbs: *mut ibv_context) {
     let Some(device) = devices.iter_mut().find(|device| device.verbs == verbs) else {
         return;
@@ -112,13 +113,13 @@ fn release(devices: &mut [Device], verbs: *mut ibv_context) {
         return;
     }
     if !device.xrcd.is_null() {
-        // SAFETY: as of the other domain.
+        // SAFETY: as for the other domain.
         if unsafe { verbs::close_xrcd(verbs, device.xrcd) }.is_ok() {
             device.xrcd = null_mut();
         }
     }
     if !device.pd.is_null() {
-        // SAFETY: the domain exists, and no identifier has it any more.
+        // SAFETY: the domain exists, and no identifier uses it any more.
         if unsafe { verbs::ibv_dealloc_pd(device.pd) } == 0 {
             device.pd = null_mut();
         }
@@ -126,7 +127,8 @@ fn release(devices: &mut [Device], verbs: *mut ibv_context) {
 }
 
 impl Device {
-    /// Whether the kernel means this one. A GUID may be 0, and an index unknown to libibverbs.
+    /// Whether this is the device that the kernel reports. A GUID may be 0, and libibverbs may not know an
+    /// index.
     fn is(&self, guid: u64, index: u32) -> bool {
         match u32::try_from(self.index) {
             Ok(own) => own == index,
@@ -134,7 +136,7 @@ impl Device {
         }
     }
 
-    /// What is known of a device before it is opened.
+    /// The data about a device before it is opened.
     fn closed(device: *mut ibv_device) -> Self {
         // SAFETY: the device is in a list that has not been freed.
         let (guid, index) = unsafe {
@@ -162,7 +164,7 @@ impl Device {
         // SAFETY: the device is in a list that has not been freed.
         let verbs = verbs::made(unsafe { verbs::ibv_open_device(self.device) })?;
         let mut attr = std::mem::MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: the context is open, and zeros are attributes.
+        // SAFETY: the context is open, and zeros are valid attributes.
         let attr = unsafe {
             if verbs::ibv_query_device(verbs, attr.as_mut_ptr()) != 0 {
                 let failure = last_errno();
@@ -172,7 +174,7 @@ impl Device {
             attr.assume_init()
         };
         self.verbs = verbs;
-        // The header's fields have eight bits, and so does the wire.
+        // The header's fields have eight bits, and so do the fields in the packets.
         self.limits = Limits {
             initiator_depth: attr.max_qp_init_rd_atom as u8,
             responder_resources: attr.max_qp_rd_atom as u8,
@@ -181,8 +183,7 @@ impl Device {
     }
 }
 
-/// Opens the devices that have come since the last time and that are `wanted`. Gives the devices that there
-/// are.
+/// Opens those new devices that are `wanted`. Returns the devices that exist.
 fn find_new(
     devices: &mut Vec<Device>,
     wanted: impl Fn(&Device) -> bool,
@@ -191,23 +192,23 @@ fn find_new(
     // SAFETY: the function fills in the number.
     let list = verbs::made(unsafe { verbs::ibv_get_device_list(&mut number) })?;
     let present: Vec<_> = (0..usize::try_from(number).unwrap_or(0))
-        // SAFETY: the list has as many.
+        // SAFETY: the list has that many devices.
         .map(|at| unsafe { *list.add(at) })
         .collect();
     for &device in &present {
         let mut new = Device::closed(device);
         let known = devices.iter().any(|known| known.device == device);
-        // One that does not open is no device of this library's.
+        // A device that does not open is not one of this library's.
         if !known && wanted(&new) && new.open().is_ok() {
             devices.push(new);
         }
     }
-    // SAFETY: the list is this function's. What was opened keeps its device.
+    // SAFETY: the list is this function's. Opened devices stay.
     unsafe { verbs::ibv_free_device_list(list) };
     Ok(present)
 }
 
-/// All devices, in the order of their indices, each in use once more.
+/// All devices, in the order of their indices, each with one more use.
 fn list() -> Result<Vec<*mut ibv_context>> {
     let mut devices = devices();
     let present = find_new(&mut devices, |_| true)?;

@@ -1,4 +1,4 @@
-//! Endpoints: identifiers that wait for their events themselves, with a queue pair.
+//! Endpoints: identifiers with a queue pair, whose functions wait for their events.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -19,7 +19,7 @@ use crate::c::abi::ibv_pd;
 use crate::c::failure::{Failure, Result, minus_one};
 use crate::error::Errno;
 
-/// Milliseconds that each step of resolving may take.
+/// The milliseconds that each step of resolving may take.
 const TIMEOUT: u32 = 2000;
 
 /// `rdma_create_ep(3)`.
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn rdma_create_ep(
 /// Makes an endpoint.
 ///
 /// # Safety
-/// What the address and the attributes point to exists.
+/// The objects that the address and the attributes point to exist.
 unsafe fn endpoint(
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -59,14 +59,14 @@ unsafe fn endpoint(
     match prepared {
         Ok(()) => Ok(c),
         Err(failure) => {
-            // SAFETY: the identifier is this function's.
+            // SAFETY: only this function has the identifier.
             unsafe { rdma_destroy_ep(c) };
             Err(failure)
         }
     }
 }
 
-/// Binds an endpoint, and keeps what its requests' queue pairs are to be like.
+/// Binds an endpoint, and keeps the attributes for the queue pairs of its requests.
 ///
 /// # Safety
 /// The contract of [`endpoint`].
@@ -145,7 +145,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(
     minus_one(unsafe { id(listen).and_then(|id| request(id, event).map(|new| to.write(new))) })
 }
 
-/// Where requests come, for a listener that waits for them.
+/// The channel on which a waiting listener gets its requests.
 fn channel_of_requests(listener: &IdObject) -> Result<*mut rdma_event_channel> {
     if !listener.state().sync {
         return Err(Failure::INVALID);
@@ -161,7 +161,7 @@ fn channel_of_requests(listener: &IdObject) -> Result<*mut rdma_event_channel> {
 unsafe fn request(listener: &IdObject, event: *mut rdma_cm_event) -> Result<*mut rdma_cm_id> {
     // SAFETY: the event is new.
     let new = unsafe { admit(listener, &*event) };
-    // The request's identifier keeps the event, or the listener if it fails.
+    // The request's identifier keeps the event, or the listener does if this fails.
     // SAFETY: both structs are of objects that exist.
     unsafe {
         match new {
@@ -172,7 +172,7 @@ unsafe fn request(listener: &IdObject, event: *mut rdma_cm_event) -> Result<*mut
     new
 }
 
-/// Makes a request's identifier ready to be accepted.
+/// Prepares a request's identifier, so that it can be accepted.
 ///
 /// # Safety
 /// The event is one of the listener.

@@ -1,5 +1,5 @@
-//! Events: turns the kernel's events into those of librdmacm, and takes the steps of a connection that belong
-//! to them.
+//! Events: converts the kernel's events to librdmacm's, and takes the steps of a connection that go with
+//! them.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -24,16 +24,16 @@ use crate::c::object::Object;
 use crate::cm::command::{Accept, DestroyId, Frame, GetEvent};
 use crate::error::Errno;
 
-/// The field for data of the peer's.
+/// The length of the field for the peer's data.
 const DATA: usize = 256;
 
 /// An event of a C program.
 #[repr(C)]
 struct EventObject {
     c: rdma_cm_event,
-    /// What `param` points to.
+    /// The data that `param` points to.
     data: [u8; DATA],
-    /// Who counts it: the identifier, and its group if it is a group's.
+    /// The objects that count it: the identifier, and the group if it is a group's event.
     counted_by: [Option<Arc<Acknowledged>>; 2],
 }
 
@@ -60,7 +60,7 @@ impl EventObject {
         })
     }
 
-    /// Copies the peer's data, and gives their address and length.
+    /// Copies the peer's data, and returns the copy's address and length.
     fn data(&mut self, from: &[u8; DATA], length: u8) -> (*const c_void, u8) {
         self.data = *from;
         let data: *const [u8; DATA] = &raw const self.data;
@@ -98,7 +98,7 @@ impl EventObject {
         };
     }
 
-    /// What the peer says, by the kind of the identifier's queue pair.
+    /// Stores the peer's data, in the form for the identifier's type of queue pair.
     fn put(&mut self, id: &IdObject, raw: &EventResp) {
         match id.is_ud() {
             true => self.put_ud(&raw.param.ud()),
@@ -106,7 +106,7 @@ impl EventObject {
         }
     }
 
-    /// Replaces the kernel's event by the failure of a step that was taken here.
+    /// Replaces the kernel's event by the failure of a step that this library took.
     fn fail(&mut self, kind: Kind, failure: Failure) {
         self.c.event = kind.0;
         self.c.status = -failure.0.raw_os_error();
@@ -114,9 +114,9 @@ impl EventObject {
 }
 
 unsafe extern "C-unwind" {
-    /// write(2) by the C library, by which an event is asked for. It blocks or not as the program has set the
-    /// file. A thread may be cancelled in it (`pthread_cancel(3)`), and then unwinds from there: so no frame
-    /// up to the program's has something to be dropped when it is called.
+    /// write(2) of the C library, which requests an event. Whether it blocks depends on the program's flags
+    /// of the file. A thread may be cancelled in it (`pthread_cancel(3)`), and then unwinds from there: so
+    /// when it is called, no frame up to the program's may hold a value that needs to be dropped.
     fn write(fd: c_int, from: *const c_void, length: usize) -> isize;
 }
 
@@ -137,10 +137,10 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             (&raw mut raw).expose_provenance() as u64,
         );
         let bytes = frame.bytes();
-        // SAFETY: pointer and length are those of a slice, and there is room for the answer; nothing here has
-        // to be dropped.
+        // SAFETY: pointer and length describe a slice, and there is room for the answer; nothing here has to
+        // be dropped.
         if unsafe { write(fd, bytes.as_ptr().cast(), bytes.len()) } < 0 {
-            // The error is where the program looks for it.
+            // The error is in `errno`, where the program expects it.
             return -1;
         }
         if let Some(event) = news(&raw) {
@@ -151,7 +151,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
 }
 
-/// The next event of a channel that is news to the program.
+/// The next event of a channel that the program should see.
 fn next(fd: c_int) -> Result<*mut rdma_cm_event> {
     loop {
         if let Some(event) = news(&channel::send(fd, &GetEvent::default())?) {
@@ -160,16 +160,16 @@ fn next(fd: c_int) -> Result<*mut rdma_cm_event> {
     }
 }
 
-/// An event for the program, if it is news to it.
+/// The event for the program; `None` if it should not see it.
 fn news(raw: &EventResp) -> Option<*mut rdma_cm_event> {
-    // The kernel has none of an identifier that was not accepted, which has no number yet.
+    // The kernel sends such an event for an identifier that was not accepted, which has no number yet.
     if raw.uid == 0 {
         return None;
     }
     read(raw).map(|event| Box::into_raw(event).cast())
 }
 
-/// What an event is to the program; none if it is no news.
+/// Converts an event for the program; `None` if the program should not see it.
 fn read(raw: &EventResp) -> Option<Box<EventObject>> {
     let kind = Kind(raw.event);
     if let Kind::MULTICAST_JOIN | Kind::MULTICAST_ERROR = kind {
@@ -215,7 +215,7 @@ fn read(raw: &EventResp) -> Option<Box<EventObject>> {
             }
             event.put_conn(&raw.param.conn());
             if kind == Kind::REJECTED {
-                // The queue pair may be in any state; the event says what happened.
+                // The queue pair may be in any state; the event reports what happened.
                 let _ = qp::to_error(id);
             }
         }
@@ -233,7 +233,8 @@ fn read(raw: &EventResp) -> Option<Box<EventObject>> {
     Some(event)
 }
 
-/// Whether an address has been looked up: by the kernel, or by this library, which has the kernel tell so.
+/// Whether an address has been looked up: by the kernel, or by this library, which makes the kernel report
+/// it.
 fn is_looked_up(raw: &EventResp) -> bool {
     match Kind(raw.event) {
         Kind::ADDRINFO_RESOLVED => true,
@@ -249,15 +250,14 @@ fn argument(raw: &EventResp) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// A request that could not be made an identifier of. The program does not hear of it, and the peer is
-/// refused.
+/// A request for which no identifier could be made. The program does not see it, and the peer is refused.
 fn dropped(listener: &IdObject, failure: Failure) -> Option<Box<EventObject>> {
     tracing::warn!(target: "uverbs", errno = %failure.0, "a request for a connection is refused");
     listener.acknowledged.count();
     None
 }
 
-/// Finds the device on the way to the peer.
+/// Finds the device on the route to the peer.
 fn address_resolved(id: &IdObject) -> Result<()> {
     query_addr(id)?;
     if id.verbs().is_null() {
@@ -266,12 +266,12 @@ fn address_resolved(id: &IdObject) -> Result<()> {
     query_gid(id)
 }
 
-/// Makes an identifier of a request.
+/// Makes an identifier from a request.
 fn request(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
     let made = admit(listener, raw);
     if made.is_err() {
         let channel = listener.channel();
-        // SAFETY: a request comes by the listener's channel, and stays on it if this failed.
+        // SAFETY: a request comes on the listener's channel, and stays on it if this failed.
         let fd = unsafe { (*channel).fd };
         let unusable = DestroyId {
             id: raw.id,
@@ -308,8 +308,8 @@ fn admit(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
     Ok(new.give())
 }
 
-/// The peer has accepted. With a queue pair of the library's the connection is made here; else the program
-/// does so.
+/// The peer has accepted. If the library has the queue pair, the connection is made here; otherwise the
+/// program makes it.
 fn response(id: &IdObject, raw: &EventResp) -> Result<Kind> {
     let told = Ece {
         vendor_id: raw.ece.vendor_id,
@@ -356,7 +356,7 @@ fn of_group(raw: &EventResp) -> Box<EventObject> {
             event.fail(Kind::MULTICAST_ERROR, failure);
         }
     }
-    // What the program gave the group is passed in this field.
+    // The program's context for the group is passed in this field.
     event.c.param.ud.private_data = group.context;
     event
 }
@@ -368,7 +368,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     }
     // SAFETY: the caller passes an event for the last time, whose struct is at the object's start.
     let event = unsafe { Box::from_raw(event.cast::<EventObject>()) };
-    // The group first: the identifier may go with the last event, and the group with it.
+    // The group first: the last event may allow the identifier to be freed, and the group with it.
     for counter in event.counted_by.iter().rev().flatten() {
         counter.count();
     }

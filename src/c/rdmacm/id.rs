@@ -39,22 +39,22 @@ unsafe impl Object for IdObject {
     type C = rdma_cm_id;
 }
 
-/// What the library knows of an identifier.
+/// The library's data about an identifier.
 #[derive(Default)]
 pub(super) struct State {
-    /// Its channel is its own, and functions wait for their event.
+    /// It has a channel of its own, and functions wait for their event.
     pub(super) sync: bool,
     pub(super) device: Option<Use>,
     pub(super) initiator_depth: u8,
     pub(super) responder_resources: u8,
     pub(super) local_ece: Ece,
     pub(super) remote_ece: Ece,
-    /// The connection failed here: what the peer says to it is no news.
+    /// The connection failed on this side: the program does not see what the peer reports about it.
     pub(super) connect_error: bool,
     pub(super) groups: Vec<Arc<Group>>,
-    /// The queue pairs of requests to an endpoint.
+    /// The attributes for queue pairs of requests to an endpoint.
     pub(super) qp_init_attr: Option<Template>,
-    /// Private data of an endpoint's connection, before the program's.
+    /// Private data of an endpoint's connection, which come before the program's.
     pub(super) connect_data: Vec<u8>,
     pub(super) lookup: Lookup,
 }
@@ -76,13 +76,14 @@ impl From<Ece> for ibv_ece {
     }
 }
 
-/// Attributes of queue pairs to come. Its pointers are the program's.
+/// Attributes of later queue pairs. Its pointers are the program's.
 pub(super) struct Template(pub(super) ibv_qp_init_attr);
 
-// SAFETY: libibverbs lets every thread use its objects.
+// SAFETY: every thread may use objects of libibverbs.
 unsafe impl Send for Template {}
 
-/// Events that a program has acknowledged. An object goes when these are all that the kernel has reported.
+/// A count of events that a program has acknowledged. An object is freed when it equals the count of events
+/// that the kernel has reported.
 #[derive(Default)]
 pub(super) struct Acknowledged {
     number: Mutex<u32>,
@@ -90,7 +91,7 @@ pub(super) struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// One more.
+    /// Counts one more event.
     pub(super) fn count(&self) {
         *lock(&self.number) += 1;
         self.more.notify_all();
@@ -115,14 +116,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The identifier that a program passes.
 ///
 /// # Safety
-/// It exists, or the pointer is NULL.
+/// The identifier exists, or the pointer is NULL.
 pub(super) unsafe fn id<'a>(c: *mut rdma_cm_id) -> Result<&'a IdObject> {
     // SAFETY: the caller vouches for it.
     unsafe { object(c) }.ok_or(Failure::INVALID)
 }
 
 impl IdObject {
-    /// One that the kernel does not know yet, or that a request has brought.
+    /// A new identifier that the kernel does not know yet, or that came with a request.
     pub(super) fn new(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
@@ -158,7 +159,7 @@ impl IdObject {
         self.handle = handle;
     }
 
-    /// What its events carry.
+    /// The number that its events carry.
     pub(super) fn uid(&self) -> u64 {
         std::ptr::from_ref(self) as u64
     }
@@ -167,10 +168,10 @@ impl IdObject {
         lock(&self.state)
     }
 
-    /// What the program has attached, as it is now. A program does not change an identifier while a call uses
-    /// it.
+    /// A field of the program's struct, with its present value. A program does not change an identifier while
+    /// a call uses it.
     fn read<T>(&self, field: impl FnOnce(&rdma_cm_id) -> T) -> T {
-        // SAFETY: the struct is this object's, and whole.
+        // SAFETY: the struct is this object's, and is initialised.
         field(unsafe { &*self.c() })
     }
 
@@ -219,7 +220,8 @@ impl Drop for IdObject {
     fn drop(&mut self) {
         let c = self.c();
         let sync = self.state().sync;
-        // SAFETY: the paths are a box of this library's, and a channel of the identifier's own goes with it.
+        // SAFETY: the paths are a box of this library, and a channel of the identifier's own is freed with
+        // it.
         unsafe {
             set_paths(&mut (*c).route, Vec::new());
             if sync {
@@ -232,7 +234,7 @@ impl Drop for IdObject {
 /// Replaces the paths of a route.
 ///
 /// # Safety
-/// Those that are there are of this function.
+/// The existing paths were set by this function.
 pub(super) unsafe fn set_paths(route: &mut rdma_route, paths: Vec<ibv_sa_path_rec>) {
     if !route.path_rec.is_null() {
         let old = slice_from_raw_parts_mut(route.path_rec, route.num_paths as usize);
@@ -246,7 +248,7 @@ pub(super) unsafe fn set_paths(route: &mut rdma_route, paths: Vec<ibv_sa_path_re
     };
 }
 
-/// The struct of an identifier that is bound to nothing.
+/// The struct of an identifier that is not bound.
 fn fresh(
     channel: *mut rdma_event_channel,
     context: *mut c_void,
@@ -331,7 +333,7 @@ pub unsafe extern "C" fn rdma_destroy_id(c: *mut rdma_cm_id) -> c_int {
         })?;
         id.drop_event();
         id.acknowledged.wait_for(reply.events_reported);
-        // SAFETY: `give` made it of a box, and neither the kernel nor an event names it any more.
+        // SAFETY: `give` made it from a box, and neither the kernel nor an event refers to it any more.
         drop(unsafe { Box::from_raw(c.cast::<IdObject>()) });
         Ok(())
     }))
@@ -343,7 +345,7 @@ pub unsafe extern "C" fn rdma_migrate_id(c: *mut rdma_cm_id, to: *mut rdma_event
     minus_one(unsafe { id(c) }.and_then(|id| migrate(id, to)))
 }
 
-/// Moves an identifier to a channel, or to one of its own if that is NULL.
+/// Moves an identifier to a channel, or to a channel of its own if `to` is NULL.
 pub(super) fn migrate(id: &IdObject, to: *mut rdma_event_channel) -> Result<()> {
     let (was_sync, sync) = (id.state().sync, to.is_null());
     if was_sync && sync {
@@ -367,7 +369,7 @@ pub(super) fn migrate(id: &IdObject, to: *mut rdma_event_channel) -> Result<()> 
         Ok(reply) => reply,
         Err(failure) => {
             if sync {
-                // SAFETY: it is this function's.
+                // SAFETY: only this function has it.
                 unsafe { rdma_destroy_event_channel(to) };
             }
             return Err(failure);

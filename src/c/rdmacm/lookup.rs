@@ -1,4 +1,4 @@
-//! Addresses that are looked up for an identifier and told by an event, and events of the program's own.
+//! Addresses that are looked up for an identifier and reported by an event, and events of the program's own.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::take;
@@ -23,27 +23,27 @@ use crate::cm::address::Address;
 use crate::error::Errno;
 use crate::gid::Gid;
 
-/// What an identifier has looked up.
+/// The state of an identifier's lookup.
 #[derive(Default)]
 pub(super) enum Lookup {
-    /// Nothing, or the program has taken it.
+    /// There is no lookup, or the program has taken its answer.
     #[default]
     Nothing,
-    /// It is under way.
+    /// The lookup is in progress.
     Asked,
-    /// The program has not taken it.
+    /// There is an answer that the program has not taken.
     Found(Answer),
 }
 
-/// An answer of one address or several.
+/// An answer with one address or several.
 pub(super) struct Answer(*mut rdma_addrinfo);
 
-// SAFETY: it is memory that this alone points to, and libc's free takes memory of any thread.
+// SAFETY: nothing else points to this memory, and any thread may free memory of libc.
 unsafe impl Send for Answer {}
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        // SAFETY: it is an answer of this library's, which nobody else has.
+        // SAFETY: it is an answer of this library, which nothing else has.
         unsafe { rdma_freeaddrinfo(self.0) };
     }
 }
@@ -93,7 +93,7 @@ unsafe fn begin(
     }
 }
 
-/// Resolves names here, and has the kernel tell of it in its turn.
+/// Resolves names here, and makes the kernel report that with an event.
 ///
 /// # Safety
 /// As for [`rdma_resolve_addrinfo`].
@@ -104,11 +104,11 @@ unsafe fn resolve(
     hints: *const rdma_addrinfo,
 ) -> Result<()> {
     let mut found = null_mut();
-    // SAFETY: the caller vouches for what it passes.
+    // SAFETY: the caller vouches for the arguments.
     match unsafe { rdma_getaddrinfo(node, service, hints, &mut found) } {
         0 => {}
         -1 | libc::EAI_SYSTEM => return Err(last_errno()),
-        // What the resolver says has no number of its own in errno.
+        // The resolver's errors have no numbers of their own in errno.
         _ => return Err(Failure(Errno::NOENT)),
     }
     // Before the event: another thread may read it at once.
@@ -117,7 +117,7 @@ unsafe fn resolve(
     complete(id)
 }
 
-/// Asks the subnet administrator who has a service, by its number or its name.
+/// Queries the subnet administrator for the providers of a service, by its number or its name.
 fn ask_for(id: &IdObject, service: &CStr) -> Result<()> {
     let mut ibs = IbService::default();
     match service.to_str().ok().and_then(number) {
@@ -140,7 +140,7 @@ fn ask_for(id: &IdObject, service: &CStr) -> Result<()> {
     complete(id)
 }
 
-/// A number as C writes it: decimal, or hexadecimal behind `0x`, or octal behind `0`.
+/// A number in the notation of C: decimal, or hexadecimal with `0x`, or octal with `0`.
 fn number(text: &str) -> Option<u64> {
     let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     match (hexadecimal, text.strip_prefix('0')) {
@@ -150,8 +150,8 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// The kernel has told that the answer is there: names have been resolved before, and services are fetched
-/// now. If there are none, the identifier may ask again.
+/// The kernel has reported the answer: for names this library has resolved them before; services are fetched
+/// now. If there are none, the program may start another lookup.
 pub(super) fn arrived(id: &IdObject) -> Result<()> {
     if let Lookup::Found(_) = id.state().lookup {
         return Ok(());
@@ -168,7 +168,7 @@ pub(super) fn arrived(id: &IdObject) -> Result<()> {
     }
 }
 
-/// The identifier has found nothing, and may ask again.
+/// The lookup has found nothing, and the program may start another.
 pub(super) fn failed(id: &IdObject) {
     id.state().lookup = Lookup::Nothing;
 }
@@ -182,7 +182,7 @@ fn services(id: &IdObject) -> Result<Answer> {
     }
     query_addr(id)?;
     let mut answer = Answer(null_mut());
-    // Each is put before those that there are.
+    // Each is put before the existing ones.
     for record in records.iter().rev() {
         answer.0 = address_of(record, answer.0)?;
     }
@@ -199,8 +199,8 @@ fn address_of(record: &UserServiceRec, next: *mut rdma_addrinfo) -> Result<*mut 
     bytes[24..32].copy_from_slice(record.id.as_bytes());
     bytes[32..40].fill(u8::MAX);
     let length = usize::from(wire.length);
-    // SAFETY: both are memory of libc's, as `rdma_freeaddrinfo` takes it, of the sizes that are written;
-    // zeros are an answer.
+    // SAFETY: both were allocated by libc, as `rdma_freeaddrinfo` requires, with the sizes that are written;
+    // zeros are a valid answer.
     unsafe {
         let info: *mut rdma_addrinfo = libc::malloc(size_of::<rdma_addrinfo>()).cast();
         let address = libc::malloc(length);
@@ -270,7 +270,8 @@ fn write_event(id: &IdObject, event: Kind, status: c_int, argument: u64) -> Resu
         param,
         ..Default::default()
     });
-    // Since Linux 6.18. Older kernels do not know the number of the command; one that does takes this event.
+    // Since Linux 6.18. Older kernels do not know the number of the command; a kernel that knows it accepts
+    // this event.
     written.map_err(|failure| match failure.0 {
         Errno::INVAL => Failure::UNSUPPORTED,
         _ => failure,
@@ -281,7 +282,7 @@ fn write_event(id: &IdObject, event: Kind, status: c_int, argument: u64) -> Resu
 mod tests {
     use super::*;
 
-    /// Catches a name that is taken for a number, and a number in another base.
+    /// Catches a name that is taken for a number, and a number read in the wrong base.
     #[test]
     fn services_have_numbers_as_c_writes_them() {
         for (text, told) in [
@@ -300,7 +301,7 @@ mod tests {
         }
     }
 
-    /// Catches a service whose address is not where programs look for it, and one that is lost.
+    /// Catches a service whose address is at a wrong offset, and a service that is lost.
     #[test]
     fn services_become_addresses() {
         let mut record = UserServiceRec::new_zeroed();
@@ -311,7 +312,7 @@ mod tests {
         record.gid[15] = 6;
         let first = address_of(&record, second).unwrap_or_else(|_| panic!("no memory"));
         let answer = Answer(first);
-        // SAFETY: the answer is as `address_of` has made it.
+        // SAFETY: the answer was made by `address_of`.
         unsafe {
             for (info, port) in [(&*answer.0, 6), (&*(*answer.0).ai_next, 7)] {
                 assert_eq!((info.ai_family, info.ai_dst_len), (AF_IB, 48));

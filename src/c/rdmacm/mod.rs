@@ -1,9 +1,9 @@
 //! The C ABI of librdmacm: connections by address for C programs, over the kernel's connection manager.
 //!
 //! The functions have the names, the signatures and the contracts of the manual pages `rdma_*(3)`, and the
-//! structs in [`abi`] the layout of `<rdma/rdma_cma.h>`. The package in `library/` makes `librdmacm.so.1` of
-//! them. That is a library apart from `libibverbs.so.1`: a program's queue pairs are objects of the
-//! libibverbs that the process has loaded, and only its functions (`verbs`) touch them.
+//! structs in [`abi`] the layout of `<rdma/rdma_cma.h>`. The package in `library/` makes `librdmacm.so.1`
+//! from them, a library separate from `libibverbs.so.1`: a program's queue pairs are objects of the
+//! libibverbs that the process has loaded, and only its functions (`verbs`) access them.
 //!
 //! A failure is -1 or NULL, with the number in `errno`. `docs/c-abi.md` says what is missing.
 
@@ -51,7 +51,7 @@ pub use srq::{rdma_create_srq, rdma_create_srq_ex, rdma_destroy_srq};
 use super::failure::Failure;
 use crate::error::Errno;
 
-/// The failure that a function of libibverbs or libc has left in `errno`. Providers may forget to.
+/// The failure that a function of libibverbs or libc has stored in `errno`. Providers may forget to.
 fn last_errno() -> Failure {
     Failure(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

@@ -1,4 +1,4 @@
-//! Multicast groups that identifiers for datagrams are members of.
+//! Multicast groups, for identifiers for datagrams.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, OnceLock};
@@ -20,33 +20,33 @@ use crate::error::Errno;
 /// A membership. The kernel knows it by its address, which its events carry.
 pub(super) struct Group {
     pub(super) id: *const IdObject,
-    /// What the program gave it.
+    /// The program's context for it.
     pub(super) context: *mut c_void,
     pub(super) acknowledged: Arc<Acknowledged>,
     address: Wire,
     flags: JoinFlags,
-    /// The kernel's number, once it has joined.
+    /// The kernel's number, once the group has been joined.
     handle: OnceLock<u32>,
-    /// To where the queue pair is attached.
+    /// The group that the queue pair is attached to.
     attached: OnceLock<(ibv_gid, u16)>,
 }
 
-// SAFETY: the pointers are the program's and the identifier's; the functions may be called by every thread.
+// SAFETY: the pointers are the program's and the identifier's; every thread may call the functions.
 unsafe impl Send for Group {}
 // SAFETY: as above.
 unsafe impl Sync for Group {}
 
 impl Group {
-    /// The group has been joined: the identifier's queue pair, if there is one, is to receive from it.
+    /// The group has been joined: attaches the identifier's queue pair, if there is one, so that it receives.
     pub(super) fn joined(&self, id: &IdObject, path: &AhAttr) -> Result<()> {
         let qp = id.qp();
         if qp.is_null() || self.flags == JoinFlags::SENDONLY_FULLMEMBER {
             return Ok(());
         }
         let gid = ibv_gid { raw: path.grh.dgid };
-        // SAFETY: the program has the queue pair on the identifier.
+        // SAFETY: the program keeps the queue pair while it is on the identifier.
         unsafe { verbs::attach_mcast(qp, &gid, path.dlid) }?;
-        // It is joined once.
+        // A group is joined only once.
         let _ = self.attached.set((gid, path.dlid));
         Ok(())
     }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn rdma_join_multicast(
     })
 }
 
-/// `enum rdma_cm_join_mc_attr_mask`: the address and the flags, which both have to be there.
+/// `enum rdma_cm_join_mc_attr_mask`: the address and the flags, which both are required.
 const ADDRESS_AND_FLAGS: u32 = 1 << 0 | 1 << 1;
 
 /// `rdma_join_multicast_ex(3)`.
@@ -109,7 +109,7 @@ fn join(id: &IdObject, address: Wire, flags: JoinFlags, context: *mut c_void) ->
         handle: OnceLock::new(),
         attached: OnceLock::new(),
     });
-    // The event may be there before the answer.
+    // The event may come before the answer.
     id.state().groups.push(group.clone());
     let joined = id.send(&JoinMcast {
         id: id.handle(),
@@ -121,7 +121,7 @@ fn join(id: &IdObject, address: Wire, flags: JoinFlags, context: *mut c_void) ->
     });
     match joined {
         Ok(reply) => {
-            // It is set here only.
+            // It is set only here.
             let _ = group.handle.set(reply.id);
             complete(id)
         }
@@ -146,7 +146,7 @@ fn leave(id: &IdObject, address: Wire) -> Result<()> {
     let group = {
         let mut state = id.state();
         let groups = &mut state.groups;
-        // The last one that joined, if there are several.
+        // The latest one, if the program has joined several times.
         let at = groups
             .iter()
             .rposition(|group| group.address == address && group.handle.get().is_some())
@@ -155,7 +155,7 @@ fn leave(id: &IdObject, address: Wire) -> Result<()> {
     };
     let qp = id.qp();
     if let (Some((gid, lid)), false) = (group.attached.get(), qp.is_null()) {
-        // SAFETY: the program has the queue pair on the identifier.
+        // SAFETY: the program keeps the queue pair while it is on the identifier.
         unsafe { verbs::ibv_detach_mcast(qp, gid, *lid) };
     }
     let handle = group.handle.get().copied().unwrap_or_default();
@@ -166,7 +166,7 @@ fn leave(id: &IdObject, address: Wire) -> Result<()> {
             Ok(())
         }
         Err(failure) => {
-            // Its events may still come: it stays until the identifier goes.
+            // Its events may still come: it stays until the identifier is destroyed.
             id.state().groups.push(group);
             Err(failure)
         }

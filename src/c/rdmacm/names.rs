@@ -2,7 +2,7 @@
 
 use std::ffi::{CStr, c_char};
 
-/// By number, as `enum rdma_cm_event_type` has them.
+/// By number, in the order of `enum rdma_cm_event_type`.
 const EVENTS: [&CStr; 20] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",

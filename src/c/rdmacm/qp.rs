@@ -1,5 +1,5 @@
-//! Queue pairs of identifiers: created in the state in which receives can be posted, and changed as the
-//! connection is made, with the attributes that the kernel proposes.
+//! Queue pairs of identifiers: created in a state in which receives can be posted, and then changed for the
+//! connection, with the attributes that the kernel proposes.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -18,17 +18,17 @@ use crate::c::failure::{Failure, Result, minus_one};
 use crate::c::marshal::ibv_copy_qp_attr_from_kern;
 use crate::cm::command::InitQpAttr;
 
-/// Bits of the mask that only the kernel has, for link-layer addresses.
+/// Bits of the mask that exist only in the kernel, for link-layer addresses.
 const OF_THE_KERNEL: u32 = 0x01e0_0000;
 
 fn attributes(state: QpState) -> ibv_qp_attr {
-    // SAFETY: zeros are attributes.
+    // SAFETY: zeros are valid attributes.
     let mut attr: ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
     attr.qp_state = state.0;
     attr
 }
 
-/// What the kernel proposes for a transition, and the mask of it.
+/// The attributes that the kernel proposes for a transition, and their mask.
 fn proposed(id: &IdObject, state: QpState) -> Result<(ibv_qp_attr, c_int)> {
     let mut attr = attributes(state);
     let reply = id.send(&InitQpAttr {
@@ -36,7 +36,7 @@ fn proposed(id: &IdObject, state: QpState) -> Result<(ibv_qp_attr, c_int)> {
         qp_state: state.0,
         ..Default::default()
     })?;
-    // SAFETY: both are whole.
+    // SAFETY: both are initialised.
     unsafe { ibv_copy_qp_attr_from_kern(&mut attr, &reply) };
     Ok((attr, (reply.qp_attr_mask & !OF_THE_KERNEL) as c_int))
 }
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     })
 }
 
-/// Changes a queue pair as the kernel proposes, after `adjust`.
+/// Changes a queue pair with the kernel's proposal, after `adjust`.
 fn change(
     id: &IdObject,
     qp: *mut ibv_qp,
@@ -71,12 +71,12 @@ fn change(
 ) -> Result<()> {
     let (mut attr, mask) = proposed(id, state)?;
     adjust(&mut attr);
-    // SAFETY: the program has the queue pair on the identifier.
+    // SAFETY: the program keeps the queue pair while it is on the identifier.
     unsafe { verbs::modify_qp(qp, &mut attr, mask) }
 }
 
-/// Makes the identifier's queue pair, if there is one, ready to receive. The access that the peer gets is
-/// known only now, so it is initialised again first.
+/// Makes the identifier's queue pair, if there is one, ready to receive. The peer's access is known only now,
+/// so the queue pair is initialised again first.
 pub(super) fn to_rtr(id: &IdObject, responder_resources: Option<u8>) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
@@ -99,18 +99,18 @@ pub(super) fn to_rts(id: &IdObject, initiator_depth: Option<u8>) -> Result<()> {
     })
 }
 
-/// Ends the work of the identifier's queue pair, if there is one: its requests come back.
+/// Takes the identifier's queue pair, if there is one, to ERR: its requests are flushed.
 pub(super) fn to_error(id: &IdObject) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
         return Ok(());
     }
     let mut attr = attributes(QpState::ERR);
-    // SAFETY: the program has the queue pair on the identifier.
+    // SAFETY: the program keeps the queue pair while it is on the identifier.
     unsafe { verbs::modify_qp(qp, &mut attr, QpAttrMask::STATE.bits() as c_int) }
 }
 
-/// Brings a new queue pair to where receives can be posted; one for datagrams, to where it works.
+/// Takes a new queue pair to a state in which receives can be posted; a queue pair for datagrams to RTS.
 fn initialise(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
     change(id, qp, QpState::INIT, |_| {})?;
     if !id.is_ud() {
@@ -126,7 +126,7 @@ fn initialise(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
     unsafe { verbs::modify_qp(qp, &mut attr, mask) }
 }
 
-/// The options of a new queue pair: what it can, and what a peer that has asked wants.
+/// Sets the options of a new queue pair: its own, and those of a peer that has requested the connection.
 ///
 /// # Safety
 /// The queue pair exists.
@@ -144,7 +144,7 @@ unsafe fn offer_ece(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
     if remote.vendor_id == 0 {
         return Ok(());
     }
-    // Of another vendor's options there is nothing to keep.
+    // Another vendor's options are not used.
     let options = match remote.vendor_id == own.vendor_id {
         true => remote.options,
         false => 0,
@@ -153,7 +153,7 @@ unsafe fn offer_ece(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
     unsafe { verbs::set_ece(qp, ibv_ece { options, ..own }) }
 }
 
-/// What a queue pair has made of the options of the peer that has asked.
+/// Keeps what a queue pair has made of the options of the peer that has requested the connection.
 ///
 /// # Safety
 /// The queue pair exists.
@@ -165,29 +165,29 @@ unsafe fn take_ece(id: &IdObject, qp: *mut ibv_qp) -> Result<()> {
     Ok(())
 }
 
-/// Gives the queue pair the options that the peer has answered.
+/// Sets the queue pair's options to those in the peer's answer.
 pub(super) fn agree(id: &IdObject, told: Ece) -> Result<()> {
     let own = id.state().local_ece;
     let agreed = match told.vendor_id {
-        // The peer or the kernel knows of none.
+        // The peer or the kernel has no options.
         0 => Ece { options: 0, ..own },
         vendor if vendor == own.vendor_id => told,
         _ => return Err(Failure::INVALID),
     };
     id.state().remote_ece.vendor_id = told.vendor_id;
-    // SAFETY: the program has the queue pair on the identifier.
+    // SAFETY: the program keeps the queue pair while it is on the identifier.
     unsafe { verbs::set_ece(id.qp(), agreed.into()) }
 }
 
-/// Keeps what the queue pair has made of them.
+/// Keeps what the queue pair has made of these options.
 pub(super) fn keep_agreed(id: &IdObject) -> Result<()> {
-    // SAFETY: the program has the queue pair on the identifier.
+    // SAFETY: the program keeps the queue pair while it is on the identifier.
     let agreed = unsafe { verbs::query_ece(id.qp()) }?;
     id.state().local_ece.options = agreed.options;
     Ok(())
 }
 
-/// Creates the completion queues that are not there, each with a channel. A size of 0 asks for none.
+/// Creates the missing completion queues, each with a channel. For a size of 0 none is created.
 ///
 /// # Safety
 /// The identifier's objects exist.
@@ -211,7 +211,7 @@ pub(super) unsafe fn create_cqs(c: &mut rdma_cm_id, send: u32, recv: u32) -> Res
     Ok(())
 }
 
-/// Destroys them, unless a shared receive queue of XRC is left, which reports to one of them itself.
+/// Destroys them, unless an XRC shared receive queue remains, which itself reports to one of them.
 ///
 /// # Safety
 /// The identifier's objects exist, and no other queue uses them any more.
@@ -228,7 +228,7 @@ pub(super) unsafe fn destroy_cqs(c: &mut rdma_cm_id) {
     }
 }
 
-/// Whether initiators of XRC connect to it: its queue pair is a target, in an XRC domain.
+/// Whether XRC initiators connect to it: its queue pair is then a target, in an XRC domain.
 pub(super) fn is_target(c: &rdma_cm_id) -> bool {
     c.qp_type == QpType::XRC_RECV.0
 }
@@ -247,8 +247,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 /// # Safety
 /// The attributes are as their mask says, and their objects exist.
 unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
-    // SAFETY: the struct is the object's. The attributes are the caller's, and written up to the domain,
-    // which they have room for in each version.
+    // SAFETY: the struct is the object's. The attributes are the caller's, and are written up to the domain,
+    // for which they have room in each version.
     unsafe {
         let c = &mut *id.c();
         let differs = |own: *mut ibv_cq, asked: *mut ibv_cq| {
@@ -291,7 +291,7 @@ unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()>
     }
 }
 
-/// Creates the queue pair between the completion queues that are there now.
+/// Creates the queue pair, with the completion queues that exist now.
 ///
 /// # Safety
 /// The contract of [`create_qp`].
@@ -339,10 +339,10 @@ pub unsafe extern "C" fn rdma_create_qp(
     })
 }
 
-/// Creates a queue pair of plain attributes, which become what it has.
+/// Creates a queue pair with plain attributes, to which the actual capacities are written.
 ///
 /// # Safety
-/// Their objects exist.
+/// The objects in the attributes exist.
 pub(super) unsafe fn create_plain(
     id: &IdObject,
     pd: *mut ibv_pd,
@@ -375,7 +375,7 @@ pub(super) unsafe fn create_plain(
 
 /// `rdma_destroy_qp(3)`.
 pub unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
-    // SAFETY: the caller passes an identifier, and uses its queue pair no more.
+    // SAFETY: the caller passes an identifier, and does not use its queue pair any more.
     unsafe {
         let Some(c) = c.as_mut() else {
             return;

@@ -1,4 +1,4 @@
-//! Addresses and routes: binding, resolving, and what the kernel has found.
+//! Addresses and routes: binding, resolving, and reading the kernel's results.
 
 use std::ffi::{c_int, c_void};
 
@@ -12,12 +12,12 @@ use crate::c::failure::{Failure, Result, minus_one};
 use crate::cm::address::Wire;
 use crate::cm::command::{self, QueryAddr, ResolveRoute, SetOption};
 
-/// Milliseconds of a program's.
+/// A program's milliseconds.
 fn milliseconds(timeout: c_int) -> u32 {
     timeout as u32
 }
 
-/// Puts the addresses into the identifier that the kernel has for it, and the device once there is one.
+/// Stores the kernel's addresses in the identifier, and the device once there is one.
 pub(super) fn query_addr(id: &IdObject) -> Result<()> {
     let reply = id.send(&QueryAddr::of(id.handle()))?;
     // SAFETY: the struct is the object's.
@@ -35,13 +35,13 @@ pub(super) fn query_addr(id: &IdObject) -> Result<()> {
     Ok(())
 }
 
-/// The first bytes of an address.
+/// Stores the first bytes of an address.
 fn put(to: &mut sockaddr_storage, from: &[u8; 128], length: u16) {
     let length = usize::from(length).min(from.len());
     to.0[..length].copy_from_slice(&from[..length]);
 }
 
-/// Puts the GIDs into the identifier.
+/// Stores the GIDs in the identifier.
 pub(super) fn query_gid(id: &IdObject) -> Result<()> {
     let reply = id.send(&QueryGid::of(id.handle()))?;
     // The answer has the form of `struct sockaddr_ib`.
@@ -55,7 +55,7 @@ pub(super) fn query_gid(id: &IdObject) -> Result<()> {
     Ok(())
 }
 
-/// Puts the paths into the identifier.
+/// Stores the paths in the identifier.
 pub(super) fn query_path(id: &IdObject) -> Result<()> {
     let reply = id.send(&QueryPath::of(id.handle()))?;
     // SAFETY: the struct is the object's, and so are its paths.
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     })
 }
 
-/// Looks for the device and the neighbour on the way to a peer.
+/// Finds the device and the neighbour on the route to a peer.
 pub(super) fn resolve_addr(
     id: &IdObject,
     source: Option<Wire>,
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn rdma_resolve_route(c: *mut rdma_cm_id, timeout: c_int) 
     minus_one(unsafe { id(c) }.and_then(|id| resolve_route(id, milliseconds(timeout))))
 }
 
-/// Looks for the path to the peer.
+/// Finds the path to the peer.
 pub(super) fn resolve_route(id: &IdObject, timeout_ms: u32) -> Result<()> {
     id.send(&ResolveRoute {
         id: id.handle(),
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn rdma_set_option(
     minus_one(unsafe { id(c) }.and_then(|id| set_option(id, level, name, value, length)))
 }
 
-/// Sets an option. The kernel reads the value, and says so if it cannot.
+/// Sets an option. The kernel reads the value, and reports it if it cannot.
 pub(super) fn set_option(
     id: &IdObject,
     level: c_int,

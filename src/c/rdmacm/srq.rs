@@ -11,8 +11,8 @@ use crate::c::abi::ibv_pd;
 use crate::c::abi::queue::{ibv_cq, ibv_srq};
 use crate::c::failure::{Failure, Result, minus_one};
 
-/// `rdma_create_srq_ex(3)`. A queue of XRC is in the library's domain and reports to the identifier's
-/// completion queue, where the program names none.
+/// `rdma_create_srq_ex(3)`. By default, an XRC queue is in the library's domain and reports to the
+/// identifier's completion queue.
 pub unsafe extern "C" fn rdma_create_srq_ex(
     c: *mut rdma_cm_id,
     attr: *mut ibv_srq_init_attr_ex,
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
     })
 }
 
-/// Creates a queue. What its attributes lack is the identifier's.
+/// Creates a queue. Missing attributes are taken from the identifier.
 ///
 /// # Safety
 /// The identifier exists, and the attributes are as their mask says.
@@ -59,7 +59,7 @@ unsafe fn create(c: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<
     Ok(())
 }
 
-/// Creates a queue of XRC.
+/// Creates an XRC queue.
 ///
 /// # Safety
 /// The contract of [`create`].
@@ -86,8 +86,8 @@ unsafe fn create_of_xrc(
     }
 }
 
-/// The identifier's completion queue, with room for `size` receives. The one that its target has is replaced
-/// if it is smaller, since a target has no completions.
+/// The identifier's completion queue, with room for `size` receives. If its target has a smaller one that is
+/// replaced, since a target has no completions.
 ///
 /// # Safety
 /// The identifier's objects exist.
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn rdma_create_srq(
 
 /// `rdma_destroy_srq(3)`.
 pub unsafe extern "C" fn rdma_destroy_srq(c: *mut rdma_cm_id) {
-    // SAFETY: the caller passes an identifier, and uses its queue no more.
+    // SAFETY: the caller passes an identifier, and does not use its queue any more.
     unsafe {
         let Some(c) = c.as_mut() else {
             return;

@@ -1,5 +1,5 @@
 //! The functions of libibverbs that this library calls. They belong to the `libibverbs.so.1` that the process
-//! has loaded, whose objects a program passes here. Only the package `library/` links them.
+//! has loaded; a program's objects belong to it. Only the package `library/` links them.
 
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
@@ -53,7 +53,7 @@ unsafe extern "C" {
 fn checked(errno: c_int) -> Result<()> {
     match errno {
         0 => Ok(()),
-        // Those of old providers return -1.
+        // Functions of old providers return -1.
         ..0 => Err(last_errno()),
         _ => Err(Failure(Errno::from_raw_os_error(errno))),
     }
@@ -93,7 +93,7 @@ pub(super) unsafe fn query_ece(qp: *mut ibv_qp) -> Result<ibv_ece> {
     }
 }
 
-/// Sets them, if the device has any.
+/// Sets the options, if the device has any.
 ///
 /// # Safety
 /// The queue pair exists.
@@ -131,15 +131,15 @@ pub(super) const SRQT_BASIC: u32 = 0;
 /// `IBV_SRQT_XRC`.
 pub(super) const SRQT_XRC: u32 = 1;
 
-/// A function in the table around a context, found as the header finds it: by its distance from the end of
-/// the table, if the library's table is long enough.
+/// A function in the table around a context, found as in the header: by its distance from the end of the
+/// table, if the library's table is long enough.
 ///
 /// # Safety
 /// The context is open, and the function at this offset is an `F`.
 unsafe fn operation<F: Copy>(context: *mut ibv_context, offset: usize) -> Option<F> {
     const OF_CONTEXT: usize = offset_of!(verbs_context, context);
-    // SAFETY: the context is open. One with this mark lies at the end of a table, and the word `sz` before it
-    // says how long the table is.
+    // SAFETY: the context is open. A context with this mark lies at the end of a table, and the word `sz`
+    // before it has the table's length.
     unsafe {
         if (*context).abi_compat as usize != usize::MAX {
             return None;
@@ -156,13 +156,13 @@ unsafe fn operation<F: Copy>(context: *mut ibv_context, offset: usize) -> Option
 /// `ibv_create_qp_ex(3)`, which is inline in the header.
 ///
 /// # Safety
-/// The context is open, and the attributes are as the mask in them says; it names the domain.
+/// The context is open, and the attributes are as their mask says; it names the domain.
 pub(super) unsafe fn create_qp_ex(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> Result<*mut ibv_qp> {
     type Function = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
-    // SAFETY: the caller vouches for it. Attributes with nothing but the domain start as plain ones.
+    // SAFETY: the caller vouches for it. Attributes that add only the domain start like plain ones.
     made(unsafe {
         if (*attr).comp_mask == QP_INIT_ATTR_PD {
             ibv_create_qp((*attr).pd, attr)
@@ -175,7 +175,7 @@ pub(super) unsafe fn create_qp_ex(
     })
 }
 
-/// `ibv_create_srq_ex(3)`, which is inline in the header, of the basic type in the domain `pd`, or of another
+/// `ibv_create_srq_ex(3)`, which is inline in the header: of the basic type in the domain `pd`, or of another
 /// type.
 ///
 /// # Safety
@@ -187,7 +187,7 @@ pub(super) unsafe fn create_srq_ex(
 ) -> Result<*mut ibv_srq> {
     type Function =
         unsafe extern "C" fn(*mut ibv_context, *mut ibv_srq_init_attr_ex) -> *mut ibv_srq;
-    // SAFETY: the caller vouches for it. The attributes start as plain ones.
+    // SAFETY: the caller vouches for it. The attributes start like plain ones.
     made(unsafe {
         let basic = (*attr).comp_mask & !(SRQ_INIT_ATTR_TYPE | SRQ_INIT_ATTR_PD) == 0
             && (*attr).srq_type == SRQT_BASIC;
@@ -202,7 +202,7 @@ pub(super) unsafe fn create_srq_ex(
     })
 }
 
-/// `ibv_open_xrcd(3)`, which is inline in the header, of a domain that belongs to no file.
+/// `ibv_open_xrcd(3)`, which is inline in the header, for a domain without a file.
 ///
 /// # Safety
 /// The context is open.
@@ -227,7 +227,8 @@ pub(super) unsafe fn open_xrcd(context: *mut ibv_context) -> Result<*mut ibv_xrc
 /// `ibv_close_xrcd(3)`, which is inline in the header.
 ///
 /// # Safety
-/// The domain is of [`open_xrcd`] with this context, and passed for the last time if this succeeds.
+/// The domain was opened by [`open_xrcd`] with this context, and is passed for the last time if this
+/// succeeds.
 pub(super) unsafe fn close_xrcd(context: *mut ibv_context, xrcd: *mut ibv_xrcd) -> Result<()> {
     type Function = unsafe extern "C" fn(*mut ibv_xrcd) -> c_int;
     // SAFETY: the caller vouches for it.
@@ -239,11 +240,11 @@ pub(super) unsafe fn close_xrcd(context: *mut ibv_context, xrcd: *mut ibv_xrcd) 
     }
 }
 
-/// Destroys completion queues and channels that an identifier has created for its queue pair. A field is NULL
-/// where there is none.
+/// Destroys completion queues and channels that an identifier has created for its queue pair. The field of a
+/// missing one is NULL.
 ///
 /// # Safety
-/// What there is exists, and nothing uses it any more.
+/// The objects in the fields exist, and nothing uses them any more.
 pub(super) unsafe fn destroy_cqs(
     cqs: [&mut *mut ibv_cq; 2],
     channels: [&mut *mut ibv_comp_channel; 2],

@@ -59,7 +59,7 @@ impl Direct {
             let what = format!("a UAR of {length} bytes");
             return Err(Error::malformed(Verb::AllocUar, subject(), what));
         }
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe {
             let flags = MapFlags::SHARED;
             mmap(

@@ -49,8 +49,8 @@ pub(crate) struct CqCore {
 struct Doorbell {
     register: Register,
     turn: Turn,
-    /// Entries that were taken of all rings, as the device knows, modulo 2^32. Only changed by whoever has
-    /// the turn.
+    /// Entries that were taken of all rings, as the device knows, modulo 2^32. Only the thread that has the
+    /// turn changes it.
     taken: AtomicU32,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct Cq {
 struct Poller {
     /// The ring that was looked at last.
     ring: u32,
-    /// Entries that this poll may still look at: once round the rings, while the device goes on.
+    /// Entries that this poll may still look at: once round the rings, while the device continues.
     left: u32,
     reporters: Reporters,
     /// The error that the next poll reports.

@@ -28,7 +28,7 @@ pub(super) struct Head {
     pub(super) length: U16,
     pub(super) imm: U32,
     pub(super) ah: U16,
-    /// How messages are to be processed; and a reserved byte.
+    /// How the device processes messages; and a reserved byte.
     pub(super) hints: [u8; 2],
     pub(super) qkey: U32,
     pub(super) reserved: [u8; 6],

@@ -469,7 +469,7 @@ fn create_cq(
         Err(error) if memory.is_some() => return Err(not_taken(error)),
         reply => reply?,
     };
-    // If it fails, the memory goes back when the kernel has let go of it.
+    // If it fails, the memory goes back when the kernel has released it.
     let core = map_cq(limits, fd, &command, &reply, &mut memory);
     let core = core.inspect_err(|_| fd.abandon(reply.handle))?;
     let cq = Cq::new(core, limits.qpn_mask, tells_senders);

@@ -241,8 +241,8 @@ pub(super) struct Registration {
     directory: Arc<Directory>,
     name: Name,
     ring: u32,
-    /// The ledger of the requests since the last reset; and whether unread completions are to be passed over
-    /// once the queue is gone.
+    /// The ledger of the requests since the last reset; and whether unread completions are skipped once the
+    /// queue is gone.
     now: Mutex<(Arc<NumberedLedger>, bool)>,
 }
 

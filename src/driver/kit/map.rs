@@ -51,7 +51,7 @@ impl Map {
             None | Some(0) => return Err(malformed(format_args!("{length} bytes"))),
             Some(length) => length,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe {
             mmap(
                 ptr::null_mut(),

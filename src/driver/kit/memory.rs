@@ -134,7 +134,7 @@ impl Pages {
             flags |= MapFlags::POPULATE;
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), length, access, flags)? };
         let base = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
         let pages = Self { base, length };

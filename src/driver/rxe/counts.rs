@@ -39,7 +39,7 @@ impl Counts {
     /// Counts messages whose completions were seen.
     #[inline(always)]
     pub(super) fn complete(&self, messages: u32) {
-        // Release: pairs with the acquire in `progress`; the kernel has let go of the memory.
+        // Release: pairs with the acquire in `progress`; the kernel has released the memory.
         self.completed.fetch_add(messages, Ordering::Release);
     }
 
@@ -68,8 +68,8 @@ impl Counts {
 
     /// Requests that were posted, and those that are surely finished. One thread calls it at a time.
     pub(super) fn progress(&self, taken: impl FnOnce() -> Option<u32>) -> (u32, u32) {
-        // In this order: if as many were completed as were taken out by a later look, then all that had been
-        // taken out were complete.
+        // In this order: `taken` looks later. If it finds no more requests than had completed, then all that
+        // were taken out had completed.
         let completed = self.completed.load(Ordering::Acquire);
         if taken() == Some(completed) {
             // Relaxed: no other memory depends on it.

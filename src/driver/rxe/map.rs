@@ -70,7 +70,7 @@ impl RingMap {
             Some(buffers) => place(buffers, length, kind)?,
             None => None,
         };
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let mapped = unsafe {
             mmap(
                 ptr::null_mut(),
@@ -233,7 +233,7 @@ struct Addresses {
 impl Addresses {
     fn reserve(length: usize) -> std::result::Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { base, length })
@@ -380,7 +380,7 @@ mod tests {
     /// Pages of this process in the place of a ring's.
     fn pages(length: usize) -> NonNull<u8> {
         let flags = MapFlags::SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), length, PROTECTION, flags) };
         NonNull::new(base.unwrap().cast()).unwrap()
     }

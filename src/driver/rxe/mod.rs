@@ -240,7 +240,7 @@ const COMPLETION: Kind = Kind {
     resource: ResourceType::RXE_CQ,
 };
 
-/// Maps a work queue's ring. The map is to be stored beside the producer.
+/// Maps a work queue's ring. The caller stores the map beside the producer.
 fn producer(
     fd: &CommandFd,
     info: Mminfo,
@@ -252,7 +252,7 @@ fn producer(
     producer_in(map, element, kind)
 }
 
-/// The producer of a ring that was mapped. The map is to be stored beside it.
+/// The producer of a ring that was mapped. The caller stores the map beside it.
 fn producer_in(map: RingMap, element: usize, kind: Kind) -> Result<(Producer, RingMap)> {
     // SAFETY: the map is new, so this is its only user, and it is stored beside the producer.
     let ring = unsafe { Producer::new(map.base(), map.length(), element) };

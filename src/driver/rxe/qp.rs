@@ -174,8 +174,7 @@ fn map(
 /// `rxe_qp.c`, Linux 6.1 to 7.3) keeps leftovers of an interrupted READ. At the requester this is the opcode
 /// of the last reply (`qp->comp.opcode`): the next READ or atomic then completes with success and has read
 /// nothing (`check_ack` in `rxe_comp.c`). At the responder it is the reply under way (`qp->resp.res`), which
-/// is sent for the next request, from memory that has been freed. Nobody can tell whether the peer was
-/// reading.
+/// is sent for the next request, from memory that has been freed. Whether the peer was reading is not known.
 pub(super) fn reset(
     fd: &Arc<CommandFd>,
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,

@@ -23,8 +23,8 @@ pub(crate) struct SharedRecvQueue {
 /// How far a shared receive queue's requests are.
 #[derive(Debug)]
 pub(crate) struct SrqRing {
-    /// Under a lock, since the queue may change its size; `None` meanwhile. `None` for good once nobody posts
-    /// any more: then the ring's place is its user's again.
+    /// Under a lock, since the queue may change its size; `None` meanwhile. It stays `None` once posting has
+    /// ended: then the user owns the ring's memory again.
     look: Mutex<Option<Look>>,
     counts: Counts,
     /// Queue pairs that receive from it.

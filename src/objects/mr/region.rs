@@ -284,7 +284,7 @@ pub(super) mod tests {
     use crate::owned::tests::Listener;
     use crate::pd::{Pd, Stand, User};
 
-    /// Counts how often it is dropped, and panics then if told to.
+    /// Counts how often it is dropped, and then panics if its flag is set.
     pub(crate) struct Memory(Arc<AtomicU32>, bool);
 
     impl Drop for Memory {

@@ -65,7 +65,7 @@ pub struct QpAttr {
     pub max_dest_rd_atomic: Option<u8>,
     /// The alternate path and its partition key index, port and timeout.
     pub alt_path: Option<AltPath>,
-    /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits.
+    /// The pause that the peer should make if no receive is posted, as a code of 5 bits.
     pub min_rnr_timer: Option<u8>,
     /// The packet sequence number to send first; 24 bits.
     pub sq_psn: Option<u32>,
@@ -361,7 +361,7 @@ pub struct QpInfo {
     pub max_rd_atomic: u8,
     /// READs and atomics that may be in flight from the peer.
     pub max_dest_rd_atomic: u8,
-    /// The pause that the peer is asked for if no receive is posted, as a code of 5 bits.
+    /// The pause that the peer should make if no receive is posted, as a code of 5 bits.
     pub min_rnr_timer: u8,
     /// The state of path migration.
     pub path_mig_state: MigState,

@@ -5,7 +5,7 @@ pub mod create_cq {
     ids! { u16, "UVERBS_ATTR_CREATE_CQ_";
         /// Answer: handle of the new CQ.
         HANDLE = 0;
-        /// Entries wanted (`u32`).
+        /// Requested number of entries (`u32`).
         CQE = 1;
         /// Opaque value, returned by events (`u64`).
         USER_HANDLE = 2;
@@ -15,7 +15,7 @@ pub mod create_cq {
         COMP_VECTOR = 4;
         /// [`crate::flags::CqCreateFlags`]; may be left out.
         FLAGS = 5;
-        /// Answer: entries it has (`u32`).
+        /// Answer: actual number of entries (`u32`).
         RESP_CQE = 6;
         /// File descriptor of the asynchronous event file.
         EVENT_FD = 7;

@@ -35,11 +35,11 @@ pub mod query_port_speed {
 /// Attributes of [`crate::method::device::QUERY_COMP_CNTR_CAPS`]. Since Linux 7.3.
 pub mod query_comp_cntr_caps {
     ids! { u16, "UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_";
-        /// Answer: completion counters of the device.
+        /// Answer: number of completion counters of the device.
         MAX_COUNTERS = 0;
-        /// Answer: largest value of one.
+        /// Answer: largest value of a counter.
         MAX_VALUE = 1;
-        /// Answer: [`crate::flags::QpAttachCompCntrOps`] that can be counted.
+        /// Answer: [`crate::flags::QpAttachCompCntrOps`] that counters can count.
         SUPPORTED_QP_ATTACH_OPS = 2;
     }
 }
@@ -73,7 +73,7 @@ pub mod info_handles {
         OBJECT_ID = 0;
         /// Answer: number of handles (`u32`).
         TOTAL_HANDLES = 1;
-        /// Answer: the handles (`u32` each), as many as there is room for.
+        /// Answer: the handles (`u32` each), as many as fit.
         HANDLES_LIST = 2;
     }
 }
@@ -81,7 +81,7 @@ pub mod info_handles {
 /// Attributes of [`crate::method::device::QUERY_GID_TABLE`].
 pub mod query_gid_table {
     ids! { u16, "UVERBS_ATTR_QUERY_GID_TABLE_";
-        /// Size of an entry as user space knows it (constant).
+        /// Size of an entry in user space (constant).
         ENTRY_SIZE = 0;
         /// 0 (`u32`).
         FLAGS = 1;

@@ -29,7 +29,7 @@ pub mod alloc_dmah {
         CPU_ID = 1;
         /// Kind of memory: 0 volatile, 1 persistent (enumeration without a value).
         TPH_MEM_TYPE = 2;
-        /// PCI processing hint, 2 bits (`u8`); may be left out, like the two before it.
+        /// PCI processing hint, 2 bits (`u8`); this attribute and the two before it may be left out.
         PH = 3;
     }
 }
@@ -47,7 +47,7 @@ pub mod alloc_dmabuf {
     ids! { u16, "UVERBS_ATTR_ALLOC_DMABUF_";
         /// Answer: the dma-buf.
         HANDLE = 0;
-        /// Where `mmap()` of the device file finds the pages: an offset in bytes (`u64`).
+        /// The offset of the pages for `mmap()` of the device file, in bytes (`u64`).
         PGOFF = 1;
     }
 }

@@ -31,7 +31,7 @@ pub mod create_flow_action_esp {
 /// Attributes of [`crate::method::flow_action::ESP_MODIFY`].
 pub mod modify_flow_action_esp {
     ids! { u16, "UVERBS_ATTR_MODIFY_FLOW_ACTION_ESP_";
-        /// Handle of the action; the rest as in [`super::create_flow_action_esp`].
+        /// Handle of the action; the other attributes are as in [`super::create_flow_action_esp`].
         HANDLE = 0;
     }
 }

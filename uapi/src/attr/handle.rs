@@ -1,4 +1,4 @@
-//! Attributes of destructors that take nothing but the handle.
+//! Attributes of destructors whose only argument is the handle.
 
 /// Attributes of [`crate::method::pd::DESTROY`].
 pub mod destroy_pd {

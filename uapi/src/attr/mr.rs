@@ -55,7 +55,7 @@ pub mod query_mr {
         RESP_RKEY = 2;
         /// Answer: length in bytes (`u64`).
         RESP_LENGTH = 3;
-        /// Answer: address of the first byte as peers name it (`u64`); may be left out.
+        /// Answer: address of the first byte for peers (`u64`); may be left out.
         RESP_IOVA = 4;
     }
 }
@@ -71,7 +71,7 @@ pub mod reg_dmabuf_mr {
         OFFSET = 2;
         /// Length in bytes (`u64`).
         LENGTH = 3;
-        /// Address by which peers name the first byte (`u64`).
+        /// Address of the first byte for peers (`u64`).
         IOVA = 4;
         /// The dma-buf (`u32`).
         FD = 5;
@@ -93,7 +93,7 @@ pub mod reg_mr {
         PD_HANDLE = 1;
         /// Handle of the DMA handle; may be left out.
         DMA_HANDLE = 2;
-        /// Address by which peers name the first byte (`u64`).
+        /// Address of the first byte for peers (`u64`).
         IOVA = 3;
         /// Address of the memory in this process (`u64`).
         ADDR = 4;

@@ -19,7 +19,7 @@ pub mod create_qp {
         IND_TABLE_HANDLE = 6;
         /// Opaque value, returned by events (`u64`).
         USER_HANDLE = 7;
-        /// [`crate::types::QpCap`] wanted.
+        /// Requested [`crate::types::QpCap`].
         CAP = 8;
         /// [`crate::enums::QpType`] (constant).
         TYPE = 9;
@@ -29,7 +29,7 @@ pub mod create_qp {
         SOURCE_QPN = 11;
         /// File descriptor of the asynchronous event file.
         EVENT_FD = 12;
-        /// Answer: [`crate::types::QpCap`] granted.
+        /// Answer: actual [`crate::types::QpCap`].
         RESP_CAP = 13;
         /// Answer: number of the QP (`u32`).
         RESP_QP_NUM = 14;

@@ -13,7 +13,7 @@ pub mod create_srq {
         CQ_HANDLE = 3;
         /// Opaque value, returned by events (`u64`).
         USER_HANDLE = 4;
-        /// Receive requests to hold (`u32`).
+        /// Requested number of receive requests (`u32`).
         MAX_WR = 5;
         /// Elements a request may have (`u32`).
         MAX_SGE = 6;
@@ -25,7 +25,7 @@ pub mod create_srq {
         TYPE = 9;
         /// File descriptor of the asynchronous event file.
         EVENT_FD = 10;
-        /// Answer: receive requests it holds (`u32`).
+        /// Answer: actual number of receive requests (`u32`).
         RESP_MAX_WR = 11;
         /// Answer: elements a request may have (`u32`).
         RESP_MAX_SGE = 12;

@@ -15,13 +15,13 @@ pub mod create_wq {
         TYPE = 4;
         /// File descriptor of the asynchronous event file.
         EVENT_FD = 5;
-        /// Receive requests to hold (`u32`).
+        /// Requested number of receive requests (`u32`).
         MAX_WR = 6;
         /// Elements a request may have (`u32`).
         MAX_SGE = 7;
         /// [`crate::flags::WqFlags`]; may be left out.
         FLAGS = 8;
-        /// Answer: receive requests it holds (`u32`).
+        /// Answer: actual number of receive requests (`u32`).
         RESP_MAX_WR = 9;
         /// Answer: elements a request may have (`u32`).
         RESP_MAX_SGE = 10;

@@ -1,4 +1,4 @@
-//! Attributes of EFA's own methods, and those that it adds to core methods.
+//! Attributes of EFA's own methods, and attributes that it adds to core methods.
 
 /// Attributes of [`crate::efa::method::mr::QUERY`].
 pub mod query_mr {
@@ -9,11 +9,11 @@ pub mod query_mr {
         HANDLE = DRIVER_NS;
         /// [`crate::efa::QueryMrValidity`] (output, `u16`).
         RESP_IC_ID_VALIDITY = DRIVER_NS + 1;
-        /// Interconnect of receives (output, `u16`).
+        /// Interconnect for receives (output, `u16`).
         RESP_RECV_IC_ID = DRIVER_NS + 2;
-        /// Interconnect of RDMA READs (output, `u16`).
+        /// Interconnect for RDMA READs (output, `u16`).
         RESP_RDMA_READ_IC_ID = DRIVER_NS + 3;
-        /// Interconnect of WRITEs of peers (output, `u16`).
+        /// Interconnect for WRITEs of peers (output, `u16`).
         RESP_RDMA_RECV_IC_ID = DRIVER_NS + 4;
     }
 }
@@ -23,9 +23,9 @@ pub mod create_comp_cntr {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "EFA_IB_ATTR_CREATE_COMP_CNTR_";
-        /// [`crate::types::BufferDesc`] of the count of completions.
+        /// [`crate::types::BufferDesc`] for the count of completions.
         COMP_BUFFER = DRIVER_NS;
-        /// [`crate::types::BufferDesc`] of the count of errors.
+        /// [`crate::types::BufferDesc`] for the count of errors.
         ERR_BUFFER = DRIVER_NS + 1;
     }
 }

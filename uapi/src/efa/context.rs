@@ -1,4 +1,4 @@
-//! Opening a context on EFA, what its device can do, and its protection domains and address handles.
+//! Opening a context on EFA, the limits of its device, and its protection domains and address handles.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct AllocUcontextCmd {
-    /// [`super::UcontextCaps`]: what user space respects. Without one that the device needs the kernel
-    /// refuses. Called `comp_mask` before Linux 7.3.
+    /// [`super::UcontextCaps`]: the limits that user space respects. If a limit is missing that the device
+    /// needs, the kernel refuses. Called `comp_mask` before Linux 7.3.
     pub supported_caps: u32,
     /// Must be 0.
     pub reserved_20: [u8; 4],
@@ -25,21 +25,22 @@ pub struct AllocUcontextCmd {
 )]
 #[repr(C)]
 pub struct AllocUcontextResp {
-    /// None are defined.
+    /// No bits are defined.
     pub comp_mask: u32,
     /// [`super::UdataCmds`]: commands that take driver data.
     pub cmds_supp_udata_mask: u32,
-    /// Rings of a completion queue.
+    /// Number of rings of a completion queue.
     pub sub_cqs_per_cq: u16,
     /// Inline bytes of a request of 64 bytes.
     pub inline_buf_size: u16,
     /// Largest send ring in bytes.
     pub max_llq_size: u32,
-    /// Most that may be written to a send ring between two doorbells, in units of 64 bytes; 0 for no limit.
+    /// Most bytes that may be written to a send ring between two doorbells, in units of 64 bytes; 0 for no
+    /// limit.
     pub max_tx_batch: u16,
     /// Fewest requests of a send ring; 0 for no limit.
     pub min_sq_wr: u16,
-    /// Inline bytes of a request of 128 bytes; 0 without such. Since Linux 7.3.
+    /// Inline bytes of a request of 128 bytes; 0 if there are no such requests. Since Linux 7.3.
     pub inline_buf_size_ex: u16,
     /// Reserved.
     pub reserved_b0: [u8; 2],
@@ -53,7 +54,7 @@ pub struct AllocUcontextResp {
 )]
 #[repr(C)]
 pub struct QueryDeviceResp {
-    /// None are defined.
+    /// No bits are defined.
     pub comp_mask: u32,
     /// Most requests of a send ring.
     pub max_sq_wr: u32,
@@ -77,7 +78,7 @@ pub struct QueryDeviceResp {
 )]
 #[repr(C)]
 pub struct AllocPdResp {
-    /// None are defined.
+    /// No bits are defined.
     pub comp_mask: u32,
     /// Number of the PD in the device.
     pub pdn: u16,
@@ -93,9 +94,9 @@ pub struct AllocPdResp {
 )]
 #[repr(C)]
 pub struct CreateAhResp {
-    /// None are defined.
+    /// No bits are defined.
     pub comp_mask: u32,
-    /// Number of the AH, which requests name.
+    /// Number of the AH in requests.
     pub efa_address_handle: u16,
     /// Reserved.
     pub reserved_30: [u8; 2],

@@ -14,7 +14,7 @@ pub struct CreateCq {
     pub comp_mask: u32,
     /// Bytes of an entry: 16 or 32.
     pub cq_entry_size: u32,
-    /// Rings, as many as [`super::AllocUcontextResp::sub_cqs_per_cq`].
+    /// Number of rings: [`super::AllocUcontextResp::sub_cqs_per_cq`].
     pub num_sub_cqs: u16,
     /// [`super::CreateCqFlags`].
     pub flags: u8,
@@ -34,7 +34,7 @@ pub struct CreateCqResp {
     pub comp_mask: u32,
     /// Reserved.
     pub reserved_20: [u8; 4],
-    /// The rings, one behind the other.
+    /// The rings, one after the other.
     pub q_mmap_key: u64,
     /// Their bytes, in whole pages.
     pub q_mmap_size: u64,

@@ -25,7 +25,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What the device can do.
+    /// Capabilities of a device.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceCaps: u32 {
         /// RDMA READ.
@@ -34,15 +34,15 @@ bitflags! {
         const RNR_RETRY = 1 << 1;
         /// Completion events.
         const CQ_NOTIFICATIONS = 1 << 2;
-        /// Completions with the GID of a sender without an AH.
+        /// Completions have the GID of a sender without an AH.
         const CQ_WITH_SGID = 1 << 3;
-        /// 128 bytes are written whole, so that data can be polled. Linux 6.12 has it, 6.1 has not.
+        /// 128 bytes are written at once, so that data can be polled. Linux 6.12 has it, 6.1 does not.
         const DATA_POLLING_128 = 1 << 4;
-        /// RDMA WRITE. Linux 6.12 has it, 6.1 has not.
+        /// RDMA WRITE. Linux 6.12 has it, 6.1 does not.
         const RDMA_WRITE = 1 << 5;
-        /// WRITEs with immediate data that consume no receive. Linux 6.12 has it, 6.1 has not.
+        /// WRITEs with immediate data that consume no receive. Linux 6.12 has it, 6.1 does not.
         const UNSOLICITED_WRITE_RECV = 1 << 6;
-        /// Completion queues in memory that user space gives. Linux 7.3 has it, 6.12 has not.
+        /// Completion queues in memory that user space provides. Linux 7.3 has it, 6.12 does not.
         const CQ_WITH_EXT_MEM = 1 << 7;
         /// Completion counters. Since Linux 7.3.
         const COMP_CNTR = 1 << 8;
@@ -65,7 +65,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which fields of the answer to CQ creation count.
+    /// The valid fields of the answer to CQ creation.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CreateCqRespMask: u32 {
         /// The doorbell.
@@ -77,7 +77,7 @@ bitflags! {
     /// How to create a QP.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CreateQpFlags: u16 {
-        /// WRITEs with immediate data consume no receive. Linux 6.12 has it, 6.1 has not.
+        /// WRITEs with immediate data consume no receive. Linux 6.12 has it, 6.1 does not.
         const UNSOLICITED_WRITE_RECV = 1 << 0;
         /// Ids of requests of 64 bits. Since Linux 7.3.
         const SQ_64_BIT_REQ_ID = 1 << 1;
@@ -85,14 +85,14 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which interconnect ids of a region are valid.
+    /// The valid interconnect ids of a region.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QueryMrValidity: u16 {
-        /// That of receives.
+        /// The interconnect for receives.
         const RECV_IC_ID = 1 << 0;
-        /// That of RDMA READs.
+        /// The interconnect for RDMA READs.
         const RDMA_READ_IC_ID = 1 << 1;
-        /// That of WRITEs of peers.
+        /// The interconnect for WRITEs of peers.
         const RDMA_RECV_IC_ID = 1 << 2;
     }
 }

@@ -5,7 +5,7 @@ pub mod mr {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "EFA_IB_METHOD_MR_";
-        /// The interconnects that a region is reached by. Linux 6.12 has it, 6.1 has not.
+        /// The interconnects by which the device reaches a region. Linux 6.12 has it, 6.1 does not.
         QUERY = DRIVER_NS;
     }
 }

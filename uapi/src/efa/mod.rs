@@ -1,7 +1,7 @@
-//! What EFA (Amazon's Elastic Fabric Adapter) adds to the ABI: driver data of the core commands and a
+//! EFA's (Amazon's Elastic Fabric Adapter) additions to the ABI: driver data of the core commands and a
 //! method of its own (`efa-abi.h`).
 //!
-//! Keys named `mmap_key` are offsets for `mmap()` of the device file. The rings' own formats belong to the
+//! Keys named `mmap_key` are offsets for `mmap()` of the device file. The formats of the rings belong to the
 //! hardware and are not here.
 
 pub mod attr;
@@ -16,7 +16,7 @@ pub use cq::*;
 pub use flags::*;
 pub use qp::*;
 
-/// ABI version of the driver; sysfs `abi_version` of the device tells the kernel's.
+/// ABI version of the driver; the device's sysfs file `abi_version` has the kernel's.
 pub const ABI_VERSION: u32 = 1;
 
 /// [`CreateQp::driver_qp_type`] of scalable reliable datagrams.

@@ -20,7 +20,7 @@ pub struct CreateQp {
     pub driver_qp_type: u32,
     /// [`super::CreateQpFlags`].
     pub flags: u16,
-    /// Service level. Linux 7.3 has it, 6.12 has not.
+    /// Service level. Linux 7.3 has it, 6.12 does not.
     pub sl: u8,
     /// Must be 0.
     pub reserved_98: [u8; 5],
@@ -34,7 +34,7 @@ pub struct CreateQp {
 )]
 #[repr(C)]
 pub struct CreateQpResp {
-    /// None are defined.
+    /// No bits are defined.
     pub comp_mask: u32,
     /// Offset of the receive doorbell in its page.
     pub rq_db_offset: u32,
@@ -52,9 +52,9 @@ pub struct CreateQpResp {
     pub sq_db_mmap_key: u64,
     /// The send ring, in the device's memory.
     pub llq_desc_mmap_key: u64,
-    /// The ring of the send CQ that sends are reported in.
+    /// The ring of the send CQ in which sends are reported.
     pub send_sub_cq_idx: u16,
-    /// The ring of the receive CQ that receives are reported in.
+    /// The ring of the receive CQ in which receives are reported.
     pub recv_sub_cq_idx: u16,
     /// Reserved.
     pub reserved_1e0: [u8; 4],

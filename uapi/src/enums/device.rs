@@ -1,9 +1,9 @@
 //! Numbers about devices.
 
 wire_enum! {
-    /// Which kernel driver serves a device (`enum rdma_driver_id`).
+    /// The kernel driver of a device (`enum rdma_driver_id`).
     DriverId, "RDMA_DRIVER_";
-    /// None that has a number.
+    /// A driver without a number.
     UNKNOWN = 0;
     /// mlx5_ib: ConnectX-4 and later, Connect-IB, BlueField.
     MLX5 = 1;

@@ -1,7 +1,7 @@
 //! Numbers of asynchronous events.
 
 wire_enum! {
-    /// What happened.
+    /// The type of an asynchronous event.
     AsyncEventType, "IBV_EVENT_";
     /// A CQ overflowed or failed.
     CQ_ERR = 0;
@@ -15,7 +15,7 @@ wire_enum! {
     COMM_EST = 4;
     /// The send queue has drained.
     SQ_DRAINED = 5;
-    /// The QP went over to its alternate path.
+    /// The QP migrated to its alternate path.
     PATH_MIG = 6;
     /// The alternate path failed.
     PATH_MIG_ERR = 7;
@@ -37,7 +37,7 @@ wire_enum! {
     SRQ_LIMIT_REACHED = 15;
     /// A QP in error has taken its last request from its SRQ.
     QP_LAST_WQE_REACHED = 16;
-    /// The subnet manager asks for registration again.
+    /// The subnet manager requests another registration.
     CLIENT_REREGISTER = 17;
     /// A port's GIDs changed.
     GID_CHANGE = 18;
@@ -48,7 +48,7 @@ wire_enum! {
 }
 
 impl AsyncEventType {
-    /// A few words for a person, if the value is known here.
+    /// A short description for people, if the value is known here.
     #[must_use]
     pub const fn text(self) -> Option<&'static str> {
         Some(match self {

@@ -1,7 +1,7 @@
-//! Numbers of the wire with a type and names.
+//! Numbers of the ABI, as types with names.
 //!
-//! None is a Rust `enum`, because a kernel or a device may answer with any number. All are 32 bits
-//! wide here, also where a struct has fewer bits for them.
+//! None is a Rust `enum`, because a kernel or a device may answer with any number. All have 32 bits here,
+//! even if a struct has fewer bits for them.
 
 mod device;
 mod event;

@@ -30,7 +30,7 @@ wire_enum! {
 wire_enum! {
     /// State of a WQ.
     WqState, "IBV_WQS_";
-    /// New, or taken back.
+    /// New, or reset.
     RESET = 0;
     /// In use.
     RDY = 1;
@@ -41,7 +41,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Where a buffer lies (`enum ib_uverbs_buffer_type`). Since Linux 7.2.
+    /// The place of a buffer (`enum ib_uverbs_buffer_type`). Since Linux 7.2.
     BufferType, "IB_UVERBS_BUFFER_TYPE_";
     /// In a dma-buf.
     DMABUF = 0;
@@ -61,7 +61,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Type of a flow specification; to be or-ed with [`FlowSpecType::INNER`] for headers within a tunnel.
+    /// Type of a flow specification; combine it with [`FlowSpecType::INNER`] for headers within a tunnel.
     FlowSpecType, "IBV_FLOW_SPEC_";
     /// Ethernet.
     ETH = 0x20;
@@ -107,9 +107,9 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Which value of a completion counter (`enum ib_uverbs_comp_cntr_entry`). Since Linux 7.3.
+    /// The entry of a completion counter (`enum ib_uverbs_comp_cntr_entry`). Since Linux 7.3.
     CompCntrEntry, "IB_UVERBS_COMP_CNTR_ENTRY_";
-    /// Completions that went well.
+    /// Successful completions.
     COMP = 0;
     /// Completions in error.
     ERR = 1;
@@ -132,7 +132,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// How the initialisation vector goes on (`enum ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo`).
+    /// How the initialisation vector continues (`enum ib_uverbs_flow_action_esp_keymat_aes_gcm_iv_algo`).
     FlowActionIvAlgo, "IB_UVERBS_FLOW_ACTION_IV_ALGO_";
     /// As a sequence.
     SEQ = 0;

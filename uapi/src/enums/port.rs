@@ -26,7 +26,7 @@ wire_enum! {
     POLLING = 2;
     /// Switched off.
     DISABLED = 3;
-    /// Agreeing with the peer.
+    /// Training the link.
     PORT_CONFIGURATION_TRAINING = 4;
     /// Up.
     LINK_UP = 5;
@@ -37,9 +37,9 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What a port's link is.
+    /// The link layer of a port.
     LinkLayer, "IBV_LINK_LAYER_";
-    /// Not said; InfiniBand on old kernels.
+    /// Not specified; InfiniBand on old kernels.
     UNSPECIFIED = 0;
     /// InfiniBand.
     INFINIBAND = 1;
@@ -101,7 +101,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What packets sent under a GID look like (`enum ib_uverbs_gid_type`).
+    /// The format of packets sent under a GID (`enum ib_uverbs_gid_type`).
     GidType, "IBV_GID_TYPE_";
     /// InfiniBand.
     IB = 0;

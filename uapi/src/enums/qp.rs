@@ -28,19 +28,19 @@ wire_enum! {
 wire_enum! {
     /// State of a QP.
     QpState, "IBV_QPS_";
-    /// New, or taken back.
+    /// New, or reset.
     RESET = 0;
     /// Receives may be posted.
     INIT = 1;
     /// Ready to receive.
     RTR = 2;
-    /// Ready to send as well.
+    /// Ready to send too.
     RTS = 3;
-    /// Send queue drained: no new send is started.
+    /// Send queue drained: the device starts no new send.
     SQD = 4;
-    /// Send queue in error, receiving goes on (unconnected transports).
+    /// Send queue in error, receiving continues (unconnected transports).
     SQE = 5;
-    /// In error: everything posted is flushed.
+    /// In error: all posted requests are flushed.
     ERR = 6;
 }
 
@@ -49,14 +49,14 @@ wire_enum! {
     MigState, "IBV_MIG_";
     /// On the primary path, the alternate one is not set up.
     MIGRATED = 0;
-    /// The alternate path is asked of the peer.
+    /// Migration has been requested from the peer.
     REARM = 1;
     /// Both sides may migrate.
     ARMED = 2;
 }
 
 wire_enum! {
-    /// Limit of a path's rate. Numbers are InfiniBand's, in no order.
+    /// Limit of a path's rate. The numbers are InfiniBand's; they are not in order.
     Rate, "IBV_RATE_";
     /// No limit.
     MAX = 0;

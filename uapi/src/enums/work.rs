@@ -1,11 +1,11 @@
 //! Numbers in work requests and completions.
 
 wire_enum! {
-    /// What a work request does (`enum ib_uverbs_wr_opcode`).
+    /// The operation of a work request (`enum ib_uverbs_wr_opcode`).
     WrOpcode, "IBV_WR_";
     /// Write to the peer's memory.
     RDMA_WRITE = 0;
-    /// Write, and consume a receive that tells the immediate data.
+    /// Write, and consume a receive, which reports the immediate data.
     RDMA_WRITE_WITH_IMM = 1;
     /// Send a message.
     SEND = 2;
@@ -23,7 +23,7 @@ wire_enum! {
     BIND_MW = 8;
     /// Send a message, and invalidate a key of the peer.
     SEND_WITH_INV = 9;
-    /// Send a large segment, cut up by the device.
+    /// Send a large segment, which the device divides.
     TSO = 10;
     /// Read, and invalidate a local key.
     RDMA_READ_WITH_INV = 11;
@@ -31,14 +31,14 @@ wire_enum! {
     MASKED_ATOMIC_CMP_AND_SWP = 12;
     /// Add under a mask.
     MASKED_ATOMIC_FETCH_AND_ADD = 13;
-    /// Flush the peer's memory to its place. Since Linux 6.2.
+    /// Flush the peer's memory to a placement. Since Linux 6.2.
     FLUSH = 14;
-    /// Write 8 bytes at once. Since Linux 6.2.
+    /// Write 8 bytes atomically. Since Linux 6.2.
     ATOMIC_WRITE = 15;
 }
 
 wire_enum! {
-    /// What has completed (`enum ib_uverbs_wc_opcode`). Bit 7 tells a receive.
+    /// The completed operation (`enum ib_uverbs_wc_opcode`). Bit 7 marks a receive.
     WcOpcode, "IBV_WC_";
     /// A send of any kind.
     SEND = 0;
@@ -62,7 +62,7 @@ wire_enum! {
     ATOMIC_WRITE = 9;
     /// A receive that took a message.
     RECV = 128;
-    /// A receive that told the immediate data of a write.
+    /// A receive that reported the immediate data of a write.
     RECV_RDMA_WITH_IMM = 129;
     /// A tag was added.
     TM_ADD = 130;
@@ -74,18 +74,18 @@ wire_enum! {
     TM_RECV = 133;
     /// A receive that matched no tag.
     TM_NO_TAG = 134;
-    /// The driver's own.
+    /// For the driver.
     DRIVER1 = 135;
-    /// The driver's own.
+    /// For the driver.
     DRIVER2 = 136;
-    /// The driver's own.
+    /// For the driver.
     DRIVER3 = 137;
 }
 
 wire_enum! {
-    /// How a work request ended.
+    /// The result of a work request.
     WcStatus, "IBV_WC_";
-    /// Well.
+    /// Success.
     SUCCESS = 0;
     /// The local buffers do not fit the message.
     LOC_LEN_ERR = 1;
@@ -99,7 +99,7 @@ wire_enum! {
     WR_FLUSH_ERR = 5;
     /// A window could not be bound.
     MW_BIND_ERR = 6;
-    /// The peer's answer made no sense.
+    /// The peer's answer was malformed.
     BAD_RESP_ERR = 7;
     /// An incoming write with immediate data was not allowed here.
     LOC_ACCESS_ERR = 8;
@@ -107,7 +107,7 @@ wire_enum! {
     REM_INV_REQ_ERR = 9;
     /// The peer's key does not allow the access.
     REM_ACCESS_ERR = 10;
-    /// The peer could not carry it out.
+    /// The peer could not carry the request out.
     REM_OP_ERR = 11;
     /// No acknowledgement, in spite of all retries.
     RETRY_EXC_ERR = 12;
@@ -136,7 +136,7 @@ wire_enum! {
 }
 
 impl WcStatus {
-    /// A few words for a person, if the value is known here.
+    /// A short description for people, if the value is known here.
     #[must_use]
     pub const fn text(self) -> Option<&'static str> {
         Some(match self {

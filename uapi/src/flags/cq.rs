@@ -14,7 +14,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What `MODIFY_CQ` changes.
+    /// The attributes that `MODIFY_CQ` changes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CqAttrMask: u32 {
         /// Moderation.
@@ -23,7 +23,8 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a completion counter counts on a QP (`enum ib_uverbs_qp_attach_comp_cntr_op`). Since Linux 7.3.
+    /// The operations of a QP that a completion counter counts (`enum ib_uverbs_qp_attach_comp_cntr_op`).
+    /// Since Linux 7.3.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QpAttachCompCntrOps: u32 {
         /// Sends.

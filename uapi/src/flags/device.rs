@@ -3,7 +3,8 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What a device can do (`enum ib_uverbs_device_cap_flags`); the legacy command tells the lower 32 bits.
+    /// Capabilities of a device (`enum ib_uverbs_device_cap_flags`); the legacy command returns the lower 32
+    /// bits.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceCapFlags: u64 {
         /// Capacities of a QP can be changed.
@@ -28,7 +29,7 @@ bitflags! {
         const PORT_ACTIVE_EVENT = 1 << 10;
         /// Has a system image GUID.
         const SYS_IMAGE_GUID = 1 << 11;
-        /// Tells senders when no receive is posted.
+        /// Notifies senders if no receive is posted.
         const RC_RNR_NAK_GEN = 1 << 12;
         /// SRQs can be resized.
         const SRQ_RESIZE = 1 << 13;
@@ -68,7 +69,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What raw packet QPs can do (`enum ib_uverbs_raw_packet_caps`).
+    /// Capabilities of raw packet QPs (`enum ib_uverbs_raw_packet_caps`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RawPacketCaps: u32 {
         /// Strip VLAN tags.
@@ -86,9 +87,9 @@ bitflags! {
     /// On-demand paging (`enum ib_uverbs_odp_general_cap_bits`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct OdpGeneralCapBits: u64 {
-        /// At all.
+        /// It is supported.
         const SUPPORT = 1 << 0;
-        /// Of the whole address space.
+        /// For the whole address space.
         const SUPPORT_IMPLICIT = 1 << 1;
     }
 }
@@ -126,7 +127,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What the kernel's core promises (`enum ib_uverbs_core_support`).
+    /// Guarantees of the kernel's core (`enum ib_uverbs_core_support`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CoreSupport: u64 {
         /// Ignores optional access flags that the driver does not know.

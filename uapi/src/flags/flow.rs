@@ -6,15 +6,15 @@ bitflags! {
     /// How a flow rule works.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FlowAttrFlags: u32 {
-        /// Packets go on to later rules.
+        /// Packets continue to later rules.
         const DONT_TRAP = 1 << 1;
-        /// Applies to what is sent.
+        /// Applies to sent packets.
         const EGRESS = 1 << 2;
     }
 }
 
 bitflags! {
-    /// How an ESP action works (`enum ib_uverbs_flow_action_esp_flags`); each bit's absence is the other
+    /// How an ESP action works (`enum ib_uverbs_flow_action_esp_flags`); a missing bit means the other
     /// choice.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FlowActionEspFlags: u32 {
@@ -33,7 +33,7 @@ bitflags! {
     /// How to read counters (`enum ib_uverbs_read_counters_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReadCountersFlags: u32 {
-        /// The driver's last values will do.
+        /// The driver's last values are recent enough.
         const PREFER_CACHED = 1 << 0;
     }
 }

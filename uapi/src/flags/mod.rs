@@ -1,4 +1,4 @@
-//! Sets of flags. Bits that are not known here are kept by `from_bits_retain`.
+//! Sets of flags. `from_bits_retain` keeps bits that are not known here.
 
 mod cq;
 mod device;

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What may be done with memory (`enum ib_uverbs_access_flags`).
+    /// Access rights to memory (`enum ib_uverbs_access_flags`).
     ///
     /// ```
     /// use uverbs_uapi::flags::Access;
@@ -42,7 +42,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What `REREG_MR` changes.
+    /// The properties that `REREG_MR` changes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReregMrFlags: u32 {
         /// Memory and address.

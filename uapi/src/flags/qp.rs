@@ -6,7 +6,7 @@ bitflags! {
     /// How to make a QP (`enum ib_uverbs_qp_create_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QpCreateFlags: u32 {
-        /// Own multicast does not come back.
+        /// The QP does not receive its own multicast.
         const BLOCK_MULTICAST_LOOPBACK = 1 << 1;
         /// Frame checksums are scattered too.
         const SCATTER_FCS = 1 << 8;
@@ -31,12 +31,12 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which attributes of a QP are meant.
+    /// The valid attributes of a QP.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QpAttrMask: u32 {
-        /// State to go to.
+        /// The new state.
         const STATE = 1 << 0;
-        /// State it is in.
+        /// The present state.
         const CUR_STATE = 1 << 1;
         /// Event when the send queue has drained.
         const EN_SQD_ASYNC_NOTIFY = 1 << 2;
@@ -52,7 +52,7 @@ bitflags! {
         const AV = 1 << 7;
         /// MTU of the path.
         const PATH_MTU = 1 << 8;
-        /// Wait for acknowledgements.
+        /// Time to wait for acknowledgements.
         const TIMEOUT = 1 << 9;
         /// Retries.
         const RETRY_CNT = 1 << 10;
@@ -60,11 +60,11 @@ bitflags! {
         const RNR_RETRY = 1 << 11;
         /// First packet sequence number to receive.
         const RQ_PSN = 1 << 12;
-        /// Reads and atomics under way as the initiator.
+        /// Reads and atomics in flight as the initiator.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// Alternate path.
         const ALT_PATH = 1 << 14;
-        /// Delay asked of senders without a receive.
+        /// Delay for senders if no receive is posted.
         const MIN_RNR_TIMER = 1 << 15;
         /// First packet sequence number to send.
         const SQ_PSN = 1 << 16;

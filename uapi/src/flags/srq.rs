@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What `MODIFY_SRQ` changes.
+    /// The attributes that `MODIFY_SRQ` changes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SrqAttrMask: u32 {
         /// Capacity.
@@ -29,12 +29,12 @@ bitflags! {
 }
 
 bitflags! {
-    /// What `MODIFY_WQ` changes.
+    /// The attributes that `MODIFY_WQ` changes.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WqAttrMask: u32 {
-        /// State to go to.
+        /// The new state.
         const STATE = 1 << 0;
-        /// State it is in.
+        /// The present state.
         const CURR_STATE = 1 << 1;
         /// Flags.
         const FLAGS = 1 << 2;

@@ -20,14 +20,15 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a completion has, in libibverbs' numbers; for rxe's see [`crate::rxe::WC_WITH_INVALIDATE`].
+    /// The valid parts of a completion, with libibverbs' bits; for rxe's see
+    /// [`crate::rxe::WC_WITH_INVALIDATE`].
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct WcFlags: u32 {
         /// A global route header, in the buffer for datagrams.
         const GRH = 1 << 0;
         /// Immediate data.
         const WITH_IMM = 1 << 1;
-        /// IP checksum was right.
+        /// IP checksum was correct.
         const IP_CSUM_OK = 1 << 2;
         /// A key was invalidated.
         const WITH_INV = 1 << 3;
@@ -41,7 +42,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Where a flush gets data (`enum ib_placement_type`). Since Linux 6.2.
+    /// The placement to which a flush moves data (`enum ib_placement_type`). Since Linux 6.2.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct FlushPlacement: u8 {
         /// Visible to all.

@@ -10,9 +10,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct AllocUcontextReq {
-    /// Doorbell registers wanted in all.
+    /// Requested doorbell registers in all.
     pub total_num_bfregs: u32,
-    /// Of those, for low latency.
+    /// The number of these for low latency.
     pub num_low_latency_bfregs: u32,
 }
 
@@ -24,9 +24,9 @@ pub struct AllocUcontextReq {
 )]
 #[repr(C)]
 pub struct AllocUcontextReqV2 {
-    /// Doorbell registers wanted in all.
+    /// Requested doorbell registers in all.
     pub total_num_bfregs: u32,
-    /// Of those, for low latency.
+    /// The number of these for low latency.
     pub num_low_latency_bfregs: u32,
     /// [`super::AllocUctxFlags`].
     pub flags: u32,
@@ -44,7 +44,7 @@ pub struct AllocUcontextReqV2 {
     pub lib_caps: u64,
 }
 
-/// Driver's answer to `GET_CONTEXT`, and of the method `QUERY_CONTEXT`.
+/// Driver's answer to `GET_CONTEXT`, and to the method `QUERY_CONTEXT`.
 ///
 /// Kernel: `struct mlx5_ib_alloc_ucontext_resp`.
 #[derive(
@@ -56,7 +56,7 @@ pub struct AllocUcontextResp {
     pub qp_tab_size: u32,
     /// Size of a BlueFlame register in bytes, 0 for none.
     pub bf_reg_size: u32,
-    /// Doorbell registers allotted.
+    /// Allocated doorbell registers.
     pub tot_bfregs: u32,
     /// Cache line of the host in bytes.
     pub cache_line_size: u32,
@@ -74,7 +74,7 @@ pub struct AllocUcontextResp {
     pub num_ports: u16,
     /// [`super::FlowActionCaps`].
     pub flow_action_flags: u16,
-    /// [`super::AllocUcontextRespMask`]: which of the fields below count.
+    /// [`super::AllocUcontextRespMask`]: which of the fields below are valid.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
@@ -94,6 +94,6 @@ pub struct AllocUcontextResp {
     pub num_uars_per_page: u32,
     /// Doorbell registers that may be added later.
     pub num_dyn_bfregs: u32,
-    /// Key of a region that swallows what is sent and reads as filler.
+    /// Key of a region that discards sends and reads as filler.
     pub dump_fill_mkey: u32,
 }

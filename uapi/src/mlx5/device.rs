@@ -74,7 +74,7 @@ pub struct PacketPacingCaps {
 )]
 #[repr(C)]
 pub struct SwParsingCaps {
-    /// Bit 0: at all; 1: checksum; 2: segmentation.
+    /// Bit 0: it is supported; 1: checksum; 2: segmentation.
     pub sw_parsing_offloads: u32,
     /// Bit mask of QP types: bit n is type n.
     pub supported_qpts: u32,
@@ -138,7 +138,7 @@ pub struct Reg {
 )]
 #[repr(C)]
 pub struct QueryDeviceResp {
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
@@ -164,7 +164,7 @@ pub struct QueryDeviceResp {
     pub dci_streams_caps: DciStreamsCaps,
     /// Reserved.
     pub reserved: u16,
-    /// Value of steering register C0 on what this device receives. Since Linux 6.8.
+    /// Value of steering register C0 on packets that this device receives. Since Linux 6.8.
     pub reg_c0: Reg,
 }
 
@@ -176,7 +176,7 @@ pub struct QueryDeviceResp {
 )]
 #[repr(C)]
 pub struct QueryPort {
-    /// [`super::QueryPortFlags`]: which of the fields below count.
+    /// [`super::QueryPortFlags`]: which of the fields below are valid.
     pub flags: u64,
     /// Virtual port.
     pub vport: u16,

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct DevxAsyncCmdHdr {
-    /// Id that the query was sent with.
+    /// Id with which the query was sent.
     pub wr_id: u64,
 }
 
@@ -22,6 +22,6 @@ pub struct DevxAsyncCmdHdr {
 )]
 #[repr(C)]
 pub struct DevxAsyncEventHdr {
-    /// Value that the subscription was made with.
+    /// Value with which the subscription was made.
     pub cookie: u64,
 }

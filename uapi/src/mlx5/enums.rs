@@ -3,7 +3,7 @@
 wire_enum! {
     /// Headers that raw packets must carry inline (`enum mlx5_user_inline_mode`).
     InlineMode, "MLX5_USER_INLINE_MODE_";
-    /// Not told.
+    /// Not reported.
     NA = 0;
     /// None.
     NONE = 1;
@@ -26,7 +26,7 @@ wire_enum! {
     HEADER_MODIFY_SW_ICM = 2;
     /// For patterns of header changes.
     HEADER_MODIFY_PATTERN_SW_ICM = 3;
-    /// For headers to put on. Since Linux 6.8.
+    /// For headers to add. Since Linux 6.8.
     ENCAP_SW_ICM = 4;
 }
 
@@ -59,15 +59,15 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// Which headers a reformat action changes (`enum mlx5_ib_uapi_flow_action_packet_reformat_type`).
+    /// The headers that a reformat action changes (`enum mlx5_ib_uapi_flow_action_packet_reformat_type`).
     PacketReformatType, "MLX5_IB_UAPI_FLOW_ACTION_PACKET_REFORMAT_TYPE_";
-    /// Takes off a tunnel that carries Ethernet.
+    /// Removes a tunnel that carries Ethernet.
     L2_TUNNEL_TO_L2 = 0;
-    /// Puts on a tunnel that carries Ethernet.
+    /// Adds a tunnel that carries Ethernet.
     L2_TO_L2_TUNNEL = 1;
-    /// Takes off a tunnel that carries IP.
+    /// Removes a tunnel that carries IP.
     L3_TUNNEL_TO_L2 = 2;
-    /// Puts on a tunnel that carries IP.
+    /// Adds a tunnel that carries IP.
     L2_TO_L3_TUNNEL = 3;
 }
 
@@ -85,7 +85,7 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What a file offset of `mmap()` names (`enum mlx5_ib_mmap_cmd`).
+    /// The mapping at a file offset of `mmap()` (`enum mlx5_ib_mmap_cmd`).
     MmapCmd, "MLX5_IB_MMAP_";
     /// UAR pages.
     REGULAR_PAGE = 0;

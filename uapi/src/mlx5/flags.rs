@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What user space can do (`enum mlx5_lib_caps`).
+    /// Capabilities of user space (`enum mlx5_lib_caps`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct LibCaps: u64 {
         /// UARs of 4 KiB on larger pages.
@@ -23,7 +23,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which fields of the answer count (`enum mlx5_ib_alloc_ucontext_resp_mask`).
+    /// The valid fields of the answer (`enum mlx5_ib_alloc_ucontext_resp_mask`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AllocUcontextRespMask: u32 {
         /// Offset of the clock.
@@ -62,7 +62,7 @@ bitflags! {
         const ESP_AES_GCM_REQ_METADATA = 1 << 1;
         /// Steers by the security parameters index.
         const ESP_AES_GCM_SPI_STEERING = 1 << 2;
-        /// Does everything.
+        /// Does all of IPsec.
         const ESP_AES_GCM_FULL_OFFLOAD = 1 << 3;
         /// The vector is the sequence number.
         const ESP_AES_GCM_TX_IV_IS_ESN = 1 << 4;
@@ -75,9 +75,9 @@ bitflags! {
     pub struct QpFlags: u32 {
         /// Elements carry a signature.
         const SIGNATURE = 1 << 0;
-        /// Small payloads come in the completion.
+        /// The completion contains small payloads.
         const SCATTER_CQE = 1 << 1;
-        /// Looks into tunnels.
+        /// Parses headers within tunnels.
         const TUNNEL_OFFLOADS = 1 << 2;
         /// The request names the doorbell register.
         const BFREG_INDEX = 1 << 3;
@@ -85,11 +85,11 @@ bitflags! {
         const TYPE_DCT = 1 << 4;
         /// DC initiator.
         const TYPE_DCI = 1 << 5;
-        /// Own unicast comes back.
+        /// The QP receives its own unicast.
         const TIR_ALLOW_SELF_LB_UC = 1 << 6;
-        /// Own multicast comes back.
+        /// The QP receives its own multicast.
         const TIR_ALLOW_SELF_LB_MC = 1 << 7;
-        /// Payloads may come in the completion even of unsignaled requests.
+        /// The completion may contain payloads, even of unsignaled requests.
         const ALLOW_SCATTER_CQE = 1 << 8;
         /// Credits count packets.
         const PACKET_BASED_CREDIT_MODE = 1 << 9;
@@ -141,7 +141,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What compressed completions keep (`enum mlx5_ib_cqe_comp_res_format`).
+    /// The fields that compressed completions keep (`enum mlx5_ib_cqe_comp_res_format`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CqeCompFormat: u32 {
         /// Hash.
@@ -154,7 +154,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which numbers of the answer count (`enum mlx5_ib_create_qp_resp_mask`).
+    /// The valid numbers of the answer (`enum mlx5_ib_create_qp_resp_mask`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CreateQpRespMask: u32 {
         /// Receive object.
@@ -180,7 +180,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a packet is hashed by (`enum mlx5_rx_hash_fields`).
+    /// The fields by which a packet is hashed (`enum mlx5_rx_hash_fields`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RxHashFields: u64 {
         /// IPv4 source.
@@ -239,7 +239,7 @@ bitflags! {
     /// Parsing helped by software (`enum mlx5_ib_sw_parsing_offloads`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SwParsingOffloads: u32 {
-        /// At all.
+        /// It is supported.
         const PARSING = 1 << 0;
         /// Checksums.
         const PARSING_CSUM = 1 << 1;
@@ -249,7 +249,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// What a device can do (`enum mlx5_ib_query_dev_resp_flags`).
+    /// Capabilities of a device (`enum mlx5_ib_query_dev_resp_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QueryDevRespFlags: u32 {
         /// Compressed completions of 128 bytes.
@@ -266,7 +266,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Tunnels that a device looks into (`enum mlx5_ib_tunnel_offloads`).
+    /// Tunnels that a device parses (`enum mlx5_ib_tunnel_offloads`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct TunnelOffloads: u32 {
         /// VXLAN.
@@ -283,7 +283,7 @@ bitflags! {
 }
 
 bitflags! {
-    /// Which fields of the answer count (`enum mlx5_ib_uapi_query_port_flags`).
+    /// The valid fields of the answer (`enum mlx5_ib_uapi_query_port_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct QueryPortFlags: u64 {
         /// Virtual port.
@@ -305,7 +305,7 @@ bitflags! {
     /// How to register a dma-buf (`enum mlx5_ib_uapi_reg_dmabuf_flags`). Since Linux 6.12.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RegDmabufFlags: u32 {
-        /// By the data-direct device.
+        /// Through the data-direct device.
         const DATA_DIRECT = 1 << 0;
     }
 }
@@ -341,7 +341,7 @@ bitflags! {
     /// How a flow rule works (`enum mlx5_ib_create_flow_flags`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CreateFlowFlags: u32 {
-        /// Goes on as if nothing matched.
+        /// Continues as if nothing matched.
         const DEFAULT_MISS = 1 << 0;
         /// Drops.
         const DROP = 1 << 1;

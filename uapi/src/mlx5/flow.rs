@@ -12,7 +12,7 @@ pub struct MatchParams {
     pub match_params: [u32; 0xa0],
 }
 
-/// Where one counter of a counters object goes.
+/// The place for one counter of a counters object.
 ///
 /// Kernel: `struct mlx5_ib_flow_counters_desc`.
 #[derive(

@@ -29,7 +29,7 @@ pub mod dm {
     ids! { u16, "MLX5_IB_METHOD_DM_";
         /// Map the address of an operation on device memory.
         MAP_OP_ADDR = DRIVER_NS;
-        /// Where a piece of device memory is.
+        /// The address of a piece of device memory.
         QUERY = DRIVER_NS + 1;
     }
 }
@@ -53,7 +53,7 @@ pub mod flow_action {
     ids! { u16, "MLX5_IB_METHOD_FLOW_ACTION_";
         /// Create an action that changes headers.
         CREATE_MODIFY_HEADER = DRIVER_NS;
-        /// Create an action that puts headers on or takes them off.
+        /// Create an action that adds or removes headers.
         CREATE_PACKET_REFORMAT = DRIVER_NS + 1;
     }
 }
@@ -87,7 +87,7 @@ pub mod devx_obj {
         MODIFY = DRIVER_NS + 2;
         /// Query an object.
         QUERY = DRIVER_NS + 3;
-        /// Query an object, the answer comes later.
+        /// Query an object; the answer comes later.
         ASYNC_QUERY = DRIVER_NS + 4;
     }
 }

@@ -1,7 +1,7 @@
-//! What mlx5 (ConnectX) adds to the ABI: driver data of the core commands (`mlx5-abi.h`), objects,
+//! The additions of mlx5 (ConnectX) to the ABI: driver data of the core commands (`mlx5-abi.h`), and objects,
 //! methods and attributes of its own (`mlx5_user_ioctl_cmds.h`, `mlx5_user_ioctl_verbs.h`).
 //!
-//! The rings' own formats belong to the hardware and are not here.
+//! The formats of the rings belong to the hardware and are not here.
 
 pub mod attr;
 mod context;
@@ -30,5 +30,5 @@ pub use qp::*;
 pub use srq::*;
 pub use wq::*;
 
-/// ABI version of the driver; sysfs `abi_version` of the device tells the kernel's.
+/// ABI version of the driver; the device's sysfs file `abi_version` has the kernel's.
 pub const ABI_VERSION: u32 = 1;

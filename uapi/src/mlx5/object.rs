@@ -3,7 +3,7 @@
 use crate::ioctl::DRIVER_NS;
 
 ids! { u16, "MLX5_IB_OBJECT_";
-    /// DEVX: commands of the device as such; there are no instances.
+    /// DEVX: commands of the device itself; there are no instances.
     DEVX = DRIVER_NS;
     /// Object made by a DEVX command.
     DEVX_OBJ = DRIVER_NS + 1;

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct CreateQpDciStreams {
     /// Base-2 logarithm of the number of streams.
     pub log_num_concurent: u8,
-    /// Base-2 logarithm of the failed streams that stop the QP.
+    /// Base-2 logarithm of the number of failed streams that stops the QP.
     pub log_num_errored: u8,
 }
 
@@ -36,13 +36,13 @@ pub struct CreateQp {
     pub rq_wqe_shift: u32,
     /// [`super::QpFlags`].
     pub flags: u32,
-    /// Number that completions name the QP by, in completion format 1.
+    /// Number of the QP in completions, in completion format 1.
     pub uidx: u32,
-    /// Doorbell register, or UAR page, as `flags` tells.
+    /// Doorbell register, or UAR page, depending on `flags`.
     pub bfreg_index: u32,
     /// Address of the send ring of a raw packet QP; the access key of a DC target.
     pub sq_buf_addr: u64,
-    /// Enhanced connection establishment options asked for.
+    /// Requested options of enhanced connection establishment.
     pub ece_options: u32,
     /// Streams, with their flag.
     pub dci_streams: CreateQpDciStreams,
@@ -80,11 +80,11 @@ pub struct CreateQpRss {
 )]
 #[repr(C)]
 pub struct CreateQpResp {
-    /// Doorbell register allotted.
+    /// Allocated doorbell register.
     pub bfreg_index: u32,
-    /// Options granted.
+    /// Actual options.
     pub ece_options: u32,
-    /// [`super::CreateQpRespMask`]: which of the numbers below count.
+    /// [`super::CreateQpRespMask`]: which of the numbers below are valid.
     pub comp_mask: u32,
     /// Transport interface receive object.
     pub tirn: u32,
@@ -142,9 +142,9 @@ pub struct ModifyQp {
 pub struct ModifyQpResp {
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
-    /// Number of a DC target, which exists from then on.
+    /// Number of a DC target, which exists after this.
     pub dctn: u32,
-    /// Options granted.
+    /// Actual options.
     pub ece_options: u32,
     /// Reserved.
     pub reserved: u32,

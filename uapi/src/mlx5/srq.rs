@@ -18,7 +18,7 @@ pub struct CreateSrq {
     pub flags: u32,
     /// Must be 0.
     pub reserved0: u32,
-    /// Number that completions name the SRQ by, in completion format 1.
+    /// Number of the SRQ in completions, in completion format 1.
     pub uidx: u32,
     /// Must be 0.
     pub reserved1: u32,

@@ -18,7 +18,7 @@ pub struct CreateWq {
     pub rq_wqe_count: u32,
     /// Base-2 logarithm of an element's size in bytes.
     pub rq_wqe_shift: u32,
-    /// Number that completions name the WQ by, in completion format 1.
+    /// Number of the WQ in completions, in completion format 1.
     pub user_index: u32,
     /// Bit 0: elements carry a signature.
     pub flags: u32,

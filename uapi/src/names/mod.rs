@@ -1,8 +1,8 @@
-//! From numbers back to names, so that traces can be read. Names are the kernel's without their
-//! common prefix.
+//! From numbers back to names, so that traces are readable. Names are the kernel's without their common
+//! prefix.
 //!
-//! Numbers of the driver namespace mean something else on each driver; they are named as mlx5's,
-//! the only driver here that has any.
+//! Numbers in the driver namespace have a different meaning for each driver. They get mlx5's names, the only
+//! driver here that has any.
 
 use crate::{cmd, mlx5, object};
 
@@ -13,7 +13,7 @@ pub use objects::OBJECTS;
 /// The ids of one id space with their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ids {
-    /// What stands before every name in the kernel's headers.
+    /// The prefix of every name in the kernel's headers.
     pub prefix: &'static str,
     /// Number and name without the prefix, in the order of the numbers.
     pub ids: &'static [(u32, &'static str)],

@@ -1,9 +1,9 @@
-//! Connections: asked for, awaited, accepted, refused, ended.
+//! Connections: requesting, listening, accepting, refusing, ending.
 
 use super::{Ece, PrivateData};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What two sides of a connection tell each other.
+/// The parameters that the two sides of a connection send each other.
 ///
 /// Kernel: `struct rdma_ucm_conn_param`.
 #[derive(
@@ -13,17 +13,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct ConnParam {
     /// The queue pair's number.
     pub qp_num: u32,
-    /// Its key, of datagrams.
+    /// Its Q_Key, for datagrams.
     pub qkey: u32,
-    /// Data of the user.
+    /// Private data of the user.
     pub private_data: PrivateData,
-    /// Bytes of them.
+    /// Bytes of the private data.
     pub private_data_len: u8,
     /// Not 0: it receives from a shared queue.
     pub srq: u8,
-    /// READs and atomics that are served at once.
+    /// READs and atomics that are served at the same time.
     pub responder_resources: u8,
-    /// READs and atomics that may be under way at once.
+    /// READs and atomics that may be in flight at the same time.
     pub initiator_depth: u8,
     /// Not 0: hardware flow control.
     pub flow_control: u8,
@@ -31,11 +31,11 @@ pub struct ConnParam {
     pub retry_count: u8,
     /// Retries after "receiver not ready".
     pub rnr_retry_count: u8,
-    /// Not 0: the fields count.
+    /// Not 0: the fields are valid.
     pub valid: u8,
 }
 
-/// Asks the peer for a connection.
+/// Requests a connection from the peer.
 ///
 /// Kernel: `struct rdma_ucm_connect`.
 #[derive(
@@ -43,7 +43,7 @@ pub struct ConnParam {
 )]
 #[repr(C)]
 pub struct Connect {
-    /// This side.
+    /// The parameters of this side.
     pub conn_param: ConnParam,
     /// The identifier.
     pub id: u32,
@@ -53,7 +53,7 @@ pub struct Connect {
     pub ece: Ece,
 }
 
-/// Awaits requests.
+/// Listens for requests.
 ///
 /// Kernel: `struct rdma_ucm_listen`.
 #[derive(
@@ -63,7 +63,7 @@ pub struct Connect {
 pub struct Listen {
     /// The identifier.
     pub id: u32,
-    /// Requests that may be unread; 0 for the most.
+    /// Requests that may be unread; 0 for the maximum.
     pub backlog: u32,
 }
 
@@ -75,9 +75,9 @@ pub struct Listen {
 )]
 #[repr(C)]
 pub struct Accept {
-    /// What the identifier's events carry from now on; 0 for no events.
+    /// The value that the identifier's events carry from now on; 0 for no events.
     pub uid: u64,
-    /// This side.
+    /// The parameters of this side.
     pub conn_param: ConnParam,
     /// The identifier.
     pub id: u32,
@@ -97,13 +97,13 @@ pub struct Accept {
 pub struct Reject {
     /// The identifier.
     pub id: u32,
-    /// Bytes of the user's data.
+    /// Bytes of the private data.
     pub private_data_len: u8,
     /// [`RejectReason`](super::RejectReason); 0 for the consumer.
     pub reason: u8,
     /// Must be 0.
     pub reserved: [u8; 2],
-    /// Data of the user.
+    /// Private data of the user.
     pub private_data: PrivateData,
 }
 
@@ -119,7 +119,7 @@ pub struct Disconnect {
     pub id: u32,
 }
 
-/// Asks for the attributes of a transition of the queue pair. The response is
+/// Queries the attributes for a transition of the queue pair. The response is
 /// [`QpAttr`](crate::types::QpAttr).
 ///
 /// Kernel: `struct rdma_ucm_init_qp_attr`.
@@ -132,11 +132,11 @@ pub struct InitQpAttr {
     pub response: u64,
     /// The identifier.
     pub id: u32,
-    /// [`crate::enums::QpState`] to go to.
+    /// [`crate::enums::QpState`]: the new state.
     pub qp_state: u32,
 }
 
-/// Tells the identifier of an asynchronous event of its queue pair.
+/// Notifies the identifier of an asynchronous event of its queue pair.
 ///
 /// Kernel: `struct rdma_ucm_notify`.
 #[derive(

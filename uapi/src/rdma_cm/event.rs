@@ -4,7 +4,7 @@ use super::{Ece, Param, PrivateData};
 use crate::types::AhAttr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What an event says of a datagram queue pair of the peer, or of a multicast group.
+/// The data of an event about the peer's datagram queue pair, or about a multicast group.
 ///
 /// Kernel: `struct rdma_ucm_ud_param`.
 #[derive(
@@ -12,15 +12,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct UdParam {
-    /// The peer's queue pair.
+    /// The number of the peer's queue pair.
     pub qp_num: u32,
-    /// Its key.
+    /// Its Q_Key.
     pub qkey: u32,
     /// The path to it.
     pub ah_attr: AhAttr,
-    /// The peer's data.
+    /// The peer's private data.
     pub private_data: PrivateData,
-    /// Bytes of them.
+    /// Bytes of the private data.
     pub private_data_len: u8,
     /// Reserved.
     pub reserved: [u8; 7],
@@ -46,7 +46,7 @@ pub struct GetEvent {
 )]
 #[repr(C)]
 pub struct EventResp {
-    /// What the identifier was made with; the listener's for a request.
+    /// The value that the identifier was created with; the listener's for a request.
     pub uid: u64,
     /// The identifier; a new one for a request.
     pub id: u32,
@@ -54,7 +54,7 @@ pub struct EventResp {
     pub event: u32,
     /// 0, a negative errno, or a reason of the peer.
     pub status: u32,
-    /// What the event says.
+    /// The data of the event.
     pub param: Param,
     /// Reserved.
     pub reserved: u32,
@@ -78,6 +78,6 @@ pub struct WriteCmEvent {
     pub event: u32,
     /// The event's status.
     pub status: u32,
-    /// What the event is to say; a `u64` of the caller is at its start.
+    /// The data of the event; a `u64` of the caller is at its start.
     pub param: Param,
 }

@@ -1,4 +1,4 @@
-//! Fields that several structs have: addresses, data of the user, options, the union of an event.
+//! Fields of several structs: addresses, private data of the user, options, the union of an event.
 
 use super::{ConnParam, IB_SERVICE_NAME_SIZE, MAX_PRIVATE_DATA, UdParam};
 use core::fmt;
@@ -17,7 +17,7 @@ pub struct SockaddrIn6 {
     pub sin6_family: u16,
     /// The port.
     pub sin6_port: U16,
-    /// Flow information, in the order of the network.
+    /// Flow information, in network byte order.
     pub sin6_flowinfo: u32,
     /// The address.
     pub sin6_addr: [u8; 16],
@@ -25,43 +25,43 @@ pub struct SockaddrIn6 {
     pub sin6_scope_id: u32,
 }
 
-/// An address of any family. What is behind the family's own bytes is 0.
+/// An address of any family. The bytes after the family's own are 0.
 ///
 /// Kernel: `struct __kernel_sockaddr_storage`.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct SockaddrStorage(pub [u8; 128]);
 
-/// The field for data of the user.
+/// The field for private data of the user.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct PrivateData(pub [u8; MAX_PRIVATE_DATA]);
 
-/// The name of a service. What is behind it is 0.
+/// The name of a service. The bytes after it are 0.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(transparent)]
 pub struct ServiceName(pub [u8; IB_SERVICE_NAME_SIZE]);
 
-/// What an event says: a union, by the kind of the identifier's queue pair.
+/// The data of an event: a union, which depends on the type of the identifier's queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(4))]
 pub struct Param(pub [u8; size_of::<UdParam>()]);
 
 impl Param {
-    /// Of a connected queue pair.
+    /// For a connected queue pair.
     #[must_use]
     pub fn conn(&self) -> ConnParam {
         first(&self.0)
     }
 
-    /// Of a datagram queue pair, and of a multicast group.
+    /// For a datagram queue pair, and for a multicast group.
     #[must_use]
     pub fn ud(&self) -> UdParam {
         first(&self.0)
     }
 }
 
-/// The struct at the start of bytes; 0 where they end before it does.
+/// The struct at the start of the bytes; missing bytes are 0.
 fn first<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let mut value = T::new_zeroed();
     let length = size_of::<T>().min(bytes.len());
@@ -83,7 +83,7 @@ pub struct Ece {
     pub attr_mod: u32,
 }
 
-/// Implements what arrays of more than 32 bytes do not have.
+/// Implements the traits that arrays of more than 32 bytes do not have.
 macro_rules! long_bytes {
     ($($name:ident),*) => {$(
         impl Default for $name {

@@ -1,4 +1,4 @@
-//! Identifiers: made, bound, resolved, destroyed.
+//! Identifiers: creating, binding, resolving, destroying.
 
 use super::{ServiceName, SockaddrIn6, SockaddrStorage};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -19,7 +19,7 @@ pub struct CmdHdr {
     pub out: u16,
 }
 
-/// Makes an identifier. The response is [`CreateIdResp`].
+/// Creates an identifier. The response is [`CreateIdResp`].
 ///
 /// Kernel: `struct rdma_ucm_create_id`.
 #[derive(
@@ -27,13 +27,13 @@ pub struct CmdHdr {
 )]
 #[repr(C)]
 pub struct CreateId {
-    /// What the identifier's events carry.
+    /// The value that the identifier's events carry.
     pub uid: u64,
     /// Address of the response.
     pub response: u64,
     /// [`PortSpace`](super::PortSpace).
     pub ps: u16,
-    /// [`crate::enums::QpType`] that the identifier is to have.
+    /// [`crate::enums::QpType`] of the identifier's queue pair.
     pub qp_type: u8,
     /// Must be 0.
     pub reserved: [u8; 5],
@@ -67,7 +67,7 @@ pub struct DestroyId {
     pub reserved: u32,
 }
 
-/// What came of destroying.
+/// The result of destroying.
 ///
 /// Kernel: `struct rdma_ucm_destroy_id_resp`.
 #[derive(
@@ -75,7 +75,7 @@ pub struct DestroyId {
 )]
 #[repr(C)]
 pub struct DestroyIdResp {
-    /// Events of it that have been read.
+    /// How many of its events have been read.
     pub events_reported: u32,
 }
 
@@ -113,7 +113,7 @@ pub struct Bind {
     pub addr: SockaddrStorage,
 }
 
-/// Looks for the way to an address; [`ResolveAddr`] has room for more families.
+/// Finds the route to an address; [`ResolveAddr`] has room for more families.
 ///
 /// Kernel: `struct rdma_ucm_resolve_ip`.
 #[derive(
@@ -121,7 +121,7 @@ pub struct Bind {
 )]
 #[repr(C)]
 pub struct ResolveIp {
-    /// The own address; its family is 0 for none.
+    /// The own address; its family is 0 if there is none.
     pub src_addr: SockaddrIn6,
     /// The peer's address.
     pub dst_addr: SockaddrIn6,
@@ -131,7 +131,7 @@ pub struct ResolveIp {
     pub timeout_ms: u32,
 }
 
-/// Looks for the device and the neighbour on the way to an address.
+/// Finds the device and the neighbour on the route to an address.
 ///
 /// Kernel: `struct rdma_ucm_resolve_addr`.
 #[derive(
@@ -143,7 +143,7 @@ pub struct ResolveAddr {
     pub id: u32,
     /// Milliseconds that the neighbour lookup may take.
     pub timeout_ms: u32,
-    /// Bytes of the own address; 0 for none.
+    /// Bytes of the own address; 0 if there is none.
     pub src_size: u16,
     /// Bytes of the peer's address.
     pub dst_size: u16,
@@ -155,7 +155,7 @@ pub struct ResolveAddr {
     pub dst_addr: SockaddrStorage,
 }
 
-/// Looks for the path to the peer whose address has been resolved.
+/// Finds the path to the peer whose address has been resolved.
 ///
 /// Kernel: `struct rdma_ucm_resolve_route`.
 #[derive(
@@ -181,13 +181,13 @@ pub struct IbService {
     pub service_id: u64,
     /// Its name.
     pub service_name: ServiceName,
-    /// [`IbServiceFlags`](super::IbServiceFlags): what of it counts.
+    /// [`IbServiceFlags`](super::IbServiceFlags): the valid fields.
     pub flags: u32,
     /// Must be 0.
     pub reserved: u32,
 }
 
-/// Asks the subnet administrator who has a service. Since Linux 6.18.
+/// Queries the subnet administrator for the providers of a service. Since Linux 6.18.
 ///
 /// Kernel: `struct rdma_ucm_resolve_ib_service`.
 #[derive(
@@ -203,7 +203,7 @@ pub struct ResolveIbService {
     pub ibs: IbService,
 }
 
-/// Takes an identifier over from another file. The response is [`MigrateResp`].
+/// Moves an identifier from another file to this one. The response is [`MigrateResp`].
 ///
 /// Kernel: `struct rdma_ucm_migrate_id`.
 #[derive(
@@ -215,11 +215,11 @@ pub struct MigrateId {
     pub response: u64,
     /// The identifier.
     pub id: u32,
-    /// The file that the identifier is of.
+    /// The file that the identifier is on.
     pub fd: u32,
 }
 
-/// What came of migrating.
+/// The result of migrating.
 ///
 /// Kernel: `struct rdma_ucm_migrate_resp`.
 #[derive(
@@ -227,6 +227,6 @@ pub struct MigrateId {
 )]
 #[repr(C)]
 pub struct MigrateResp {
-    /// Events of it that have been read.
+    /// How many of its events have been read.
     pub events_reported: u32,
 }

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct JoinIpMcast {
     /// Address of the response.
     pub response: u64,
-    /// What the membership's events carry.
+    /// The value that the membership's events carry.
     pub uid: u64,
     /// The group's address.
     pub addr: SockaddrIn6,
@@ -32,7 +32,7 @@ pub struct JoinIpMcast {
 pub struct JoinMcast {
     /// Address of the response.
     pub response: u64,
-    /// What the membership's events carry.
+    /// The value that the membership's events carry.
     pub uid: u64,
     /// The identifier.
     pub id: u32,

@@ -1,7 +1,7 @@
-//! Numbers of the connection manager that have a type.
+//! Numbers of the connection manager, as types.
 
 wire_enum! {
-    /// A space of ports, and with it the kind of queue pairs that connect in it.
+    /// A port space, which also determines the type of queue pairs that connect in it.
     PortSpace, "RDMA_PS_";
     /// Datagrams over IPoIB's queue pairs, on InfiniBand only.
     IPOIB = 0x0002;
@@ -9,12 +9,12 @@ wire_enum! {
     TCP = 0x0106;
     /// Datagrams.
     UDP = 0x0111;
-    /// Any kind, by numbers of services of the InfiniBand specification.
+    /// Any type, by numbers of services of the InfiniBand specification.
     IB = 0x013f;
 }
 
 wire_enum! {
-    /// What a query is to tell.
+    /// What a query returns.
     QueryOption, "RDMA_USER_CM_QUERY_";
     /// Addresses: [`QueryAddrResp`](super::QueryAddrResp).
     ADDR = 0;
@@ -29,9 +29,9 @@ wire_enum! {
 wire_enum! {
     /// How a multicast group is joined.
     JoinFlags, "RDMA_MC_JOIN_FLAG_";
-    /// To send to it and to receive from it.
+    /// To send to it and receive from it.
     FULLMEMBER = 0;
-    /// To send to it.
+    /// Only to send to it.
     SENDONLY_FULLMEMBER = 1;
 }
 
@@ -49,9 +49,9 @@ wire_enum! {
     IdOption, "RDMA_OPTION_ID_";
     /// Type of service of its packets (`u8`).
     TOS = 0;
-    /// Its address may be in use (`int`).
+    /// Its address may be in use already (`int`).
     REUSEADDR = 1;
-    /// It listens on addresses of its family only (`int`).
+    /// It listens only on addresses of its family (`int`).
     AFONLY = 2;
     /// How long an acknowledgement may take: 4.096 µs times 2 to this power (`u8`).
     ACK_TIMEOUT = 3;
@@ -65,27 +65,27 @@ wire_enum! {
 }
 
 wire_enum! {
-    /// What happened.
+    /// The type of an event.
     Event, "RDMA_CM_EVENT_";
-    /// The device and the neighbour on the way to the peer are known.
+    /// The device and the neighbour on the route to the peer are known.
     ADDR_RESOLVED = 0;
-    /// They could not be found.
+    /// The device or the neighbour could not be found.
     ADDR_ERROR = 1;
     /// The path to the peer is known.
     ROUTE_RESOLVED = 2;
-    /// It could not be found.
+    /// The path could not be found.
     ROUTE_ERROR = 3;
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     CONNECT_REQUEST = 4;
-    /// The peer has accepted, and awaits the confirmation.
+    /// The peer has accepted, and waits for the confirmation.
     CONNECT_RESPONSE = 5;
-    /// Connecting failed here.
+    /// Connecting failed on this side.
     CONNECT_ERROR = 6;
     /// The peer did not answer, or cannot be reached any more.
     UNREACHABLE = 7;
     /// The peer refused.
     REJECTED = 8;
-    /// The connection stands.
+    /// The connection is established.
     ESTABLISHED = 9;
     /// The peer has ended the connection, or confirmed its end.
     DISCONNECTED = 10;
@@ -93,7 +93,7 @@ wire_enum! {
     DEVICE_REMOVAL = 11;
     /// A multicast group was joined.
     MULTICAST_JOIN = 12;
-    /// It could not be joined, or was lost.
+    /// A multicast group could not be joined, or was lost.
     MULTICAST_ERROR = 13;
     /// The network device has another address.
     ADDR_CHANGE = 14;
@@ -101,7 +101,7 @@ wire_enum! {
     TIMEWAIT_EXIT = 15;
     /// Services were found. Since Linux 6.18.
     ADDRINFO_RESOLVED = 16;
-    /// They were not. Since Linux 6.18.
+    /// Services were not found. Since Linux 6.18.
     ADDRINFO_ERROR = 17;
     /// An event of the user's own. Since Linux 6.18.
     USER = 18;
@@ -112,24 +112,24 @@ wire_enum! {
 wire_enum! {
     /// Why a connection was refused (InfiniBand specification, 12.6.7.2).
     RejectReason, "IB_CM_REJ_";
-    /// No queue pair is to be had.
+    /// No queue pair is available.
     NO_QP = 1;
-    /// No resources are to be had.
+    /// No resources are available.
     NO_RESOURCES = 3;
     /// The peer waited too long.
     TIMEOUT = 4;
-    /// Nobody listens there.
+    /// No program listens there.
     INVALID_SERVICE_ID = 8;
     /// The queue pair's last connection is not over yet.
     STALE_CONN = 10;
     /// The consumer refused.
     CONSUMER_DEFINED = 28;
-    /// The vendor's options cannot be agreed on.
+    /// The two sides cannot agree on the vendor's options.
     VENDOR_OPTION_NOT_SUPPORTED = 35;
 }
 
 bitflags::bitflags! {
-    /// What of a service counts. Since Linux 6.18.
+    /// The valid fields of a service. Since Linux 6.18.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct IbServiceFlags: u32 {
         /// Its number.
@@ -140,10 +140,10 @@ bitflags::bitflags! {
 }
 
 bitflags::bitflags! {
-    /// What a path is for.
+    /// The purpose of a path.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PathFlags: u32 {
-        /// Messages of the management.
+        /// Management messages.
         const GMP = 1 << 0;
         /// The primary path.
         const PRIMARY = 1 << 1;
@@ -153,7 +153,7 @@ bitflags::bitflags! {
         const OUTBOUND = 1 << 3;
         /// To this side.
         const INBOUND = 1 << 4;
-        /// To this side, as the other way back.
+        /// To this side, as the alternate return path.
         const INBOUND_REVERSE = 1 << 5;
     }
 }

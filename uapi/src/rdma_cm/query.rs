@@ -1,10 +1,10 @@
-//! What an identifier knows.
+//! Querying identifiers.
 
 use super::{ServiceName, SockaddrIn6, SockaddrStorage};
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Asks an identifier for its addresses or paths.
+/// Queries the addresses or paths of an identifier.
 ///
 /// Kernel: `struct rdma_ucm_query`.
 #[derive(
@@ -28,7 +28,7 @@ pub struct Query {
 )]
 #[repr(C)]
 pub struct QueryRouteResp {
-    /// GUID of the device; 0 if it is bound to none.
+    /// GUID of the device; 0 if the identifier is not bound to one.
     pub node_guid: U64,
     /// The paths.
     pub ib_route: [UserPathRec; 2],
@@ -36,9 +36,9 @@ pub struct QueryRouteResp {
     pub src_addr: SockaddrIn6,
     /// The peer's address.
     pub dst_addr: SockaddrIn6,
-    /// Paths that there are.
+    /// Number of paths.
     pub num_paths: u32,
-    /// Port of the device; 0 if it is bound to none.
+    /// Port of the device; 0 if the identifier is not bound to one.
     pub port_num: u8,
     /// Reserved.
     pub reserved: [u8; 3],
@@ -56,13 +56,13 @@ pub struct QueryRouteResp {
 )]
 #[repr(C)]
 pub struct QueryAddrResp {
-    /// GUID of the device; 0 if it is bound to none.
+    /// GUID of the device; 0 if the identifier is not bound to one.
     pub node_guid: U64,
-    /// Port of the device; 0 if it is bound to none.
+    /// Port of the device; 0 if the identifier is not bound to one.
     pub port_num: u8,
     /// Reserved.
     pub reserved: u8,
-    /// Partition key, in the order of the network.
+    /// Partition key, in network byte order.
     pub pkey: u16,
     /// Bytes of the own address.
     pub src_size: u16,
@@ -86,7 +86,7 @@ pub struct QueryAddrResp {
 )]
 #[repr(C)]
 pub struct QueryPathResp {
-    /// Paths that there are.
+    /// Number of paths.
     pub num_paths: u32,
     /// Reserved.
     pub reserved: u32,
@@ -100,13 +100,13 @@ pub struct QueryPathResp {
 )]
 #[repr(C)]
 pub struct QueryIbServiceResp {
-    /// Services that there are.
+    /// Number of services.
     pub num_service_recs: u32,
     /// Reserved.
     pub reserved: u32,
 }
 
-/// A path as the subnet administrator tells it.
+/// A path in the subnet administrator's form.
 ///
 /// Kernel: `struct ib_path_rec_data`.
 #[derive(
@@ -118,7 +118,7 @@ pub struct PathRecData {
     pub flags: u32,
     /// Reserved.
     pub reserved: u32,
-    /// The record, in the format of the wire.
+    /// The record, in the format of the packets.
     pub path_rec: [u32; 16],
 }
 
@@ -142,7 +142,7 @@ pub struct UserPathRec {
     pub raw_traffic: u32,
     /// Flow label.
     pub flow_label: U32,
-    /// Not 0: it goes both ways.
+    /// Not 0: the path can be used in both directions.
     pub reversible: u32,
     /// [`crate::enums::Mtu`].
     pub mtu: u32,
@@ -152,17 +152,17 @@ pub struct UserPathRec {
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Paths asked for.
+    /// Requested number of paths.
     pub numb_path: u8,
     /// Service level.
     pub sl: u8,
-    /// How `mtu` is meant.
+    /// The selector for `mtu`.
     pub mtu_selector: u8,
-    /// How `rate` is meant.
+    /// The selector for `rate`.
     pub rate_selector: u8,
     /// [`crate::enums::Rate`].
     pub rate: u8,
-    /// How `packet_life_time` is meant.
+    /// The selector for `packet_life_time`.
     pub packet_life_time_selector: u8,
     /// 4.096 µs times 2 to this power.
     pub packet_life_time: u8,
@@ -180,7 +180,7 @@ pub struct UserPathRec {
 pub struct UserServiceRec {
     /// Its number.
     pub id: U64,
-    /// GID of the port that has it.
+    /// GID of the port that provides it.
     pub gid: [u8; 16],
     /// Partition key.
     pub pkey: U16,

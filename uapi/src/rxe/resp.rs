@@ -1,8 +1,8 @@
-//! What rxe adds to the answers of create commands, and the descriptor of a ring to map.
+//! rxe's additions to the answers of create commands, and the descriptor of a ring to map.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A ring that waits to be mapped from the device file, once.
+/// A ring that can be mapped from the device file, once.
 ///
 /// Kernel: `struct mminfo`.
 #[derive(
@@ -26,8 +26,7 @@ pub struct Mminfo {
 )]
 #[repr(C)]
 pub struct CreateAhResp {
-    /// Number for [`super::WrUd::ah_num`]; 0 from kernels before 5.15, which want the whole
-    /// [`super::Av`].
+    /// Number for [`super::WrUd::ah_num`]; 0 from kernels before 5.15, which require the whole [`super::Av`].
     pub ah_num: u32,
     /// Reserved.
     pub reserved: u32,

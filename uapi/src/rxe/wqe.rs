@@ -36,11 +36,11 @@ pub struct GlobalRoute {
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Implicit in the kernel's struct.
+    /// Padding, implicit in the kernel's struct.
     pub _pad0: u8,
 }
 
-/// Address vector; all 0 when the AH goes by number.
+/// Address vector; all 0 if the request names the AH by number.
 ///
 /// Kernel: `struct rxe_av`.
 #[derive(
@@ -80,8 +80,8 @@ pub struct SendWr {
     pub send_flags: u32,
     /// Immediate data in network byte order, or the rkey to invalidate in host order.
     pub ex: u32,
-    /// A union: [`WrRdma`], [`WrAtomic`], [`WrUd`], [`WrMw`] or [`WrFlush`], as the opcode and the
-    /// QP's type tell.
+    /// A union: [`WrRdma`], [`WrAtomic`], [`WrUd`], [`WrMw`] or [`WrFlush`], depending on the opcode and the
+    /// QP's type.
     pub wr: [u64; 15],
 }
 
@@ -113,7 +113,7 @@ pub struct WrAtomic {
     pub remote_addr: u64,
     /// Operand of FETCH_ADD, or the value to compare with.
     pub compare_add: u64,
-    /// Value to store if the comparison holds.
+    /// Value to store if the comparison succeeds.
     pub swap: u64,
     /// Key of the peer's memory.
     pub rkey: u32,
@@ -141,7 +141,7 @@ pub struct WrUd {
     pub ah_num: u32,
     /// Padding.
     pub pad: [u32; 4],
-    /// Address, for `ah_num` 0 only.
+    /// Address, only if `ah_num` is 0.
     pub av: Av,
 }
 
@@ -157,11 +157,11 @@ pub struct WrMw {
     pub addr: u64,
     /// Length in bytes; 0 unbinds.
     pub length: u64,
-    /// Local key of the memory region under it.
+    /// Local key of the memory region that the window lies on.
     pub mr_lkey: u32,
     /// Key of the window now.
     pub mw_rkey: u32,
-    /// Key of the window from now on; differs in its low 8 bits.
+    /// Key of the window after the bind; it differs in its low 8 bits.
     pub rkey: u32,
     /// [`crate::flags::Access`] of the window.
     pub access: u32,
@@ -185,11 +185,11 @@ pub struct WrFlush {
     pub type_: u8,
     /// [`crate::enums::FlushLevel`].
     pub level: u8,
-    /// Implicit in the kernel's struct.
+    /// Padding, implicit in the kernel's struct.
     pub _pad0: [u8; 6],
 }
 
-/// Progress over the payload; the [`Sge`]s or the inline bytes follow directly.
+/// Progress in the payload; the [`Sge`]s or the inline bytes follow directly.
 ///
 /// Kernel: `struct rxe_dma_info`.
 #[derive(
@@ -201,18 +201,18 @@ pub struct DmaInfo {
     pub length: u32,
     /// Bytes left, `length` when posted.
     pub resid: u32,
-    /// Element at work, 0 when posted; kept by the kernel.
+    /// Present element, 0 when posted; kept by the kernel.
     pub cur_sge: u32,
     /// Elements that follow; 0 for inline data.
     pub num_sge: u32,
-    /// Bytes done of it, 0 when posted; kept by the kernel.
+    /// Bytes of this element that are done, 0 when posted; kept by the kernel.
     pub sge_offset: u32,
     /// Must be 0.
     pub reserved: u32,
 }
 
-/// Element of a send ring; its payload follows [`SendWqe::dma`]. The kernel keeps its state in it
-/// until consumed.
+/// Element of a send ring; its payload follows [`SendWqe::dma`]. The kernel keeps its state in it until the
+/// element is consumed.
 ///
 /// Kernel: `struct rxe_send_wqe`.
 #[derive(

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What goes into a global route header.
+/// The fields of a global route header.
 ///
 /// Kernel: `struct ib_uverbs_global_route`.
 #[derive(
@@ -24,7 +24,7 @@ pub struct GlobalRoute {
     pub reserved: u8,
 }
 
-/// Where an address handle leads.
+/// The destination of an address handle.
 ///
 /// Kernel: `struct ib_uverbs_ah_attr`.
 #[derive(
@@ -32,7 +32,7 @@ pub struct GlobalRoute {
 )]
 #[repr(C)]
 pub struct AhAttr {
-    /// Global route, meaningful with `is_global`.
+    /// Global route, valid if `is_global` is not 0.
     pub grh: GlobalRoute,
     /// LID of the destination, InfiniBand only.
     pub dlid: u16,
@@ -50,7 +50,7 @@ pub struct AhAttr {
     pub reserved: u8,
 }
 
-/// A path of a connected QP, in the order `MODIFY_QP` and `QUERY_QP` have it.
+/// A path of a connected QP, in the order of `MODIFY_QP` and `QUERY_QP`.
 ///
 /// Kernel: `struct ib_uverbs_qp_dest`.
 #[derive(

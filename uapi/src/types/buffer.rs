@@ -1,4 +1,4 @@
-//! Memory that user space supplies for an object's rings, and pages the kernel shares.
+//! Memory that user space supplies for an object's rings, and pages that the kernel shares.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -14,9 +14,9 @@ pub struct BufferDesc {
     pub type_: u32,
     /// dma-buf file descriptor, for that type.
     pub fd: i32,
-    /// Must be understood by the kernel; none is defined, so 0.
+    /// Flags that the kernel must understand; none is defined, so 0.
     pub flags: u32,
-    /// May be ignored by the kernel; none is defined.
+    /// Flags that the kernel may ignore; none is defined.
     pub optional_flags: u32,
     /// Address in this process, or offset within the dma-buf.
     pub addr: u64,
@@ -24,7 +24,7 @@ pub struct BufferDesc {
     pub length: u64,
 }
 
-/// Page that converts a device's clock to system time, mapped read-only; to be read again while
+/// Page that converts a device's clock to system time, mapped read-only; it must be read again while
 /// [`ClockInfo::sign`] is odd or has changed.
 ///
 /// Kernel: `struct mlx5_ib_clock_info`.

@@ -1,9 +1,9 @@
-//! What a device says of itself.
+//! The attributes of a device.
 
 use zerocopy::big_endian::U64;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Response of `QUERY_DEVICE`. Maxima of 0 mean "not at all".
+/// Response of `QUERY_DEVICE`. A maximum of 0 means that the feature is missing.
 ///
 /// Kernel: `struct ib_uverbs_query_device_resp`.
 #[derive(
@@ -11,11 +11,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct QueryDeviceResp {
-    /// Firmware version, in three 16-bit parts from bit 32 down; a driver may mean it differently.
+    /// Firmware version, in three 16-bit parts from bit 32 down; a driver may use another format.
     pub fw_ver: u64,
     /// GUID of this device.
     pub node_guid: U64,
-    /// GUID of the system it is part of.
+    /// GUID of the system that it is a part of.
     pub sys_image_guid: U64,
     /// Largest memory region in bytes.
     pub max_mr_size: u64,
@@ -23,7 +23,7 @@ pub struct QueryDeviceResp {
     pub page_size_cap: u64,
     /// Vendor, an IEEE OUI.
     pub vendor_id: u32,
-    /// Part number, the vendor's own; for PCI devices mostly the PCI device id.
+    /// Part number of the vendor; for PCI devices mostly the PCI device id.
     pub vendor_part_id: u32,
     /// Hardware revision.
     pub hw_ver: u32,
@@ -45,13 +45,13 @@ pub struct QueryDeviceResp {
     pub max_mr: u32,
     /// Protection domains.
     pub max_pd: u32,
-    /// RDMA READs and atomics that one QP serves at once as the target.
+    /// RDMA READs and atomics that one QP serves at the same time as the target.
     pub max_qp_rd_atom: u32,
     /// The same for one EE context (reliable datagram, unused).
     pub max_ee_rd_atom: u32,
-    /// RDMA READs and atomics that the device serves at once as the target.
+    /// RDMA READs and atomics that the device serves at the same time as the target.
     pub max_res_rd_atom: u32,
-    /// RDMA READs and atomics that one QP has under way at once as the initiator.
+    /// RDMA READs and atomics that one QP has in flight at the same time as the initiator.
     pub max_qp_init_rd_atom: u32,
     /// The same for one EE context (reliable datagram, unused).
     pub max_ee_init_rd_atom: u32,
@@ -159,7 +159,7 @@ pub struct TmCaps {
     pub max_num_tags: u32,
     /// [`crate::flags::TmCapFlags`].
     pub flags: u32,
-    /// List operations under way at once.
+    /// List operations in flight at the same time.
     pub max_ops: u32,
     /// Elements in one tagged buffer.
     pub max_sge: u32,
@@ -183,7 +183,7 @@ pub struct CqModerationCaps {
     pub reserved: u32,
 }
 
-/// Response of the extended `QUERY_DEVICE`; what an older kernel does not know is 0.
+/// Response of the extended `QUERY_DEVICE`; fields that an older kernel does not know are 0.
 ///
 /// Kernel: `struct ib_uverbs_ex_query_device_resp`.
 #[derive(
@@ -191,9 +191,9 @@ pub struct CqModerationCaps {
 )]
 #[repr(C)]
 pub struct ExQueryDeviceResp {
-    /// What the legacy command answers.
+    /// The answer of the legacy command.
     pub base: QueryDeviceResp,
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
@@ -201,9 +201,9 @@ pub struct ExQueryDeviceResp {
     pub odp_caps: OdpCaps,
     /// Significant bits of a completion timestamp; 0 if there are none.
     pub timestamp_mask: u64,
-    /// Frequency of the clock behind timestamps, in kHz.
+    /// Frequency of the clock of timestamps, in kHz.
     pub hca_core_clock: u64,
-    /// [`crate::flags::DeviceCapFlags`], whole.
+    /// All of [`crate::flags::DeviceCapFlags`].
     pub device_cap_flags_ex: u64,
     /// Receive side scaling.
     pub rss_caps: RssCaps,

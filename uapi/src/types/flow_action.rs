@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct FlowActionEspKeymatAesGcm {
     /// Initialisation vector.
     pub iv: u64,
-    /// How the vector goes on; 0: a sequence.
+    /// How the vector continues; 0: as a sequence.
     pub iv_algo: u32,
     /// Salt.
     pub salt: u32,
@@ -52,7 +52,7 @@ pub struct FlowActionEspEncap {
     pub len: u16,
     /// [`crate::enums::FlowSpecType`] of the filter.
     pub type_: u16,
-    /// Implicit in the kernel's struct.
+    /// Padding, implicit in the kernel's struct.
     pub _pad0: [u8; 4],
 }
 
@@ -72,6 +72,6 @@ pub struct FlowActionEsp {
     pub tfc_pad: u32,
     /// [`crate::flags::FlowActionEspFlags`].
     pub flags: u32,
-    /// Packets after which it ends.
+    /// Number of packets after which it ends.
     pub hard_limit_pkts: u64,
 }

@@ -1,4 +1,4 @@
-//! What a port says of itself: attributes and GIDs.
+//! The attributes of a port: its properties and GIDs.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -14,9 +14,9 @@ pub struct QueryPortResp {
     pub port_cap_flags: u32,
     /// Largest message in bytes.
     pub max_msg_sz: u32,
-    /// Packets with a bad partition key so far.
+    /// Count of packets with a bad partition key.
     pub bad_pkey_cntr: u32,
-    /// Packets with a wrong Q_Key so far.
+    /// Count of packets with a wrong Q_Key.
     pub qkey_viol_cntr: u32,
     /// Entries in the GID table.
     pub gid_tbl_len: u32,
@@ -40,12 +40,11 @@ pub struct QueryPortResp {
     pub sm_sl: u8,
     /// Propagation delay of the subnet: 4.096 µs times 2 to this power.
     pub subnet_timeout: u8,
-    /// What initialisation the subnet manager did.
+    /// The initialisation by the subnet manager.
     pub init_type_reply: u8,
     /// [`crate::enums::LinkWidth`].
     pub active_width: u8,
-    /// [`crate::enums::LinkSpeed`] that fits 8 bits; for more see
-    /// [`QueryPortRespEx::active_speed_ex`].
+    /// [`crate::enums::LinkSpeed`] that fits in 8 bits; for more see [`QueryPortRespEx::active_speed_ex`].
     pub active_speed: u8,
     /// [`crate::enums::PhysState`].
     pub phys_state: u8,
@@ -57,7 +56,7 @@ pub struct QueryPortResp {
     pub reserved: u8,
 }
 
-/// What the ioctl `QUERY_PORT` answers.
+/// Answer of the ioctl `QUERY_PORT`.
 ///
 /// Kernel: `struct ib_uverbs_query_port_resp_ex`.
 #[derive(
@@ -65,13 +64,13 @@ pub struct QueryPortResp {
 )]
 #[repr(C)]
 pub struct QueryPortRespEx {
-    /// What the write command answers.
+    /// The answer of the write command.
     pub legacy_resp: QueryPortResp,
     /// [`crate::flags::PortCapFlags2`].
     pub port_cap_flags2: u16,
     /// Must be 0.
     pub reserved: [u8; 2],
-    /// Whole [`crate::enums::LinkSpeed`]; 0 from kernels before 6.7.
+    /// All of [`crate::enums::LinkSpeed`]; 0 from kernels before 6.7.
     pub active_speed_ex: u32,
 }
 
@@ -91,6 +90,6 @@ pub struct GidEntry {
     pub port_num: u32,
     /// [`crate::enums::GidType`].
     pub gid_type: u32,
-    /// Index of the network interface it belongs to, 0 for none.
+    /// Index of the network interface that it belongs to, 0 for none.
     pub netdev_ifindex: u32,
 }

@@ -3,7 +3,7 @@
 use super::AhAttr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Capacities of a QP, asked for and granted (ioctl `QP_CREATE`).
+/// Capacities of a QP, requested or actual (ioctl `QP_CREATE`).
 ///
 /// Kernel: `struct ib_uverbs_qp_cap`.
 #[derive(
@@ -11,9 +11,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 )]
 #[repr(C)]
 pub struct QpCap {
-    /// Send requests to hold.
+    /// Capacity for send requests.
     pub max_send_wr: u32,
-    /// Receive requests to hold.
+    /// Capacity for receive requests.
     pub max_recv_wr: u32,
     /// Elements a send request may have.
     pub max_send_sge: u32,
@@ -23,7 +23,7 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
-/// All attributes of a QP, as the connection manager hands them out (`rdma_ucm`, `INIT_QP_ATTR`).
+/// All attributes of a QP, in the connection manager's form (`rdma_ucm`, `INIT_QP_ATTR`).
 ///
 /// Kernel: `struct ib_uverbs_qp_attr`.
 #[derive(
@@ -31,11 +31,11 @@ pub struct QpCap {
 )]
 #[repr(C)]
 pub struct QpAttr {
-    /// [`crate::flags::QpAttrMask`]: which fields are meant.
+    /// [`crate::flags::QpAttrMask`]: which fields are valid.
     pub qp_attr_mask: u32,
     /// [`crate::enums::QpState`].
     pub qp_state: u32,
-    /// [`crate::enums::QpState`] it is in, or assumed to be in.
+    /// [`crate::enums::QpState`]: the present state, or the assumed one.
     pub cur_qp_state: u32,
     /// [`crate::enums::Mtu`] of the path.
     pub path_mtu: u32,
@@ -55,9 +55,9 @@ pub struct QpAttr {
     pub ah_attr: AhAttr,
     /// Alternate path.
     pub alt_ah_attr: AhAttr,
-    /// Send requests to hold.
+    /// Capacity for send requests.
     pub max_send_wr: u32,
-    /// Receive requests to hold.
+    /// Capacity for receive requests.
     pub max_recv_wr: u32,
     /// Elements a send request may have.
     pub max_send_sge: u32,
@@ -69,27 +69,27 @@ pub struct QpAttr {
     pub pkey_index: u16,
     /// Index of the partition key on the alternate path.
     pub alt_pkey_index: u16,
-    /// Not 0: an event tells when the send queue has drained.
+    /// Not 0: an event reports when the send queue has drained.
     pub en_sqd_async_notify: u8,
     /// Not 0: the send queue is still draining.
     pub sq_draining: u8,
-    /// RDMA READs and atomics under way at once as the initiator.
+    /// RDMA READs and atomics in flight at the same time as the initiator.
     pub max_rd_atomic: u8,
-    /// RDMA READs and atomics served at once as the target.
+    /// RDMA READs and atomics served at the same time as the target.
     pub max_dest_rd_atomic: u8,
-    /// Delay asked of a sender that found no receive buffer, encoded (5 bits).
+    /// Delay for a sender that found no posted receive, encoded (5 bits).
     pub min_rnr_timer: u8,
     /// Local port, counted from 1.
     pub port_num: u8,
-    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 forever.
+    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 means forever.
     pub timeout: u8,
     /// Retries after missing acknowledgements (3 bits).
     pub retry_cnt: u8,
-    /// Retries after "receiver not ready"; 7 forever.
+    /// Retries after "receiver not ready"; 7 means forever.
     pub rnr_retry: u8,
     /// Local port of the alternate path.
     pub alt_port_num: u8,
-    /// As `timeout`, on the alternate path.
+    /// Like `timeout`, for the alternate path.
     pub alt_timeout: u8,
     /// Must be 0.
     pub reserved: [u8; 5],

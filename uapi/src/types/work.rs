@@ -1,4 +1,4 @@
-//! Work requests and completions, as the kernel lays them out.
+//! Work requests and completions, in the kernel's layout.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -26,18 +26,17 @@ pub struct Sge {
 )]
 #[repr(C)]
 pub struct Wc {
-    /// Id that the work request was posted with.
+    /// Id with which the work request was posted.
     pub wr_id: u64,
-    /// [`crate::enums::WcStatus`]; if it is not success, only `wr_id`, `vendor_err` and `qp_num`
-    /// count.
+    /// [`crate::enums::WcStatus`]; if it is not success, only `wr_id`, `vendor_err` and `qp_num` are valid.
     pub status: u32,
     /// [`crate::enums::WcOpcode`].
     pub opcode: u32,
-    /// What went wrong, in the driver's own numbers.
+    /// The cause of an error, in the driver's own numbers.
     pub vendor_err: u32,
     /// Bytes received or read.
     pub byte_len: u32,
-    /// Immediate data in network byte order, or the invalidated rkey, as `wc_flags` tells; see
+    /// Immediate data in network byte order, or the invalidated rkey, depending on `wc_flags`; see
     /// [`Wc::imm_data`].
     pub ex: u32,
     /// Number of the local QP.
@@ -54,21 +53,20 @@ pub struct Wc {
     pub sl: u8,
     /// Which of the port's LIDs was addressed, datagrams only.
     pub dlid_path_bits: u8,
-    /// Port it came in by; filled in by few drivers.
+    /// Port on which it arrived; few drivers fill it in.
     pub port_num: u8,
     /// Reserved.
     pub reserved: u8,
 }
 
 impl Wc {
-    /// The immediate data in host order; meaningful with [`crate::flags::WcFlags::WITH_IMM`].
+    /// The immediate data in host order; valid with [`crate::flags::WcFlags::WITH_IMM`].
     #[must_use]
     pub const fn imm_data(&self) -> u32 {
         u32::from_be(self.ex)
     }
 
-    /// The local key that the peer invalidated; meaningful with
-    /// [`crate::flags::WcFlags::WITH_INV`].
+    /// The local key that the peer invalidated; valid with [`crate::flags::WcFlags::WITH_INV`].
     #[must_use]
     pub const fn invalidate_rkey(&self) -> u32 {
         self.ex
@@ -85,7 +83,7 @@ impl Wc {
 pub struct SendWr {
     /// Id returned by the completion.
     pub wr_id: u64,
-    /// Elements that belong to it.
+    /// Number of its elements.
     pub num_sge: u32,
     /// [`crate::enums::WrOpcode`].
     pub opcode: u32,
@@ -93,7 +91,7 @@ pub struct SendWr {
     pub send_flags: u32,
     /// Immediate data in network byte order, or the rkey to invalidate.
     pub ex: u32,
-    /// [`SendWrRdma`], [`SendWrAtomic`] or [`SendWrUd`], as the opcode and the QP's type tell.
+    /// [`SendWrRdma`], [`SendWrAtomic`] or [`SendWrUd`], depending on the opcode and the QP's type.
     pub wr: [u64; 4],
 }
 
@@ -125,7 +123,7 @@ pub struct SendWrAtomic {
     pub remote_addr: u64,
     /// Operand of FETCH_ADD, or the value to compare with.
     pub compare_add: u64,
-    /// Value to store if the comparison holds.
+    /// Value to store if the comparison succeeds.
     pub swap: u64,
     /// Key of the peer's memory.
     pub rkey: u32,
@@ -161,7 +159,7 @@ pub struct SendWrUd {
 pub struct RecvWr {
     /// Id returned by the completion.
     pub wr_id: u64,
-    /// Elements that belong to it.
+    /// Number of its elements.
     pub num_sge: u32,
     /// Must be 0.
     pub reserved: u32,

@@ -19,7 +19,7 @@ pub struct CreateAh {
     pub pd_handle: u32,
     /// Must be 0.
     pub reserved: u32,
-    /// Where it leads.
+    /// The destination.
     pub attr: AhAttr,
 }
 

@@ -38,7 +38,7 @@ pub struct CreateCq {
     pub response: u64,
     /// Opaque value, returned by events about the object.
     pub user_handle: u64,
-    /// Number of entries wanted.
+    /// Requested number of entries.
     pub cqe: u32,
     /// Completion vector: which interrupt serves its events.
     pub comp_vector: u32,
@@ -58,7 +58,7 @@ pub struct CreateCq {
 pub struct CreateCqResp {
     /// Handle of the new CQ.
     pub cq_handle: u32,
-    /// Number of entries it has.
+    /// Actual number of entries.
     pub cqe: u32,
 }
 
@@ -72,7 +72,7 @@ pub struct CreateCqResp {
 pub struct ExCreateCq {
     /// Opaque value, returned by events about the object.
     pub user_handle: u64,
-    /// Number of entries wanted.
+    /// Requested number of entries.
     pub cqe: u32,
     /// Completion vector: which interrupt serves its events.
     pub comp_vector: u32,
@@ -94,9 +94,9 @@ pub struct ExCreateCq {
 )]
 #[repr(C)]
 pub struct ExCreateCqResp {
-    /// What the legacy command answers.
+    /// The answer of the legacy command.
     pub base: CreateCqResp,
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
@@ -114,7 +114,7 @@ pub struct ResizeCq {
     pub response: u64,
     /// Handle of the CQ.
     pub cq_handle: u32,
-    /// Number of entries wanted.
+    /// Requested number of entries.
     pub cqe: u32,
 }
 
@@ -126,13 +126,13 @@ pub struct ResizeCq {
 )]
 #[repr(C)]
 pub struct ResizeCqResp {
-    /// Number of entries it has now.
+    /// Actual number of entries.
     pub cqe: u32,
     /// Reserved.
     pub reserved: u32,
 }
 
-/// Request of `POLL_CQ`, which few drivers enable: they are polled in memory.
+/// Request of `POLL_CQ`, which few drivers support: user space polls the ring in memory.
 ///
 /// Kernel: `struct ib_uverbs_poll_cq`.
 #[derive(
@@ -192,7 +192,7 @@ pub struct DestroyCq {
     pub reserved: u32,
 }
 
-/// Response of `DESTROY_CQ`: events that must all be acknowledged before the user's object goes.
+/// Response of `DESTROY_CQ`: the user must acknowledge all these events before it frees its object.
 ///
 /// Kernel: `struct ib_uverbs_destroy_cq_resp`.
 #[derive(
@@ -206,7 +206,7 @@ pub struct DestroyCqResp {
     pub async_events_reported: u32,
 }
 
-/// When a moderated CQ raises its event.
+/// The conditions for the event of a moderated CQ.
 ///
 /// Kernel: `struct ib_uverbs_cq_moderation`.
 #[derive(
@@ -214,9 +214,9 @@ pub struct DestroyCqResp {
 )]
 #[repr(C)]
 pub struct CqModeration {
-    /// After so many completions.
+    /// After this many completions.
     pub cq_count: u16,
-    /// Or after so many microseconds.
+    /// Or after this many microseconds.
     pub cq_period: u16,
 }
 

@@ -24,7 +24,7 @@ pub struct GetContext {
 pub struct GetContextResp {
     /// File descriptor from which asynchronous events are read.
     pub async_fd: u32,
-    /// Number of completion vectors; a CQ names one below this.
+    /// Number of completion vectors; a CQ uses one below this.
     pub num_comp_vectors: u32,
 }
 
@@ -64,7 +64,7 @@ pub struct ExQueryDevice {
 pub struct QueryPort {
     /// Address to which the kernel writes the response; ignored, but present, under `INVOKE_WRITE`.
     pub response: u64,
-    /// Port to ask about, counted from 1.
+    /// The port, counted from 1.
     pub port_num: u8,
     /// Must be 0.
     pub reserved: [u8; 7],

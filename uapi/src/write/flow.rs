@@ -1,4 +1,4 @@
-//! Flow steering: rules that lead packets to a QP.
+//! Flow steering: rules that direct packets to a QP.
 
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -49,7 +49,7 @@ pub struct FlowSpecEth {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowEthFilter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowEthFilter,
 }
 
@@ -87,7 +87,7 @@ pub struct FlowSpecIpv4 {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowIpv4Filter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowIpv4Filter,
 }
 
@@ -117,7 +117,7 @@ pub struct FlowSpecTcpUdp {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowTcpUdpFilter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowTcpUdpFilter,
 }
 
@@ -157,7 +157,7 @@ pub struct FlowSpecIpv6 {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowIpv6Filter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowIpv6Filter,
 }
 
@@ -245,7 +245,7 @@ pub struct FlowSpecTunnel {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowTunnelFilter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowTunnelFilter,
 }
 
@@ -275,7 +275,7 @@ pub struct FlowSpecEsp {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowSpecEspFilter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowSpecEspFilter,
 }
 
@@ -307,7 +307,7 @@ pub struct FlowSpecGre {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowGreFilter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowGreFilter,
 }
 
@@ -335,7 +335,7 @@ pub struct FlowSpecMpls {
     pub hdr: FlowSpecHdr,
     /// What to match.
     pub val: FlowMplsFilter,
-    /// Which bits of it count.
+    /// The significant bits of it.
     pub mask: FlowMplsFilter,
 }
 
@@ -387,7 +387,7 @@ pub struct CreateFlow {
 )]
 #[repr(C)]
 pub struct CreateFlowResp {
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Handle of the new flow.
     pub flow_handle: u32,

@@ -6,8 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Mask of the command number within [`CmdHdr::command`]; the rest are flag bits.
 pub const COMMAND_MASK: u32 = 0xff;
 
-/// Starts every `write()` to the device file. Lengths count from this header on, in units of 4
-/// bytes (extended commands: 8).
+/// Starts every `write()` to the device file. Lengths are counted from this header on, in units of 4 bytes
+/// (extended commands: 8).
 ///
 /// Kernel: `struct ib_uverbs_cmd_hdr`.
 #[derive(
@@ -17,11 +17,9 @@ pub const COMMAND_MASK: u32 = 0xff;
 pub struct CmdHdr {
     /// Command number, with [`crate::cmd::FLAG_EXTENDED`] for an extended one.
     pub command: u32,
-    /// Length of the request. Legacy: headers and driver data included; extended: the core request
-    /// alone.
+    /// Length of the request. Legacy: with headers and driver data; extended: only the core request.
     pub in_words: u16,
-    /// Length of the response buffer. Legacy: driver data included; extended: the core response
-    /// alone.
+    /// Length of the response buffer. Legacy: with driver data; extended: only the core response.
     pub out_words: u16,
 }
 

@@ -16,8 +16,7 @@ pub struct RegMr {
     pub start: u64,
     /// Length in bytes.
     pub length: u64,
-    /// Address by which peers and work requests name the first byte; within a page at the same
-    /// place as `start`.
+    /// Address of the first byte for peers and work requests; its offset in a page must be that of `start`.
     pub hca_va: u64,
     /// Handle of the PD.
     pub pd_handle: u32,
@@ -41,7 +40,7 @@ pub struct RegMrResp {
     pub rkey: u32,
 }
 
-/// Request of `REREG_MR`; only what `flags` names is changed.
+/// Request of `REREG_MR`; it changes only the properties in `flags`.
 ///
 /// Kernel: `struct ib_uverbs_rereg_mr`.
 #[derive(
@@ -59,7 +58,7 @@ pub struct ReregMr {
     pub start: u64,
     /// New length in bytes.
     pub length: u64,
-    /// New address by which peers and work requests name the first byte.
+    /// New address of the first byte for peers and work requests.
     pub hca_va: u64,
     /// New PD.
     pub pd_handle: u32,
@@ -75,9 +74,9 @@ pub struct ReregMr {
 )]
 #[repr(C)]
 pub struct ReregMrResp {
-    /// Local key from now on.
+    /// Local key after the change.
     pub lkey: u32,
-    /// Remote key from now on.
+    /// Remote key after the change.
     pub rkey: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Posting of work requests through the kernel. Few drivers enable these; rxe uses an empty
-//! `POST_SEND` as its doorbell.
+//! Posting of work requests through the kernel. Few drivers support it; rxe uses an empty `POST_SEND` as its
+//! doorbell.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 

@@ -21,11 +21,11 @@ pub struct CreateQp {
     pub send_cq_handle: u32,
     /// Handle of the CQ for receive completions.
     pub recv_cq_handle: u32,
-    /// Handle of the SRQ, meaningful with `is_srq`.
+    /// Handle of the SRQ, valid if `is_srq` is not 0.
     pub srq_handle: u32,
-    /// Send requests to hold.
+    /// Requested capacity for send requests.
     pub max_send_wr: u32,
-    /// Receive requests to hold.
+    /// Requested capacity for receive requests.
     pub max_recv_wr: u32,
     /// Elements a send request may have.
     pub max_send_sge: u32,
@@ -55,9 +55,9 @@ pub struct CreateQpResp {
     pub qp_handle: u32,
     /// Its number on the wire (24 bits).
     pub qpn: u32,
-    /// Send requests it takes.
+    /// Actual capacity for send requests.
     pub max_send_wr: u32,
-    /// Receive requests it takes.
+    /// Actual capacity for receive requests.
     pub max_recv_wr: u32,
     /// Elements a send request may have.
     pub max_send_sge: u32,
@@ -85,11 +85,11 @@ pub struct ExCreateQp {
     pub send_cq_handle: u32,
     /// Handle of the CQ for receive completions.
     pub recv_cq_handle: u32,
-    /// Handle of the SRQ, meaningful with `is_srq`.
+    /// Handle of the SRQ, valid if `is_srq` is not 0.
     pub srq_handle: u32,
-    /// Send requests to hold.
+    /// Requested capacity for send requests.
     pub max_send_wr: u32,
-    /// Receive requests to hold.
+    /// Requested capacity for receive requests.
     pub max_recv_wr: u32,
     /// Elements a send request may have.
     pub max_send_sge: u32,
@@ -109,7 +109,7 @@ pub struct ExCreateQp {
     pub comp_mask: u32,
     /// [`crate::flags::QpCreateFlags`].
     pub create_flags: u32,
-    /// Handle of the receive indirection table, if `comp_mask` says so.
+    /// Handle of the receive indirection table, if `comp_mask` includes it.
     pub rwq_ind_tbl_handle: u32,
     /// QP number to send as, if [`crate::flags::QpCreateFlags::SOURCE_QPN`] is set.
     pub source_qpn: u32,
@@ -123,9 +123,9 @@ pub struct ExCreateQp {
 )]
 #[repr(C)]
 pub struct ExCreateQpResp {
-    /// What the legacy command answers.
+    /// The answer of the legacy command.
     pub base: CreateQpResp,
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
@@ -165,7 +165,7 @@ pub struct QueryQp {
     pub response: u64,
     /// Handle of the QP.
     pub qp_handle: u32,
-    /// [`crate::flags::QpAttrMask`]: what is asked for; drivers may fill in more.
+    /// [`crate::flags::QpAttrMask`]: the requested attributes; drivers may fill in more.
     pub attr_mask: u32,
 }
 
@@ -181,9 +181,9 @@ pub struct QueryQpResp {
     pub dest: QpDest,
     /// Alternate path.
     pub alt_dest: QpDest,
-    /// Send requests to hold.
+    /// Capacity for send requests.
     pub max_send_wr: u32,
-    /// Receive requests to hold.
+    /// Capacity for receive requests.
     pub max_recv_wr: u32,
     /// Elements a send request may have.
     pub max_send_sge: u32,
@@ -207,7 +207,7 @@ pub struct QueryQpResp {
     pub alt_pkey_index: u16,
     /// [`crate::enums::QpState`].
     pub qp_state: u8,
-    /// [`crate::enums::QpState`] it is in, or assumed to be in.
+    /// [`crate::enums::QpState`]: the present state, or the assumed one.
     pub cur_qp_state: u8,
     /// [`crate::enums::Mtu`] of the path.
     pub path_mtu: u8,
@@ -215,23 +215,23 @@ pub struct QueryQpResp {
     pub path_mig_state: u8,
     /// Not 0: the send queue is still draining.
     pub sq_draining: u8,
-    /// RDMA READs and atomics under way at once as the initiator.
+    /// RDMA READs and atomics in flight at the same time as the initiator.
     pub max_rd_atomic: u8,
-    /// RDMA READs and atomics served at once as the target.
+    /// RDMA READs and atomics served at the same time as the target.
     pub max_dest_rd_atomic: u8,
-    /// Delay asked of a sender that found no receive buffer, encoded (5 bits).
+    /// Delay for a sender that found no posted receive, encoded (5 bits).
     pub min_rnr_timer: u8,
     /// Local port, counted from 1.
     pub port_num: u8,
-    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 forever.
+    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 means forever.
     pub timeout: u8,
     /// Retries after missing acknowledgements (3 bits).
     pub retry_cnt: u8,
-    /// Retries after "receiver not ready"; 7 forever.
+    /// Retries after "receiver not ready"; 7 means forever.
     pub rnr_retry: u8,
     /// Local port of the alternate path.
     pub alt_port_num: u8,
-    /// As `timeout`, on the alternate path.
+    /// Like `timeout`, for the alternate path.
     pub alt_timeout: u8,
     /// Not 0: every send request raises a completion.
     pub sq_sig_all: u8,
@@ -239,7 +239,7 @@ pub struct QueryQpResp {
     pub reserved: [u8; 5],
 }
 
-/// Request of `MODIFY_QP`, which has no response; only what `attr_mask` names is looked at.
+/// Request of `MODIFY_QP`, which has no response; only the attributes in `attr_mask` are used.
 ///
 /// Kernel: `struct ib_uverbs_modify_qp`.
 #[derive(
@@ -271,31 +271,31 @@ pub struct ModifyQp {
     pub alt_pkey_index: u16,
     /// [`crate::enums::QpState`].
     pub qp_state: u8,
-    /// [`crate::enums::QpState`] it is in, or assumed to be in.
+    /// [`crate::enums::QpState`]: the present state, or the assumed one.
     pub cur_qp_state: u8,
     /// [`crate::enums::Mtu`] of the path.
     pub path_mtu: u8,
     /// [`crate::enums::MigState`].
     pub path_mig_state: u8,
-    /// Not 0: an event tells when the send queue has drained.
+    /// Not 0: an event reports when the send queue has drained.
     pub en_sqd_async_notify: u8,
-    /// RDMA READs and atomics under way at once as the initiator.
+    /// RDMA READs and atomics in flight at the same time as the initiator.
     pub max_rd_atomic: u8,
-    /// RDMA READs and atomics served at once as the target.
+    /// RDMA READs and atomics served at the same time as the target.
     pub max_dest_rd_atomic: u8,
-    /// Delay asked of a sender that found no receive buffer, encoded (5 bits).
+    /// Delay for a sender that found no posted receive, encoded (5 bits).
     pub min_rnr_timer: u8,
     /// Local port, counted from 1.
     pub port_num: u8,
-    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 forever.
+    /// Time to wait for an acknowledgement: 4.096 µs times 2 to this power; 0 means forever.
     pub timeout: u8,
     /// Retries after missing acknowledgements (3 bits).
     pub retry_cnt: u8,
-    /// Retries after "receiver not ready"; 7 forever.
+    /// Retries after "receiver not ready"; 7 means forever.
     pub rnr_retry: u8,
     /// Local port of the alternate path.
     pub alt_port_num: u8,
-    /// As `timeout`, on the alternate path.
+    /// Like `timeout`, for the alternate path.
     pub alt_timeout: u8,
     /// Must be 0.
     pub reserved: [u8; 2],
@@ -309,7 +309,7 @@ pub struct ModifyQp {
 )]
 #[repr(C)]
 pub struct ExModifyQp {
-    /// What the legacy command takes.
+    /// The attributes of the legacy command.
     pub base: ModifyQp,
     /// Pacing rate in kbit/s, 0 for none.
     pub rate_limit: u32,
@@ -325,7 +325,7 @@ pub struct ExModifyQp {
 )]
 #[repr(C)]
 pub struct ExModifyQpResp {
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
@@ -347,7 +347,7 @@ pub struct DestroyQp {
     pub reserved: u32,
 }
 
-/// Response of `DESTROY_QP`, and what the ioctl `QP_DESTROY` answers.
+/// Response of `DESTROY_QP`, and answer of the ioctl `QP_DESTROY`.
 ///
 /// Kernel: `struct ib_uverbs_destroy_qp_resp`.
 #[derive(
@@ -355,8 +355,8 @@ pub struct DestroyQp {
 )]
 #[repr(C)]
 pub struct DestroyQpResp {
-    /// Asynchronous events delivered over its life, all of which must be acknowledged before the
-    /// user's object goes.
+    /// Asynchronous events that were delivered in all; the user must acknowledge them all before it frees its
+    /// object.
     pub events_reported: u32,
 }
 

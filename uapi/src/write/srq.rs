@@ -16,7 +16,7 @@ pub struct CreateSrq {
     pub user_handle: u64,
     /// Handle of the PD.
     pub pd_handle: u32,
-    /// Receive requests to hold.
+    /// Requested capacity for receive requests.
     pub max_wr: u32,
     /// Elements a request may have.
     pub max_sge: u32,
@@ -40,7 +40,7 @@ pub struct CreateXsrq {
     pub srq_type: u32,
     /// Handle of the PD.
     pub pd_handle: u32,
-    /// Receive requests to hold.
+    /// Requested capacity for receive requests.
     pub max_wr: u32,
     /// Elements a request may have.
     pub max_sge: u32,
@@ -64,7 +64,7 @@ pub struct CreateXsrq {
 pub struct CreateSrqResp {
     /// Handle of the new SRQ.
     pub srq_handle: u32,
-    /// Receive requests it holds.
+    /// Actual capacity for receive requests.
     pub max_wr: u32,
     /// Elements a request may have.
     pub max_sge: u32,
@@ -84,7 +84,7 @@ pub struct ModifySrq {
     pub srq_handle: u32,
     /// [`crate::flags::SrqAttrMask`]: what to change.
     pub attr_mask: u32,
-    /// Receive requests to hold.
+    /// New capacity for receive requests.
     pub max_wr: u32,
     /// Fill level below which the limit event is raised once.
     pub srq_limit: u32,
@@ -114,7 +114,7 @@ pub struct QuerySrq {
 )]
 #[repr(C)]
 pub struct QuerySrqResp {
-    /// Receive requests it holds.
+    /// Capacity for receive requests.
     pub max_wr: u32,
     /// Elements a request may have.
     pub max_sge: u32,
@@ -140,7 +140,7 @@ pub struct DestroySrq {
     pub reserved: u32,
 }
 
-/// Response of `DESTROY_SRQ`, and what the ioctl `SRQ_DESTROY` answers.
+/// Response of `DESTROY_SRQ`, and answer of the ioctl `SRQ_DESTROY`.
 ///
 /// Kernel: `struct ib_uverbs_destroy_srq_resp`.
 #[derive(
@@ -148,7 +148,7 @@ pub struct DestroySrq {
 )]
 #[repr(C)]
 pub struct DestroySrqResp {
-    /// Asynchronous events delivered over its life, all of which must be acknowledged before the
-    /// user's object goes.
+    /// Asynchronous events that were delivered in all; the user must acknowledge them all before it frees its
+    /// object.
     pub events_reported: u32,
 }

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// Largest [`ExCreateRwqIndTable::log_ind_tbl_size`] that the kernel takes.
+/// Largest [`ExCreateRwqIndTable::log_ind_tbl_size`] that the kernel accepts.
 pub const MAX_LOG_IND_TBL_SIZE: u32 = 0x0d;
 
 /// Request of the extended `CREATE_WQ`.
@@ -23,7 +23,7 @@ pub struct ExCreateWq {
     pub pd_handle: u32,
     /// Handle of the CQ.
     pub cq_handle: u32,
-    /// Receive requests to hold.
+    /// Requested capacity for receive requests.
     pub max_wr: u32,
     /// Elements a request may have.
     pub max_sge: u32,
@@ -41,13 +41,13 @@ pub struct ExCreateWq {
 )]
 #[repr(C)]
 pub struct ExCreateWqResp {
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
     /// Handle of the new WQ.
     pub wq_handle: u32,
-    /// Receive requests it holds.
+    /// Actual capacity for receive requests.
     pub max_wr: u32,
     /// Elements a request may have.
     pub max_sge: u32,
@@ -77,12 +77,12 @@ pub struct ExDestroyWq {
 )]
 #[repr(C)]
 pub struct ExDestroyWqResp {
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,
-    /// Asynchronous events delivered over its life, all of which must be acknowledged before the
-    /// user's object goes.
+    /// Asynchronous events that were delivered in all; the user must acknowledge them all before it frees its
+    /// object.
     pub events_reported: u32,
     /// Reserved.
     pub reserved: u32,
@@ -100,13 +100,13 @@ pub struct ExModifyWq {
     pub attr_mask: u32,
     /// Handle of the WQ.
     pub wq_handle: u32,
-    /// [`crate::enums::WqState`] to go to.
+    /// [`crate::enums::WqState`]: the new state.
     pub wq_state: u32,
-    /// [`crate::enums::WqState`] it is assumed to be in.
+    /// [`crate::enums::WqState`]: the assumed present state.
     pub curr_wq_state: u32,
     /// New [`crate::flags::WqFlags`].
     pub flags: u32,
-    /// Which of them to change.
+    /// The flags to change.
     pub flags_mask: u32,
 }
 
@@ -133,7 +133,7 @@ pub struct ExCreateRwqIndTable {
 )]
 #[repr(C)]
 pub struct ExCreateRwqIndTableResp {
-    /// 0 so far.
+    /// 0 at present.
     pub comp_mask: u32,
     /// Bytes of the response that the kernel knew.
     pub response_length: u32,

@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub struct OpenXrcd {
     /// Address to which the kernel writes the response; ignored, but present, under `INVOKE_WRITE`.
     pub response: u64,
-    /// File whose inode names the domain to share, or -1 for a private one.
+    /// File whose inode identifies the shared domain, or -1 for a private one.
     pub fd: u32,
     /// `O_CREAT` and `O_EXCL` as for `open()`.
     pub oflags: u32,

@@ -1,4 +1,4 @@
-//! The checks: this crate on one side, a set of headers on the other.
+//! The checks: compares this crate with a set of headers.
 
 use crate::constants;
 use crate::header::Declared;
@@ -50,8 +50,8 @@ pub(crate) fn constants(
     outcome(faults)
 }
 
-/// What the headers have and the crate lacks must be out of scope. Headers of a kernel that the
-/// crate does not describe yet are told, not judged.
+/// Everything in the headers that the crate lacks must be out of scope. For headers of a kernel newer than
+/// the crate, the test only prints what is missing.
 pub(crate) fn nothing_left_out(
     _: &Set,
     version: Version,
@@ -110,7 +110,7 @@ pub(crate) fn rdma_cma_h(set: &Set, _: Version, _: &Declared) -> Result<Completi
     held_against(set, probe::RDMA_CMA_H, &ours, &set.rdma_cma_h()?)
 }
 
-/// Numbers that are in a library's header.
+/// Numbers in a library's header.
 fn held_against(
     set: &Set,
     header: &str,
@@ -129,7 +129,7 @@ fn held_against(
     outcome(faults)
 }
 
-/// Every entry of the history speaks of something that the crate has.
+/// Every entry of the history is about something that the crate has.
 pub(crate) fn history_is_used() -> Result<(), Failed> {
     let mut ours: BTreeSet<String> = paths(&structs::all()).into_keys().collect();
     ours.extend(constants::kernel().into_iter().map(|(name, _)| name));
@@ -163,7 +163,7 @@ fn paths(layouts: &[Layout]) -> BTreeMap<String, (u64, u64)> {
     for layout in layouts {
         let base = offset_of_part(layout.path, layouts);
         paths.insert(layout.path.to_owned(), (base, layout.size as u64));
-        // What Rust must spell out and C leaves implicit.
+        // Padding that Rust must declare and C leaves implicit.
         let fields = layout
             .fields
             .iter()
@@ -177,8 +177,8 @@ fn paths(layouts: &[Layout]) -> BTreeMap<String, (u64, u64)> {
     paths
 }
 
-/// Where a part `struct.field.arm` lies in its struct: where the field does, because an arm of a
-/// union starts at the union's start.
+/// The offset of a part `struct.field.arm` in its struct: the field's offset, because an arm of a union
+/// starts at the union's start.
 fn offset_of_part(path: &str, layouts: &[Layout]) -> u64 {
     let mut parts = path.split('.');
     let (Some(name), Some(field)) = (parts.next(), parts.next()) else {
@@ -192,8 +192,8 @@ fn offset_of_part(path: &str, layouts: &[Layout]) -> u64 {
     offsets.next().unwrap_or(u64::MAX)
 }
 
-/// What is not there although it should be. What is there before its time is fine, and compared
-/// like the rest: distributions take things over into older kernels.
+/// What is missing although it should be there. What is there before its time is allowed, and compared like
+/// the rest: distributions backport things to older kernels.
 fn absence<'a>(
     ours: impl Iterator<Item = &'a String>,
     theirs: &BTreeSet<String>,

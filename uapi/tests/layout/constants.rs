@@ -1,4 +1,4 @@
-//! Every number of the crate under its name in C.
+//! Every number of the crate with its name in C.
 
 use bitflags::Flags;
 use uverbs_uapi::names::{Ids, OBJECT_IDS, OBJECTS};
@@ -58,7 +58,7 @@ pub(crate) fn librdmacm() -> Vec<Constant> {
     named(&ids, ids.prefix)
 }
 
-/// Numbers that libibverbs' header has. Where its name is not the kernel's, that is checked too.
+/// Numbers of libibverbs' header. If its name is not the kernel's, that is checked too.
 pub(crate) fn libibverbs() -> Vec<Constant> {
     let enums: &[Ids] = &[
         enums::NodeType::IDS,
@@ -118,7 +118,7 @@ const RENAMED: &[(&str, &str)] = &[
     ("MLX5_LIB_CAP_UAR_4K", "MLX5_LIB_CAP_4K_UAR"),
 ];
 
-/// Constants that stand alone.
+/// Constants that belong to no group.
 fn plain() -> Vec<Constant> {
     vec![
         constant("IB_USER_VERBS_ABI_VERSION", cmd::ABI_VERSION),
@@ -147,7 +147,7 @@ fn plain() -> Vec<Constant> {
     ]
 }
 
-/// Commands; the kernel has the extended ones under another prefix and without their flag.
+/// Commands; the kernel has the extended ones with another prefix and without their flag.
 fn commands() -> Vec<Constant> {
     let command = |(name, value): Constant| match name.strip_prefix("IB_USER_VERBS_CMD_EX_") {
         Some(rest) => (
@@ -215,7 +215,7 @@ fn kernel_enums() -> Vec<Constant> {
             .iter()
             .flat_map(|(ids, prefix)| named(ids, prefix)),
     );
-    // From bit 7 on completions have numbers of libibverbs only.
+    // From bit 7 on, completions have only libibverbs' numbers.
     let completions = named(&enums::WcOpcode::IDS, "IB_UVERBS_WC_");
     all.extend(completions.into_iter().filter(|(_, value)| *value < 1 << 7));
     all

@@ -1,13 +1,13 @@
 //! Lists what C headers declare: members of structs, enumerators, constants defined by macros.
 //!
-//! It reads what the preprocessor puts out, where only as much of C is left as the kernel's
-//! headers for user space use: no bit fields, no function pointers, no nested declarators.
+//! It reads the output of the preprocessor, and only as much of C as the kernel's headers for user space use:
+//! no bit fields, no function pointers, no nested declarators.
 
 use std::collections::BTreeSet;
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-/// What some headers declare.
+/// The declarations of some headers.
 #[derive(Default)]
 pub(crate) struct Declared {
     /// Structs, `name`, and their members, `name.member`. Arrays of unknown length are left out.
@@ -17,7 +17,7 @@ pub(crate) struct Declared {
 }
 
 impl Declared {
-    /// Reads the output of `cc -E -dD`; only what comes from one of `headers` counts.
+    /// Reads the output of `cc -E -dD`; only lines that come from one of `headers` count.
     pub(crate) fn parse(text: &str, headers: &[&str]) -> Self {
         let mut declared = Self::default();
         let mut code = String::new();
@@ -62,7 +62,7 @@ struct Member {
 }
 
 impl Member {
-    /// The paths of this member and of what it contains.
+    /// The paths of this member and of its members.
     fn paths(&self, prefix: &str, paths: &mut BTreeSet<String>) {
         // The empty struct belongs to the kernel's macro for an array of unknown length.
         if self.unknown_length || self.name.starts_with("__empty_") {
@@ -135,7 +135,7 @@ impl Parser {
         all
     }
 
-    /// What one declaration of members declares, up to its semicolon: nothing before it is an
+    /// The declarations of one member declaration, up to its semicolon: an empty one before it is an
     /// anonymous struct or union.
     fn declarators(&mut self, members: &[Member]) -> Vec<Member> {
         let rest: Vec<String> = self

@@ -1,19 +1,19 @@
-//! What is newer than the oldest kernel tested, what has changed or gone, and what the crate leaves
-//! out on purpose. A `*` in a name stands for anything.
+//! Things that are newer than the oldest tested kernel, have changed or have been removed, and things that
+//! the crate leaves out on purpose. A `*` in a name stands for any text.
 
 use crate::probe::Version;
 
-/// When something was in the kernel's headers.
+/// The kernel versions whose headers have something.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum History {
     Always,
     /// First version that has it.
     Since(Version),
-    /// First version that has it no more.
+    /// First version that does not have it any more.
     Until(Version),
 }
 
-/// Structs, members and constants, with the version that brought them.
+/// Structs, members and constants, with the version that introduced them.
 const SINCE: &[(Version, &[&str])] = &[
     (
         (6, 2),
@@ -162,17 +162,17 @@ const SINCE: &[(Version, &[&str])] = &[
     ),
 ];
 
-/// What the headers have lost, with the first version without it.
+/// Things that the headers have lost, with the first version without them.
 const UNTIL: &[(Version, &[&str])] = &[((7, 3), &["mlx5_ib_clock_info*"])];
 
-/// What has another size since the version named; the crate has the new one.
+/// Things with another size since the version here; the crate has the new one.
 const CHANGED: &[(Version, &str)] = &[
     ((6, 7), "ib_uverbs_query_port_resp_ex.reserved"),
     ((6, 8), "mlx5_ib_query_device_resp"),
     ((6, 12), "efa_ibv_create_qp"),
 ];
 
-/// What the crate leaves out, with the reason.
+/// Things that the crate leaves out, with the reason.
 const OUT_OF_SCOPE: &[(&str, &str)] = &[
     (
         "ib_uverbs_attr.attr_data.*",
@@ -274,7 +274,8 @@ const OUT_OF_SCOPE: &[(&str, &str)] = &[
     ("LS_*", "netlink of local services"),
 ];
 
-/// Names that libibverbs' or librdmacm's header lacks: the kernel's only, or newer than some of its versions.
+/// Names that libibverbs' or librdmacm's header lacks: only the kernel has them, or they are newer than some
+/// versions of the library.
 const LACKING_IN_LIBRARIES: &[&str] = &[
     "IBV_WR_RDMA_READ_WITH_INV",
     "IBV_WR_MASKED_ATOMIC_*",
@@ -291,7 +292,7 @@ const LACKING_IN_LIBRARIES: &[&str] = &[
     "RDMA_CM_EVENT_INTERNAL",
 ];
 
-/// When a struct, member or constant was in the kernel's headers.
+/// The kernel versions whose headers have a struct, member or constant.
 pub(crate) fn of(name: &str) -> History {
     if let Some(version) = find(UNTIL, name) {
         return History::Until(version);
@@ -299,7 +300,7 @@ pub(crate) fn of(name: &str) -> History {
     find(SINCE, name).map_or(History::Always, History::Since)
 }
 
-/// The version since which a struct or member is as in this crate, if it was not always.
+/// The version since which a struct or member is as in this crate, if it was different before.
 pub(crate) fn changed(path: &str) -> Option<Version> {
     let entry = CHANGED.iter().find(|(_, changed)| *changed == path);
     entry.map(|(version, _)| *version)
@@ -319,7 +320,7 @@ pub(crate) fn lacking_in_libraries(name: &str) -> bool {
         .any(|pattern| matches(pattern, name))
 }
 
-/// All patterns of what the crate has.
+/// All patterns of things that the crate has.
 pub(crate) fn patterns() -> impl Iterator<Item = &'static str> {
     let dated = SINCE
         .iter()
@@ -329,7 +330,7 @@ pub(crate) fn patterns() -> impl Iterator<Item = &'static str> {
     dated.chain(CHANGED.iter().map(|(_, path)| *path))
 }
 
-/// Whether a name fits a pattern.
+/// Whether a name matches a pattern.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,

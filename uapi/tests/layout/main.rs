@@ -1,11 +1,10 @@
-//! Holds every struct, field and number of the crate against the C headers of the system.
+//! Compares every struct, field and number of the crate with the C headers of the system.
 //!
-//! The headers are `/usr/include` and each directory named in `UVERBS_HEADERS` (separated by
-//! colons), which is how headers of other kernels are tested. Each set is read three times: a
-//! parser lists what it declares, a C program built against it tells sizes, offsets and values,
-//! and `linux/version.h` tells which kernel it is of. What the crate has and the headers lack must
-//! be newer than them by [`history`]; what the headers have and the crate lacks must be out of
-//! scope by [`history`], with a reason.
+//! The headers are `/usr/include` and each directory named in `UVERBS_HEADERS` (separated by colons), for
+//! headers of other kernels. Each set is read three times: a parser lists its declarations, a C program built
+//! with it prints sizes, offsets and values, and `linux/version.h` gives the kernel's version. What the crate
+//! has and the headers lack must be newer than the headers by [`history`]; what the headers have and the
+//! crate lacks must be out of scope by [`history`], with a reason.
 //!
 //! Without a C compiler or without headers the tests are reported as ignored, with the reason.
 
@@ -40,7 +39,7 @@ fn main() -> ExitCode {
     libtest_mimic::run(&args, trials).exit_code()
 }
 
-/// A check of one set of headers, which are of a version and declare something.
+/// A check of one set of headers, with their version and declarations.
 type Check = fn(&Set, Version, &Declared) -> Result<Completion, Failed>;
 
 /// Runs a check if its headers can be used.
@@ -54,7 +53,7 @@ fn trial(set: &Arc<Set>, what: &str, check: Check) -> Trial {
     })
 }
 
-/// The directories to test, and whether somebody named them: then they must be usable.
+/// The directories to test, and whether the user named them: then they must be usable.
 fn header_dirs() -> Vec<(PathBuf, bool)> {
     let named = std::env::var_os("UVERBS_HEADERS").unwrap_or_default();
     let named = std::env::split_paths(&named).filter(|dir| !dir.as_os_str().is_empty());

@@ -1,5 +1,4 @@
-//! Asks the C compiler: what a set of headers declares, and which sizes, offsets and values it
-//! gives.
+//! Runs the C compiler to find out what a set of headers declares, and its sizes, offsets and values.
 
 use crate::header::Declared;
 use std::collections::BTreeMap;
@@ -31,17 +30,17 @@ pub(crate) const VERBS_H: &str = "infiniband/verbs.h";
 /// librdmacm's header, which has the numbers of events.
 pub(crate) const RDMA_CMA_H: &str = "rdma/rdma_cma.h";
 
-/// The oldest kernel whose headers have all that is not dated in [`crate::history`].
+/// The oldest kernel whose headers have everything that has no date in [`crate::history`].
 const OLDEST: Version = (6, 1);
 
-/// A kernel version, as far as it matters: major and minor.
+/// A kernel version: only major and minor.
 pub(crate) type Version = (u32, u32);
 
 /// Why a set of headers cannot be tested.
 pub(crate) enum Unusable {
-    /// Not this machine's fault.
+    /// The machine lacks something.
     Skip(String),
-    /// Somebody asked for it, or the compiler refuses what it must take.
+    /// The user requested it, or the compiler refuses what it must accept.
     Fail(String),
 }
 
@@ -66,7 +65,7 @@ impl Set {
         self.dir.join(header).is_file()
     }
 
-    /// The version of the set, and what it declares.
+    /// The version of the set, and its declarations.
     pub(crate) fn declared(&self) -> Result<&(Version, Declared), Unusable> {
         if Command::new("cc").arg("--version").output().is_err() {
             return Err(Unusable::Skip("there is no C compiler `cc`".into()));
@@ -92,13 +91,13 @@ impl Set {
         }
     }
 
-    /// What libibverbs' header declares.
+    /// The declarations of libibverbs' header.
     pub(crate) fn verbs_h(&self) -> Result<Declared, String> {
         let headers = [VERBS_H, "infiniband/verbs_api.h"];
         Ok(Declared::parse(&self.preprocess(&[VERBS_H])?, &headers))
     }
 
-    /// What librdmacm's header declares.
+    /// The declarations of librdmacm's header.
     pub(crate) fn rdma_cma_h(&self) -> Result<Declared, String> {
         Ok(Declared::parse(
             &self.preprocess(&[RDMA_CMA_H])?,

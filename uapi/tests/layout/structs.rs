@@ -1,8 +1,8 @@
-//! Every struct of the crate, as Rust lays it out.
+//! Every struct of the crate, with its layout in Rust.
 
 use uverbs_uapi::{efa, event, ioctl, mlx5, rdma_cm, rxe, types, write};
 
-/// A struct as Rust lays it out.
+/// A struct with its layout in Rust.
 pub(crate) struct Layout {
     /// The kernel's name, or for a part of a struct the path to it: `rxe_send_wr.wr.rdma`.
     pub(crate) path: &'static str,
@@ -10,14 +10,14 @@ pub(crate) struct Layout {
     pub(crate) fields: Vec<Field>,
 }
 
-/// A field as Rust lays it out.
+/// A field with its layout in Rust.
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) offset: usize,
     pub(crate) size: usize,
 }
 
-/// The size of a field, by a function that borrows it.
+/// The size of a field, from a function that borrows it.
 const fn field_size<S, F>(_: fn(&S) -> &F) -> usize {
     size_of::<F>()
 }

@@ -1,4 +1,4 @@
-//! What each device and each of its ports has to have.
+//! The requirements on each device and each of its ports.
 
 use std::fs::File;
 
@@ -28,7 +28,7 @@ pub(super) fn findings(files: &Files, name: Option<&str>) -> Result<Vec<Finding>
             Err(error) => findings.push(not_opened(device, &error)),
         }
     }
-    // Where devices lie is not known everywhere.
+    // The place of a device is not known on every host.
     for adapter in topology().iter().flat_map(|all| all.adapters()) {
         if devices.iter().any(|it| it.name() == adapter.device.name()) {
             findings.extend(pci::findings(files, adapter));
@@ -134,8 +134,8 @@ fn registration(context: &Context) -> Finding {
     }
 }
 
-/// Whether memory of other devices can be registered. Who takes dma-bufs looks at the file first, and finds
-/// that this one is none.
+/// Whether memory of other devices can be registered. A kernel that accepts dma-bufs checks the file first,
+/// and reports that this one is none.
 fn dmabufs(files: &Files, context: &Context) -> Option<Finding> {
     let check = Check::new("dma-buf", context.name());
     let pd = context.alloc_pd().ok()?;
@@ -212,7 +212,7 @@ const NOT_ROUTED: &str = "There is no RoCE v2 address, so packets are not routed
 const NO_NETDEV: &str = "GIDs come from the port's network device. Load its driver, or bind the device to it \
     again (/sys/bus/auxiliary/drivers), and give the network device an address.";
 
-/// The GID that connections use if nobody chooses another. InfiniBand needs none.
+/// The GID that connections use by default. InfiniBand needs none.
 fn best_gid(context: &Context, port: u8) -> uverbs::Result<Option<GidEntry>> {
     let best = context.best_gid(port)?;
     let entry = best.map(|(index, _)| context.query_gid(port, index.into()));
@@ -236,7 +236,7 @@ fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, layer: LinkLayer) 
     }
 }
 
-/// Counters of sysfs that grow when something goes wrong, with what it means.
+/// Counters of sysfs that grow when something goes wrong, with their meanings.
 const TROUBLE: [(&str, &str); 12] = [
     (
         "out_of_buffer",
@@ -324,7 +324,7 @@ mod tests {
         assert!(finding.found.contains("amdgpu is loaded"), "{finding:?}");
     }
 
-    /// The only entry of a port whose device has RoCE v1 alone, as adapters before ConnectX-3 Pro do
+    /// The only entry of a port whose device has only RoCE v1, as adapters before ConnectX-3 Pro have
     /// (`mlx4_port_immutable` in the kernel's `mlx4/main.c`): its type in the table is that of InfiniBand.
     #[test]
     fn packets_that_are_not_routed_are_told() {

@@ -1,6 +1,6 @@
-//! A ping by a datagram, and the answer.
+//! A ping by a datagram, and its answer.
 //!
-//! The client looks up the server's queue pair and gives its own address with the question; then it sends a
+//! The client looks up the server's queue pair and sends its own address with the lookup; then it sends a
 //! datagram, and the server sends the same bytes back.
 
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use uverbs::{Access, Ah, Caps, ConnectOptions, Context, Cq, Endpoint, Inline, Mr
 use crate::failure::{Failure, Kind, Result, Unanswered};
 use crate::pingpong::exchange;
 
-/// What is sent, and comes back.
+/// The bytes that are sent and come back.
 const WORDS: &[u8] = b"uverbs doctor: ping";
 
 const RECV: u64 = 1;
@@ -30,7 +30,7 @@ struct End {
 }
 
 impl End {
-    /// With a queue pair that `activate` makes ready, and a receive in it.
+    /// With a queue pair that `activate` makes ready, and a posted receive.
     fn new(
         context: &Context,
         port: u8,
@@ -67,7 +67,7 @@ impl End {
         Ok(())
     }
 
-    /// Takes completions until that of this request, which must have succeeded.
+    /// Polls completions up to the one of this request, which must have succeeded.
     fn completed(&mut self, wr_id: u64, patience: Duration) -> Result<Completion> {
         loop {
             let completion = self
@@ -87,7 +87,7 @@ impl End {
         }
     }
 
-    /// What comes.
+    /// The bytes of the next received datagram.
     fn received(&mut self, patience: Duration) -> Result<Vec<u8>> {
         let length = self.completed(RECV, patience)?.byte_len() as usize;
         let mut words = vec![0; length.saturating_sub(GRH_LENGTH)];
@@ -117,7 +117,7 @@ pub(super) fn ping(to: SocketAddr, patience: Duration) -> Result<(), Unanswered>
     }
 }
 
-/// Answers the question of a client, and sends its datagram back.
+/// Answers a client's lookup, and sends its datagram back.
 pub(super) fn answer(request: Request<Ud>, patience: Duration) -> Result<()> {
     let Ok(client) = exchange::asked(request.private_data()) else {
         request.reject(&[])?;
@@ -127,13 +127,13 @@ pub(super) fn answer(request: Request<Ud>, patience: Duration) -> Result<()> {
     let mut end = End::new(&context, request.port(), |qp| request.activate(qp))?;
     let path = context.path_to(&client, &end.options)?;
     let path = end.pd.create_ah(&path)?;
-    // All datagrams of the connection manager have the same.
+    // All datagrams of the connection manager have the same Q_Key.
     let qkey = end.qp.query()?.qkey;
     request
         .answer_with(&end.qp, &[])
         .map_err(uverbs::Error::from)?;
     let words = end.received(patience)?;
     end.send(&words, &path, client.qpn, qkey)?;
-    // The queue pair lives until the answer is on its way.
+    // The queue pair must live until the answer has been sent.
     end.completed(SEND, patience).map(drop)
 }

@@ -1,4 +1,4 @@
-//! What the host has to have, whatever the devices: modules, files, limits.
+//! The requirements on the host, independent of its devices: modules, files, limits.
 
 use std::io;
 
@@ -65,13 +65,13 @@ fn connection_manager(files: &Files) -> Finding {
     }
 }
 
-/// Whether limits on locked memory do not hold for this process: CAP_IPC_LOCK in the initial user namespace.
+/// Whether this process is exempt from limits on locked memory: CAP_IPC_LOCK in the initial user namespace.
 fn can_lock_anyway(files: &Files) -> bool {
     const IPC_LOCK: u32 = 14;
     let status = files.text("proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // Within another user namespace the capability does not count for the kernel's RDMA core.
+    // In another user namespace the kernel's RDMA core ignores the capability.
     let is_initial = files
         .text("proc/self/uid_map")
         .is_ok_and(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
@@ -162,7 +162,7 @@ fn huge_pages(files: &Files) -> Option<Finding> {
     })
 }
 
-/// Whether adapters can get at the memory of a GPU whose driver is loaded.
+/// Whether adapters can reach the memory of a GPU whose driver is loaded.
 fn gpu_memory(files: &Files) -> Option<Finding> {
     if !files.has("sys/module/nvidia") {
         return None;
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!((cgroup(&bare), huge_pages(&bare)), (None, None));
     }
 
-    /// Catches that whoever has no sysfs is told to load a module which is there.
+    /// Catches advice to load a module that is loaded, on a host without sysfs.
     #[test]
     fn without_sysfs_nothing_is_said_of_modules() {
         is(
@@ -215,7 +215,7 @@ mod tests {
         );
     }
 
-    /// Would catch that a container without the node is told to load a module.
+    /// Would catch advice to load a module, for a container that only lacks the node.
     #[test]
     fn a_node_that_only_the_container_lacks_is_told_apart() {
         let files = [
@@ -251,7 +251,7 @@ mod tests {
         );
     }
 
-    /// Would catch a capability that counts although the kernel does not let it count in a user namespace.
+    /// Would catch a capability that counts although the kernel ignores it in a user namespace.
     #[test]
     fn a_capability_of_another_user_namespace_does_not_count() {
         let status = "Name:\tx\nCapEff:\t000001ffffffffff\n";

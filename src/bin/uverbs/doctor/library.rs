@@ -1,5 +1,5 @@
-//! Which libibverbs a program gets that is linked to one: the dynamic loader looks in the directories of
-//! LD_LIBRARY_PATH, in its cache, and in the usual directories.
+//! The libibverbs that a program linked to one gets: the dynamic loader searches the directories of
+//! LD_LIBRARY_PATH, its cache, and the usual directories.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,7 +15,8 @@ const NAME: &str = "libibverbs.so.1";
 /// The version of the symbols that this project's library adds to those of rdma-core.
 const OURS: &[u8] = b"\0UVERBS_1\0";
 
-/// Where the loader looks last, after directories with the processor's name (`/lib/x86_64-linux-gnu`).
+/// The directories that the loader searches last, after directories with the processor's name
+/// (`/lib/x86_64-linux-gnu`).
 const USUAL: [&str; 4] = ["lib64", "usr/lib64", "lib", "usr/lib"];
 
 pub(super) fn finding(files: &Files) -> Finding {
@@ -31,7 +32,7 @@ fn by_path(path: &OsStr) -> Option<PathBuf> {
 
 /// The library that programs get without LD_LIBRARY_PATH.
 fn by_system(files: &Files) -> Option<PathBuf> {
-    // The cache has paths as texts, each with a zero behind it.
+    // The cache has paths as texts, each with a zero after it.
     let cache = fs::read(files.path("etc/ld.so.cache")).unwrap_or_default();
     let cached = cache.split(|byte| *byte == 0).filter_map(|text| {
         let path = Path::new(std::str::from_utf8(text).ok()?);
@@ -44,13 +45,13 @@ fn by_system(files: &Files) -> Option<PathBuf> {
     all.find_map(|path| library(files.path(path)))
 }
 
-/// The file itself, if it is a library for this processor: the loader passes over others.
+/// The file itself, if it is a library for this processor: the loader skips others.
 fn library(path: PathBuf) -> Option<PathBuf> {
     let own = kind(&env::current_exe().ok()?)?;
     (kind(&path)? == own).then(|| path.canonicalize().ok())?
 }
 
-/// Of the head of an ELF file, the class and the machine.
+/// The class and the machine in the header of an ELF file.
 fn kind(path: &Path) -> Option<[u8; 3]> {
     let mut head = [0; 20];
     File::open(path).ok()?.read_exact(&mut head).ok()?;
@@ -91,7 +92,8 @@ mod tests {
     use super::*;
     use crate::files::host;
 
-    /// A file that begins as this program does, so it is for this processor, and goes on with these bytes.
+    /// A file that begins like this program, so that it is for this processor, and continues with these
+    /// bytes.
     fn install(files: &Files, path: &str, more: &[u8]) -> PathBuf {
         let mut bytes = fs::read(env::current_exe().unwrap()).unwrap();
         bytes.truncate(64);
@@ -102,7 +104,7 @@ mod tests {
         path.canonicalize().unwrap()
     }
 
-    /// Catches a library that is found though the loader finds another before it.
+    /// Catches a library that is reported although the loader finds another one first.
     #[test]
     fn the_path_is_first_then_the_cache_and_the_usual_directories() {
         let files = host("libraries", &[]);
@@ -118,7 +120,7 @@ mod tests {
         let directories = [files.path("nowhere"), files.path("home/lib")];
         let path = env::join_paths(directories).unwrap();
         assert_eq!(by_path(&path), Some(own.clone()));
-        // A link that leads nowhere, and a file for nobody, are passed over.
+        // A link that leads nowhere, and a file that is no library, are skipped.
         let other = files.path("home/other");
         fs::create_dir_all(&other).unwrap();
         fs::write(other.join(NAME), "\x7fELF").unwrap();

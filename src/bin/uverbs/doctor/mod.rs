@@ -1,9 +1,9 @@
 //! `uverbs doctor`: why RDMA does not work here, and what will get in the way later.
 //!
-//! A check looks at one thing and says what it found, with a verdict and, unless all is well, a remedy. What
-//! belongs to the host is in [`host`] and [`library`], to a device and its ports in [`adapter`], [`netdev`],
-//! [`pci`] and [`on_demand`], the way to a peer in [`peer`] and [`datagram`], whose other end is [`serve`].
-//! Files are read below a root, which tests put elsewhere ([`Files`]).
+//! Each check examines one thing and reports what it found, with a verdict and, unless all is well, a remedy.
+//! The checks of the host are in [`host`] and [`library`]; of a device and its ports in [`adapter`],
+//! [`netdev`], [`pci`] and [`on_demand`]; of the path to a peer in [`peer`] and [`datagram`], whose other end
+//! is [`serve`]. Files are read below a root, which tests replace ([`Files`]).
 
 mod adapter;
 mod datagram;
@@ -73,7 +73,7 @@ pub(crate) struct Options {
     report: bool,
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     /// All is well.
@@ -94,11 +94,11 @@ impl Display for Verdict {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     check: &'static str,
-    /// What was looked at: a device, a port, a file.
+    /// What was checked: a device, a port, a file.
     subject: String,
     verdict: Verdict,
     found: String,
@@ -147,7 +147,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return serve::run(options.port);
     }
     let files = Files::of_this_host();
-    // A name without an address is no fault of this host's RDMA.
+    // A name without an address is not a fault of this host's RDMA.
     let peer = match &options.peer {
         Some(peer) => meet::resolve(peer, options.port)?.first().copied(),
         None => None,

@@ -1,5 +1,5 @@
-//! The network device of the GID that connections use: whether it is here and up, its VLAN, and whether the
-//! port's packets fit through it.
+//! The network device of the GID that connections use: whether it is in this namespace and up, its VLAN, and
+//! whether the port's packets fit through it.
 
 use uverbs::gid::GidEntry;
 use uverbs::query::PortAttr;
@@ -8,10 +8,11 @@ use super::{Check, Finding};
 use crate::files::Files;
 use crate::gids;
 
-/// What the kernel takes from a network device's MTU for the headers of a packet (`iboe_get_mtu`).
+/// The bytes that the kernel subtracts from a network device's MTU for the headers of a packet
+/// (`iboe_get_mtu`).
 const HEADERS: u64 = 96;
 
-/// Nothing on InfiniBand, where GIDs have none.
+/// Empty on InfiniBand, where GIDs have no network device.
 pub(super) fn findings(
     files: &Files,
     subject: &str,
@@ -38,7 +39,7 @@ fn here(files: &Files, subject: &str, name: &str, index: u32, active: Option<u32
     let check = Check::new("netdev", subject);
     let folder = format!("sys/class/net/{name}");
     let number = |file: &str| files.number(format!("{folder}/{file}"));
-    // What is mounted at /sys may be that of another network namespace.
+    // The sysfs mounted at /sys may belong to another network namespace.
     if number("ifindex") != Some(index.into()) {
         return vec![check.good(format_args!(
             "{name}; no more is known, since /sys does not show it"
@@ -66,7 +67,7 @@ fn here(files: &Files, subject: &str, name: &str, index: u32, active: Option<u32
     findings
 }
 
-/// `IFF_UP` among the flags, which sysfs has as `0x1003`.
+/// `IFF_UP` among the flags, which sysfs shows as `0x1003`.
 fn is_up(files: &Files, folder: &str) -> bool {
     let flags = files.text(format!("{folder}/flags")).unwrap_or_default();
     let flags = flags
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use crate::files::host;
 
-    /// The text is Linux 6.12's for `ip link add link dm7 name dm7.7 type vlan id 7`.
+    /// The text that Linux 6.12 shows for `ip link add link dm7 name dm7.7 type vlan id 7`.
     const VLAN: &str = "dm7.7  VID: 7\t REORDER_HDR: 1  dev->priv_flags: 81021\n         total frames received            0\n\
         Device: dm7\nINGRESS priority mappings: 0:0  1:0\n EGRESS priority mappings: \n";
 
@@ -149,7 +150,7 @@ mod tests {
         is(&cut[0], Verdict::Broken, "no carrier");
     }
 
-    /// Catches a limit that is off by the headers: with 1120 bytes the kernel takes packets of 1024.
+    /// Catches a limit that is wrong by the headers: with 1120 bytes the kernel accepts packets of 1024.
     #[test]
     fn packets_that_do_not_fit_are_told() {
         let enough = verdicts("mtu-enough", "0x1003\n", "1\n", "1120\n");
@@ -158,7 +159,7 @@ mod tests {
         is(&few[1], Verdict::Warning, "ip link set dm7.7 mtu 1120");
     }
 
-    /// Catches words about a device of the same name in another network namespace.
+    /// Catches a report about a device with the same name in another network namespace.
     #[test]
     fn a_sysfs_of_another_namespace_is_not_believed() {
         let files = host(

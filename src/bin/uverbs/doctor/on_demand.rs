@@ -1,5 +1,5 @@
-//! Whether on-demand paging of soft-RoCE takes messages from where they lie: by two WRITEs between queue
-//! pairs of this process, since the kernels that do not are known by what they do, not by their numbers.
+//! Whether on-demand paging of soft-RoCE takes messages from the right addresses. It tries two WRITEs between
+//! queue pairs of this process, since affected kernels are recognised by what they do, not by their versions.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use uverbs::{Access, Caps, Context, Error, Rc};
 
 use super::{Check, Finding};
 
-/// Bytes of the memory, each word of which says where it is.
+/// Bytes of the memory. Each word contains its offset.
 const BYTES: usize = 16 << 10;
 
-/// Where the messages lie. At least one of them is not at the start of a page.
+/// The offsets of the messages. At least one of them is not at the start of a page.
 const PLACES: [usize; 2] = [4096 + 1000, 4096 + 2000];
 
-/// How long a WRITE to oneself may take.
+/// How long a WRITE to this process itself may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const REMEDY: &str = "Register no memory on demand on this device: the kernel copies from and to the start of \
     the page, wherever in it a message lies (soft-RoCE since Linux 6.15, __rxe_odp_mr_copy). Other memory is \
     not affected.";
 
-/// Nothing on a device without on-demand paging, on adapters, which page in hardware, and where a WRITE does
-/// not arrive for another reason, which other checks tell.
+/// `None` on a device without on-demand paging; on adapters, which page in hardware; and if a WRITE does not
+/// arrive for another reason, which other checks report.
 pub(super) fn finding(context: &Context, attr: &DeviceAttr) -> Option<Finding> {
     let is_there = attr.odp.general_caps & OdpGeneralCapBits::SUPPORT.bits() != 0;
     if !is_there || context.driver_id().0 != DriverId::RXE.0 {
@@ -33,7 +33,7 @@ pub(super) fn finding(context: &Context, attr: &DeviceAttr) -> Option<Finding> {
     Some(verdict(context.name(), &copied(context).ok()??))
 }
 
-/// What a word must be, and what was taken for it.
+/// The expected word, and the one that was copied.
 type Word = [u64; 2];
 
 fn verdict(device: &str, words: &[Word]) -> Finding {
@@ -48,7 +48,7 @@ fn verdict(device: &str, words: &[Word]) -> Finding {
     }
 }
 
-/// Writes from on-demand memory into other memory; nothing if that does not complete.
+/// Writes from on-demand memory into other memory; `None` if that does not complete.
 fn copied(context: &Context) -> Result<Option<Vec<Word>>, Error> {
     let pd = context.alloc_pd()?;
     let words = (0..BYTES as u64).step_by(8).flat_map(u64::to_ne_bytes);
@@ -88,7 +88,7 @@ mod tests {
     use super::super::Verdict;
     use super::*;
 
-    /// Catches a verdict that looks at one message alone: one at the start of a page is right everywhere.
+    /// Catches a verdict from only one message: a message at the start of a page is right on every kernel.
     #[test]
     fn one_wrong_word_is_enough() {
         assert_eq!(verdict("rxe0", &[[8, 8], [16, 16]]).verdict, Verdict::Good);

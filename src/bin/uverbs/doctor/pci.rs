@@ -1,4 +1,4 @@
-//! Where an adapter lies on the PCI bus, and what the bus does to its traffic.
+//! The place of an adapter on the PCI bus, and the effect of the bus on its traffic.
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 use uverbs::device::{Adapter, AdapterPort, PciAddress, Place};
@@ -6,7 +6,7 @@ use uverbs::device::{Adapter, AdapterPort, PciAddress, Place};
 use super::{Check, Finding};
 use crate::files::Files;
 
-/// Nothing for a device that is not on the bus.
+/// Empty for a device that is not on the bus.
 pub(super) fn findings(files: &Files, adapter: &Adapter) -> Vec<Finding> {
     let name = adapter.device.name();
     let Some(place) = &adapter.place else {
@@ -22,7 +22,7 @@ pub(super) fn findings(files: &Files, adapter: &Adapter) -> Vec<Finding> {
     of_place.into_iter().flatten().collect()
 }
 
-/// The CPUs that this process may run on; none if the kernel does not say.
+/// The CPUs that this process may run on; empty if the kernel does not report them.
 fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else {
         return Vec::new();
@@ -48,7 +48,7 @@ fn near(name: &str, place: &Place, allowed: &[usize]) -> Option<Finding> {
     })
 }
 
-/// Whether an IOMMU translates what the adapter reads and writes.
+/// Whether an IOMMU translates the adapter's accesses to memory.
 fn iommu(files: &Files, name: &str) -> Option<Finding> {
     let group = format!("sys/class/infiniband/{name}/device/iommu_group/type");
     let kind = files.text(group).ok()?;
@@ -63,7 +63,7 @@ fn iommu(files: &Files, name: &str) -> Option<Finding> {
     })
 }
 
-/// Whether the adapter's slot takes what the adapter has, and its ports.
+/// Whether the adapter's slot has the bandwidth of the adapter, and of its ports.
 fn link(name: &str, place: &Place, ports: &[AdapterPort]) -> Option<Finding> {
     let (now, max) = (place.link?, place.max_link?);
     let check = Check::new("pci", name);
@@ -84,9 +84,9 @@ fn link(name: &str, place: &Place, ports: &[AdapterPort]) -> Option<Finding> {
     )
 }
 
-/// What the kernel calls these numbers in `pci_regs.h`.
+/// The numbers with their names in the kernel's `pci_regs.h`.
 mod registers {
-    /// `PCI_CAPABILITY_LIST`: where the first capability is.
+    /// `PCI_CAPABILITY_LIST`: the offset of the first capability.
     pub(super) const FIRST: usize = 0x34;
     /// `PCI_CAP_ID_EXP`: PCI Express.
     pub(super) const EXPRESS: u8 = 0x10;
@@ -94,18 +94,18 @@ mod registers {
     pub(super) const DEVICE_CONTROL: usize = 8;
     /// `PCI_EXP_DEVCTL_RELAX_EN`.
     pub(super) const RELAXED: u16 = 1 << 4;
-    /// Where the first extended capability is.
+    /// The offset of the first extended capability.
     pub(super) const FIRST_EXTENDED: usize = 0x100;
     /// `PCI_EXT_CAP_ID_ACS`: access control services.
     pub(super) const ACS: u16 = 0x0d;
     /// `PCI_ACS_CTRL`, in that capability.
     pub(super) const ACS_CONTROL: usize = 6;
-    /// `PCI_ACS_RR` and `PCI_ACS_CR`: requests and completions go up to the root.
+    /// `PCI_ACS_RR` and `PCI_ACS_CR`: requests and completions are routed through the root.
     pub(super) const REDIRECT: u16 = 1 << 2 | 1 << 3;
 }
 
-/// A device's configuration, as far as this process may read it. All but the first 64 bytes is for
-/// administrators.
+/// A device's configuration space, as far as this process may read it. Only administrators may read more than
+/// the first 64 bytes.
 struct Config(Vec<u8>);
 
 impl Config {
@@ -120,7 +120,8 @@ impl Config {
         Some(u16::from_le_bytes(bytes.try_into().ok()?))
     }
 
-    /// Where a capability begins. The list is no longer than there is room for, though it were a ring.
+    /// The offset of a capability. The search is bounded by the room for capabilities, even if the list is a
+    /// ring.
     fn capability(&self, id: u8) -> Option<usize> {
         let mut at = usize::from(*self.0.get(registers::FIRST)?);
         for _ in 0..48 {
@@ -133,7 +134,7 @@ impl Config {
         None
     }
 
-    /// Where an extended capability begins.
+    /// The offset of an extended capability.
     fn extended(&self, id: u16) -> Option<usize> {
         let mut at = registers::FIRST_EXTENDED;
         for _ in 0..960 {
@@ -151,7 +152,7 @@ impl Config {
 
 const UNKNOWN: &str = "not known: administrators alone may read the configuration of PCI devices";
 
-/// Whether a bridge above the adapter sends what is for a neighbour on the bus up to the root.
+/// Whether a bridge above the adapter routes traffic to a neighbour on the bus through the root.
 fn redirected(files: &Files, name: &str, bridges: &[PciAddress]) -> Option<Finding> {
     if bridges.is_empty() {
         return None;
@@ -184,7 +185,7 @@ fn redirected(files: &Files, name: &str, bridges: &[PciAddress]) -> Option<Findi
     })
 }
 
-/// Whether the adapter may have its writes overtake each other.
+/// Whether the adapter may let its writes overtake each other.
 fn relaxed_ordering(files: &Files, name: &str, address: PciAddress) -> Option<Finding> {
     let check = Check::new("relaxed ordering", name);
     let Some(config) = Config::of(files, address) else {
@@ -228,7 +229,7 @@ mod tests {
         format!("0000:{bus:02x}:00.0").parse().unwrap()
     }
 
-    /// The configuration of a device as PCI Express has it: the control of the device, and of ACS.
+    /// A configuration space of PCI Express: the device's control register, and the one of ACS.
     fn configuration(device_control: u16, acs_control: u16) -> Vec<u8> {
         let mut bytes = vec![0; 4096];
         let mut put = |at: usize, word: u16| bytes[at..at + 2].copy_from_slice(&word.to_le_bytes());
@@ -254,7 +255,7 @@ mod tests {
         files
     }
 
-    /// Catches a bridge that is overlooked behind another, and services that redirect nothing.
+    /// Catches a bridge that is missed because it is below another, and services that redirect nothing.
     #[test]
     fn a_bridge_that_redirects_is_named() {
         let verdict = |name: &str, lower: u16| {
@@ -280,7 +281,7 @@ mod tests {
         assert_eq!(verdict("strict", 0x2800), Verdict::Warning);
     }
 
-    /// Catches a verdict from bytes that nobody could read: users see 64 bytes of each configuration.
+    /// Catches a verdict from bytes that could not be read: users see 64 bytes of each configuration space.
     #[test]
     fn what_may_not_be_read_is_not_known() {
         let mut head = configuration(0x2810, 0);
@@ -296,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Catches a list of capabilities that is followed for ever.
+    /// Catches a list of capabilities that is followed forever.
     #[test]
     fn a_list_that_is_a_ring_has_an_end() {
         let mut ring = configuration(0, 0);

@@ -1,8 +1,8 @@
-//! The way to a peer: its address, the route, whether its connection manager answers, and whether datagrams
-//! and a connection carry what they should, if something there answers pings.
+//! The path to a peer: its address, the route, whether its connection manager answers, and whether datagrams
+//! and a connection work, if a server there answers pings.
 //!
-//! Over a connection the ping is that of `rping`, so any such server answers it; datagrams are answered by
-//! [`serve`](super::serve).
+//! Over a connection the ping is that of `rping`, so any such server answers it; [`serve`](super::serve)
+//! answers datagrams.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::{Check, Finding, datagram};
 use crate::failure::{Unanswered, is_nobody};
 use crate::rping;
 
-/// A port that nobody listens on: the answer is a refusal, which proves the way there and back.
+/// A port on which no program listens: the answer is a refusal, which proves the path there and back.
 const NOBODY: u16 = 1;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The way to who may answer pings at this address.
+/// The findings about a server that may answer pings at this address.
 pub(super) fn findings(at: SocketAddr) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut nobody = at;
@@ -33,7 +33,7 @@ pub(super) fn findings(at: SocketAddr) -> Vec<Finding> {
     findings
 }
 
-/// Adds what was found on the way; fails with the step that did.
+/// Adds the findings on the path; returns the finding of the step that failed.
 fn go(to: SocketAddr, findings: &mut Vec<Finding>) -> Result<(), Box<Finding>> {
     let check = |name| Check::new(name, to.ip());
     let lost = |name, error: Error, remedy| Box::new(check(name).broken(error, remedy));
@@ -83,7 +83,7 @@ fn queue_pair(route: &Resolved<Rc>) -> uverbs::Result<(Qp<Rc>, String)> {
     Ok((qp, context.name().to_owned()))
 }
 
-/// How a ping went, if there is anybody to answer it.
+/// The result of a ping, if a server there may answer it.
 fn pinged(name: &'static str, at: SocketAddr, went: Result<(), Unanswered>) -> Finding {
     let check = Check::new(name, at);
     match went {

@@ -1,4 +1,4 @@
-//! All that a report of a fault should have.
+//! Everything that a report of a fault should contain.
 
 use crate::failure::Result;
 use crate::files::Files;
@@ -59,7 +59,7 @@ pub(super) fn print(files: &Files) -> Result<()> {
     Ok(())
 }
 
-/// What could not be shown is part of the report, too.
+/// An error of a part is a part of the report, too.
 fn part(shown: Result<()>) -> Result<()> {
     shown.or_else(output::line)
 }

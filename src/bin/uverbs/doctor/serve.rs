@@ -1,4 +1,4 @@
-//! The peer of another host's `uverbs doctor PEER`: pings by datagrams and over connections are answered.
+//! The peer of another host's `uverbs doctor PEER`: answers pings by datagrams and over connections.
 
 use std::sync::mpsc;
 use std::thread;
@@ -14,7 +14,7 @@ use crate::{output, rping};
 /// How long a client may be silent.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves until one of the two listeners fails. Says so when both listen.
+/// Serves until one of the two listeners fails. Prints a line when both listen.
 pub(super) fn run(port: u16) -> Result<()> {
     let over_connections = rping::server(port, PATIENCE)?;
     let of_datagrams = rping::on_all_addresses(port)?.start()?;
@@ -23,14 +23,14 @@ pub(super) fn run(port: u16) -> Result<()> {
     let other = ended.clone();
     thread::spawn(move || ended.send(over_connections()));
     thread::spawn(move || other.send(datagrams(&of_datagrams)));
-    // None: a thread has panicked, and has said so.
+    // An error means that a thread has panicked, and has printed that.
     first.recv().unwrap_or(Ok(()))
 }
 
 fn datagrams(listener: &Listener<Ud>) -> Result<()> {
     loop {
         let request = listener.next()?;
-        // The next client may do better.
+        // Continue: the next client may succeed.
         if let Err(failure) = datagram::answer(request, PATIENCE) {
             eprintln!("uverbs: {failure}");
         }

@@ -6,12 +6,12 @@ use bitflags::Flags;
 use serde_json::{Map, Value as Json, json};
 use uverbs::uapi::names::Ids;
 
-/// A value with its meaning.
+/// A value with its kind.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Text(String),
     Number(u64),
-    /// A number that is a mask or an id: text shows it in hexadecimal.
+    /// A number that is a mask or an id; text shows it in hexadecimal.
     Hex(u64),
     /// A number with a unit, which text shows.
     Quantity(u64, &'static str),
@@ -90,7 +90,7 @@ impl From<u64> for Value {
     }
 }
 
-/// Values in order, each with the name that the field has in C.
+/// Values in order, each with the field's name in C.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fields(Vec<(&'static str, Value)>);
 
@@ -107,7 +107,7 @@ impl Fields {
             .collect()
     }
 
-    /// Lines of `name value` at a depth of indentation; elements go below each other.
+    /// Lines of `name value` with this indentation; elements are below each other.
     pub(super) fn to_text(&self, indent: usize) -> String {
         let mut text = String::new();
         let widest = self.0.iter().map(|(name, _)| name.len()).max();

@@ -45,7 +45,7 @@ pub(crate) struct Options {
     pub(crate) json: bool,
 }
 
-/// What is shown of a device.
+/// The data that is shown of a device.
 struct Info {
     device: Fields,
     ports: Vec<Fields>,
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for device in select::devices(options.device.as_deref())? {
         match of_device(&device, options) {
             Ok(info) => infos.push(info),
-            // The others are shown all the same.
+            // The other devices are shown all the same.
             Err(failure) => failed = Some(failure),
         }
     }
@@ -275,7 +275,7 @@ fn port_details(fields: &mut Fields, attr: &PortAttr) {
 fn port_tables(fields: &mut Fields, device: &Device, number: u8, gids: &[GidEntry]) {
     let of_port = gids.iter().filter(|entry| entry.port == u32::from(number));
     fields.add("gids", Value::List(of_port.map(gid).collect()));
-    // Only sysfs has partition keys, and it may not be there; then there is nothing to show.
+    // Only sysfs has partition keys. If it is missing, nothing is shown.
     if let Ok(pkeys) = device.pkeys(number.into()) {
         fields.add("pkeys", Value::List(pkeys.into_iter().map(pkey).collect()));
     }
@@ -301,7 +301,7 @@ fn pkey((index, pkey): (u32, u16)) -> (String, Json) {
     (format!("{index:3}  {pkey:#06x}"), json)
 }
 
-/// An MTU in bytes, or its code if that is none known.
+/// An MTU in bytes, or its code if the code is unknown.
 fn mtu(mtu: Mtu) -> Value {
     match mtu.bytes() {
         Some(bytes) => Value::Quantity(bytes.into(), "bytes"),

@@ -7,7 +7,7 @@ const ROWS: usize = 8;
 /// Eighths of a row.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// How points that fall into one column are put together.
+/// How points in one column are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     /// By their mean.
@@ -32,7 +32,7 @@ pub(super) fn draw(points: &[(f64, f64)], column: Column, label: impl Fn(f64) ->
         text.push_str(&format!("{mark:>12} ┤"));
         let line = heights.iter().map(|height| {
             let eighths = height / top.max(f64::MIN_POSITIVE) * (8 * ROWS) as f64;
-            // What is above 0 is seen.
+            // Every value above 0 is visible.
             let eighths = eighths.ceil() as usize;
             BLOCKS[eighths.saturating_sub(8 * row).min(8)]
         });
@@ -57,7 +57,7 @@ fn heights(points: &[(f64, f64)], column: Column, (first, last): (f64, f64)) -> 
         let height = match (column, ys.last()) {
             (Column::Mean, Some(_)) => ys.iter().sum::<f64>() / ys.len() as f64,
             (Column::Last, Some(last)) => *last,
-            // A gap has points, which are 0.
+            // A column without points repeats the one before. A gap in the data has points, which are 0.
             (_, None) => before,
         };
         before = height;

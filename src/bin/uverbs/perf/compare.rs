@@ -55,7 +55,7 @@ struct Compared {
     change: Option<Change>,
 }
 
-/// By what factor a metric changed: the interval in which it is, as sure as was asked for.
+/// The factor by which a metric changed: its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Change {
     factor: f64,
@@ -100,17 +100,17 @@ fn compared(before: &Record, after: &Record, confidence: f64) -> Result<Vec<Comp
     Ok(compared)
 }
 
-/// The metric in each round in which something was measured.
+/// The metric in each round that measured anything.
 fn values(run: &Run, metric: Metric) -> Result<Vec<f64>> {
     let values: Result<Vec<f64>> = run.rounds.iter().map(|round| round.value(metric)).collect();
     Ok(values?.into_iter().filter(|value| *value > 0.0).collect())
 }
 
-/// What a median is known to, as part of it: histograms have three digits.
+/// The relative precision of a median: histograms have three digits.
 const RESOLUTION: f64 = 1e-3;
 
-/// Welch's t-interval of the difference of the means of the logarithms, as factors, and no narrower than
-/// what is measured. `None` if a side has fewer than two values.
+/// Welch's t-interval of the difference of the means of the logarithms, as factors, and no narrower than the
+/// precision of the metric. `None` if a side has fewer than two values.
 fn change(before: &[f64], after: &[f64], confidence: f64) -> Option<Change> {
     if before.len() < 2 || after.len() < 2 {
         return None;
@@ -119,7 +119,7 @@ fn change(before: &[f64], after: &[f64], confidence: f64) -> Option<Change> {
         |values: &[f64]| -> Vec<f64> { values.iter().map(|value| value.ln()).collect() };
     let (before, after) = (logarithms(before), logarithms(after));
     let difference = after.iter().mean() - before.iter().mean();
-    // Of each mean, the square of its error, and the degrees of freedom of that.
+    // For each mean, the square of its error, and that square's degrees of freedom.
     let error = |values: &[f64]| values.iter().variance() / values.len() as f64;
     let (first, second) = (error(&before), error(&after));
     let both = first + second;
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(change(&[1.0], &[2.0, 3.0], 0.99), None);
     }
 
-    /// Numbers of a normal distribution, the same in each run of the test.
+    /// Numbers with a normal distribution, the same in each run of the test.
     struct Noise(u64);
 
     impl Noise {
@@ -233,16 +233,16 @@ mod tests {
             Normal::standard().inverse_cdf(uniform)
         }
 
-        /// So many samples, which scatter by this share.
+        /// `count` samples, which scatter by this share.
         fn samples(&mut self, count: usize, scatter: f64) -> Vec<f64> {
             (0..count).map(|_| (self.next() * scatter).exp()).collect()
         }
     }
 
-    /// Catches a confidence that is not what it says: a quantile of one side, of the normal distribution, or
+    /// Catches a confidence that is wrong: a one-sided quantile, a quantile of the normal distribution or
     /// with other degrees of freedom, and a variance of the population or of both sides together.
     ///
-    /// What is expected of Welch's interval, which is not exact, another program has counted (Python, 40,000
+    /// Welch's interval is not exact. Another program has counted what is expected of it (Python, 40,000
     /// pairs of each).
     #[test]
     fn equal_runs_seem_to_differ_as_often_as_the_confidence_says() {
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// Rounds of one build: messages scatter, and so do rounds as wholes.
+    /// Rounds of one build: messages scatter, and so do whole rounds.
     fn rounds(noise: &mut Noise, microseconds: f64) -> Record {
         let rounds = (0..5).map(|_| {
             let of_round = microseconds * (noise.next() * 0.01).exp();

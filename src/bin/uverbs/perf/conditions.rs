@@ -1,4 +1,4 @@
-//! Under what conditions a side measured, so that it can be done again.
+//! The conditions of a measurement on one side, so that it can be repeated.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use uverbs::{Context, Device};
 
 use crate::files::Files;
 
-/// What there is on one side.
+/// The conditions on one side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Conditions {
     pub(super) host: String,
@@ -25,21 +25,21 @@ pub(super) struct Conditions {
     pub(super) gid_type: Option<String>,
     /// Bytes of a packet.
     pub(super) active_mtu: Option<u32>,
-    /// What the port carries, in Mb/s.
+    /// The bandwidth of the port, in Mb/s.
     pub(super) port_megabits: Option<u64>,
-    /// What the PCI link carries, in Mb/s.
+    /// The bandwidth of the PCI link, in Mb/s.
     pub(super) pci_megabits: Option<u64>,
     pub(super) numa_node: Option<u32>,
     /// The CPUs near the adapter.
     pub(super) near_cpus: Option<String>,
     pub(super) processor: Option<String>,
     pub(super) cpus: usize,
-    /// How the CPU's clock is governed.
+    /// The governor of the CPU's clock.
     pub(super) governor: Option<String>,
 }
 
 impl Conditions {
-    /// Those of a port of a device, with the index of the GID that is used.
+    /// The conditions of a port of a device, with the index of the GID that is used.
     pub(super) fn of(context: &Context, device: &Device, port: u8, gid_index: Option<u8>) -> Self {
         let system = rustix::system::uname();
         let text = |of: &std::ffi::CStr| of.to_string_lossy().into_owned();
@@ -69,7 +69,7 @@ impl Conditions {
         conditions.with_place()
     }
 
-    /// The same with what the topology says of the device.
+    /// Adds the topology's data about the device.
     fn with_place(mut self) -> Self {
         let Some(adapter) = adapter(&self.device) else {
             return self;
@@ -89,8 +89,8 @@ impl Conditions {
         self
     }
 
-    /// Those of several devices of a host as one: what their ports and links carry together, and by name what
-    /// they have each.
+    /// The conditions of several devices of a host as one: the sum of the bandwidth of their ports and links,
+    /// and the other values by device.
     pub(super) fn joined(all: Vec<Self>) -> Self {
         let mut all = all.into_iter();
         let first = all.next().unwrap_or_default();
@@ -125,7 +125,7 @@ impl Conditions {
     }
 }
 
-/// What several devices have, once if it is the same.
+/// A value of several devices, once if it is the same.
 fn both(one: Option<String>, other: Option<String>) -> Option<String> {
     match (one, other) {
         (Some(one), Some(other)) if one != other => Some(format!("{one}, {other}")),
@@ -133,12 +133,12 @@ fn both(one: Option<String>, other: Option<String>) -> Option<String> {
     }
 }
 
-/// A sum that is known if each part is.
+/// A sum that is known if each part is known.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     Some(one? + other?)
 }
 
-/// What the topology says of a device, if it knows it.
+/// The topology's data about a device, if it has any.
 pub(super) fn adapter(device: &str) -> Option<Adapter> {
     let topology = topology().ok()?;
     let mut adapters = topology.adapters().iter();

@@ -1,4 +1,4 @@
-//! Memory and queues of a side, connected to the peer's: by device, with what each tells the other, or by
+//! Memory and queues of a side, connected to the peer's: by device, with messages to the other side, or by
 //! address.
 
 use std::time::{Duration, Instant};
@@ -25,17 +25,17 @@ use super::worker::Worker;
 use crate::failure::{Failure, Kind, Result, is_nobody, peer};
 use crate::select;
 
-/// The key that datagrams carry.
+/// The Q_Key of datagrams.
 const QKEY: u32 = 0x1111_1111;
 
-/// Requests that a send queue has room for at least. In one that is full after each post, each post has to
-/// look first for what the device has taken.
+/// The least number of requests in a send queue. If the ring is full after each post, each post has to check
+/// first how far the device has progressed.
 const RING: u32 = 16;
 
 /// How long to wait before the next attempt to connect by address.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Who this side is.
+/// The role of this side.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Role<'a> {
     /// The server's host, and its port for connections by address.
@@ -50,11 +50,11 @@ pub(super) struct Side {
     pub(super) workers: Vec<Worker>,
     /// Each side's conditions: this one's and the peer's.
     pub(super) conditions: [Conditions; 2],
-    /// The connection manager's parts of connections by address, which end with these.
+    /// The connection manager's parts of connections by address. The connections end when these are dropped.
     _links: Vec<Link>,
 }
 
-/// Sees that what was named is there: a server says so at once, and not when a client comes.
+/// Checks that the named devices exist: a server reports an error at once, and not when a client connects.
 pub(super) fn look(own: &Own) -> Result<()> {
     for device in chosen(own)? {
         let context = device.open()?;
@@ -66,7 +66,7 @@ pub(super) fn look(own: &Own) -> Result<()> {
     Ok(())
 }
 
-/// Makes all that a round needs, and connects it to the peer. From here on the peer may send.
+/// Makes all objects for a round, and connects them to the peer. After this the peer may send.
 pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -> Result<Side> {
     let mut links = Vec::new();
     let mut grounds = match (plan.by_address, plan.transport) {
@@ -106,14 +106,14 @@ pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -
     })
 }
 
-/// The device and how it connects.
+/// A device, and how it connects.
 struct Ground {
     device: Device,
     context: Context,
     pd: Pd,
     attr: PortAttr,
     options: ConnectOptions,
-    /// READs and atomics that this side has under way, and that it serves.
+    /// READs and atomics that this side has in flight, and that it serves.
     reads: [u8; 2],
 }
 
@@ -158,8 +158,8 @@ impl Ground {
         })
     }
 
-    /// The threads of this device, by its number among those of the plan, with their memory and queues. Their
-    /// queue pairs are made by `make`.
+    /// The threads of this device, by its number among the devices of the plan, with their memory and queues.
+    /// `make` makes their queue pairs.
     fn workers(
         &self,
         plan: &Plan,
@@ -176,7 +176,7 @@ impl Ground {
                 true => plan.receives(),
                 false => 1,
             },
-            // What the queue pair has without asking for it.
+            // By default, what the queue pair has anyway.
             max_inline_data: plan.inline.unwrap_or(0),
             ..Caps::default()
         };
@@ -219,11 +219,11 @@ impl Ground {
         cpus.map(|cpu| cpu as usize).collect()
     }
 
-    /// What the peer is told.
+    /// The data for the peer.
     fn ends(&self, plan: &Plan, workers: &mut [Worker]) -> Result<Ends> {
         let gid_index = match self.options.gid_index {
             Some(index) => Some(index),
-            // rdma_cm has taken that of the address.
+            // rdma_cm has used the address's GID.
             None if plan.by_address => None,
             None => self.context.best_gid(self.options.port)?.map(|best| best.0),
         };
@@ -259,7 +259,7 @@ impl Ground {
         })
     }
 
-    /// Takes what the peer tells, and connects what is not connected yet.
+    /// Takes the peer's data, and connects the queue pairs that are not connected yet.
     fn meet(&self, plan: &Plan, workers: &mut [Worker], peer: &Ends) -> Result<()> {
         let lanes: Vec<&mut Lane> = workers
             .iter_mut()
@@ -333,7 +333,7 @@ fn mtu(bytes: u32) -> Option<Mtu> {
     all.into_iter().find(fits)
 }
 
-/// Something that the peer has told as text.
+/// Parses a text from the peer.
 fn parsed<T: std::str::FromStr>(text: &str) -> Result<T>
 where
     T::Err: std::fmt::Display,
@@ -352,7 +352,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Failed, error)
 }
 
-/// The devices that are named, or the first one.
+/// The named devices, or the first device.
 fn chosen(own: &Own) -> Result<Vec<Device>> {
     match own.devices.as_slice() {
         [] => Ok(vec![select::one(None)?]),
@@ -399,7 +399,7 @@ fn on_device(device: Device, number: u32, own: &Own, plan: &Plan) -> Result<(Gro
     Ok((ground, workers))
 }
 
-/// What sends, and what receives.
+/// The sending and the receiving part.
 fn xrc_parts(pd: &Pd, cq: &Cq, caps: Caps, xrcd: &Xrcd, plan: &Plan) -> Result<Parts> {
     let initiator = Caps {
         max_recv_wr: 0,
@@ -442,7 +442,7 @@ fn params(plan: &Plan) -> Params {
     }
 }
 
-/// The queue pair of a connection, whose other part goes to the links.
+/// The queue pair of a connection; its other part is added to the links.
 fn parted<T: Space + Connected>(connection: Connection<Qp<T>>, links: &mut Vec<Link>) -> Parts {
     let (qp, link) = connection.into_parts();
     links.push(link);

@@ -1,4 +1,4 @@
-//! One queue pair: where its messages lie, what is in flight, and how it posts.
+//! One queue pair: the places of its messages, the requests in flight, and posting.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,16 +13,16 @@ use super::plan::{Operation, Plan};
 use super::time::Time;
 use crate::failure::{Failure, Kind, Result};
 
-/// Messages begin at multiples of so many bytes.
+/// Messages begin at multiples of this many bytes.
 pub(super) const ALIGNMENT: usize = 64;
 
-/// Where a lane's messages lie in the memory of its worker.
+/// The places of a lane's messages in the memory of its worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     size: usize,
     header: usize,
     places: usize,
-    /// From one message to send to the next, and from one place for a message that arrives.
+    /// The distance between two messages to send, or between two places for messages that arrive.
     out_step: usize,
     in_step: usize,
 }
@@ -39,12 +39,12 @@ impl Layout {
         }
     }
 
-    /// Bytes of what is sent, and of what the peer reads.
+    /// Bytes of the messages to send, and of the memory that the peer reads.
     pub(super) fn outbox(&self) -> usize {
         self.places * self.out_step
     }
 
-    /// Bytes of what is received, and of what the peer writes to.
+    /// Bytes of the memory that receives, and that the peer writes.
     pub(super) fn inbox(&self) -> usize {
         self.places * self.in_step
     }
@@ -54,25 +54,25 @@ impl Layout {
         self.outbox() + self.inbox()
     }
 
-    /// Where a message to send is, from the beginning of the outbox.
+    /// The range of a message to send, from the beginning of the outbox.
     fn out_place(&self, place: usize) -> Range<usize> {
         let start = place % self.places * self.out_step;
         start..start + self.size
     }
 
-    /// Where a message arrives, with its header, from the beginning of the inbox.
+    /// The range of an arriving message, with its header, from the beginning of the inbox.
     fn in_place(&self, place: usize) -> Range<usize> {
         let start = place % self.places * self.in_step;
         start..start + self.header + self.size
     }
 
-    /// Where a message to send is, if the lane's memory begins there.
+    /// The range of a message to send, if the lane's memory begins at `base`.
     fn outgoing(&self, base: usize, place: usize) -> Range<usize> {
         let Range { start, end } = self.out_place(place);
         base + start..base + end
     }
 
-    /// Where a message arrives, with its header, as [`Self::outgoing`].
+    /// The range of an arriving message, with its header, as in [`Self::outgoing`].
     fn incoming(&self, base: usize, place: usize) -> Range<usize> {
         let inbox = base + self.outbox();
         let Range { start, end } = self.in_place(place);
@@ -83,30 +83,30 @@ impl Layout {
 /// How requests reach the peer.
 #[derive(Debug)]
 pub(super) enum Reach {
-    /// By the connection.
+    /// The connection determines it.
     Connection,
-    /// By an address with each.
+    /// Each request carries an address.
     Address { path: Ah, qpn: u32, qkey: u32 },
-    /// By a connection, with a shared receive queue of the peer.
+    /// Over a connection, to a shared receive queue of the peer.
     Queue(PeerSrq),
 }
 
-/// What a queue pair of any transport consists of.
+/// The parts of a queue pair of any transport.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) qp: Qp<Any>,
-    /// With XRC, what receives: the connection's other end and its queue.
+    /// With XRC, the receiving part: the connection's other end and its queue.
     pub(super) xrc: Option<(XrcTarget, Srq)>,
 }
 
-/// A batch that is in flight, or was.
+/// A batch that is or was in flight.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     /// The number of its first message.
     first: u64,
     messages: u32,
     posted: Time,
-    /// Completions that are due.
+    /// Completions that are still to come.
     due: u32,
 }
 
@@ -122,13 +122,13 @@ pub(super) struct Done {
 /// A queue pair with its peer.
 #[derive(Debug)]
 pub(super) struct Lane {
-    // Before the region that its requests name, which the worker has.
+    // Before the region that its requests use, which the worker has.
     pub(super) parts: Parts,
     pub(super) reach: Reach,
-    /// Where the peer's memory is written to or read from, by places; none for SENDs.
+    /// The peer's memory to write or read, by places; empty for SENDs.
     there: Vec<RemoteSlice>,
     layout: Layout,
-    /// Where its memory begins.
+    /// The offset of its memory.
     base: usize,
     /// The bytes of a message are copied into the request.
     inline: bool,
@@ -136,15 +136,15 @@ pub(super) struct Lane {
     free: VecDeque<u32>,
     /// Messages that have been posted.
     pub(super) posted: u64,
-    /// As many are posted, and no more.
+    /// The number of messages to post in all.
     pub(super) limit: u64,
     /// Messages that have arrived.
     pub(super) received: u64,
-    /// Receives that have completed and are to be posted again.
+    /// Receives that have completed and must be posted again.
     taken: Vec<u32>,
 }
 
-/// What a completion is of: the lane, and its batch or its receive.
+/// What a completion belongs to: the lane, and its batch or its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     pub(super) lane: u16,
@@ -171,7 +171,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 impl Lane {
-    /// A lane whose peer is not known yet. `base` is where its memory begins.
+    /// A lane without a peer. `base` is the offset of its memory.
     pub(super) fn new(parts: Parts, plan: &Plan, base: usize) -> Self {
         let most = parts.qp.caps().max_inline_data;
         let fits = plan.size <= plan.inline.unwrap_or(most).min(most);
@@ -198,7 +198,7 @@ impl Lane {
         }
     }
 
-    /// Learns of the peer's memory, which is laid out as this side's.
+    /// Gets the peer's memory, which has the same layout as this side's.
     pub(super) fn meet(
         &mut self,
         inbox: RemoteSlice,
@@ -207,7 +207,7 @@ impl Lane {
     ) -> Result<()> {
         let places = match plan.operation {
             Operation::Send => 0,
-            // All are on one word.
+            // All of these use one word.
             Operation::FetchAdd | Operation::CompareSwap => 1,
             _ => self.layout.places,
         };
@@ -235,18 +235,18 @@ impl Lane {
         !self.is_over() && !self.free.is_empty()
     }
 
-    /// What the peer reads.
+    /// The memory that the peer reads.
     pub(super) fn outbox(&self) -> Range<usize> {
         self.base..self.base + self.layout.outbox()
     }
 
-    /// What the peer writes to.
+    /// The memory that the peer writes.
     pub(super) fn inbox(&self) -> Range<usize> {
         let start = self.base + self.layout.outbox();
         start..start + self.layout.inbox()
     }
 
-    /// Where the message of a place is that was received or fetched, without its header.
+    /// The range of the message at a place that was received or fetched, without its header.
     pub(super) fn arrived(&self, place: usize) -> Range<usize> {
         let Range { start, end } = self.layout.incoming(self.base, place);
         start + self.layout.header..end
@@ -257,7 +257,7 @@ impl Lane {
         place(done.slot, message, plan)
     }
 
-    /// Fills the outbox for a peer that reads and checks it: each message has the number of its place.
+    /// Fills the outbox for a peer that reads and checks it: each message contains the number of its place.
     pub(super) fn fill_outbox(&self, data: &mut Data, scratch: &mut [u8]) -> Result<()> {
         for place in 0..self.layout.places {
             pattern::fill(scratch, place as u64);
@@ -267,7 +267,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Posts a batch of messages at this time, fewer if the limit is near. [`Self::may_post`] must hold.
+    /// Posts a batch of messages with this time, fewer if the limit is near. [`Self::may_post`] must be true.
     pub(super) fn post(
         &mut self,
         own: u16,
@@ -280,7 +280,7 @@ impl Lane {
             return Ok(());
         };
         let messages = u64::from(plan.batch).min(self.limit - self.posted) as u32;
-        // The peer sees by its stamp that a WRITE of an exchange is there.
+        // The stamp shows the peer that a WRITE of an exchange has arrived.
         let is_awaited = plan.is_exchange() && plan.operation == Operation::Write;
         if (plan.check || is_awaited) && !self.inline && !plan.operation.fetches() {
             for message in 0..messages {
@@ -305,7 +305,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Posts the requests of a batch; gives how many completions will come.
+    /// Posts the requests of a batch; returns how many completions will come.
     fn post_batch(
         &mut self,
         id: Id,
@@ -327,11 +327,11 @@ impl Lane {
         let list = List {
             id: id.to_wr_id(),
             messages,
-            // Who completes in no order tells of each.
+            // A transport without order needs a completion for each request.
             tells_all: !plan.transport.is_ordered(),
         };
         let qp = &mut self.parts.qp;
-        // A macro, because a request that names its destination is a type of its own.
+        // A macro, because a request with a destination has a type of its own.
         macro_rules! each {
             (|$request:ident, $message:ident| $post:expr) => {
                 match &self.reach {
@@ -378,7 +378,7 @@ impl Lane {
         Ok(list.due())
     }
 
-    /// Takes note of a completion of a batch, and gives the batch if that was the last one.
+    /// Notes a completion of a batch, and returns the batch if it was the last one.
     pub(super) fn note_sent(&mut self, slot: u32) -> Option<Done> {
         let Slot {
             first,
@@ -400,13 +400,13 @@ impl Lane {
         Some(done)
     }
 
-    /// Takes note of a receive that has completed.
+    /// Notes a receive that has completed.
     pub(super) fn note_received(&mut self, slot: u32) {
         self.received += 1;
         self.taken.push(slot);
     }
 
-    /// Posts the receives that have completed.
+    /// Posts the completed receives again.
     pub(super) fn receive(&mut self, own: u16, data: &Data, plan: &Plan) -> Result<()> {
         if self.taken.is_empty() || !plan.operation.takes_receive() {
             return Ok(());
@@ -442,7 +442,7 @@ fn place(slot: u32, message: u32, plan: &Plan) -> usize {
     (slot * plan.batch + message) as usize
 }
 
-/// A message to send: its bytes if they are checked, else its stamp alone.
+/// Composes a message to send: all its bytes if they are checked, otherwise only its stamp.
 fn compose(number: u64, message: &mut [u8], plan: &Plan) {
     match plan.check {
         true => pattern::fill(message, number),
@@ -454,7 +454,7 @@ fn compose(number: u64, message: &mut [u8], plan: &Plan) {
     }
 }
 
-/// Writes a message into its place; without a check, its stamp alone.
+/// Writes a message at its place; without a check, only its stamp.
 fn write_message(
     number: u64,
     data: &mut Data,
@@ -471,19 +471,19 @@ fn write_message(
     }
 }
 
-/// The messages of a batch, as the requests are numbered.
+/// The messages of a batch, with the numbers of their requests.
 struct List {
     id: u64,
     messages: u32,
-    /// Each has a completion, not the last one alone.
+    /// Each request has a completion, not only the last one.
     tells_all: bool,
 }
 
 impl List {
-    /// Posts the requests, of which `perform` makes what they are.
+    /// Posts the requests; `perform` completes each.
     ///
-    /// A loop of its own for each kind of them: in one for all, the compiler would prepare what each kind
-    /// needs on each driver before the first request, which takes longer than a request does.
+    /// Each kind of request has a loop of its own: in one loop for all, the compiler would prepare what each
+    /// kind needs on each driver before the first request, which takes longer than a request does.
     #[inline(never)]
     fn post<'q>(
         &self,

@@ -1,6 +1,6 @@
-//! The queue pairs of a thread, with the memory in which their messages lie.
+//! The queue pairs of a thread, with the memory of their messages.
 //!
-//! What completes is noted, and checked if that is wanted.
+//! Completions are noted, and messages checked if that is requested.
 
 use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
@@ -16,19 +16,19 @@ use super::time::Time;
 use super::worker::Shared;
 use crate::failure::{Failure, Kind, Result};
 
-/// So often it is looked whether a message is in memory before the completion queue is, which takes longer.
+/// How often memory is checked for a message before the completion queue, which takes longer to check.
 const LOOKS: u32 = 8;
 
 /// The lanes of a thread.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    /// The number of the first one among those of all threads.
+    /// The number of the first one among the lanes of all threads.
     pub(super) first: usize,
     pub(super) all: Vec<Lane>,
     pub(super) data: Data,
     scratch: Vec<u8>,
     checker: Option<Checker>,
-    /// Messages that were looked at byte by byte.
+    /// Messages that were checked byte by byte.
     pub(super) checked: u64,
 }
 
@@ -44,7 +44,7 @@ impl Lanes {
         }
     }
 
-    /// Posts the first receives, and fills what the peer reads: from here on the peer may begin.
+    /// Posts the first receives, and fills the memory that the peer reads. After this the peer may begin.
     pub(super) fn prepare(&mut self, plan: &Plan) -> Result<()> {
         self.receive(plan)?;
         if plan.check && plan.operation == Operation::Read {
@@ -55,7 +55,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Posts as much as there may be in flight.
+    /// Posts as many messages as may be in flight.
     pub(super) fn post_all(&mut self, plan: &Plan) -> Result<()> {
         for (own, lane) in self.all.iter_mut().enumerate() {
             while lane.may_post() {
@@ -71,7 +71,7 @@ impl Lanes {
         self.all[0].post(0, posted, &mut self.data, &mut self.scratch, plan)
     }
 
-    /// Posts the receives again that have completed.
+    /// Posts the completed receives again.
     pub(super) fn receive(&mut self, plan: &Plan) -> Result<()> {
         for (own, lane) in self.all.iter_mut().enumerate() {
             lane.receive(own as u16, &self.data, plan)?;
@@ -79,7 +79,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Whether the peer has written a message, which is checked.
+    /// Whether the peer has written a message; if so, the message is checked.
     pub(super) fn is_written(&mut self, number: u64) -> Result<bool> {
         let range = self.all[0].arrived(0);
         if !self.shows(range.end - 1, pattern::stamp(number))? {
@@ -92,7 +92,7 @@ impl Lanes {
         Ok(true)
     }
 
-    /// Whether a byte of this memory becomes this one within a few looks.
+    /// Whether a byte of this memory gets this value within a few checks.
     fn shows(&self, offset: usize, expected: u8) -> Result<bool> {
         for _ in 0..LOOKS {
             if self.data.get(offset)? == expected {
@@ -102,7 +102,7 @@ impl Lanes {
         Ok(false)
     }
 
-    /// Takes note of a completion: with a recorder, of when.
+    /// Notes a completion; with a recorder, also its time.
     pub(super) fn note(
         &mut self,
         completion: &Completion,
@@ -141,7 +141,8 @@ impl Lanes {
         }
         let range = match plan.operation {
             Operation::Send => lane.arrived(id.slot as usize),
-            // Of several WRITEs the next may be there already: they are looked at in the end.
+            // If several WRITEs are in flight, the next may have arrived already: they are checked at the end
+            // of the round.
             _ if plan.is_exchange() => lane.arrived(0),
             _ => return Ok(()),
         };
@@ -149,7 +150,7 @@ impl Lanes {
         self.check(range, in_turn.then_some(number))
     }
 
-    /// Checks what a batch has fetched.
+    /// Checks the data that a batch has fetched.
     fn check_fetched(&mut self, id: Id, done: Done, plan: &Plan) -> Result<()> {
         if self.checker.is_none() || !plan.operation.fetches() {
             return Ok(());
@@ -160,12 +161,12 @@ impl Lanes {
             if plan.operation == Operation::Read {
                 let start = range.start;
                 self.check(range, Some(place as u64))?;
-                // The next READ to this place must bring its bytes itself.
+                // The next READ to this place must write its bytes itself.
                 self.scratch.fill(0);
                 self.data.write_at(start, &self.scratch)?;
                 continue;
             }
-            // The word before this operation, which was the only one in its turn.
+            // The value of the word before this operation: the number of operations before it.
             let should = done.first + u64::from(message);
             let is = self.data.load_u64(range.start)?;
             if is != should {
@@ -189,8 +190,8 @@ impl Lanes {
             .map_err(|wrong| Failure::new(Kind::Check, wrong))
     }
 
-    /// Checks what the peer has written in the end: each place has a whole message, and the last one is
-    /// there.
+    /// Checks at the end of a round what the peer has written: each place has a whole message, and the last
+    /// message is there.
     pub(super) fn check_written(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let writes = matches!(plan.operation, Operation::Write | Operation::WriteImm);
         if self.checker.is_none() || !writes || plan.is_exchange() {
@@ -203,7 +204,7 @@ impl Lanes {
             for place in 0..plan.depth as usize {
                 let range = self.all[own].arrived(place);
                 self.data.read_at(range.start, &mut self.scratch)?;
-                // Nothing was ever written there: a short round does not reach all places.
+                // This place was never written: a short round does not reach all places.
                 if self.scratch.iter().all(|byte| *byte == 0) {
                     continue;
                 }

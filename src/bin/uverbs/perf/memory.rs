@@ -1,4 +1,4 @@
-//! The memory that messages lie in, of each kind that a region may be of.
+//! The memory of messages, of each kind that a region may have.
 
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ pub(super) enum Data {
     Huge(Mr<MmapMut>),
     Dmabuf {
         mr: DmabufMr,
-        /// The same bytes by their addresses in this process, for copies alone.
+        /// A mapping of the same bytes in this process, only for copies.
         pages: Mr<DmabufMemory>,
     },
     Device {
@@ -62,13 +62,13 @@ pub(super) enum Data {
 }
 
 impl Data {
-    /// Memory of so many bytes, which are whole places, or some more.
+    /// Memory of this many bytes, or some more: whole places.
     pub(super) fn new(pd: &Pd, kind: MemoryKind, bytes: usize, access: Access) -> Result<Self> {
         match kind {
             MemoryKind::Ordinary => Self::pages(pd, bytes, access),
             MemoryKind::OnDemand => Self::pages(pd, bytes, access | Access::ON_DEMAND),
             MemoryKind::Huge => {
-                // It says what is missing.
+                // The error says what is missing.
                 HugePages::new().map_err(failed)?;
                 let bytes = bytes.next_multiple_of(HUGE);
                 let mut options = MmapOptions::new();
@@ -82,7 +82,7 @@ impl Data {
             }
             MemoryKind::Dmabuf => {
                 let memory = Udmabuf::new(bytes).map_err(failed)?.into_memory();
-                // SAFETY: no object has a buffer in it: it is for messages alone.
+                // SAFETY: no object has a buffer in it: it only holds messages.
                 let file = unsafe { memory.dmabuf().file() };
                 let file = file.try_clone_to_owned().map_err(failed)?;
                 let range = 0..memory.dmabuf().length();
@@ -124,7 +124,7 @@ impl Data {
         }
     }
 
-    /// All of it, as the peer names it.
+    /// All of it, as the peer addresses it.
     pub(super) fn remote(&self) -> RemoteSlice {
         match self {
             Self::Pages(mr) => mr.remote(),
@@ -166,8 +166,8 @@ impl Data {
         }
     }
 
-    /// The byte at an offset. It has a function of its own, as setting it has, so that it is one load and no
-    /// call to copy memory: exchanges do both for each message.
+    /// The byte at an offset. Reading and setting a byte have functions of their own, so that each is one
+    /// access and no call to copy memory: exchanges do both for each message.
     #[inline(never)]
     pub(super) fn get(&self, offset: usize) -> Result<u8> {
         let mut byte = [0];
@@ -189,8 +189,8 @@ impl Data {
     }
 }
 
-/// The words of an adapter's memory that a range lies in, and where they begin: some adapters are read and
-/// written by whole words alone.
+/// The words of an adapter's memory that a range touches, and their start: some adapters' memory can only be
+/// accessed by whole words.
 fn words(dm: &Dm, offset: usize, length: usize) -> Result<(usize, Vec<u8>)> {
     const WORD: usize = 8;
     let start = offset - offset % WORD;

@@ -1,12 +1,12 @@
 //! `uverbs perf`: latency and bandwidth between two hosts, or on one.
 //!
-//! The client plans a measurement and tells the server over TCP; both make queues, connect them, and work in
-//! threads of their own until both have finished. Each round has new queue pairs.
+//! The client plans a measurement and sends the plan to the server over TCP. Both make queues, connect them,
+//! and work in threads of their own until both have finished. Each round has new queue pairs.
 //!
 //! | | |
 //! |---|---|
 //! | [`options`], [`plan`] | the command line, and what is measured |
-//! | [`wire`], [`connect`] | what the two sides tell each other, and how their queues meet |
+//! | [`wire`], [`connect`] | the messages of the two sides, and how their queues are connected |
 //! | [`lane`], [`memory`], [`pattern`] | a queue pair with its messages, where these lie, and what they say |
 //! | [`worker`], [`session`] | a thread, and a side with all of them |
 //! | [`recorder`], [`time`] | the measurement, and its clock |
@@ -64,13 +64,13 @@ fn serve(options: &Serve) -> Result<()> {
         match (served, options.once) {
             (result, true) => return result,
             (Ok(()), false) => {}
-            // The next client may do better.
+            // Continue: the next client may succeed.
             (Err(failure), false) => eprintln!("uverbs: {failure}"),
         }
     }
 }
 
-/// Does what a client plans, round after round.
+/// Carries out a client's plan, round after round.
 fn serve_one(stream: TcpStream, options: &Serve) -> Result<()> {
     let mut wire = Wire::new(stream)?;
     let served = serve_rounds(&mut wire, options);
@@ -98,7 +98,7 @@ fn serve_rounds(wire: &mut Wire, options: &Serve) -> Result<()> {
 
 fn measure(options: &Client, goal: Goal) -> Result<()> {
     let plans = options.plans(goal)?;
-    // A run may be long: what cannot be written is told before.
+    // A run may be long: a file that cannot be written is reported before it.
     for path in options.save.iter().chain(options.output.svg()) {
         record::prepare(path)?;
     }
@@ -115,7 +115,7 @@ fn measure(options: &Client, goal: Goal) -> Result<()> {
         }
         record.runs.push(Run::new(plan, rounds, &record.client)?);
     }
-    // The server is free for others while the result is shown.
+    // The server is free for other clients while the result is shown.
     drop(wire);
     if let Some(path) = &options.save {
         record.save(path)?;

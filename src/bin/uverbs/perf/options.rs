@@ -261,13 +261,13 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Messages in flight by default, and bytes of them.
+/// Messages in flight by default, and the limit of their bytes.
 const DEPTH: u32 = 128;
 const BYTES: u32 = 64 << 20;
 const BATCH: u32 = 16;
 
 impl Client {
-    /// What is measured, one after the other.
+    /// The measurements, in their order.
     pub(super) fn plans(&self, goal: Goal) -> Result<Vec<Plan>> {
         let is_latency = goal == Goal::Latency;
         if is_latency && (self.depth.is_some() || self.batch.is_some()) {
@@ -294,13 +294,13 @@ impl Client {
             Goal::Latency => 1,
             Goal::Bandwidth => self.depth.unwrap_or(most),
         };
-        // At least two batches are in flight, so that one is under way while the other is handed over.
+        // At least two batches are in flight, so that the device works on one while the other is posted.
         let batch = self.batch.unwrap_or(BATCH.min(depth / 2).max(1));
         let default_warm_up = match self.count {
             Some(_) => Duration::ZERO,
             None => Duration::from_millis(100),
         };
-        // Without a name it is the first one.
+        // Without a name the first device is used.
         let devices = self.own.devices.len().max(1) as u32;
         let threads = self.threads.unwrap_or(devices);
         Plan {

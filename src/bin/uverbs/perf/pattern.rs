@@ -1,9 +1,9 @@
-//! What messages say when their bytes are checked: each says its number, and no two say the same.
+//! The contents of messages whose bytes are checked: each contains its number, and no two are equal.
 
 use std::fmt;
 
-/// The last byte of a message, by which a WRITE is seen to have arrived. It differs from that of the message
-/// before, and the first one's from 0, which memory has at first.
+/// The last byte of a message, which shows that a WRITE has arrived. It differs from the stamp of the message
+/// before, and the first one from 0, with which memory begins.
 pub(super) fn stamp(number: u64) -> u8 {
     (number as u8).wrapping_add(1)
 }
@@ -32,7 +32,7 @@ fn mixed(number: u64, at: usize) -> [u8; 8] {
     (word ^ (word >> 33)).to_le_bytes()
 }
 
-/// The number that a message says; its last byte may be the stamp.
+/// The number in a message; its last byte may be the stamp.
 pub(super) fn number(message: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let length = message.len().min(7);
@@ -40,7 +40,7 @@ pub(super) fn number(message: &[u8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// A message that is not what was sent.
+/// The difference between a message and what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     Byte {
@@ -87,7 +87,7 @@ impl Checker {
         }
     }
 
-    /// Compares a message of which the number is known, or is that which it says.
+    /// Compares a message with the expected number, or with the number that it contains.
     pub(super) fn check(&mut self, message: &[u8], expected: Option<u64>) -> Result<(), Wrong> {
         let is = number(message);
         if let Some(should) = expected

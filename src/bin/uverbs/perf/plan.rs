@@ -1,4 +1,4 @@
-//! What is measured: the client plans it, and the server does as it is told.
+//! The plan of a measurement: the client makes it, and the server carries it out.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::lane::ALIGNMENT;
 use super::memory::MemoryKind;
 use crate::failure::{Failure, Kind, Result};
 
-/// What a run is about.
+/// The goal of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Goal {
@@ -41,7 +41,7 @@ pub(super) enum Operation {
 }
 
 impl Operation {
-    /// Whether each message takes a receive of the peer.
+    /// Whether each message needs a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::WriteImm)
     }
@@ -55,7 +55,7 @@ impl Operation {
         matches!(self, Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// What the peer may do with this side's memory.
+    /// The peer's access to this side's memory.
     pub(super) fn access(self) -> Access {
         match self {
             Self::Send => Access::empty(),
@@ -121,7 +121,7 @@ impl Transport {
         matches!(self, Self::Ud | Self::Srd)
     }
 
-    /// Bytes that the device puts before a received message: the global route header, or room for it.
+    /// Bytes that the device writes before a received message: the global route header, or room for it.
     pub(super) fn header(self) -> usize {
         match self {
             Self::Ud => 40,
@@ -151,13 +151,13 @@ impl fmt::Display for Transport {
     }
 }
 
-/// When a round is over.
+/// The end of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Until {
-    /// After so many seconds.
+    /// After this many seconds.
     Seconds(f64),
-    /// When each queue pair has sent so many messages.
+    /// When each queue pair has sent this many messages.
     Messages(u64),
 }
 
@@ -171,18 +171,18 @@ pub(super) struct Plan {
     pub(super) size: u32,
     pub(super) queue_pairs: u32,
     pub(super) threads: u32,
-    /// Devices on each side, which have the threads in turns.
+    /// Devices on each side; the threads are distributed over them in turn.
     #[serde(default = "one")]
     pub(super) devices: u32,
-    /// Messages of a queue pair that are in flight at most.
+    /// The most messages of a queue pair in flight.
     pub(super) depth: u32,
-    /// Messages that one doorbell hands to the device.
+    /// Messages for each doorbell.
     pub(super) batch: u32,
-    /// Messages up to so many bytes are copied into their requests; by default as many as fit.
+    /// Messages up to this many bytes are copied into their requests; by default as many as fit.
     pub(super) inline: Option<u32>,
     /// Waits for completion events instead of polling.
     pub(super) events: bool,
-    /// A thread that polls in vain keeps its CPU.
+    /// A thread that polls without a completion keeps its CPU.
     #[serde(default)]
     pub(super) spin: bool,
     /// Both sides send.
@@ -210,20 +210,20 @@ fn one() -> u32 {
     1
 }
 
-/// Bytes of messages in flight, in each direction, that have places of their own in memory. Larger or more
-/// messages share places, so their bytes cannot be checked.
+/// Bytes of messages in flight, in each direction, that have places of their own in memory. If there are
+/// more, messages share places, so their bytes cannot be checked.
 const ROOM: u64 = 64 << 20;
 
-/// The most threads, queue pairs, and messages in flight on each: the server makes what a client plans.
+/// The most threads, queue pairs, and messages in flight on each: the server makes whatever a client plans.
 const MOST_THREADS: u32 = 1 << 10;
 const MOST_QUEUE_PAIRS: u32 = 1 << 16;
 const MOST_DEPTH: u32 = 1 << 20;
 
-/// The least that can be checked: a message says its number in its first bytes.
+/// The shortest message that can be checked: its first bytes are its number.
 pub(super) const LEAST_CHECKED: u32 = 8;
 
 impl Plan {
-    /// Sees that the plan makes sense. What the devices cannot do, they say.
+    /// Checks that the plan makes sense. The devices report what they cannot do.
     pub(super) fn validate(&self) -> Result<()> {
         let usage = |text: String| Err(Failure::new(Kind::Usage, text));
         let Self {
@@ -306,7 +306,7 @@ impl Plan {
         Ok(())
     }
 
-    /// What messages are, in a few words.
+    /// A short name of the messages.
     pub(super) fn name(&self) -> String {
         let name = format!("{} {}", self.transport, self.operation);
         match self.memory {
@@ -315,12 +315,12 @@ impl Plan {
         }
     }
 
-    /// Whether a message is answered by one, so that both sides send in turn.
+    /// Whether the peer answers each message with one, so that both sides send in turn.
     pub(super) fn is_exchange(&self) -> bool {
         self.goal == Goal::Latency && !self.operation.fetches()
     }
 
-    /// Places for messages in memory, of each queue pair and in each direction.
+    /// Places for messages in memory, for each queue pair and direction.
     pub(super) fn places(&self) -> u32 {
         let bytes = u64::from(self.size).next_multiple_of(ALIGNMENT as u64);
         let bytes = bytes.saturating_mul(self.queue_pairs.into());
@@ -330,8 +330,8 @@ impl Plan {
 
     /// Receives that are kept posted.
     pub(super) fn receives(&self) -> u32 {
-        // Of an exchange the next message comes when the one before has been looked at, and its receive is
-        // posted again behind the answer.
+        // In an exchange the next message comes when the one before has been checked; its receive is posted
+        // again after the answer.
         match self.check && !self.is_exchange() {
             true => self.places(),
             false => self.depth.saturating_mul(2),
@@ -353,7 +353,7 @@ impl Plan {
         before(thread)..before(thread + 1)
     }
 
-    /// Batches that are in flight at most.
+    /// The most batches in flight.
     pub(super) fn batches(&self) -> u32 {
         self.depth / self.batch
     }
@@ -366,7 +366,7 @@ impl Plan {
         seconds(self.warm_up)
     }
 
-    /// How long a round lasts, if that is not up to the messages.
+    /// How long a round lasts, if a number of messages does not limit it.
     pub(super) fn duration(&self) -> Option<Duration> {
         match self.until {
             Until::Seconds(number) => Some(seconds(number)),
@@ -375,7 +375,7 @@ impl Plan {
     }
 }
 
-/// A time that may come from a peer: nonsense is none.
+/// A time that may come from a peer: a nonsensical one counts as zero.
 fn seconds(number: f64) -> Duration {
     Duration::try_from_secs_f64(number.min(1e9)).unwrap_or_default()
 }
@@ -434,7 +434,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Catches a plan of a peer that overflows a time.
+    /// Catches a peer's plan with a time that overflows.
     #[test]
     fn times_of_a_peer_may_be_nonsense() {
         for number in [f64::NAN, f64::INFINITY, -1.0, 1e300] {

@@ -1,4 +1,4 @@
-//! The document of a result: conditions, plans, and what each round found.
+//! The document of a result: conditions, plans, and the results of each round.
 
 use std::path::Path;
 
@@ -22,31 +22,31 @@ pub(super) struct Record {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) plan: Plan,
-    /// What rounds say together, for readers of the document: it is made of the rounds.
+    /// The summary of the rounds, for readers of the document.
     pub(super) summary: Summary,
     pub(super) rounds: Vec<Round>,
 }
 
-/// What both sides found.
+/// The outcomes of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Round {
     pub(super) client: Outcome,
     pub(super) server: Outcome,
 }
 
-/// All rounds of a run in numbers. Times are in microseconds: of round trips, or of batches.
+/// The summary of all rounds of a run. Times are in microseconds: of round trips, or of batches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Summary {
     pub(super) messages: u64,
-    /// Messages a second of both sides, the mean of the rounds.
+    /// Messages per second of both sides, the mean of the rounds.
     pub(super) rate: f64,
-    /// Bits of messages a second, of both sides.
+    /// Bits of messages per second, of both sides.
     pub(super) bits: f64,
-    /// The share of what the client's port carries in one direction, in %.
+    /// The share of the bandwidth of the client's port in one direction, in %.
     pub(super) of_port: Option<f64>,
-    /// The share of what the client's PCI link carries, in %.
+    /// The share of the bandwidth of the client's PCI link, in %.
     pub(super) of_pci: Option<f64>,
-    /// The least that went through in an interval, as a share of the mean in %: a stall shows.
+    /// The fewest messages in an interval, as a share of the mean in %, which shows a stall.
     pub(super) least_interval: f64,
     pub(super) min: f64,
     pub(super) median: f64,
@@ -54,17 +54,17 @@ pub(super) struct Summary {
     pub(super) p999: f64,
     pub(super) p9999: f64,
     pub(super) max: f64,
-    /// Microseconds of the client's processor time a message, without the kernel's own threads.
+    /// Microseconds of the client's processor time per message, without the kernel's own threads.
     pub(super) cpu: f64,
-    /// The same of the server, for each message of the client.
+    /// The same for the server, per message of the client.
     pub(super) server_cpu: f64,
     /// Messages that were sent and did not arrive, warm-up included.
     pub(super) lost: u64,
-    /// Messages that were looked at byte by byte on both sides.
+    /// Messages that both sides checked byte by byte.
     pub(super) checked: u64,
 }
 
-/// A quantity that rounds have, and that runs are compared by.
+/// A quantity of rounds, by which runs are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Metric {
     Rate,
@@ -81,7 +81,7 @@ impl Metric {
         }
     }
 
-    /// Those that tell something about a goal.
+    /// The metrics that matter for a goal.
     pub(super) fn of(goal: Goal) -> &'static [Self] {
         match goal {
             Goal::Latency => &[Self::Median, Self::P99],
@@ -95,7 +95,7 @@ impl Metric {
 }
 
 impl Round {
-    /// Messages a second of both sides.
+    /// Messages per second of both sides.
     pub(super) fn rate(&self) -> f64 {
         self.client.rate() + self.server.rate()
     }
@@ -128,7 +128,7 @@ impl Run {
         Times::joined(self.rounds.iter().map(|round| &round.client.times))
     }
 
-    /// What the run is, in words.
+    /// The run, as text.
     pub(super) fn title(&self) -> String {
         let Plan {
             goal,
@@ -149,7 +149,7 @@ impl Run {
         format!("{goal}, {operation} over {transport}, {size} bytes{memory}")
     }
 
-    /// Points of the rate over time, the rounds one after the other: seconds, and messages a second of the
+    /// Points of the rate over time, the rounds one after the other: seconds, and messages per second of the
     /// client.
     pub(super) fn rates(&self) -> Vec<(f64, f64)> {
         let mut points = Vec::new();
@@ -201,7 +201,7 @@ fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary
         max: times.max as f64 / 1e3,
         cpu: cpus.sum::<f64>() * 1e6 / rounds.len().max(1) as f64,
         server_cpu: cpu(server_cpu, sum(|round| round.client.sent)),
-        // Of other operations only an error says that something is lost.
+        // For other operations only an error would show a lost message.
         lost: match plan.operation.takes_receive() {
             true => lost.sum(),
             false => 0,
@@ -210,7 +210,7 @@ fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary
     })
 }
 
-/// The emptiest interval of all rounds, in % of the mean.
+/// The interval with the fewest messages of all rounds, in % of the mean.
 fn least_interval(rounds: &[Round]) -> f64 {
     let counts = rounds.iter().flat_map(|round| round.client.rates.whole());
     let (mut all, mut sum, mut least) = (0_u64, 0_u64, u64::MAX);
@@ -247,7 +247,7 @@ pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).map_err(|error| of_file(path, &error))
 }
 
-/// Sees that a file can be written; what is in it stays.
+/// Checks that a file can be written; its content stays.
 pub(super) fn prepare(path: &Path) -> Result<()> {
     let opened = std::fs::File::options()
         .append(true)

@@ -1,4 +1,4 @@
-//! The measurement: how long each message took, and how many went through in each interval.
+//! The measurement: how long each message took, and how many completed in each interval.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 use super::time::Time;
 use crate::failure::{Failure, Kind, Result};
 
-/// The longest time that the histogram tells apart; with a fixed limit it never grows during a run.
+/// The longest time that the histogram distinguishes; with a fixed limit it never grows during a run.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The digits of a time that the histogram keeps.
 const DIGITS: u8 = 3;
 
-/// The length of an interval at first: a stall of a few of them is seen.
+/// The length of an interval at first: a stall of a few intervals is visible.
 const INTERVAL: Duration = Duration::from_millis(5);
 
-/// As many intervals are kept; a longer run has longer ones.
+/// The number of intervals; a longer run has longer ones.
 const INTERVALS: usize = 4096;
 
-/// Times that are kept one by one, if that was asked for.
+/// The most times that are kept one by one, if that is requested.
 pub(super) const SAMPLES: usize = 1 << 22;
 
 /// The times of messages, as a histogram: pairs of a time in nanoseconds and how many took it.
@@ -34,7 +34,7 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Joins those of several threads or rounds.
+    /// Joins the times of several threads or rounds.
     pub(super) fn joined<'a>(all: impl IntoIterator<Item = &'a Self>) -> Self {
         let all: Vec<&Self> = all.into_iter().filter(|times| !times.is_empty()).collect();
         let mut counts: Vec<(u64, u64)> = Vec::new();
@@ -74,7 +74,7 @@ impl Times {
         Ok(histogram)
     }
 
-    /// The times with how many took at most as long, as a share of 1.
+    /// Each time, with the share (of 1) of messages that took at most as long.
     pub(super) fn cumulative(&self) -> Vec<(u64, f64)> {
         let (all, mut sum) = (self.len() as f64, 0);
         let steps = self.counts.iter().map(|&(time, count)| {
@@ -106,7 +106,7 @@ impl Rates {
         }
     }
 
-    /// Counts messages so many nanoseconds after the beginning.
+    /// Counts messages at this many nanoseconds after the beginning.
     fn count(&mut self, at: u64, messages: u64) {
         loop {
             let index = (at as f64 / (self.interval * 1e9)) as usize;
@@ -128,7 +128,7 @@ impl Rates {
         self.counts = pairs.map(|pair| pair.iter().sum()).collect();
     }
 
-    /// Adds those of another thread, from the same beginning on.
+    /// Adds the rates of another thread with the same beginning.
     fn add(&mut self, mut other: Self) {
         while self.interval < other.interval {
             self.double();
@@ -144,7 +144,7 @@ impl Rates {
         }
     }
 
-    /// The last interval is seldom a whole one: without it.
+    /// All but the last interval, which is seldom a whole one.
     pub(super) fn whole(&self) -> &[u64] {
         match self.counts.split_last() {
             Some((_, whole)) if !whole.is_empty() => whole,
@@ -153,30 +153,30 @@ impl Rates {
     }
 }
 
-/// What one side found in one round.
+/// The outcome of one side in one round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outcome {
-    /// Messages of this side that completed while it was measured.
+    /// Messages of this side that completed during the measurement.
     pub(super) messages: u64,
     /// Seconds of the measurement.
     pub(super) seconds: f64,
-    /// Seconds of processor time that its threads took meanwhile, without those of the kernel's own threads.
+    /// Seconds of processor time of its threads during the measurement, without the kernel's own threads.
     pub(super) cpu_seconds: f64,
     /// Messages that this side sent, warm-up included.
     pub(super) sent: u64,
     /// Messages of the peer that arrived here, as far as a receive or memory shows them.
     pub(super) received: u64,
-    /// Messages that were looked at byte by byte.
+    /// Messages that were checked byte by byte.
     pub(super) checked: u64,
     pub(super) times: Times,
     pub(super) rates: Rates,
-    /// Each time in nanoseconds, if that was asked for.
+    /// Each time in nanoseconds, if that is requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) samples: Vec<u64>,
 }
 
 impl Outcome {
-    /// Messages a second.
+    /// Messages per second.
     pub(super) fn rate(&self) -> f64 {
         match self.seconds > 0.0 {
             true => self.messages as f64 / self.seconds,
@@ -184,7 +184,7 @@ impl Outcome {
         }
     }
 
-    /// Seconds of processor time a message.
+    /// Seconds of processor time per message.
     pub(super) fn cpu_per_message(&self) -> f64 {
         match self.messages {
             0 => 0.0,
@@ -192,7 +192,7 @@ impl Outcome {
         }
     }
 
-    /// Adds what another thread of the same side found in the same round.
+    /// Adds the outcome of another thread of the same side in the same round.
     pub(super) fn add(&mut self, other: Self) {
         self.messages += other.messages;
         self.seconds = self.seconds.max(other.seconds);
@@ -220,11 +220,11 @@ struct Completed {
 /// Records for one thread.
 #[derive(Debug)]
 pub(super) struct Recorder {
-    /// What has completed since the last [`Self::settle`].
+    /// Messages that have completed since the last [`Self::settle`].
     completed: Vec<Completed>,
-    /// From when on is measured.
+    /// The start of the measurement.
     from: Time,
-    /// Until when, if that is known.
+    /// The end of the measurement, if it is known.
     until: Option<Time>,
     last: Time,
     messages: u64,
@@ -251,16 +251,16 @@ impl Recorder {
         })
     }
 
-    /// The first message is about to be posted. Where messages are counted, and not seconds, it is measured
-    /// from here on: what came before was the start of threads.
+    /// The first message will be posted next. If messages are counted, and not seconds, the measurement
+    /// begins here: the time before was the start of threads.
     pub(super) fn begin(&mut self, now: Time) {
         if self.until.is_none() {
             (self.from, self.last) = (now, now);
         }
     }
 
-    /// Messages that were posted at one time have completed at another. They are only noted: the next ones
-    /// are not to wait until these are counted.
+    /// Messages that were posted at one time have completed at another. This only notes them: counting must
+    /// not delay the next messages.
     pub(super) fn completed(&mut self, messages: u64, posted: Time, at: Time) {
         self.completed.push(Completed {
             messages,
@@ -269,7 +269,7 @@ impl Recorder {
         });
     }
 
-    /// Counts what has completed, while the next messages are under way.
+    /// Counts the completed messages, while the next ones are in flight.
     pub(super) fn settle(&mut self) {
         let mut completed = std::mem::take(&mut self.completed);
         for Completed {
@@ -287,7 +287,7 @@ impl Recorder {
         if now < self.from || self.until.is_some_and(|until| posted > until) {
             return;
         }
-        // What was under way at the end has a time, but is no part of what went through until then.
+        // Messages that were in flight at the end have a time, but do not count for the rate until then.
         if self.until.is_none_or(|until| now <= until) {
             self.messages += messages;
             self.last = now;
@@ -303,11 +303,11 @@ impl Recorder {
         }
     }
 
-    /// What was found; the measurement ends where it should have, or with the last message.
+    /// The outcome. The measurement ends at its planned end, or with the last message.
     pub(super) fn outcome(mut self) -> Outcome {
         self.settle();
         if let Some(until) = self.until {
-            // Intervals at the end in which nothing has completed count, too.
+            // Intervals at the end without completions count, too.
             self.rates.count(until.since(self.from), 0);
         }
         let counts = self.histogram.iter_recorded();
@@ -363,7 +363,7 @@ mod tests {
         assert_eq!(outcome.rates.counts.iter().sum::<u64>(), 10_000);
     }
 
-    /// Catches that a pause disappears in an average.
+    /// Catches a pause that disappears in an average.
     #[test]
     fn a_stall_is_an_interval_without_messages() {
         let mut times = vec![100_000; 300];
@@ -404,7 +404,7 @@ mod tests {
         assert!(outcome.samples.is_empty());
     }
 
-    /// Catches a rate that counts what a side did before it posted anything.
+    /// Catches a rate that includes the time before a side posted anything.
     #[test]
     fn a_count_is_measured_from_the_first_message_on() {
         let start = Time::now();

@@ -1,4 +1,4 @@
-//! One side of a round: threads that do the work, and the talk with the peer until both have finished.
+//! One side of a round: its threads, and the messages with the peer until both have finished.
 
 use std::sync::atomic::Ordering;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -17,13 +17,14 @@ use crate::failure::{Failure, Kind, Result};
 /// How long the main thread listens to the peer before it looks at its own threads again.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The peer may have much to check before it tells its outcome: so many times the patience of the plan.
+/// The peer may have much to check before it sends its outcome: it may take this many times the plan's
+/// timeout.
 const CHECKING: u32 = 10;
 
-/// What this side does.
+/// The role of this side.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// It sends of its own accord, and measures.
+    /// It sends first, and measures.
     pub(super) is_active: bool,
     /// Each time is kept.
     pub(super) keeps_samples: bool,
@@ -31,11 +32,11 @@ pub(super) struct Part {
     pub(super) shows_progress: bool,
 }
 
-/// Does a round over a connected side, and gives what this side and the peer found. The peer is told of a
-/// failure.
+/// Carries out a round on a connected side, and returns the outcomes of this side and the peer. If it fails,
+/// it notifies the peer.
 pub(super) fn round(side: Side, wire: &mut Wire, plan: &Plan, part: Part) -> Result<[Outcome; 2]> {
     let mut outcome = work(side.workers, wire, plan, part)?;
-    // The peer has no use for each time.
+    // The peer does not need the single times.
     let samples = std::mem::take(&mut outcome.samples);
     wire.say(&Message::Outcome(Box::new(outcome.clone())))?;
     outcome.samples = samples;
@@ -45,7 +46,7 @@ pub(super) fn round(side: Side, wire: &mut Wire, plan: &Plan, part: Part) -> Res
     }
 }
 
-/// Tells the peer why this side gives up.
+/// Sends the peer the reason why this side gives up.
 pub(super) fn tell(wire: &mut Wire, failure: &Failure) {
     // The peer may be gone, which is then the reason.
     let _ = wire.say(&Message::Failed {
@@ -92,7 +93,7 @@ fn work(workers: Vec<Worker>, wire: &mut Wire, plan: &Plan, part: Part) -> Resul
         }
         match (talked, failure) {
             (Ok(()), None) => Ok(all),
-            // The thread that failed first has told why.
+            // The thread that failed first has recorded the reason.
             (Err(failure), _) | (Ok(()), Some(failure)) => Err(failure),
         }
     })
@@ -118,7 +119,8 @@ fn start<'scope, 'env>(
     })
 }
 
-/// Tells the peer when this side has sent all, and listens until it has, until all threads have ended.
+/// Notifies the peer when this side has sent everything, and listens to the peer until all threads have
+/// ended.
 fn talk(
     threads: &[Thread<'_>],
     wire: &mut Wire,
@@ -135,21 +137,21 @@ fn talk(
         if let Some(failure) = shared.take_failure() {
             return Err(failure);
         }
-        // Acquire: the counts are there that the threads stored before they said so.
+        // Acquire: makes the counts visible that the threads stored before.
         if !is_told && shared.busy.load(Ordering::Acquire) == 0 {
             let sent = shared.sent.iter().map(|sent| sent.load(Ordering::Relaxed));
             wire.say(&Message::Finished(sent.collect()))?;
             is_told = true;
         }
         if shared.peer_sent.get().is_some() && is_told {
-            // Nothing but the outcome may come, which is for later.
+            // Only the outcome may come now, which is read later.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
         match wire.try_hear(PAUSE)? {
             None => {}
             Some(Message::Finished(sent)) if sent.len() == shared.sent.len() => {
-                // It comes once.
+                // It is sent only once.
                 let _ = shared.peer_sent.set(sent);
             }
             Some(other) => return Err(unexpected(&other)),

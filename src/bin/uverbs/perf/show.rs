@@ -34,12 +34,12 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Whether a person reads it.
+    /// Whether the output is for a person.
     pub(super) fn is_for_people(&self) -> bool {
         !self.json && !self.csv
     }
 
-    /// The file of plots, if there is to be one.
+    /// The file of plots, if one is requested.
     pub(super) fn svg(&self) -> Option<&PathBuf> {
         self.svg.as_ref()
     }
@@ -199,7 +199,7 @@ fn bandwidth(runs: &[&Run]) -> Result<()> {
     output::table(header, rows.collect())
 }
 
-/// Four digits, or more if there are more before the point.
+/// Four digits, or more if there are more before the decimal point.
 fn short(number: f64) -> String {
     let digits = match number.abs() {
         number if number >= 1000.0 => 0,
@@ -247,7 +247,7 @@ fn plots(run: &Run) -> Result<()> {
     let title = run.title();
     output::line(format_args!("\n{title}: messages/s over seconds\n{rates}"))?;
     let times = run.times().cumulative();
-    // The longest times are few and far away: logarithms bring them together.
+    // The longest times are few and far from the others: logarithms bring them together.
     let point = |&(time, share): &(u64, f64)| ((time.max(1) as f64 / 1e3).log10(), share * 100.0);
     let points: Vec<(f64, f64)> = times.iter().map(point).collect();
     let shares = chart::draw(&points, Column::Last, |x| short(10_f64.powf(x)));

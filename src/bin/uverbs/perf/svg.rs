@@ -26,8 +26,8 @@ fn failed(error: impl Display) -> Failure {
     Failure::new(Kind::Failed, format_args!("cannot draw: {error}"))
 }
 
-/// The plots, one below the other: times and rates over the size if there are several, the rate over time,
-/// and the share of times up to each.
+/// The plots, one below the other: times and rates over the size if there are several sizes, the rate over
+/// time, and the cumulative share of times.
 pub(super) fn draw(record: &Record) -> Result<String> {
     let by_size = record.runs.len() > 1;
     let mut text = String::new();
@@ -120,7 +120,7 @@ fn over_size(area: &Area<'_>, record: &Record) -> Result<()> {
     )
 }
 
-/// The least and the most of some numbers; never nothing between them.
+/// The smallest and the largest number; the range is never empty.
 fn range(numbers: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     let (least, most) = numbers.fold((0.0_f64, f64::MIN), |(least, most), number| {
         (least.min(number), most.max(number))
@@ -169,7 +169,7 @@ mod tests {
     use super::super::record::tests::{round, run};
     use super::*;
 
-    /// Catches a plot without lines, and one that only some results have.
+    /// Catches a plot without lines, and a plot that only some results have.
     #[test]
     fn every_result_can_be_drawn() {
         let one = run(vec![round(1..=1000), round(1..=1000)]);

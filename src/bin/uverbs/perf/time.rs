@@ -1,4 +1,4 @@
-//! Points in time as numbers. Each message takes two, and what is done with them is to cost little beside it.
+//! Points in time as numbers. Each message takes two, which must cost little compared with the message.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ pub(super) struct Time(u64);
 impl Time {
     #[inline]
     pub(super) fn now() -> Self {
-        // Since the machine started, so both are positive, and there are 584 years in a `u64`.
+        // The clock counts from the start of the machine, so both are positive, and a `u64` holds 584 years.
         let now = clock_gettime(ClockId::Monotonic);
         Self(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
     }
 
-    /// Nanoseconds from an earlier point on.
+    /// Nanoseconds since an earlier point.
     #[inline]
     pub(super) fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// Whether it lies further back than this.
+    /// Whether it is further back than this duration.
     pub(super) fn is_older_than(self, duration: Duration) -> bool {
         Duration::from_nanos(Self::now().since(self)) > duration
     }

@@ -1,4 +1,4 @@
-//! What the two sides tell each other before and after a round: lines of JSON over TCP.
+//! The messages between the two sides before and after a round: lines of JSON over TCP.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -13,27 +13,27 @@ use super::recorder::Outcome;
 use crate::failure::{Failure, Kind, Result};
 use crate::output::Foreign;
 
-/// A longer line is no message of ours.
+/// A longer line is not one of these messages.
 const LONGEST: u64 = 64 << 20;
 
-/// A client that plans nothing for so long is gone, and the server is free for others.
+/// A client that sends no plan for this long is gone, and the server is free for others.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Message {
-    /// The client begins a round. The version says whether the two understand each other.
+    /// The client begins a round. The version shows whether the two sides are compatible.
     Plan { version: String, plan: Box<Plan> },
     /// The server waits for connections by address.
     Listening,
-    /// What the other side needs to connect, of each device.
+    /// The data that the other side needs to connect, for each device.
     Ends(Vec<Ends>),
     /// This side's queues are connected and its receives posted.
     Ready,
-    /// This side has sent so many messages on each queue pair, and sends no more.
+    /// This side has sent this many messages on each queue pair, and sends no more.
     Finished(Vec<u64>),
-    /// What this side found.
+    /// The outcome of this side.
     Outcome(Box<Outcome>),
     /// This side gives up.
     Failed { is_check: bool, text: String },
@@ -43,9 +43,9 @@ pub(super) enum Message {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Ends {
     pub(super) conditions: Conditions,
-    /// Bytes of the largest packet that this side's port takes.
+    /// Bytes of the largest packet that this side's port accepts.
     pub(super) mtu: u32,
-    /// READs and atomics of the peer that this side serves at once, on each queue pair.
+    /// READs and atomics of the peer that this side serves at the same time, on each queue pair.
     pub(super) reads: u8,
     pub(super) lanes: Vec<End>,
 }
@@ -57,17 +57,17 @@ pub(super) struct End {
     pub(super) endpoint: String,
     /// The target of an XRC connection, and the number of the shared receive queue.
     pub(super) target: Option<(String, u32)>,
-    /// Where the peer writes to, as text ([`uverbs::RemoteSlice`]).
+    /// The memory that the peer writes, as text ([`uverbs::RemoteSlice`]).
     pub(super) inbox: String,
-    /// Where the peer reads from.
+    /// The memory that the peer reads.
     pub(super) outbox: String,
 }
 
-/// The connection by which the two talk.
+/// The TCP connection between the two sides.
 #[derive(Debug)]
 pub(super) struct Wire {
     reader: BufReader<TcpStream>,
-    /// What has come of a line.
+    /// The part of a line that has arrived.
     line: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ impl Wire {
         self.reader.get_mut().write_all(&line).map_err(broken)
     }
 
-    /// The next message, for which it waits; the other side's failure is a failure.
+    /// Waits for the next message; the other side's failure becomes a failure here.
     pub(super) fn hear(&mut self, patience: Duration) -> Result<Message> {
         let deadline = Instant::now() + patience;
         loop {
@@ -105,7 +105,7 @@ impl Wire {
         }
     }
 
-    /// The next message if it comes in time.
+    /// The next message, if it comes in time.
     pub(super) fn try_hear(&mut self, time: Duration) -> Result<Option<Message>> {
         match self.next(time)? {
             Next::Message(message) => Ok(Some(*message)),
@@ -117,7 +117,7 @@ impl Wire {
         }
     }
 
-    /// The plan of the next round; none if the client has gone.
+    /// The plan of the next round; `None` if the client has left.
     pub(super) fn plan(&mut self) -> Result<Option<Plan>> {
         match self.next(IDLE)? {
             Next::Nothing => Err(Failure::new(
@@ -137,7 +137,7 @@ impl Wire {
     }
 
     fn next(&mut self, time: Duration) -> Result<Next> {
-        // A time limit of zero is an error of its own.
+        // A time limit of zero would be an error.
         let limit = Some(time.max(Duration::from_millis(1)));
         self.reader
             .get_ref()
@@ -205,7 +205,7 @@ fn accept_version(version: &str) -> Result<()> {
     }
 }
 
-/// The failure that a message comes out of turn.
+/// The failure for a message that is not expected now.
 pub(super) fn unexpected(message: &Message) -> Failure {
     let name = match message {
         Message::Plan { .. } => "a plan",

@@ -16,34 +16,34 @@ use super::recorder::{Outcome, Recorder};
 use super::time::Time;
 use crate::failure::{Failure, Kind, Result};
 
-/// Looks at the clock, and at what others say, only after so many polls in vain.
+/// How many polls without a completion come before each check of the clock and of the other threads.
 const POLLS: u32 = 32;
 
-/// After so long in vain a thread leaves its CPU to others. On a machine with few CPUs that may be the peer,
-/// or the kernel's part of the device.
+/// After this long without a completion, a thread yields its CPU. On a machine with few CPUs the peer may
+/// need it, or the kernel's part of the device.
 const VAIN: Duration = Duration::from_micros(50);
 
 /// How long a thread sleeps that waits for others to finish.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// How long a thread waits for an event before it looks at what others say.
+/// How long a thread waits for an event before it checks the other threads.
 const EVENT: Duration = Duration::from_millis(20);
 
-/// Datagrams and the like that have not come for so long will not come.
+/// After this long, an unreliable message counts as lost.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// What all threads of a side know.
+/// The state that all threads of a side share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Threads that still send.
+    /// The number of threads that still send.
     pub(super) busy: AtomicUsize,
-    /// What the peer has sent on each queue pair, when it sends no more.
+    /// How many messages the peer has sent on each queue pair, once it sends no more.
     pub(super) peer_sent: OnceLock<Vec<u64>>,
-    /// What this side has sent on each queue pair.
+    /// How many messages this side has sent on each queue pair.
     pub(super) sent: Vec<AtomicU64>,
-    /// Somebody has failed: all end.
+    /// A thread has failed: all must end.
     pub(super) stop: AtomicBool,
-    /// Why the first thread failed that did.
+    /// The reason why the first thread failed.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -57,24 +57,24 @@ impl Shared {
         shared
     }
 
-    /// A thread has failed: the others end, and the main thread tells the peer.
+    /// Records that a thread has failed: the others end, and the main thread notifies the peer.
     pub(super) fn fail(&self, failure: &Failure) {
         let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who ends because another one failed comes later.
+        // Threads that end because another one failed come later.
         if first.is_none() && !self.stop.load(Ordering::Relaxed) {
             *first = Some(failure.clone());
         }
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Why a thread failed, once.
+    /// The reason why a thread failed, once.
     pub(super) fn take_failure(&self) -> Option<Failure> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.take()
     }
 
     fn check(&self) -> Result<()> {
-        // Relaxed: the flag is all that is read.
+        // Relaxed: nothing but the flag is read.
         match self.stop.load(Ordering::Relaxed) {
             false => Ok(()),
             true => Err(stopped()),
@@ -87,7 +87,7 @@ fn stopped() -> Failure {
     Failure::new(Kind::Failed, "another thread has failed")
 }
 
-/// When is measured.
+/// The times of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     pub(super) from: Time,
@@ -102,7 +102,7 @@ pub(super) struct Worker {
     pub(super) channel: Option<CompletionChannel>,
     /// The CPU on which it stays.
     pub(super) cpu: Option<usize>,
-    /// Polls in vain since the last look at the clock, and since when they are.
+    /// Polls without a completion since the last check of the clock, and since when there are such polls.
     polls: u32,
     vain: Option<Time>,
 }
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// Does the thread's part of a round.
+    /// Carries out the thread's part of a round.
     pub(super) fn run(
         mut self,
         plan: &Plan,
@@ -150,7 +150,7 @@ impl Worker {
             _ => Outcome::default(),
         };
         for (number, lane) in self.lanes.all.iter().enumerate() {
-            // Release, for the main thread's acquire of `busy`.
+            // Relaxed: the release on `busy` below publishes it.
             shared.sent[self.lanes.first + number].store(lane.posted, Ordering::Relaxed);
         }
         shared.busy.fetch_sub(1, Ordering::Release);
@@ -168,7 +168,7 @@ impl Worker {
         Ok(outcome)
     }
 
-    /// Goes to the thread's CPU, if it has one.
+    /// Moves the thread to its CPU, if it has one.
     fn stay(&self) -> Result<()> {
         let Some(cpu) = self.cpu else { return Ok(()) };
         let mut set = CpuSet::new();
@@ -181,8 +181,8 @@ impl Worker {
         })
     }
 
-    /// Keeps as many messages in flight as there may be. It gives the thread's processor time when the
-    /// measurement began.
+    /// Keeps as many messages in flight as allowed. Returns the thread's processor time at the start of the
+    /// measurement.
     fn stream(
         &mut self,
         plan: &Plan,
@@ -200,7 +200,7 @@ impl Worker {
             if self.lanes.all.iter().all(is_over) {
                 return Ok(cpu.unwrap_or_else(cpu_time));
             }
-            // Something is in flight, and until it completes there is nothing to post.
+            // Something is in flight, and until it completes nothing can be posted.
             while !self.poll(plan, Some((recorder, &mut now)))? {
                 self.wait(plan, shared, Some(now))?;
             }
@@ -208,7 +208,7 @@ impl Worker {
         }
     }
 
-    /// Sends a message, waits for its answer, and so on. As [`Self::stream`].
+    /// Sends a message, waits for its answer, and repeats that. See [`Self::stream`].
     fn ping(
         &mut self,
         plan: &Plan,
@@ -228,7 +228,7 @@ impl Worker {
             self.send_one(posted, plan, shared)?;
             self.arrival(number, plan, shared, Some(posted))?;
             now = Time::now();
-            // Between two messages nobody waits.
+            // Between two messages there is no other wait.
             recorder.completed(1, posted, now);
             recorder.settle();
             number += 1;
@@ -239,7 +239,7 @@ impl Worker {
     /// Answers each message until the peer sends no more.
     fn pong(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let mut number = 0;
-        // When an answer was posted is nobody's question.
+        // The time at which an answer was posted is not used.
         let start = Time::now();
         while self.arrival(number, plan, shared, None)? {
             self.send_one(start, plan, shared)?;
@@ -249,7 +249,7 @@ impl Worker {
     }
 
     /// Sets how many messages each queue pair posts in all, and notes the processor time when the measurement
-    /// begins: from then on messages count, and at its end no more are posted.
+    /// begins: messages count after that, and at its end no more are posted.
     fn set_limits(
         &mut self,
         plan: &Plan,
@@ -273,8 +273,8 @@ impl Worker {
         }
     }
 
-    /// Posts the next message of an exchange. While it is under way its completion is taken, and the receive
-    /// of the message before is posted again: then the next message does not wait for that.
+    /// Posts the next message of an exchange. While it is in flight, its completion is polled, and the
+    /// receive of the message before is posted again, so that the next message does not wait for that.
     fn send_one(&mut self, posted: Time, plan: &Plan, shared: &Shared) -> Result<()> {
         self.lanes.post(posted, plan)?;
         self.lanes.receive(plan)?;
@@ -288,7 +288,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for a message of an exchange; false if the peer has sent all and this is none of them.
+    /// Waits for a message of an exchange; false if the peer has sent everything and no message is left.
     fn arrival(
         &mut self,
         number: u64,
@@ -316,7 +316,7 @@ impl Worker {
         }
     }
 
-    /// Receives what the peer still sends.
+    /// Receives the messages that the peer still sends.
     fn rest(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let receives = plan.operation.takes_receive();
         let mut last = Time::now();
@@ -344,8 +344,8 @@ impl Worker {
         }
     }
 
-    /// After a poll in vain: waits for an event, or says when it is time to poll again. If something is due,
-    /// it is so since then.
+    /// After a poll without a completion: waits for an event, or returns when it is time to poll again.
+    /// `since` is the time from which something is due, if anything is.
     fn wait(&mut self, plan: &Plan, shared: &Shared, since: Option<Time>) -> Result<()> {
         match &self.channel {
             Some(channel) => {
@@ -380,8 +380,8 @@ impl Worker {
         }
     }
 
-    /// Takes note of what has completed; false if nothing has, and then, with events, asks for one. A
-    /// recorder hears of it, with the time that it is then.
+    /// Notes completions; false if there were none, and then, with events, it arms the queue. A recorder gets
+    /// them, with the present time.
     fn poll(
         &mut self,
         plan: &Plan,

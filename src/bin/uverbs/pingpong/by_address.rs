@@ -18,7 +18,7 @@ use crate::select;
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A link with its peer; receives are posted.
+/// A link to its peer; receives are posted.
 pub(super) fn meet(options: &Options, by: By) -> Result<(Link, Endpoint)> {
     match options.transport {
         Transport::Rc => connected::<Rc>(options, by),
@@ -44,7 +44,7 @@ where
     Ok((link, remote))
 }
 
-/// What the game needs of a connection, which is nothing: it only sends.
+/// The game needs nothing of a connection: it only sends.
 fn params() -> Params {
     Params {
         access: Access::empty(),
@@ -68,7 +68,7 @@ where
         let mut qp = made.qp::<T>()?;
         way.init(&mut qp)?;
         made.post_receives(&mut qp)?;
-        // What this side took to make its own objects is not taken from the server's time.
+        // The time that this side took to make its objects is not subtracted from the server's time.
         let deadline = Instant::now() + options.connect_timeout;
         Ok(parts(connect(way, qp, deadline, look)?))
     })
@@ -92,7 +92,7 @@ fn until(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-/// Connects to the server, and tries again for some time while it does not listen yet.
+/// Connects to the server, and retries for some time while it does not listen yet.
 fn connect<T: Initiates + Connected>(
     mut way: Resolved<T>,
     mut qp: Qp<T>,
@@ -111,10 +111,10 @@ fn connect<T: Initiates + Connected>(
     }
 }
 
-/// Tries to reach a server that may not listen yet, until some time has passed.
+/// Retries until some time has passed, for a server that may not listen yet.
 struct Patience {
     deadline: Instant,
-    /// The last refusal: nobody listened.
+    /// The last refusal: no program listened.
     refused: Option<Error>,
 }
 
@@ -126,8 +126,8 @@ impl Patience {
         }
     }
 
-    /// Waits a little if nobody listened and there is time left for another attempt. Fails otherwise: as this
-    /// attempt did, or as the one before if this one's time was cut off.
+    /// Waits a little if no program listened and there is time for another attempt. Fails otherwise: with
+    /// this attempt's error, or with the one before if this attempt was cut short.
     fn after<B>(&mut self, failed: Failed<B>) -> Result<B> {
         let Failed { back, error } = failed;
         if !is_nobody(&error) || until(self.deadline) < 2 * PAUSE {
@@ -142,7 +142,7 @@ impl Patience {
         Ok(back)
     }
 
-    /// What is told of a failure: the refusal before it if its own reason is that the time is over.
+    /// The failure to report: the last refusal, if this failure is only that the time is over.
     fn told(&self, failure: Failure) -> Failure {
         match &self.refused {
             Some(refused) if until(self.deadline).is_zero() => {
@@ -162,7 +162,7 @@ fn first_request<T: Listens>(port: u16, by: By, gid: Gid) -> Result<Request<T>> 
     Ok(listener.start()?.next()?)
 }
 
-/// The GID of the first device's first port: datagrams cannot be listened for on all InfiniBand ports.
+/// The GID of the first device's first port: a listener for datagrams cannot listen on all InfiniBand ports.
 fn first_gid() -> Result<Gid> {
     let context = select::one(None)?.open()?;
     Ok(context.query_gid(1, 0)?.gid)
@@ -184,8 +184,8 @@ where
     })
 }
 
-/// Each side tells the other its endpoint, in the question and in the answer: who is asked knows nothing else
-/// of who asks.
+/// Each side sends the other its endpoint, in the lookup and in the answer: the server learns nothing else
+/// about the client.
 fn datagrams(options: &Options, by: By) -> Result<(Link, Endpoint)> {
     let (mut link, (peer, remote)) = match &options.server {
         Some(server) => asking(server, options, by)?,
@@ -238,7 +238,7 @@ fn answering(options: &Options, by: By) -> Result<(Link, (Peer, Endpoint))> {
         let peer = Peer {
             path: made.path_to(&remote)?,
             qpn: remote.qpn,
-            // The client's is that of all datagrams of the connection manager, like the own.
+            // The client uses the Q_Key of all datagrams of the connection manager, as this side does.
             qkey: qp.query()?.qkey,
         };
         let mut answer = Vec::new();

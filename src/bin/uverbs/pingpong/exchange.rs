@@ -1,8 +1,8 @@
-//! What the two sides send each other by TCP before the game, byte for byte as rdma-core's programs do.
+//! The messages over TCP before the game, byte for byte as in rdma-core's programs.
 //!
 //! The client sends its endpoint, the server connects its QP and answers with its own, and the client
-//! confirms. An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL. The socket
-//! is not here; [`super::meet`] opens it. Clients of datagrams who go by address have their endpoint in the
+//! confirms. An endpoint is 51 characters of text and a NUL; the confirmation is `done` and a NUL.
+//! [`super::meet`] opens the socket. Datagram clients that connect by address send their endpoint in the
 //! [`question`], without TCP.
 
 use std::fmt;
@@ -13,7 +13,7 @@ use uverbs::Endpoint;
 /// Bytes of an endpoint on the wire.
 const ENDPOINT: usize = "0000:000000:000000:00000000000000000000000000000000\0".len();
 
-/// What the client sends when it has the server's endpoint.
+/// The client sends this when it has the server's endpoint.
 const DONE: &[u8] = b"done\0";
 
 /// Why the exchange failed.
@@ -95,18 +95,18 @@ pub(super) fn receive_endpoint(from: &mut impl Read) -> Result<Endpoint, Exchang
     })
 }
 
-/// What comes before the client's endpoint in its question: by addresses of InfiniBand the kernel has the
-/// first byte, and the second must not look like the start of IP addresses.
+/// The bytes before the client's endpoint in its question: with InfiniBand addresses the kernel overwrites
+/// the first byte, and the second must not look like the start of IP addresses.
 const BEFORE: [u8; 2] = [0; 2];
 
-/// What the client of datagrams gives along when it looks up the server by address.
+/// The private data with which a datagram client looks up the server by address.
 pub(crate) fn question(endpoint: &Endpoint) -> Result<Vec<u8>, ExchangeError> {
     let mut question = BEFORE.to_vec();
     send_endpoint(&mut question, endpoint)?;
     Ok(question)
 }
 
-/// The endpoint of the client, in its question.
+/// The client's endpoint in its question.
 pub(crate) fn asked(question: &[u8]) -> Result<Endpoint, ExchangeError> {
     receive_endpoint(&mut question.get(BEFORE.len()..).unwrap_or_default())
 }
@@ -134,7 +134,7 @@ pub(super) fn receive_done(from: &mut impl Read) -> Result<(), ExchangeError> {
     })
 }
 
-/// Fills the buffer; the error says how far it got.
+/// Fills the buffer; the error says how many bytes arrived.
 fn receive(from: &mut impl Read, into: &mut [u8]) -> Result<(), ExchangeError> {
     let expected = into.len();
     let mut got = 0;
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// What the receiving side says to these bytes, after which the peer closes.
+    /// The result of receiving these bytes, after which the peer closes.
     fn receive_all(bytes: &[u8]) -> Result<Endpoint, ExchangeError> {
         let (mut here, mut peer) = UnixStream::pair().unwrap();
         peer.write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The game itself: the client sends, the server sends back what it got, and so on.
+//! The game itself: the client sends, the server sends back what it received, and so on.
 //!
 //! A side sends its next message when it has both received the peer's and completed its own.
 
@@ -12,10 +12,10 @@ use super::payload::{self, Checker};
 use super::progress::Progress;
 use crate::failure::{Failure, Kind, Result};
 
-/// The number of empty polls between two looks at the clock.
+/// The number of empty polls between two checks of the clock.
 const POLLS: u32 = 1024;
 
-/// How often it is asked whether the device is still there when nothing completes.
+/// How often to check that the device still exists while nothing completes.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The longest latency that the histogram distinguishes; with a fixed limit it never grows during the game.
@@ -27,7 +27,7 @@ pub(super) struct Rules {
     pub(super) client: bool,
     pub(super) iters: u64,
     pub(super) check: bool,
-    /// How long nothing may complete; `None` forever.
+    /// How long nothing may complete; `None` means forever.
     pub(super) patience: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn play(link: &mut Link, rules: &Rules) -> Result<Score> {
         game.answer()?;
         match game.completed() == before {
             true if idle.is_over() => return Err(game.stalled(idle.patience)),
-            // Its error says that the device has been removed, which the ring does not tell.
+            // Its error reports that the device has been removed, which the ring does not show.
             true if idle.wants_a_look() => {
                 link.context.query_port(1)?;
             }
@@ -87,9 +87,9 @@ struct Game<'a> {
     progress: Progress,
     received: u64,
     sent: u64,
-    /// Receives that are posted.
+    /// The number of posted receives.
     posted: u32,
-    /// The peer's message is still due before the next one is sent.
+    /// The peer's message must arrive before the next one is sent.
     expects: bool,
     /// This side's message is still in flight.
     sending: bool,
@@ -137,7 +137,7 @@ impl<'a> Game<'a> {
         self.received + self.sent
     }
 
-    /// Takes note of a completion.
+    /// Notes a completion.
     fn note(&mut self, completion: &Completion) -> Result<()> {
         completion.result().map_err(|error| self.failed(error))?;
         match completion.wr_id() {
@@ -157,7 +157,7 @@ impl<'a> Game<'a> {
 
     /// Posts receives for the noted completions, and sends the next message if it is due.
     ///
-    /// Not while completions are looked at, which borrow the end.
+    /// It is not called while completions are iterated, since they borrow the end.
     fn answer(&mut self) -> Result<()> {
         if self.posted <= 1 && self.received < self.rules.iters {
             let missing = self.end.rx_depth() - self.posted;
@@ -208,7 +208,7 @@ impl<'a> Game<'a> {
 
     fn note_time(&mut self) {
         let now = Instant::now();
-        // The server's first message says more about the client's start than about the path.
+        // The server's first message measures the client's start more than the path.
         if self.rules.client || self.received > 0 {
             let nanoseconds = (now - self.last).as_nanos() as u64;
             self.latency.saturating_record(nanoseconds);
@@ -233,7 +233,7 @@ impl<'a> Game<'a> {
         Ok(())
     }
 
-    /// A work request has failed. Most likely the peer has gone, or plays another game.
+    /// A work request has failed. Most likely the peer has left, or plays another game.
     fn failed(&self, error: CompletionError) -> Failure {
         let hint = match self.received {
             0 => "; both sides must be given the same size (-s) and MTU (-m)",
@@ -274,7 +274,7 @@ struct Idle {
     patience: Duration,
     polls: u32,
     since: Option<Instant>,
-    /// After how long a time of idling the device is asked for.
+    /// The idle time after which the device is checked next.
     next_look: Duration,
 }
 
@@ -295,7 +295,7 @@ impl Idle {
         self.next_look = LOOK;
     }
 
-    /// Whether it is time to ask for the device again.
+    /// Whether it is time to check the device again.
     fn wants_a_look(&mut self) -> bool {
         let idle = match (self.polls, self.since) {
             (0, Some(since)) => since.elapsed(),

@@ -1,6 +1,6 @@
 //! The verbs side of a game: memory, completion queue and queue pair, connected to the peer.
 //!
-//! Nothing here counts messages or reads completions; [`super::game`] does.
+//! Counting messages and reading completions is in [`super::game`].
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use super::options::{self, Options};
 use super::payload;
 use crate::failure::{Failure, Kind, Result};
 
-/// The key that datagrams of all ping-pong programs carry.
+/// The Q_Key that datagrams of all ping-pong programs carry.
 const QKEY: u32 = 0x1111_1111;
 
 /// The work request ids.
@@ -40,7 +40,7 @@ pub(super) struct Link {
     connect: ConnectOptions,
 }
 
-/// This side's end without the completion queue, which is polled while this is posted to.
+/// This side's end without the completion queue, so that the queue can be polled while this is posted to.
 pub(super) struct End {
     qp: Qp<Any>,
     /// The peer's QP, for datagrams.
@@ -54,14 +54,14 @@ pub(super) struct End {
     rx_depth: u32,
 }
 
-/// A queue pair that takes datagrams.
+/// A queue pair that receives datagrams.
 pub(super) struct Peer {
     pub(super) path: Ah,
     pub(super) qpn: u32,
     pub(super) qkey: u32,
 }
 
-/// What a queue pair is made of that a peer is found for first.
+/// The parts of a queue pair, for the case that the peer is found before it is created.
 pub(super) struct Parts<'a> {
     pub(super) pd: &'a Pd,
     cq: &'a Cq,
@@ -86,7 +86,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// What the peer is told of a queue pair.
+    /// The data about a queue pair for the peer.
     pub(super) fn endpoint_of<T: Transport>(&self, qp: &Qp<T>) -> Result<Endpoint> {
         Ok(qp.endpoint_with(self.connect)?)
     }
@@ -98,12 +98,12 @@ impl Parts<'_> {
     }
 }
 
-/// The registered memory: what this side sends, and two places to receive into in turn, so that a message can
-/// be sent back from its place while the next one arrives.
+/// The registered memory: the message of this side, and two places that receive in turn, so that a message
+/// can be sent back from its place while the next one arrives.
 struct Memory {
     mr: Mr<Vec<u8>>,
     size: usize,
-    /// Bytes that the device puts before a received message.
+    /// Bytes that the device writes before a received message.
     header: usize,
 }
 
@@ -117,14 +117,14 @@ impl Memory {
         Ok(Self { mr, size, header })
     }
 
-    /// Where receive `number` goes, with its header.
+    /// The range of receive `number`, with its header.
     fn place(&self, number: u64) -> Range<usize> {
         let length = self.header + self.size;
         let start = self.size + (number % 2) as usize * length;
         start..start + length
     }
 
-    /// Where the message of receive `number` is.
+    /// The range of the message of receive `number`.
     fn message(&self, number: u64) -> Range<usize> {
         let place = self.place(number);
         place.start + self.header..place.end
@@ -138,17 +138,17 @@ impl Memory {
     }
 }
 
-/// Where the bytes of a message to send are.
+/// The source of a message to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Source {
-    /// The client's own.
+    /// The client's own message.
     Own,
-    /// Sent back: those of the receive with this number, counted from 0.
+    /// The message of the receive with this number, counted from 0, to be sent back.
     Echo(u64),
 }
 
 impl Link {
-    /// Opens the device and creates everything that needs no peer.
+    /// Opens the device and creates everything that does not need the peer.
     pub(super) fn open(device: &Device, options: &Options) -> Result<Self> {
         let transport = options.transport.qp_type();
         let create = |made: &Parts<'_>| {
@@ -159,7 +159,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Opens the device and makes all that is needed, with a queue pair that `create` makes.
+    /// Opens the device and creates everything, with a queue pair that `create` makes.
     pub(super) fn with<C>(
         device: &Device,
         options: &Options,
@@ -193,7 +193,7 @@ impl Link {
             max_recv_wr: options.receives(),
             max_send_sge: 1,
             max_recv_sge: 1,
-            // What the device has without asking for it.
+            // The inline data that the device has by default.
             max_inline_data: 0,
         };
         let parts = Parts {
@@ -234,7 +234,7 @@ impl Link {
         self.context.name()
     }
 
-    /// What the queue pair knows of its peer.
+    /// The queue pair's data about its peer.
     pub(super) fn remote(&self) -> Result<Endpoint> {
         let info = self.end.qp.query()?;
         Ok(Endpoint {
@@ -245,17 +245,17 @@ impl Link {
         })
     }
 
-    /// Has datagrams go to this peer.
+    /// Sets the peer to which datagrams are sent.
     pub(super) fn speak_to(&mut self, peer: Peer) {
         self.end.peer = Some(peer);
     }
 
-    /// What the peer needs to connect.
+    /// The data that the peer needs to connect.
     pub(super) fn local(&self) -> Endpoint {
         self.local
     }
 
-    /// Connects to the peer and posts the receives: from here on the peer may send.
+    /// Connects to the peer and posts the receives. After this the peer may send.
     pub(super) fn connect(&mut self, remote: &Endpoint) -> Result<()> {
         if self.local.gid.is_some() && remote.gid.is_none() {
             let text = "the peer gives no GID, and this port needs one: start the peer with -g";
@@ -278,7 +278,7 @@ impl Link {
 }
 
 impl End {
-    /// Posts so many receives.
+    /// Posts this many receives.
     pub(super) fn post_receives(&mut self, count: u32) -> Result<()> {
         self.memory
             .post_receives(&mut self.qp, self.posted, count)?;
@@ -329,7 +329,7 @@ impl End {
         self.rx_depth
     }
 
-    /// What the completion of a receive must say of its length.
+    /// The length that the completion of a receive must have.
     pub(super) fn expected_len(&self) -> usize {
         self.memory.header + self.memory.size
     }
@@ -341,7 +341,7 @@ impl End {
 }
 
 impl Memory {
-    /// Posts so many receives from that number on.
+    /// Posts this many receives from that number on.
     fn post_receives<T: Transport>(&self, qp: &mut Qp<T>, first: u64, count: u32) -> Result<()> {
         let mut batch = qp.recv_batch();
         for number in (first..).take(count as usize) {

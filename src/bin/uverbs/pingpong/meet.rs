@@ -26,7 +26,7 @@ pub(crate) fn listen_on(port: u16) -> Result<TcpListener> {
     })
 }
 
-/// Listens on one socket for both; whether IPv4 comes in there by default is the system's configuration.
+/// Listens on one socket for both; whether it accepts IPv4 by default depends on the system's configuration.
 fn listen_on_both(port: u16) -> Result<TcpListener, Errno> {
     let socket = socket_with(
         AddressFamily::INET6,
@@ -55,7 +55,7 @@ pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream> {
     })
 }
 
-/// Connects to the server, and tries again for some time while it does not listen yet.
+/// Connects to the server, and retries for some time while it does not listen yet.
 pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream> {
     let addresses = resolve(host, port)?;
     let deadline = Instant::now() + patience;
@@ -75,8 +75,8 @@ pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpSt
     }
 }
 
-/// The addresses of a host that is named, or given by its address, with the network device if that is
-/// link-local (`fe80::1%eth0`): at least one.
+/// The addresses of a host, given by name or address, with the network device if the address is link-local
+/// (`fe80::1%eth0`): at least one.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let failed = |why: &str| {
         let text = format!("cannot resolve the name of the peer, '{host}': {why}");
@@ -93,7 +93,7 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
 fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::TimedOut);
     for address in addresses {
-        // A time limit of zero is an error of its own.
+        // A time limit of zero would be an error.
         let left = deadline.saturating_duration_since(Instant::now());
         match TcpStream::connect_timeout(address, left.max(Duration::from_millis(1))) {
             Ok(stream) => return Ok(stream),
@@ -103,7 +103,7 @@ fn connect_to_any(addresses: &[SocketAddr], deadline: Instant) -> io::Result<Tcp
     Err(last)
 }
 
-/// True if a server or a network that comes up would change the answer.
+/// True if the result may change when a server or a network comes up.
 fn may_pass(kind: io::ErrorKind) -> bool {
     matches!(
         kind,
@@ -124,8 +124,8 @@ mod tests {
 
     use super::*;
 
-    /// A port at which nobody listens, and its holder: while that is there, no other program gets the port,
-    /// and no client on its way there is given it as its own, which would connect it to itself.
+    /// A port at which no program listens, and its holder: while the holder exists, no other program gets the
+    /// port, and no client that connects gets it as its own port, which would connect the client to itself.
     fn held_port() -> (u16, OwnedFd) {
         let holder = socket_with(
             AddressFamily::INET,
@@ -134,7 +134,7 @@ mod tests {
             None,
         )
         .unwrap();
-        // A listener may join it that says the same.
+        // A listener that sets this too may share the port.
         sockopt::set_socket_reuseaddr(&holder, true).unwrap();
         bind(&holder, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
         let name = SocketAddr::try_from(getsockname(&holder).unwrap()).unwrap();
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_name_without_address_says_so() {
-        // Never sent to a name server: a label is at most 63 characters.
+        // It is never sent to a name server: a label has at most 63 characters.
         let name = "x".repeat(64);
         let failure = connect(&name, 1, Duration::ZERO).unwrap_err();
         assert_eq!(failure.kind(), Kind::Peer);

@@ -1,14 +1,14 @@
-//! `uverbs pingpong`: messages back and forth, as rdma-core's `ibv_rc_pingpong` and its relatives do it.
+//! `uverbs pingpong`: messages back and forth, like rdma-core's `ibv_rc_pingpong` and its relatives.
 //!
 //! | | |
 //! |---|---|
 //! | [`options`] | the command line |
 //! | [`meet`] | the TCP connection |
 //! | [`by_address`] | rdma_cm instead of it |
-//! | [`exchange`] | what is said over it |
+//! | [`exchange`] | the messages over it |
 //! | [`link`] | memory, queues, connection |
-//! | [`game`] | who sends when |
-//! | [`payload`] | what messages say, and whether they say it |
+//! | [`game`] | the order of the messages |
+//! | [`payload`] | the contents of messages, and their check |
 //! | [`report`], [`progress`] | what is shown |
 
 mod by_address;
@@ -92,7 +92,8 @@ fn tell(options: &Options, whose: &str, endpoint: &Endpoint) -> Result<()> {
     }
 }
 
-/// Waits for a client. The link is connected before the client knows of it, so nothing that it sends is lost.
+/// Waits for a client. The link is connected before the client gets the endpoint, so no message of the client
+/// is lost.
 fn as_server(link: &mut Link, options: &Options) -> Result<Endpoint> {
     let listener = meet::listen_on(options.port)?;
     let mut stream = with_patience(meet::accept(&listener)?, options)?;
@@ -104,7 +105,7 @@ fn as_server(link: &mut Link, options: &Options) -> Result<Endpoint> {
     Ok(remote)
 }
 
-/// Connects to a server, whose link is connected when it answers.
+/// Connects to a server, which connects its link before it answers.
 fn as_client(server: &str, link: &mut Link, options: &Options) -> Result<Endpoint> {
     let stream = meet::connect(server, options.port, options.connect_timeout)?;
     let mut stream = with_patience(stream, options)?;

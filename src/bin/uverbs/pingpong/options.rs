@@ -125,7 +125,7 @@ impl Options {
         }
     }
 
-    /// The same over another port of the device.
+    /// The same options for another port of the device.
     pub(super) fn over_port(&self, ib_port: u8) -> Self {
         Self {
             ib_port,
@@ -133,7 +133,7 @@ impl Options {
         }
     }
 
-    /// How long to wait for the peer; `None` forever.
+    /// How long to wait for the peer; `None` means forever.
     pub(super) fn patience(&self) -> Option<Duration> {
         Some(self.timeout).filter(|timeout| !timeout.is_zero())
     }
@@ -162,7 +162,7 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    /// Whether a path of packets belongs to a queue pair, and not to each message.
+    /// Whether the path of packets belongs to a queue pair, and not to each message.
     pub(super) fn is_connected(self) -> bool {
         matches!(self, Self::Rc | Self::Uc)
     }

@@ -1,16 +1,16 @@
 //! The contents of the messages, which show every wrong byte.
 //!
-//! rdma-core's programs fill a message with 0x7b, and with `-c` the client puts 0 at the start of each page,
-//! which is all that the server checks. A checking client here keeps these zeros and makes all other bytes
+//! rdma-core's programs fill a message with 0x7b, and with `-c` the client writes 0 at the start of each
+//! page, which is all that the server checks. A checking client here keeps these zeros, and all other bytes
 //! depend on the message's number and their place, so a lost, repeated or shifted packet cannot look right.
 
 /// The byte that the C programs fill messages with.
 const FILL: u8 = 0x7b;
 
-/// The distance of the zeros. Where pages are larger theirs are among these.
+/// The distance of the zeros. If pages are larger, the zeros of the pages are among these.
 const PAGE: usize = 4096;
 
-/// Fills a message that nobody will check.
+/// Fills a message that will not be checked.
 pub(super) fn fill_plain(message: &mut [u8]) {
     message.fill(FILL);
 }
@@ -35,7 +35,7 @@ fn numbered_word(number: u64, at: usize) -> [u8; 8] {
     (word ^ (word >> 33)).to_le_bytes()
 }
 
-/// A byte that is not what it should be.
+/// A byte that has the wrong value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mismatch {
     /// The message, counted from 1.
@@ -64,7 +64,7 @@ impl std::fmt::Display for Mismatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Numbered,
-    /// That of the C programs, with this byte at the start of each page.
+    /// A message of the C programs, with this byte at the start of each page.
     Plain {
         page_start: u8,
     },
@@ -73,13 +73,13 @@ enum Kind {
 /// Checks one message after the other.
 #[derive(Debug)]
 pub(super) struct Checker {
-    /// None as long as no message has shown what the peer sends.
+    /// `None` until a message has shown what the peer sends.
     kind: Option<Kind>,
     expected: Vec<u8>,
 }
 
 impl Checker {
-    /// The client's: it gets back what it sent.
+    /// For the client, which gets back what it sent.
     pub(super) fn of_echoes(size: usize) -> Self {
         Self {
             kind: Some(Kind::Numbered),
@@ -87,7 +87,7 @@ impl Checker {
         }
     }
 
-    /// The server's: the first message shows what kind of peer it is.
+    /// For the server: the first message shows the kind of peer.
     pub(super) fn of_any_peer(size: usize) -> Self {
         Self {
             kind: None,
@@ -95,7 +95,7 @@ impl Checker {
         }
     }
 
-    /// Compares message `number`, counted from 1, with what it should be.
+    /// Compares message `number`, counted from 1, with its expected contents.
     pub(super) fn check(&mut self, number: u64, message: &[u8]) -> Result<(), Mismatch> {
         let kind = *self.kind.get_or_insert_with(|| guess(message));
         match kind {
@@ -118,19 +118,20 @@ impl Checker {
                 expected,
                 got,
             }),
-            // Only the lengths differ, which the completion has.
+            // Only the lengths differ, which the completion reports.
             None => Ok(()),
         }
     }
 }
 
-/// The kind of the first message. One of no kind counts as a numbered one, and is then found wrong.
+/// The kind of the first message. A message of no kind counts as a numbered one, and the check then finds it
+/// wrong.
 fn guess(message: &[u8]) -> Kind {
     let mut pages = message.chunks(PAGE);
     let rest_is_plain = pages.all(|page| page[1..].iter().all(|&byte| byte == FILL));
     match message.first() {
         Some(&page_start @ FILL) if rest_is_plain => Kind::Plain { page_start },
-        // Of a single zero nobody can say what it is the start of; both kinds are zeros only then.
+        // A single zero may begin either kind; with more bytes both kinds contain other bytes than zeros.
         Some(&page_start @ 0) if rest_is_plain && message.len() > 1 => Kind::Plain { page_start },
         _ => Kind::Numbered,
     }
@@ -146,7 +147,7 @@ mod tests {
         message
     }
 
-    /// What `ibv_rc_pingpong -c` sends, or without `-c` if `page_start` is 0x7b.
+    /// The message of `ibv_rc_pingpong -c`, or without `-c` if `page_start` is 0x7b.
     fn classic(size: usize, page_start: u8) -> Vec<u8> {
         let mut message = vec![FILL; size];
         message

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// A game that ends before this shows no bar.
 const FIRST: Duration = Duration::from_secs(1);
 
-/// The time between two looks of the bar.
+/// The time between two updates of the bar.
 const NEXT: Duration = Duration::from_millis(100);
 
 /// The bar; it vanishes when it is dropped.
@@ -28,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// Shows how far the game is, if it is time to.
+    /// Updates the bar, if it is time to.
     #[inline]
     pub(super) fn show(&mut self, messages: u64, now: Instant) {
         if now >= self.next {

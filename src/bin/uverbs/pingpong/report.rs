@@ -1,4 +1,4 @@
-//! The output of a game: as text while it goes on, or as one JSON value at its end.
+//! The output of a game: as text during the game, or as one JSON value at its end.
 
 use std::fmt::{self, Write};
 
@@ -27,7 +27,7 @@ const QUANTILES: [(&str, &str, f64); 4] = [
 ];
 
 impl Report<'_> {
-    /// Bytes in both directions, as the C programs count them.
+    /// Bytes in both directions, counted as in the C programs.
     fn bytes(&self) -> u128 {
         2 * u128::from(self.options.size()) * u128::from(self.options.iters)
     }
@@ -124,7 +124,7 @@ fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
 
-/// The summary; `None` if nothing was measured, as by a server of one message.
+/// The summary; `None` if nothing was measured, as in a server that got one message.
 fn latency_text(latency: &Histogram<u64>) -> Option<String> {
     if latency.is_empty() {
         return None;

@@ -14,35 +14,35 @@ const RECV: u64 = 1;
 const SEND: u64 = 2;
 const RDMA: u64 = 3;
 
-/// Looks at the clock, and whether the peer is still there, only after so many polls in vain.
+/// How many polls without a completion come before each check of the clock and of the peer.
 const POLLS: u32 = 1024;
 
-/// Messages that may be under way. The one before the last has arrived: the peer has answered it.
+/// Messages that may be in flight. The one before the last has arrived: the peer has answered it.
 const SENDS: u32 = 2;
 
-/// What a side is made with.
+/// The parameters of a side.
 pub(super) struct Setup {
     /// Bytes of a ping.
     pub(super) size: usize,
-    /// How long nothing may come.
+    /// How long the peer may be silent.
     pub(super) patience: Duration,
 }
 
-/// What the peer did next.
+/// The peer's next step.
 pub(super) enum Next {
-    /// It told where memory is.
+    /// It has sent the place of memory.
     Told(RemoteSlice),
-    /// It ended the connection.
+    /// It has ended the connection.
     Over,
 }
 
 /// Memory and queues, without a peer.
 struct Ground {
-    /// The message that comes in.
+    /// The message that arrives.
     inbox: Mr<Vec<u8>>,
-    /// The client's text; of the server what it has read.
+    /// The client's text; on the server, the text that it has read.
     source: Mr<Vec<u8>>,
-    /// Where the client's answer goes.
+    /// The memory for the server's answer.
     sink: Mr<Vec<u8>>,
     cq: Cq,
     pd: Pd,
@@ -89,21 +89,21 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 
 /// A side with its peer.
 pub(super) struct End {
-    // Before the memory that its requests name.
+    // Before the memory that its requests use.
     connection: Connection<Qp<Rc>>,
     ground: Ground,
     patience: Duration,
-    /// Messages that have come and have not been looked at.
+    /// Messages that have arrived and have not been used.
     told: Option<RemoteSlice>,
     /// Messages that have been sent and have not completed.
     sending: u32,
-    /// READs and WRITEs that have completed and have not been asked for.
+    /// READs and WRITEs that have completed and have not been waited for.
     done: u32,
     /// The peer has ended the connection.
     over: bool,
 }
 
-/// One READ or WRITE is under way at a time, as with the C program.
+/// One READ or WRITE is in flight at a time, as in the C program.
 fn params() -> Params {
     Params {
         responder_resources: Some(1),
@@ -153,13 +153,13 @@ impl End {
         self.connection.peer_addr()
     }
 
-    /// Puts a text into the memory that the peer reads, and tells where it is.
+    /// Puts a text into the memory that the peer reads, and sends its place.
     pub(super) fn offer(&mut self, text: &Text) -> Result<()> {
         self.ground.source.write_at(0, &text.0).map_err(failed)?;
         self.say(self.ground.source.remote())
     }
 
-    /// Tells where the answer goes.
+    /// Sends the place for the answer.
     pub(super) fn await_answer(&mut self) -> Result<()> {
         self.say(self.ground.sink.remote())
     }
@@ -191,7 +191,7 @@ impl End {
         Ok(Text::in_memory(&bytes))
     }
 
-    /// Writes the text, which has been read last, to where the peer wants it.
+    /// Writes the text, which was read last, to the peer's place for it.
     pub(super) fn write(&mut self, text: &Text, to: RemoteSlice) -> Result<()> {
         let length = text.0.len();
         let to = to.slice(..length).map_err(|_| {
@@ -204,13 +204,13 @@ impl End {
         self.rdma_done()
     }
 
-    /// Says that the peer may go on.
+    /// Sends the message with which the peer continues.
     pub(super) fn go_ahead(&mut self) -> Result<()> {
         self.say(self.ground.source.remote())
     }
 
     /// Sends a message, and does not wait for its completion: the peer may answer it, or end the connection,
-    /// before that comes, and then it need not come at all.
+    /// before the completion comes, which then need not come at all.
     fn say(&mut self, memory: RemoteSlice) -> Result<()> {
         self.until(|end| (end.sending < SENDS).then_some(()))?
             .ok_or_else(gone)?;
@@ -229,7 +229,7 @@ impl End {
             .ok_or_else(gone)
     }
 
-    /// What the peer tells next.
+    /// Waits for the peer's next message.
     pub(super) fn told(&mut self) -> Result<RemoteSlice> {
         match self.told_or_over()? {
             Next::Told(memory) => Ok(memory),
@@ -237,14 +237,14 @@ impl End {
         }
     }
 
-    /// What the peer tells next, or that it has ended the connection.
+    /// Waits for the peer's next message, or the end of the connection.
     pub(super) fn told_or_over(&mut self) -> Result<Next> {
         let told = self.until(|end| end.told.take())?;
         Ok(told.map_or(Next::Over, Next::Told))
     }
 
-    /// Takes completions until there is something; `None` if the peer has ended the connection. What it sent
-    /// before that counts.
+    /// Polls until `there` returns something; `None` if the peer has ended the connection. Messages that it
+    /// sent before that still count.
     fn until<V>(&mut self, mut there: impl FnMut(&mut Self) -> Option<V>) -> Result<Option<V>> {
         let mut deadline = Instant::now() + self.patience;
         let mut vain = 0;
@@ -265,7 +265,7 @@ impl End {
             }
             vain = 0;
             std::thread::yield_now();
-            // The end may be told before the last completions have been taken.
+            // The end may be reported before the last completions have been polled.
             if !self.look_for_the_end()? && Instant::now() > deadline {
                 let text = format!("nothing has come from the peer for {:?}", self.patience);
                 return Err(Failure::new(Kind::Peer, text));
@@ -281,7 +281,7 @@ impl End {
         Ok(self.over)
     }
 
-    /// Takes a completion if there is one.
+    /// Polls a completion, if there is one.
     fn poll(&mut self) -> Result<bool> {
         let polled = self
             .ground
@@ -294,7 +294,7 @@ impl End {
             return Ok(false);
         };
         if let Err(error) = completion.result() {
-            // Requests fail for want of a peer that has gone.
+            // If the peer has left, requests fail.
             return match self.look_for_the_end()? {
                 true => Ok(true),
                 false => Err(Failure::new(Kind::Peer, error)),
@@ -313,7 +313,7 @@ impl End {
         Ok(true)
     }
 
-    /// Reads the message that has come, and makes room for the next.
+    /// Reads the message that has arrived, and posts the receive for the next.
     fn hear(&mut self, length: usize) -> Result<()> {
         if length != MESSAGE {
             let text = format!("the peer sent {length} bytes, and rping's messages have {MESSAGE}");

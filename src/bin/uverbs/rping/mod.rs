@@ -1,12 +1,12 @@
-//! `uverbs rping`: pings by RDMA READ and WRITE over a connection by address, on the wire of rdma-core's
+//! `uverbs rping`: pings by RDMA READ and WRITE over a connection by address, compatible with rdma-core's
 //! `rping`.
 //!
-//! The client tells where its text is; the server reads it by RDMA READ and says so; the client tells where
-//! the answer goes; the server writes the text there by RDMA WRITE and says so.
+//! The client sends the place of its text; the server reads it by RDMA READ and confirms; the client sends
+//! the place for the answer; the server writes the text there by RDMA WRITE and confirms.
 //!
 //! | | |
 //! |---|---|
-//! | [`wire`] | what the two say |
+//! | [`wire`] | the messages of both sides |
 //! | [`end`] | memory, queues, connection |
 
 mod end;
@@ -25,7 +25,7 @@ use crate::{number, output};
 use end::{End, Next, Setup};
 use wire::Text;
 
-/// The smallest size, which has room for the words and a number.
+/// The smallest size, which has room for the text and a number.
 const LEAST: u32 = 26;
 
 /// The largest.
@@ -112,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// What a side is made with.
+/// The parameters of a side.
 fn setup(options: &Options) -> Setup {
     Setup {
         size: options.size as usize,
@@ -124,7 +124,7 @@ fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + Debug + u
     (address, options.port)
 }
 
-/// Listens, and serves whoever comes, one after the other, when the result is called.
+/// Listens, and, when the result is called, serves the clients one after the other.
 pub(crate) fn server(port: u16, timeout: Duration) -> Result<impl FnOnce() -> Result<()> + Send> {
     let options = Options {
         server: true,
@@ -136,7 +136,7 @@ pub(crate) fn server(port: u16, timeout: Duration) -> Result<impl FnOnce() -> Re
     Ok(move || serve_at(&listener, &options))
 }
 
-/// A ping to a server, compared.
+/// One ping to a server, with a comparison of the answer.
 pub(crate) fn once(server: SocketAddr, timeout: Duration) -> Result<(), Unanswered> {
     ping(server, &Options::of_one_ping(server.port(), timeout))
 }
@@ -171,7 +171,7 @@ fn listen(options: &Options) -> Result<Listener<Rc>> {
     Ok(listen.start()?)
 }
 
-/// Listens on all addresses of both families, or of IPv4 alone where there is no other.
+/// Listens on all addresses of both families, or only of IPv4 if the system has no IPv6.
 pub(crate) fn on_all_addresses<T: Listens>(port: u16) -> uverbs::Result<Listen<T>> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
@@ -186,7 +186,7 @@ fn serve_at(listener: &Listener<Rc>, options: &Options) -> Result<()> {
         if !options.persistent {
             return served;
         }
-        // The next one may do better.
+        // Continue: the next client may succeed.
         if let Err(failure) = served {
             eprintln!("uverbs: {failure}");
         }

@@ -1,4 +1,4 @@
-//! What the two sides of `rping` say: where memory is, and the text of a ping.
+//! The messages of the two sides of `rping`: the place of memory, and the text of a ping.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::output::Foreign;
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 16;
 
-/// Where memory is, as the sides tell each other.
+/// Encodes the place of memory, as the sides send it.
 pub(super) fn encode(memory: RemoteSlice) -> [u8; MESSAGE] {
     let mut bytes = [0; MESSAGE];
     bytes[..8].copy_from_slice(&memory.address.to_be_bytes());
@@ -20,7 +20,7 @@ pub(super) fn encode(memory: RemoteSlice) -> [u8; MESSAGE] {
     bytes
 }
 
-/// The memory that a message tells of.
+/// The place of memory in a message.
 pub(super) fn decode(bytes: [u8; MESSAGE]) -> RemoteSlice {
     let word =
         |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -36,7 +36,7 @@ pub(super) fn decode(bytes: [u8; MESSAGE]) -> RemoteSlice {
 pub(super) struct Text(pub(super) Vec<u8>);
 
 impl Text {
-    /// The text of the ping with this number: the number in words, then letters that begin elsewhere each
+    /// The text of the ping with this number: the number as text, then letters that begin at another one each
     /// time.
     pub(super) fn of_ping(number: u64, size: usize) -> Self {
         const LETTERS: u64 = 58;
@@ -51,7 +51,7 @@ impl Text {
         Self(text)
     }
 
-    /// The text in memory that has been read: up to the first zero, with it.
+    /// The text that was read into memory: up to the first zero, which it includes.
     pub(super) fn in_memory(bytes: &[u8]) -> Self {
         let end = bytes.iter().position(|byte| *byte == 0);
         let length = end.map_or(bytes.len(), |end| end + 1);
@@ -104,8 +104,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a peer sends names memory; and the texts that it lets be read are shown without a control
-        /// character and end at their first zero.
+        /// Any bytes of a peer are a place of memory; and texts that it provides are printed without control
+        /// characters and end at their first zero.
         #[test]
         fn any_bytes_are_read(message in any::<[u8; MESSAGE]>(), memory in vec(any::<u8>(), 0..200)) {
             let told = decode(message);

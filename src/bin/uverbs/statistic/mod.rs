@@ -1,4 +1,4 @@
-//! `uverbs statistic`: what devices and ports have counted, and who has which objects.
+//! `uverbs statistic`: the counters of devices and ports, and the owners of objects.
 //!
 //! | | |
 //! |---|---|
@@ -143,7 +143,7 @@ fn to_json(reading: &Reading) -> Value {
     })
 }
 
-/// What changes, once in each interval.
+/// Prints the changes, once in each interval.
 fn watch(options: &Options, interval: Duration) -> Result<()> {
     let start = Instant::now();
     let (mut before, mut last) = (options.read()?, start);
@@ -187,8 +187,8 @@ fn watch(options: &Options, interval: Duration) -> Result<()> {
     }
 }
 
-/// What has another value than before, with its rate a second. What was not there before has had 0, and what
-/// is gone has 0 now.
+/// The readings that have changed, with their rates per second. A new reading counts as 0 before, and one
+/// that has disappeared as 0 now.
 fn changes(before: &[Reading], now: &[Reading], time: Duration) -> Vec<(Reading, f64)> {
     let is_gone = |old: &&Reading| !now.iter().any(|reading| reading.is_same(old));
     let gone = before.iter().filter(is_gone).map(|old| Reading {
@@ -207,7 +207,7 @@ fn changes(before: &[Reading], now: &[Reading], time: Duration) -> Vec<(Reading,
     changes
 }
 
-/// The failure of a text that cannot be made.
+/// The failure to make a text.
 fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Kind::Failed, error)
 }

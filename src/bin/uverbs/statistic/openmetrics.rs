@@ -1,6 +1,6 @@
-//! Readings in the text format that Prometheus reads: version 0.0.4, the only one that node_exporter knows,
-//! with the end of an OpenMetrics text. There the name of a counter has `_total` in its description as well,
-//! which OpenMetrics leaves out; Prometheus takes the text as either.
+//! Readings in the text format of Prometheus: version 0.0.4, the only one that node_exporter knows, with the
+//! end of an OpenMetrics text. In that version the name of a counter has `_total` in its description too,
+//! which OpenMetrics omits; Prometheus accepts the text as either.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ struct Readings(Vec<Reading>);
 /// A metric, with its readings.
 struct Metric<'a> {
     help: String,
-    /// It only grows.
+    /// Its value only grows.
     grows: bool,
     readings: Vec<(&'a Reading, u64)>,
 }
@@ -45,7 +45,7 @@ impl Collector for Readings {
             let mut family = encoder.encode_descriptor(&name, &metric.help, None, kind)?;
             for (reading, value) in metric.readings {
                 let labels = labels(reading);
-                // A counter of the crate's would add its `_total` to that of the name.
+                // A counter of the crate would add a second `_total` to the name.
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
         }
@@ -63,7 +63,7 @@ fn metrics(readings: &[Reading]) -> BTreeMap<String, Metric<'_>> {
             Source::Port(_) => ("port_", false),
             Source::Device => ("device_", false),
         };
-        // Of four bytes each, says the InfiniBand specification.
+        // These count words of four bytes (InfiniBand specification).
         let (counter, value) = match reading.counter.as_str() {
             "port_xmit_data" | "port_rcv_data" => {
                 let name = format!("{}_bytes", reading.counter);

@@ -1,4 +1,4 @@
-//! Counters and objects as they are now.
+//! The present values of counters, and the present objects.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -21,13 +21,13 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether it is the same counter as another, with whatever value.
+    /// Whether it is the same counter as another, whatever their values.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         (&self.device, &self.of, &self.counter) == (&other.device, &other.of, &other.counter)
     }
 }
 
-/// Of what a reading is.
+/// What a reading is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     Device,
@@ -104,7 +104,7 @@ impl fmt::Display for Source {
     }
 }
 
-/// What one device has.
+/// The readings of one device.
 pub(super) fn readings(files: &Files, device: &Device, of: Of) -> Result<Vec<Reading>> {
     match of {
         Of::Port => Ok(ports(files, device.name())),
@@ -113,7 +113,8 @@ pub(super) fn readings(files: &Files, device: &Device, of: Of) -> Result<Vec<Rea
     }
 }
 
-/// The counters of a device and its ports. The kernel's setting of how long it keeps values is none.
+/// The counters of a device and its ports. The kernel's setting for how long it keeps values is not one of
+/// them.
 fn ports(files: &Files, device: &str) -> Vec<Reading> {
     let root = format!("sys/class/infiniband/{device}");
     let mut readings = folder(files, &format!("{root}/hw_counters"), device, None);

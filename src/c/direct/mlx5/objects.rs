@@ -397,7 +397,7 @@ pub unsafe extern "C" fn mlx5dv_open_device(
         let opened = ibv_open_device(device);
         let refused = match context(opened) {
             Ok(found) if flags & DEVX != 0 => Direct::of(found.context()).err(),
-            // The call has set errno.
+            // `ibv_open_device` has set errno if it failed.
             Ok(_) | Err(_) => None,
         };
         match refused {

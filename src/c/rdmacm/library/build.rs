@@ -1,5 +1,5 @@
-//! Exports what `symbols.txt` lists: the linker's script, the lines of `symbols.rs`, and the library's name;
-//! and links it to libibverbs.
+//! Exports the symbols in `symbols.txt`: makes the linker's script, the lines of `symbols.rs`, and the
+//! library's name, and links the library to libibverbs.
 
 #[path = "../../library/versions.rs"]
 mod versions;

@@ -31,14 +31,14 @@ pub(crate) struct Known<R> {
 }
 
 impl<R> Known<R> {
-    /// Whether it has started again, or its completions are to be dropped, and older entries of it may still
-    /// be in the ring.
+    /// Whether it has started again, or the poller drops its completions, and the ring may still hold older
+    /// entries of it.
     #[inline(always)]
     pub(crate) fn forgets(&self) -> bool {
         self.forget_until.is_some()
     }
 
-    /// Whether the entry at this index is to be passed over.
+    /// Whether the poller skips the entry at this index.
     pub(crate) fn has_forgotten(&self, index: u32) -> bool {
         self.forget_until
             .is_some_and(|until| is_before(index, until))

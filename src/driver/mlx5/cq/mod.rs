@@ -297,7 +297,7 @@ pub(crate) struct Polled<'q> {
     cq: &'q mut Cq,
     /// The view of the queue.
     view: View,
-    /// Entries that it may still look at: once round the ring, while the device goes on.
+    /// Entries that it may still look at: once round the ring, while the device continues.
     left: u32,
 }
 

@@ -41,7 +41,7 @@ pub mod devx_subscribe_event {
     use crate::ioctl::DRIVER_NS;
 
     ids! { u16, "MLX5_IB_ATTR_DEVX_SUBSCRIBE_EVENT_";
-        /// Event file to deliver to.
+        /// The event file that gets the events.
         FD_HANDLE = DRIVER_NS;
         /// Handle of the object; left out for events of the device.
         OBJ_HANDLE = DRIVER_NS + 1;
@@ -49,7 +49,7 @@ pub mod devx_subscribe_event {
         TYPE_NUM_LIST = DRIVER_NS + 2;
         /// eventfd to signal instead (`u32`).
         FD_NUM = DRIVER_NS + 3;
-        /// Value that comes back with each event (`u64`).
+        /// Value that each event carries (`u64`).
         COOKIE = DRIVER_NS + 4;
     }
 }
@@ -115,11 +115,11 @@ pub mod devx_obj_query_async {
         HANDLE = DRIVER_NS;
         /// The command.
         CMD_IN = DRIVER_NS + 1;
-        /// File that delivers the answer.
+        /// The file on which the answer arrives.
         FD = DRIVER_NS + 2;
-        /// Id that comes back with it (`u64`).
+        /// Id that the answer carries (`u64`).
         WR_ID = DRIVER_NS + 3;
-        /// Bytes of output wanted (constant).
+        /// Requested bytes of output (constant).
         OUT_LEN = DRIVER_NS + 4;
     }
 }

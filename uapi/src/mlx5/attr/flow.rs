@@ -7,11 +7,11 @@ pub mod flow_matcher_create {
     ids! { u16, "MLX5_IB_ATTR_FLOW_MATCHER_";
         /// Answer: handle of the new matcher.
         HANDLE = DRIVER_NS => "CREATE_HANDLE";
-        /// Which bits to match.
+        /// The bits to match.
         MATCH_MASK = DRIVER_NS + 1;
         /// [`crate::mlx5::FlowType`] (enumeration) with the priority (`u16`).
         FLOW_TYPE = DRIVER_NS + 2;
-        /// Which groups of fields the mask has (`u8`).
+        /// The groups of fields in the mask (`u8`).
         MATCH_CRITERIA = DRIVER_NS + 3;
         /// [`crate::flags::FlowAttrFlags`].
         FLOW_FLAGS = DRIVER_NS + 4;
@@ -131,7 +131,7 @@ pub mod create_packet_reformat {
         TYPE = DRIVER_NS + 1;
         /// [`crate::mlx5::FlowTableType`] (constant).
         FT_TYPE = DRIVER_NS + 2;
-        /// Header to put on.
+        /// Header to add.
         DATA_BUF = DRIVER_NS + 3;
     }
 }

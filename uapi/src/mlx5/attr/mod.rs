@@ -1,4 +1,4 @@
-//! Attributes of mlx5's methods, and those it adds to core methods, one module for each method.
+//! Attributes of mlx5's methods, and attributes that it adds to core methods, one module for each method.
 
 mod devx;
 mod flow;

@@ -52,6 +52,14 @@ impl CAbi {
 /// # Errors
 /// If one does not build.
 pub(super) fn build(store: &Store) -> Result<Vec<PathBuf>> {
+    // The one with the sanitizer is of an earlier build: its test skips itself until there is another.
+    let sanitized = store.workspace().join(SANITIZED);
+    match fs::remove_dir_all(&sanitized) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(|| format!("removing {}", sanitized.display()));
+        }
+        _ => {}
+    }
     let built = CLibrary::build_all(store.workspace())?.into_iter();
     let install = |(library, file): (&CLibrary, PathBuf)| {
         library.install(&file, &file.with_file_name(library.directory))
@@ -75,13 +83,6 @@ const SANITIZED: &str = "target/c-abi/thread";
 /// If they do not build, or there is no runtime or no source of the standard library.
 pub(super) fn build_sanitized(store: &Store) -> Result<()> {
     let (library, place) = (&CLibrary::VERBS, store.workspace().join(SANITIZED));
-    // An earlier one is of no use to the test.
-    match fs::remove_dir_all(&place) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(error).with_context(|| format!("removing {}", place.display()));
-        }
-        _ => {}
-    }
     let sanitized = Sanitized {
         by: Sanitizer::Thread,
         library: Some(fetch::standard_library(store)?),

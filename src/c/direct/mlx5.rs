@@ -195,12 +195,10 @@ pub unsafe extern "C" fn mlx5dv_query_qp_lag_port(
     // SAFETY: the caller passes a queue pair and room for two ports.
     status(unsafe {
         qp(c).and_then(|qp| {
-            must_have_port(qp, &[QpType::XRC_SEND])?;
             let context = &qp.context;
             let found = context.driver().lag_port(context.fd(), name(qp))?;
-            // libmlx5 refuses those that have none, or one beyond the two that the device maps.
-            let configured = found.configured.filter(|port| *port <= 2);
-            port.write(configured.ok_or(Failure::UNSUPPORTED)?);
+            // libmlx5 refuses those that have none.
+            port.write(found.configured.ok_or(Failure::UNSUPPORTED)?);
             active.write(found.active.unwrap_or(0));
             Ok(())
         })
@@ -212,7 +210,6 @@ pub unsafe extern "C" fn mlx5dv_modify_qp_lag_port(c: *mut ibv_qp, port: u8) -> 
     // SAFETY: the caller passes a queue pair.
     status(unsafe { qp(c) }.and_then(|qp| {
         must_send(qp)?;
-        must_have_port(qp, &[])?;
         let context = &qp.context;
         Ok(context
             .driver()
@@ -250,15 +247,6 @@ pub(super) fn name(qp: &QpObject) -> QpName {
         handle: qp.handle,
         // SAFETY: the C struct lies in the object.
         qpn: unsafe { (*qp.c()).qp_num },
-    }
-}
-
-/// libmlx5 refuses other queue pairs than these, and those.
-fn must_have_port(qp: &QpObject, others: &[QpType]) -> Result<()> {
-    let usual = [QpType::RC, QpType::UC, QpType::UD, QpType::DCI];
-    match usual.contains(&qp.transport) || others.contains(&qp.transport) {
-        true => Ok(()),
-        false => Err(Failure::UNSUPPORTED),
     }
 }
 

@@ -174,71 +174,20 @@ impl Device {
         Ok(port)
     }
 
-    /// A device may say that it has done it, and do nothing, where it chooses ports itself: so the port that
-    /// the queue pair has is asked for first.
+    /// A device whose ports are not bonded may say that it has done it, and do nothing: so that is asked
+    /// first.
     pub(super) fn change_lag_port(&self, fd: &CommandFd, qp: QpName, port: u8) -> Result<()> {
-        let (now, ways) = self.lag(fd, Verb::ModifyQpLagPort, qp)?;
-        may_change(qp, now, ways, port)?;
+        let verb = Verb::ModifyQpLagPort;
+        let (_, ways) = self.lag(fd, verb, qp)?;
+        if !ways.lag_changes {
+            return Err(lacks(verb, qp, "physical ports that change"));
+        }
+        if !(1..=ways.lag_ports).contains(&port) {
+            let subject = Subject::numbered("QP", qp.qpn.into());
+            let why = format!("there are ports 1 to {}, not {port}", ways.lag_ports);
+            return Err(Error::invalid(verb, subject, why));
+        }
         let change = Change::LagPort(port);
         ask(fd, &ChangeQp { qp, change })
-    }
-}
-
-/// Fails if a queue pair that now has this port cannot be given that one.
-fn may_change(qp: QpName, now: LagPort, ways: Ways, port: u8) -> Result<()> {
-    let verb = Verb::ModifyQpLagPort;
-    if !ways.lag_changes {
-        return Err(lacks(verb, qp, "physical ports that change"));
-    }
-    if now.configured.is_none() {
-        let what =
-            "a physical port of the queue pair's own: the device chooses one for each packet";
-        return Err(lacks(verb, qp, what));
-    }
-    if !(1..=ways.lag_ports).contains(&port) {
-        let subject = Subject::numbered("QP", qp.qpn.into());
-        let why = format!("there are ports 1 to {}, not {port}", ways.lag_ports);
-        return Err(Error::invalid(verb, subject, why));
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use uverbs_uapi::handle::QpHandle;
-
-    use super::*;
-
-    /// Would catch a change that is told and not made: a device that spreads packets over its ports takes the
-    /// command and leaves the queue pair without a port.
-    #[test]
-    fn only_a_queue_pair_that_has_a_port_changes_it() {
-        let qp = QpName {
-            handle: QpHandle(3),
-            qpn: 7,
-        };
-        let ways = Ways {
-            lag_ports: 2,
-            lag_changes: true,
-            ..Ways::default()
-        };
-        let try_with = |configured, ways, port| {
-            let now = LagPort {
-                configured,
-                active: None,
-            };
-            may_change(qp, now, ways, port)
-        };
-        assert!(try_with(Some(1), ways, 2).is_ok());
-        assert!(try_with(Some(1), ways, 3).is_err_and(|error| !error.is_unsupported()));
-        let refused = [
-            try_with(None, ways, 2),
-            try_with(Some(1), Ways::default(), 2),
-        ];
-        assert!(
-            refused
-                .into_iter()
-                .all(|result| result.is_err_and(|error| error.is_unsupported()))
-        );
     }
 }

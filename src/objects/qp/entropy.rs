@@ -40,9 +40,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// As for [`lag_port`](Self::lag_port); also if the device has no such port, cannot change the port of an
-    /// existing queue pair, or has given this one none, since it spreads packets over its ports. Manual page:
-    /// `mlx5dv_modify_qp_lag_port(3)`.
+    /// As for [`lag_port`](Self::lag_port); also if the device has no such port, or cannot change the port of
+    /// an existing queue pair. Manual page: `mlx5dv_modify_qp_lag_port(3)`.
     pub fn set_lag_port(&mut self, port: u8) -> Result<()> {
         let kernel = self.shared.kernel();
         self.must_send(Verb::ModifyQpLagPort)?;

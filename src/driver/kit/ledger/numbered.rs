@@ -128,8 +128,9 @@ impl NumberedLedger {
     /// What lies in the ring at a count.
     #[inline(always)]
     fn number_at(&self, count: u32) -> &AtomicU16 {
-        // There are as many as a power of two.
-        &self.numbers[count as usize & (self.numbers.len() - 1)]
+        let at = count as usize & (self.numbers.len() - 1);
+        // SAFETY: there are as many as a power of two, so the masked index is below that.
+        unsafe { self.numbers.get_unchecked(at) }
     }
 
     /// Notes the request of this count, for which there is room; returns its number.

@@ -524,9 +524,9 @@ pub(super) unsafe fn take_back_forgotten(table: &Arc<Table>) {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::pin::Pin;
-    use std::sync::atomic::AtomicUsize;
-    use std::task::{Context, Poll, Wake, Waker};
+    use std::task::{Context, Poll, Waker};
 
+    use super::super::steps::tests::{Count, Panics};
     use super::*;
     use crate::work::PdTag;
 
@@ -566,23 +566,6 @@ mod tests {
         match Future::poll(Pin::new(op), &mut Context::from_waker(waker)) {
             Poll::Ready(ended) => Some(ended),
             Poll::Pending => None,
-        }
-    }
-
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    struct Panics;
-
-    impl Wake for Panics {
-        fn wake(self: Arc<Self>) {
-            panic!("a waker");
         }
     }
 

@@ -110,15 +110,16 @@ impl Drop for Steps {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
     use super::*;
     use crate::work::PdTag;
 
+    /// A waker that counts.
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    pub(in crate::aio) struct Count(pub(in crate::aio) AtomicUsize);
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -126,7 +127,8 @@ mod tests {
         }
     }
 
-    struct Panics;
+    /// A waker that panics.
+    pub(in crate::aio) struct Panics;
 
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {

@@ -271,12 +271,14 @@ pub unsafe extern "C" fn ibv_query_qp_data_in_order(c: *mut ibv_qp, _: c_int, fl
         true => unsafe { qp(c).and_then(data_order) }.unwrap_or(DataOrder::Any),
         false => DataOrder::Any,
     };
-    let returns_caps = flags & RETURN_CAPS != 0;
-    match order {
-        DataOrder::Whole if returns_caps => WHOLE,
-        DataOrder::Whole => 1,
-        DataOrder::Aligned128 if returns_caps => ALIGNED_128,
-        DataOrder::Aligned128 | DataOrder::Any => 0,
+    let promises = match order {
+        DataOrder::Any => 0,
+        DataOrder::Aligned128 => ALIGNED_128,
+        DataOrder::Whole => WHOLE,
+    };
+    match flags & RETURN_CAPS {
+        0 => (promises == WHOLE).into(),
+        _ => promises,
     }
 }
 

@@ -16,7 +16,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use uverbs::aio::{Cq, OpError, Post, Wait};
-use uverbs::{Caps, Pd, Rc};
+use uverbs::{Caps, Rc};
 
 use crate::ground::Two;
 
@@ -41,12 +41,10 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes a queue pair that reports to a completion queue, and drops it, whenever it is told something.
-struct Maker {
-    cq: Cq,
-    pd: Pd,
-    /// The verbs that it was told of.
-    told: Arc<Mutex<BTreeSet<String>>>,
+/// Passes on what the library tells under a target.
+struct Listener<F> {
+    target: &'static str,
+    hear: F,
 }
 
 struct Text(String);
@@ -59,9 +57,9 @@ impl Visit for Text {
     }
 }
 
-impl Subscriber for Maker {
+impl<F: Fn(String) + 'static> Subscriber for Listener<F> {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "uverbs::command"
+        metadata.target() == self.target
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -73,15 +71,9 @@ impl Subscriber for Maker {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        if INSIDE.replace(true) {
-            return;
-        }
         let mut text = Text(String::new());
         event.record(&mut text);
-        let verb = text.0.split(':').next().unwrap_or_default().to_owned();
-        self.told.lock().unwrap().insert(verb);
-        drop(self.cq.create_qp::<Rc>(&self.pd, Caps::default()));
-        INSIDE.set(false);
+        (self.hear)(text.0);
     }
 
     fn enter(&self, _: &Id) {}
@@ -95,10 +87,22 @@ fn makes_queue_pairs() -> Result {
     let two = Two::new()?;
     let cq = Cq::new(&two.context, 4 * 2 * 128)?;
     let told = Arc::<Mutex<BTreeSet<String>>>::default();
-    let maker = Maker {
-        cq: cq.clone(),
-        pd: two.context.alloc_pd()?,
-        told: Arc::clone(&told),
+    // It makes a queue pair that reports to the queue, and drops it, whenever it is told something.
+    let maker = Listener {
+        target: "uverbs::command",
+        hear: {
+            let (cq, pd) = (cq.clone(), two.context.alloc_pd()?);
+            let told = Arc::clone(&told);
+            move |text: String| {
+                if INSIDE.replace(true) {
+                    return;
+                }
+                let verb = text.split(':').next().unwrap_or_default().to_owned();
+                told.lock().unwrap().insert(verb);
+                drop(cq.create_qp::<Rc>(&pd, Caps::default()));
+                INSIDE.set(false);
+            }
+        },
     };
     tracing::subscriber::with_default(maker, || -> Result {
         // It arms the queue before it sleeps.
@@ -132,33 +136,6 @@ fn makes_queue_pairs() -> Result {
     }
 }
 
-/// Panics when it is told of a batch that is lost.
-struct Panics;
-
-impl Subscriber for Panics {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "uverbs"
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        assert!(!text.0.contains("not rung"), "told of {}", text.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
-
 /// Catches operations of a dropped batch that never end, because a subscriber panics that is told of it
 /// (which builds without debug assertions do not tell).
 fn panics_at_a_lost_batch() -> Result {
@@ -166,7 +143,11 @@ fn panics_at_a_lost_batch() -> Result {
     let bufs = [two.buf(b"one")?, two.buf(b"two")?];
     let mut batch = two.a.batch();
     let ops = bufs.map(|buf| batch.send(buf));
-    let dropped = tracing::subscriber::with_default(Panics, || {
+    let panics = Listener {
+        target: "uverbs",
+        hear: |text: String| assert!(!text.contains("not rung"), "told of {text}"),
+    };
+    let dropped = tracing::subscriber::with_default(panics, || {
         catch_unwind(AssertUnwindSafe(|| drop(batch)))
     });
     same(dropped.is_err(), cfg!(debug_assertions), "it panics")?;

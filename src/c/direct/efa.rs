@@ -32,7 +32,7 @@ use crate::c::qp_ex;
 use crate::c::query::fill;
 use crate::context::Context;
 use crate::driver::contract::{self, Completion as _, Cq as _};
-use crate::driver::efa::Efa;
+use crate::driver::efa::{Efa, Limits};
 use crate::driver::{Listed as _, OneOf};
 use crate::error::Errno;
 
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn efadv_get_max_sq_depth(
             let inline = limits.wide_inline.max(limits.inline);
             let fits = asked.comp_mask == 0
                 && asked.max_send_sge <= limits.max_send_sge
-                && asked.max_rdma_sge <= limits.max_rdma_sge
+                && asked.max_rdma_sge <= Limits::RDMA_SGES
                 && asked.max_inline_data <= inline;
             let is_wide = asked.max_inline_data > limits.inline
                 || asked.flags & INLINE_WRITE != 0 && asked.max_inline_data > 0;

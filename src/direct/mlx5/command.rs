@@ -9,29 +9,8 @@ use uverbs_uapi::mlx5::{DevxEventChannelFlags, attr, method, object};
 use uverbs_uapi::object as core_object;
 
 use crate::command::{Command, Decode, Object, Request, Undo};
+use crate::driver::mlx5::command::handles;
 use crate::error::{Errno, Subject, Verb};
-
-macro_rules! handles {
-    ($($(#[$doc:meta])* $Name:ident;)*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-            pub(crate) struct $Name(pub(crate) u32);
-
-            impl From<u32> for $Name {
-                fn from(handle: u32) -> Self {
-                    Self(handle)
-                }
-            }
-
-            impl From<$Name> for u32 {
-                fn from(handle: $Name) -> Self {
-                    handle.0
-                }
-            }
-        )*
-    };
-}
 
 handles! {
     /// An object that a command has created.

@@ -88,7 +88,6 @@ pub(crate) struct Limits {
     pub(crate) max_recv_wr: u32,
     pub(crate) max_send_sge: u32,
     pub(crate) max_recv_sge: u32,
-    pub(crate) max_rdma_sge: u32,
     pub(crate) max_rdma_bytes: u32,
     /// Inline bytes of a request of one block, and of two: 0 if the device has no requests of two.
     pub(crate) inline: u32,
@@ -250,6 +249,9 @@ fn power_of_two_within(most: u32) -> u32 {
 }
 
 impl Limits {
+    /// So many slices has the format of a READ or WRITE, whatever the device says.
+    pub(crate) const RDMA_SGES: u32 = 1;
+
     /// From the kernel's answers, and the most queue pairs that there may be.
     fn of(context: &abi::AllocUcontextResp, device: &abi::QueryDeviceResp, max_qp: u32) -> Self {
         let caps = abi::DeviceCaps::from_bits_retain(device.device_caps);
@@ -266,8 +268,6 @@ impl Limits {
             // So many slices has a message's format.
             max_send_sge: device.max_sq_sge.min(2).into(),
             max_recv_sge: device.max_rq_sge.into(),
-            // And a READ or WRITE one, whatever the device says.
-            max_rdma_sge: 1,
             max_rdma_bytes: match device.max_rdma_size {
                 0 => u32::MAX,
                 most => most,

@@ -241,7 +241,6 @@ pub(super) fn send_layout(
         max_sge: cap.max_send_sge.max(1).min(limits.max_send_sge),
         max_inline,
         rdma: RdmaLimits {
-            max_sge: limits.max_rdma_sge,
             max_inline: if is_wide { limits.wide_inline } else { 0 },
             max_bytes: limits.max_rdma_bytes,
         },

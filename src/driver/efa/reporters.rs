@@ -47,6 +47,17 @@ struct Gone {
     is_forgotten: bool,
 }
 
+impl Gone {
+    fn new(place: usize, reporter: Reporter, until: u32) -> Self {
+        Self {
+            place,
+            reporter,
+            until,
+            is_forgotten: false,
+        }
+    }
+}
+
 /// Who wrote an entry.
 #[derive(Debug)]
 pub(super) enum Whose<'r> {
@@ -398,12 +409,7 @@ impl Reporters {
                 true => from,
                 false => directory.end(reporter.ring),
             };
-            self.gone.push(Gone {
-                place,
-                reporter,
-                until,
-                is_forgotten: false,
-            });
+            self.gone.push(Gone::new(place, reporter, until));
         }
     }
 
@@ -411,12 +417,7 @@ impl Reporters {
         let place = self.place(name);
         let known = self.known.get_mut(place);
         if let Some(reporter) = known.and_then(|known| known.take_if(|it| it.is(ledger))) {
-            self.gone.push(Gone {
-                place,
-                reporter,
-                until,
-                is_forgotten: false,
-            });
+            self.gone.push(Gone::new(place, reporter, until));
         }
         if let Some(gone) = self.gone.iter_mut().find(|gone| gone.reporter.is(ledger)) {
             gone.is_forgotten |= is_forgotten;

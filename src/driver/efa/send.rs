@@ -13,6 +13,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::Limits;
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
 use super::format::{BLOCK, Descriptor, Head, RemoteAddress, Slice, WIDE, Wqe, request};
@@ -47,8 +48,6 @@ pub(super) struct SendLayout {
 /// The limits of READs and WRITEs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RdmaLimits {
-    /// The most slices.
-    pub(super) max_sge: u32,
     /// The most inline bytes of a WRITE.
     pub(super) max_inline: u32,
     /// The most bytes.
@@ -143,8 +142,7 @@ impl SendQueue {
             // each of them is aligned to a block, as the written ones are, which are no smaller.
             unsafe {
                 let to = first.add(place * blocks * BLOCK);
-                // Not by one instruction, where the CPU has one: nothing takes a block before the doorbell,
-                // and a device in software may not know it.
+                // Not by one instruction, where the CPU has one: nothing takes a block before the doorbell.
                 copy_blocks(from, to, blocks, false);
             }
             count = count.wrapping_add(1);
@@ -273,8 +271,8 @@ impl<'a> Parts<'a> {
         let rdma = layout.rdma;
         let (max_sge, max_inline) = match remote {
             None => (layout.max_sge, layout.max_inline),
-            Some(_) if operation == request::READ => (rdma.max_sge, 0),
-            Some(_) => (rdma.max_sge, rdma.max_inline),
+            Some(_) if operation == request::READ => (Limits::RDMA_SGES, 0),
+            Some(_) => (Limits::RDMA_SGES, rdma.max_inline),
         };
         let bytes = payload.len();
         check(payload, max_sge, max_inline)?;

@@ -7,20 +7,35 @@ use uverbs_uapi::{attr as core_attr, object as core_object};
 use crate::command::{AllocDm, Command, Decode, Object, Request, Undo};
 use crate::error::{Subject, Verb};
 
-/// A UAR, by the kernel's handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UarHandle(pub(crate) u32);
+/// Types for the kernel's handles of objects that only mlx5 has.
+macro_rules! handles {
+    ($($(#[$doc:meta])* $Name:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub(crate) struct $Name(pub(crate) u32);
 
-impl From<u32> for UarHandle {
-    fn from(handle: u32) -> Self {
-        Self(handle)
-    }
+            impl From<u32> for $Name {
+                fn from(handle: u32) -> Self {
+                    Self(handle)
+                }
+            }
+
+            impl From<$Name> for u32 {
+                fn from(handle: $Name) -> Self {
+                    handle.0
+                }
+            }
+        )*
+    };
 }
 
-impl From<UarHandle> for u32 {
-    fn from(handle: UarHandle) -> Self {
-        handle.0
-    }
+#[cfg(feature = "mlx5-direct")]
+pub(crate) use handles;
+
+handles! {
+    /// A UAR, by the kernel's handle.
+    UarHandle;
 }
 
 impl Object for UarHandle {

@@ -25,7 +25,6 @@ pub(super) const UAR: usize = 4096;
 #[derive(Debug)]
 pub(super) struct UarPage {
     pub(super) map: Map,
-    handle: UarHandle,
     /// Behind the mapping. It is there if the UAR is freed with this value.
     _freed: Option<Freed>,
     pub(super) length: usize,
@@ -57,19 +56,21 @@ impl UarPage {
     /// for; whoever has it mapped as well, by the command file or by fork(2), keeps it from others: the
     /// kernel frees it behind the last mapping.
     pub(super) fn freed(fd: &Arc<CommandFd>, kind: UarAllocType) -> Result<Self> {
-        let page = Self::new(fd, kind)?;
-        let freed = Freed {
-            fd: Arc::clone(fd),
-            handle: page.handle,
-        };
+        let (page, handle) = Self::alloc(fd, kind)?;
+        let fd = Arc::clone(fd);
         Ok(Self {
-            _freed: Some(freed),
+            _freed: Some(Freed { fd, handle }),
             ..page
         })
     }
 
     /// Allocates and maps a UAR page that is freed with the context.
     pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
+        Self::alloc(fd, kind).map(|(page, _)| page)
+    }
+
+    /// Allocates and maps a UAR page, and returns the kernel's handle of the UAR as well.
+    fn alloc(fd: &CommandFd, kind: UarAllocType) -> Result<(Self, UarHandle)> {
         let uar = fd.execute(&AllocUar(kind))?;
         let length = uar.length as usize;
         let map = match length < UAR {
@@ -79,16 +80,16 @@ impl UarPage {
             }
             false => Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE),
         };
-        Ok(Self {
+        let page = Self {
             map: map.inspect_err(|_| fd.abandon(uar.handle))?,
-            handle: uar.handle,
             _freed: None,
             length,
             offset: uar.offset,
             page_id: uar.page_id,
             combines: kind != UarAllocType::NC,
             turn: Turn::new(),
-        })
+        };
+        Ok((page, uar.handle))
     }
 
     /// A page of memory that plays the device.
@@ -102,7 +103,6 @@ impl UarPage {
     pub(super) fn of_uars(uars: usize) -> Self {
         Self {
             map: Map::of_memory(uars * UAR),
-            handle: UarHandle(0),
             _freed: None,
             length: uars * UAR,
             offset: 0,

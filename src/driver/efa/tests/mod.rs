@@ -30,7 +30,6 @@ const LIMITS: Limits = Limits {
     max_recv_wr: 32768,
     max_send_sge: 2,
     max_recv_sge: 3,
-    max_rdma_sge: 1,
     max_rdma_bytes: 1 << 30,
     inline: 32,
     wide_inline: 80,

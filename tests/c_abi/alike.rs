@@ -5,7 +5,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use support::{Device, Result, device, fail, skip, test};
 
-use crate::library::Library;
+use support::library::Library;
 
 /// The tests' names and their commands.
 const COMMANDS: [(&str, &[&str]); 3] = [

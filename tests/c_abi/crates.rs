@@ -9,8 +9,8 @@ use libtest_mimic::Trial;
 use support::peers::{free_port, listens, listens_by_address, play};
 use support::{Result, device, fail, skip, test};
 
-use crate::library::{Library, client, gid_index};
 use crate::runs::ADDRESS;
+use support::library::{Library, client, gid_index};
 
 /// Where the programs lie, in the directory of clients.
 const DIRECTORY: &str = "linked/programs";

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use support::peers::{free_port, listens, play};
 use support::{Control, Efa, Result, fail, is_full, kernel, same, skip, test_on_efa};
 
-use crate::library::{Library, c_program};
 use crate::newer::{libraries_of, loader, root};
+use support::library::{Library, c_program};
 
 /// The suite whose programs know of an EFA's WRITEs.
 const SUITE: &str = "trixie";

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use libtest_mimic::Trial;
 use support::{Result, fail, program, same, says, test};
 
-use crate::library::Library;
+use support::library::Library;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![

@@ -11,8 +11,8 @@ use support::wait::{PROCESS, until_so};
 use support::{Result, device, fail, skip, test};
 use tempfile::NamedTempFile;
 
-use crate::library::{Library, engine, gid_index};
 use crate::runs::ADDRESS;
+use support::library::{Library, engine, gid_index};
 
 /// Where the programs are, in the directory of clients.
 const DIRECTORY: &str = "llama/programs";

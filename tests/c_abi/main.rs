@@ -10,7 +10,6 @@ mod crates;
 mod differences;
 mod efa;
 mod exec;
-mod library;
 mod llama;
 mod migration;
 mod mooncake;

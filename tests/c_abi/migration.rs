@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use support::peers::free_port;
 use support::{Result, fail, is_full, skip, test};
 
-use crate::library::Library;
 use crate::runs::ADDRESS;
+use support::library::Library;
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![test("migration::of_qemu", of_qemu)]

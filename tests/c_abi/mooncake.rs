@@ -7,8 +7,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use libtest_mimic::Trial;
 use support::{Result, device, fail, test};
 
-use crate::library::{Library, engine};
 use crate::runs::ADDRESS;
+use support::library::{Library, engine};
 
 /// Where the wheel is unpacked, in the directory of clients.
 const DIRECTORY: &str = "mooncake";

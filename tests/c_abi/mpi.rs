@@ -7,7 +7,7 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use support::{Result, device, fail, is_full, skip, test};
 
-use crate::library::{Library, gid_index};
+use support::library::{Library, gid_index};
 
 /// libfabric over verbs, with its reliable datagrams over queue pairs of UD.
 const LIBFABRIC: [&str; 9] = [

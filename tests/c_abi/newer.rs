@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use support::peers::{free_port, listens, play};
 use support::{Device, Result, device, fail, says, skip, test};
 
-use crate::library::{Library, c_program, gid_index};
+use support::library::{Library, c_program, gid_index};
 
 /// The suites, with the runs of each: the command of both sides.
 const SUITES: [(&str, &[&str]); 2] = [

@@ -9,8 +9,8 @@ use support::wait::{until_so, until_within};
 use support::{Hca, Result, device, fail, kernel, run, same, skip, test, test_on_adapter};
 use uverbs::device::PortState;
 
-use crate::library::{Library, c_program, gid_index};
 use crate::{crates, differences};
+use support::library::{Library, c_program, gid_index};
 
 /// The programs, with the number of their checks.
 const PROGRAMS: [(&str, usize); 10] = [

@@ -13,8 +13,8 @@ use support::{
     Control, Device, Result, device, fail, is_full, only_on_rxe, skip, test, test_on_efa,
 };
 
-use crate::library::{Library, gid_index};
 use crate::newer;
+use support::library::{Library, gid_index};
 
 /// The tests: a name, the modules that always run, and those of a run of everything. Modules for mlx5 alone
 /// are not among them: they need that provider's own interface.

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use support::peers::{free_port, listens, listens_by_address, play, play_in_turns, play_of_xrc};
 use support::{Result, device, fail, is_full, open, skip, test};
 
-use crate::library::{Library, gid_index};
+use support::library::{Library, gid_index};
 
 /// A run: the command of both sides, without what all of its family have.
 struct Run {

@@ -8,8 +8,8 @@ use libtest_mimic::Trial;
 use support::peers::{listens_by_address, play};
 use support::{Result, device, fail, test};
 
-use crate::library::Library;
 use crate::runs::ADDRESS;
+use support::library::Library;
 
 /// Where README has it copied to.
 const INSTALLED: &str = "/usr/lib/x86_64-linux-gnu";

@@ -12,8 +12,8 @@ use rand::{Rng, SeedableRng, rngs::ChaCha8Rng};
 use support::wait::PROCESS;
 use support::{Result, fail, same, says, test};
 
-use crate::library::{Library, engine};
 use crate::runs::ADDRESS;
+use support::library::{Library, engine};
 
 /// Where the server listens, by rdma_cm alone.
 const PORT: &str = "6379";

@@ -11,7 +11,8 @@
 //! * [`objects`], [`trace`], [`refused`]: what the kernel counts, what it is asked, and what is kept from
 //!   it.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
-//!   [`doctor`]: what the command line finds wrong.
+//!   [`doctor`]: what the command line finds wrong. [`library`]: the distribution's libibverbs and ours under
+//!   programs of others.
 //! * [`sources`]: the library's own files.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.
 
@@ -26,6 +27,7 @@ pub mod exchange;
 pub mod harness;
 pub mod hca;
 pub mod lacks;
+pub mod library;
 pub mod objects;
 pub mod outcome;
 pub mod own_device;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Result, fail, is_full, skip};
+use crate::{Result, fail, is_full, skip};
 
 /// Whose libibverbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Library {
+pub enum Library {
     /// That of the distribution.
     Theirs,
     /// This project's, in this directory.
@@ -27,7 +27,7 @@ impl Library {
     ///
     /// # Errors
     /// [`support::outcome::Skip`] if it has not been built.
-    pub(crate) fn ours() -> Result<Self> {
+    pub fn ours() -> Result<Self> {
         let own = std::env::current_exe()?;
         let directories = own
             .ancestors()
@@ -43,7 +43,7 @@ impl Library {
     ///
     /// # Errors
     /// [`support::outcome::Skip`] if they have not been built.
-    pub(crate) fn ours_with_rdmacm() -> Result<Self> {
+    pub fn ours_with_rdmacm() -> Result<Self> {
         match Self::ours()? {
             Self::Ours(verbs) if verbs.join(RDMACM).join("librdmacm.so.1").is_file() => {
                 let rdmacm = verbs.join(RDMACM).canonicalize()?;
@@ -55,7 +55,7 @@ impl Library {
 
     /// The libraries of two programs that talk to each other: this one and the distribution's, each on either
     /// side.
-    pub(crate) fn pairs(&self) -> [(&Self, &Self); 4] {
+    pub fn pairs(&self) -> [(&Self, &Self); 4] {
         [
             (&Self::Theirs, &Self::Theirs),
             (self, self),
@@ -65,7 +65,7 @@ impl Library {
     }
 
     /// A command that runs on this library.
-    pub(crate) fn command(&self, program: impl AsRef<Path>) -> Command {
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
         if let Some(path) = self.path() {
             command.env("LD_LIBRARY_PATH", path);
@@ -74,7 +74,7 @@ impl Library {
     }
 
     /// Where programs on this library look for libraries first; none for that of the distribution.
-    pub(crate) fn path(&self) -> Option<String> {
+    pub fn path(&self) -> Option<String> {
         match self {
             Self::Theirs => None,
             Self::Ours(directory) => Some(directory.display().to_string()),
@@ -88,7 +88,7 @@ impl Library {
     ///
     /// # Errors
     /// If it does not, or does not start.
-    pub(crate) fn is_used_by(&self, program: &Path) -> Result {
+    pub fn is_used_by(&self, program: &Path) -> Result {
         let output = self
             .command(program)
             .env("LD_TRACE_LOADED_OBJECTS", "1")
@@ -123,7 +123,7 @@ const CLIENTS: &str = "clients";
 ///
 /// # Errors
 /// [`support::outcome::Skip`] if it is not there.
-pub(crate) fn client(path: &str) -> Result<PathBuf> {
+pub fn client(path: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let mut places = own.ancestors().map(|place| place.join(CLIENTS).join(path));
     match places.find(|place| place.exists()) {
@@ -138,7 +138,7 @@ pub(crate) fn client(path: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// As of `client`; and [`support::outcome::Skip`] if neither all tests were asked for nor this one.
-pub(crate) fn engine(path: &str) -> Result<PathBuf> {
+pub fn engine(path: &str) -> Result<PathBuf> {
     match is_full() {
         true => client(path),
         false => skip("only in a run of everything, or by its name"),
@@ -149,7 +149,7 @@ pub(crate) fn engine(path: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// [`support::outcome::Skip`] if the host has no compiler.
-pub(crate) fn c_program(name: &str) -> Result<PathBuf> {
+pub fn c_program(name: &str) -> Result<PathBuf> {
     let directory = std::env::var_os("VM_C_PROGRAMS").map(PathBuf::from);
     match directory.map(|directory| directory.join(name)) {
         Some(program) if program.is_file() => Ok(program),
@@ -161,6 +161,6 @@ pub(crate) fn c_program(name: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 /// If it cannot be asked.
-pub(crate) fn gid_index(device: &str) -> Result<Option<u8>> {
+pub fn gid_index(device: &str) -> Result<Option<u8>> {
     Ok(uverbs::open(device)?.best_gid(1)?.map(|(index, _)| index))
 }

@@ -13,6 +13,7 @@ use support::{Result, device, fail, program, run_all, skip, test_on_adapter};
 use uverbs::qp::QpState;
 
 mod efa;
+mod mooncake;
 #[path = "../fabric/newer.rs"]
 mod newer;
 
@@ -54,7 +55,7 @@ fn main() -> ExitCode {
     let killed = [("killed::the_first", true), ("killed::the_second", false)];
     let tests = tests
         .chain(killed.map(|(name, first)| test_on_adapter(name, move |_| one_is_killed(first))));
-    run_all([tests.collect(), efa::tests()])
+    run_all([tests.collect(), efa::tests(), mooncake::tests()])
 }
 
 /// The address of the first guest.

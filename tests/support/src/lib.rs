@@ -11,8 +11,8 @@
 //! * [`objects`], [`trace`], [`refused`]: what the kernel counts, what it is asked, and what is kept from
 //!   it.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
-//!   [`doctor`]: what the command line finds wrong. [`library`]: the distribution's libibverbs and ours under
-//!   programs of others.
+//!   [`doctor`]: what the command line finds wrong. [`library`], [`mooncake`]: the distribution's libibverbs
+//!   and ours under programs of others, and one of these.
 //! * [`sources`]: the library's own files.
 //! * [`bytes`], [`random`]: payloads, and numbers that a seed repeats.
 
@@ -28,6 +28,7 @@ pub mod harness;
 pub mod hca;
 pub mod lacks;
 pub mod library;
+pub mod mooncake;
 pub mod objects;
 pub mod outcome;
 pub mod own_device;

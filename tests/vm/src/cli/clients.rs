@@ -35,6 +35,16 @@ const LINKED: &str = "crates::";
 /// The part that runs engines and stores: Mooncake as it was built by others, Valkey and llama.cpp.
 const ENGINES: &str = "engines::";
 
+/// What fetches or builds an engine; returns at once if it is there.
+type Get = fn(&Store) -> Result<()>;
+
+/// How the names of each engine's tests begin, and what gets it.
+const ENGINES_WANTED: [(&str, Get); 3] = [
+    ("engines::mooncake", mooncake::fetch),
+    ("engines::valkey", valkey::build),
+    ("engines::llama", llama::build),
+];
+
 /// The name of the test of the host about packages that need those libraries.
 const PACKAGES: &str = "packages::";
 
@@ -115,10 +125,11 @@ impl Clients {
         })
     }
 
-    /// Whether a part is to be run: all are if none is named.
+    /// Whether tests whose names begin so are to be run: all are if none is named.
     fn is_meant(&self, part: &str) -> bool {
         let mut names = self.names.iter();
-        self.names.is_empty() || names.any(|name| name.starts_with(part))
+        let is_of = |name: &String| name.starts_with(part) || part.starts_with(name.as_str());
+        self.names.is_empty() || names.any(is_of)
     }
 
     /// Runs jobs in one boot.
@@ -154,42 +165,43 @@ impl Clients {
         if self.is_meant(LINKED) {
             linked::build(store, &suites)?;
         }
-        if self.is_meant(ENGINES) {
-            mooncake::fetch(store)?;
-            valkey::build(store)?;
-            llama::build(store)?;
+        for (engine, get) in ENGINES_WANTED {
+            if self.is_meant(engine) {
+                get(store)?;
+            }
         }
         if !self.is_meant(LINKED) && !self.is_meant(ENGINES) {
             return Ok(Vec::new());
         }
         c_abi::build(store)?;
-        let grounds = [Ground::SoftRoce];
+        let grounds = [Ground::SoftRoce, Ground::Pair];
         let built = Built::some(store.workspace(), Target::Here, &suites, &grounds)?;
-        let mut jobs = Vec::new();
-        for program in built.programs(&suites, Ground::SoftRoce)? {
-            let program = Arc::new(program);
-            jobs.extend(Job::all(&program, &program)?);
-        }
         let is_for_c = |name: &str| name.contains(LINKED) || name.contains(ENGINES);
-        jobs.retain(|job| is_for_c(&job.name()) && job.is_wanted(&self.names));
+        let of_ground = |ground| -> Result<Vec<Job>> {
+            let mut jobs = Vec::new();
+            for program in built.programs(&suites, ground)? {
+                let program = Arc::new(program);
+                jobs.extend(Job::all(&program, &program)?);
+            }
+            jobs.retain(|job| is_for_c(&job.name()) && job.is_wanted(&self.names));
+            Ok(jobs)
+        };
+        let [of_one, of_pair] = [of_ground(Ground::SoftRoce)?, of_ground(Ground::Pair)?];
         let mut groups = Vec::new();
-        if jobs.is_empty() {
-            return Ok(groups);
-        }
-        let kernel = &self.kernel.kernel;
-        for port in [None, Some(PortKind::InfiniBand), Some(PortKind::Roce)] {
-            let (prepared, place) = match port {
-                None => {
-                    let network = Network::OneHost;
-                    let prepared = self.machine.prepare(store, Arch::X86_64, kernel, network)?;
-                    (prepared, Place::One)
-                }
-                Some(port) => {
-                    let hca = Hca::for_tests(hca::Kind::ConnectX(port));
-                    let machine = &self.machine;
-                    let prepared =
-                        machine.prepare_with_adapter(store, Arch::X86_64, kernel, hca.clone())?;
-                    (prepared, Place::Adapter(hca))
+        for place in places() {
+            let jobs = match place.ground() {
+                Ground::Pair => &of_pair,
+                _ => &of_one,
+            };
+            if jobs.is_empty() {
+                continue;
+            }
+            let kernel = &self.kernel.kernel;
+            let machine = &self.machine;
+            let prepared = match place.hca() {
+                None => machine.prepare(store, Arch::X86_64, kernel, Network::OneHost)?,
+                Some(hca) => {
+                    machine.prepare_with_adapter(store, Arch::X86_64, kernel, hca.clone())?
                 }
             };
             suite::compile_c_programs(store, &suites, &prepared.0.tools.root)?;
@@ -218,6 +230,18 @@ impl Clients {
         jobs.retain(|job| is_about_rdma(job) && job.is_wanted(&self.names));
         Ok(jobs)
     }
+}
+
+/// Where the programs of others run that are linked to libibverbs: soft-RoCE, and adapters with ports of
+/// either kind, in one guest and shared by two.
+fn places() -> impl Iterator<Item = Place> {
+    let ports = [PortKind::InfiniBand, PortKind::Roce];
+    let adapters = ports.map(|port| Hca::for_tests(hca::Kind::ConnectX(port)));
+    let alone = adapters.clone().into_iter();
+    let shared = adapters.into_iter().map(|hca| hca.shared_by(2));
+    [Place::One]
+        .into_iter()
+        .chain(alone.chain(shared).map(Place::Adapter))
 }
 
 /// Fetches all packages of newer suites that need the libraries for C programs, and has a test of the host

@@ -6,6 +6,7 @@
 //! by the host.
 
 mod alike;
+mod ceph;
 mod crates;
 mod differences;
 mod efa;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         crates::tests(),
         migration::tests(),
         llama::tests(),
+        ceph::tests(),
         mooncake::tests(),
         valkey::tests(),
         pyverbs::tests(),

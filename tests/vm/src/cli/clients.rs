@@ -32,14 +32,16 @@ const PLACE: &str = "target/clients";
 /// The part of the C ABI's tests that runs crates which are linked to libibverbs.
 const LINKED: &str = "crates::";
 
-/// The part that runs engines and stores: Mooncake as it was built by others, Valkey and llama.cpp.
+/// The part that runs engines and stores: Ceph's messenger and Mooncake as they were built by others, Valkey
+/// and llama.cpp.
 const ENGINES: &str = "engines::";
 
 /// What fetches or builds an engine; returns at once if it is there.
 type Get = fn(&Store) -> Result<()>;
 
 /// How the names of each engine's tests begin, and what gets it.
-const ENGINES_WANTED: [(&str, Get); 3] = [
+const ENGINES_WANTED: [(&str, Get); 4] = [
+    ("engines::ceph", fetch::ceph),
     ("engines::mooncake", mooncake::fetch),
     ("engines::valkey", valkey::build),
     ("engines::llama", llama::build),
@@ -60,7 +62,8 @@ const WITHOUT: &str = "libibverbs";
 /// tests run on soft-RoCE and on the adapter, on the library of the C ABI and on the distribution's
 /// libibverbs side by side. So do Mooncake's transfer engine (tests/clients/mooncake), which comes as a
 /// wheel for Python, Valkey over RDMA, which is built of Debian's source package, and llama.cpp's backend for
-/// remote procedure calls (tests/clients/llama), built of Python's. All programs in packages of Debian's
+/// remote procedure calls (tests/clients/llama), built of Python's, and the measurement of Ceph's messenger,
+/// in Debian's package. All programs in packages of Debian's
 /// newer suites that need libibverbs or librdmacm are started, in a tree of their own, for which 3 GB are
 /// fetched and unpacked. The clients are built in target/clients, which takes minutes the first time, and
 /// needs the registries.
@@ -77,7 +80,7 @@ pub(crate) struct Clients {
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
-    /// Also crates that are linked to libibverbs, Mooncake, Valkey and llama.cpp
+    /// Also crates that are linked to libibverbs, Ceph's messenger, Mooncake, Valkey and llama.cpp
     #[arg(long)]
     full: bool,
     /// The time limit of one test, in seconds

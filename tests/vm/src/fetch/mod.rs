@@ -135,6 +135,15 @@ pub(crate) fn users(store: &Store) -> Result<()> {
         .try_for_each(|suite| tools::ensure_users(store, suite, &progress))
 }
 
+/// Gets the measurement of Ceph's messenger.
+///
+/// # Errors
+/// If it is neither there nor can be fetched.
+pub(crate) fn ceph(store: &Store) -> Result<()> {
+    let _lock = store.lock()?;
+    tools::ensure_ceph(store, &Progress::new())
+}
+
 /// Gets what builds crates that are linked to libibverbs, and gives the root of what this machine lacks.
 ///
 /// # Errors

@@ -54,6 +54,12 @@ const NEWER_PACKAGES: [&str; 4] = ["ibverbs-utils", "libfabric-bin", "perftest",
 /// The newest of the suites, and rdma-core's own tests in it.
 const NEWEST: (&str, &str) = ("sid", "python3-pyverbs");
 
+/// The suite whose measurement of Ceph's messenger is taken, since Debian 12 has none; its package, without
+/// all that its other programs need, and what the two programs need.
+const CEPH_SUITE: &str = "trixie";
+const CEPH: &str = "ceph-test";
+const CEPH_PACKAGES: [&str; 3] = ["ibverbs-providers", "libgoogle-perftools4t64", "librados2"];
+
 /// What builds crates that are linked to libibverbs, on this machine.
 const BUILD_PACKAGES: [&str; 2] = ["cmake", "libclang-dev"];
 
@@ -199,6 +205,31 @@ pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> R
     Ok(())
 }
 
+/// Fetches the measurement of Ceph's messenger, in a tree of its own; returns at once if it is there.
+///
+/// # Errors
+/// If it cannot be fetched.
+pub(crate) fn ensure_ceph(store: &Store, progress: &Progress) -> Result<()> {
+    let name = "tools-ceph";
+    if store.stamp::<Tools>(name).is_some() {
+        return Ok(());
+    }
+    let apt = Apt::open(store, Arch::X86_64, &[CEPH_SUITE], progress)?;
+    let wanted = [
+        (CEPH_PACKAGES.as_slice(), Installed::Nothing),
+        (&[CEPH], Installed::AllElse),
+    ];
+    let wanted = wanted.map(|(packages, installed)| Wanted {
+        packages: packages.iter().map(|&name| name.to_owned()).collect(),
+        installed,
+        prefer: None,
+    });
+    let tools = unpacked_by(&apt, store, name, wanted, progress)?;
+    store.write_stamp(name, &tools)?;
+    progress.note("the measurement of Ceph's messenger is there");
+    Ok(())
+}
+
 /// The packages whose libraries this project has as well.
 const LIBRARIES: [&str; 3] = ["ibverbs-providers", "libibverbs1", "librdmacm1t64"];
 
@@ -244,7 +275,7 @@ pub(crate) fn ensure_users(store: &Store, suite: &str, progress: &Progress) -> R
         installed: Installed::Nothing,
         prefer: None,
     };
-    let tools = unpacked_by(&apt, store, &name, wanted, progress)?;
+    let tools = unpacked_by(&apt, store, &name, [wanted], progress)?;
     store.write_stamp(&name, &tools)?;
     progress.note(&format!(
         "what needs rdma-core's libraries in {suite} is there"
@@ -280,19 +311,22 @@ fn unpacked_of(
     progress: &Progress,
 ) -> Result<Tools> {
     let apt = Apt::open(store, arch, &[suite], progress)?;
-    unpacked_by(&apt, store, name, wanted, progress)
+    unpacked_by(&apt, store, name, [wanted], progress)
 }
 
 /// Makes a tree of packages that this apt finds, without a stamp.
-fn unpacked_by(
+fn unpacked_by<const N: usize>(
     apt: &Apt,
     store: &Store,
     name: &str,
-    wanted: Wanted,
+    wanted: [Wanted; N],
     progress: &Progress,
 ) -> Result<Tools> {
     let downloads = store.path(format!("{name}-packages"));
-    let files = apt.download(&wanted, &downloads, progress)?;
+    let mut files = Vec::new();
+    for wanted in &wanted {
+        files.extend(apt.download(wanted, &downloads, progress)?);
+    }
     let root = store.path(name);
     unpack::all(&files, &root, progress)?;
     link_psm(&root)?;
@@ -305,7 +339,10 @@ fn unpacked_by(
         root,
         busybox: PathBuf::new(),
         packages,
-        wanted: wanted.packages,
+        wanted: wanted
+            .into_iter()
+            .flat_map(|wanted| wanted.packages)
+            .collect(),
     })
 }
 

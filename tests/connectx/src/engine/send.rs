@@ -362,6 +362,7 @@ fn read_request(
     let control = Control::read(bytes.first_chunk()?);
     let expected = Expected {
         transport: queue_pair.transport(),
+        port: function.port.kind,
         qpn,
         index,
         posted,

@@ -346,6 +346,7 @@ fn malformed<T>(syndrome: Syndrome, reason: impl Into<String>) -> Result<T, Malf
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Expected {
     pub(crate) transport: Transport,
+    pub(crate) port: PortKind,
     pub(crate) qpn: u32,
     pub(crate) index: u16,
     /// How many blocks were posted, from this request on.
@@ -444,7 +445,7 @@ pub(crate) fn decode(bytes: &[u8], expected: Expected) -> Result<Request, Malfor
         return Ok(request);
     }
     if expected.transport.names_destination() {
-        request.vector = Some(address_vector(rest.take()?)?);
+        request.vector = Some(address_vector(&mut rest, expected.port)?);
     }
     if expected.transport == Transport::Xrc {
         request.shared_queue = Some(shared_queue(rest.take()?)?);
@@ -707,16 +708,23 @@ fn translation_offset(head: &[u8; 48]) -> Result<u64, Malformed> {
     Ok(offset)
 }
 
-fn address_vector(bytes: [u8; 48]) -> Result<AddressVector, Malformed> {
-    const EXTENDED: u32 = 1 << 31;
+/// Reads an address vector. Its first unit has all that a peer of the same InfiniBand subnet needs, and a bit
+/// that says whether the other two follow.
+fn address_vector(rest: &mut Cursor<'_>, port: PortKind) -> Result<AddressVector, Malformed> {
+    const EXTENDED: u8 = 1 << 7;
     const HAS_GRH: u32 = 1 << 30;
-    let word = |at: usize| (be64(&bytes, at) >> 32) as u32;
-    if word(8) & EXTENDED == 0 {
+    let mut bytes = [0; 48];
+    let first: [u8; UNIT] = rest.take()?;
+    bytes[..UNIT].copy_from_slice(&first);
+    if first[8] & EXTENDED != 0 {
+        bytes[UNIT..].copy_from_slice(&rest.take::<{ 48 - UNIT }>()?);
+    } else if port == PortKind::Roce {
         return malformed(
             Syndrome::LocalQpOperation,
-            "the address vector is not marked as extended (bit 31 of its queue pair)",
+            "the address vector is not marked as extended (bit 31 of its queue pair), and so has no MAC",
         );
     }
+    let word = |at: usize| (be64(&bytes, at) >> 32) as u32;
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[32..]);
     Ok(AddressVector {

@@ -236,6 +236,7 @@ fn behind(opcode: Opcode, fence: u8, seed: Option<u64>) -> Result<u8, Status> {
     assert_eq!(function.memory.write(DATA, b"nnnnnnnn"), Ok(()));
     let expected = Expected {
         transport: Transport::Rc,
+        port: function.port.kind,
         qpn,
         index: 1,
         posted: 1,

@@ -8,6 +8,7 @@ const INDEX: u16 = 7;
 fn expected(transport: Transport) -> Expected {
     Expected {
         transport,
+        port: PortKind::InfiniBand,
         qpn: QPN,
         index: INDEX,
         posted: 4,
@@ -43,6 +44,38 @@ fn vector() -> [u8; 48] {
     bytes[11] = 0x44;
     bytes[15] = 3;
     bytes
+}
+
+/// On Ethernet the peer's MAC is behind the first unit.
+#[test]
+fn an_address_on_infiniband_may_be_one_unit() {
+    let mut short = vector();
+    short[8] = 0;
+    for transport in [Transport::Ud, Transport::Dc] {
+        let bytes = request(Opcode::Send, &[&short[..UNIT], &INLINE]);
+        let on = |port| Expected {
+            port,
+            ..expected(transport)
+        };
+        let sent = decode(&bytes, on(PortKind::InfiniBand)).expect("well formed");
+        let vector = sent.vector.expect("there is one");
+        assert_eq!((vector.q_key, vector.qpn, vector.lid), (9, 0x44, 3));
+        assert_eq!((vector.has_grh, vector.gid), (false, [0; 16]));
+        assert_eq!(sent.segments, [Segment::Inline(b"hello".to_vec())]);
+        let refused = decode(&bytes, on(PortKind::Roce));
+        assert_eq!(
+            refused.map_err(|malformed| malformed.syndrome),
+            Err(Syndrome::LocalQpOperation)
+        );
+        let mut marked = bytes;
+        marked[UNIT + 8] = 0x80;
+        let refused = decode(&marked, on(PortKind::InfiniBand));
+        assert_eq!(
+            refused.map_err(|malformed| malformed.syndrome),
+            Err(Syndrome::LocalQpOperation),
+            "the other two units are missing"
+        );
+    }
 }
 
 #[test]
@@ -286,13 +319,14 @@ fn what_is_broken_is_refused() {
             request(Write, &[&bad_remote, &DATA]),
             LocalQpOperation,
         ),
+        // What is behind the first unit of an address that is not extended are data segments.
         (
             "address",
             Ud,
             request(Send, &[&old_vector, &DATA]),
-            LocalQpOperation,
+            LocalLength,
         ),
-        ("no address", Ud, request(Send, &[&DATA]), LocalQpOperation),
+        ("no address", Ud, request(Send, &[]), LocalQpOperation),
         (
             "inline read",
             Rc,

@@ -14,6 +14,7 @@ use crate::engine::cqe::{Completion, Kind};
 use crate::engine::syndrome::Syndrome;
 use crate::engine::wqe::{self, Expected, Opcode, Segment};
 use crate::object::qp::Transport;
+use crate::port::PortKind;
 
 const RECORD: u64 = 0x0;
 const REGISTER: u64 = 0x100;
@@ -282,6 +283,7 @@ fn requests_are_read_as_they_are_written() {
         assert_eq!(memory.read(at, &mut bytes), Ok(()));
         let expected = Expected {
             transport: Transport::Rc,
+            port: PortKind::InfiniBand,
             qpn: QPN,
             index,
             posted: 1,

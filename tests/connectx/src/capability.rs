@@ -209,7 +209,7 @@ const LIMITS: [(Field, u64); 44] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 28] = [
+const FEATURES: [Field; 29] = [
     // Queue pairs may take packets in any order.
     hca_cap::HCA_CAP_2,
     hca_cap::DP_ORDERING_OOO_ALL_UD,
@@ -240,12 +240,13 @@ const FEATURES: [Field; 28] = [
     hca_cap::UD,
     hca_cap::UC,
     hca_cap::RC,
+    hca_cap::BASIC_CYCLIC_RCV_WQE,
     hca_cap::BF,
     hca_cap::DRIVER_VERSION,
 ];
 
 /// What an Ethernet port has besides.
-const OF_ETHERNET: [(Field, u64); 19] = [
+const OF_ETHERNET: [(Field, u64); 18] = [
     (hca_cap::IB_VIRT, 0),
     (hca_cap::ETH_NET_OFFLOADS, 1),
     (hca_cap::ROCE, 1),
@@ -260,7 +261,6 @@ const OF_ETHERNET: [(Field, u64); 19] = [
     (hca_cap::LOG_MAX_VLAN_LIST, 7),
     (hca_cap::LOG_MAX_CURRENT_MC_LIST, 7),
     (hca_cap::LOG_MAX_CURRENT_UC_LIST, 7),
-    (hca_cap::BASIC_CYCLIC_RCV_WQE, 1),
     // Queue pairs have a physical port, and may change it and their UDP source port.
     (hca_cap::RTS2RTS_QP_UDP_SPORT, 1),
     (hca_cap::RTS2RTS_LAG_TX_PORT_AFFINITY, 1),

@@ -99,7 +99,7 @@ const COMMANDS: [(u16, &str, Handler); 106] = [
     (0x842, "QUERY_LAG", qp::query_lag),
     (0x90c, "CREATE_RMP", srq::create_rmp),
     (0x90d, "MODIFY_RMP", srq::modify_rmp),
-    (0x90e, "DESTROY_RMP", srq::destroy),
+    (0x90e, "DESTROY_RMP", srq::destroy_rmp),
     (0x90f, "QUERY_RMP", srq::query_rmp),
     (0x754, "QUERY_NIC_VPORT_CONTEXT", ethernet::query_vport),
     (0x755, "MODIFY_NIC_VPORT_CONTEXT", initialize::succeed),

@@ -8,7 +8,8 @@
 use serde_json::json;
 
 use crate::function::Function;
-use crate::layout::qpc;
+use crate::layout::{dctc, qpc};
+use crate::object::dct::Target;
 use crate::object::qp::{QueuePair, Transport};
 use crate::tap;
 
@@ -97,7 +98,7 @@ pub(crate) fn asked(queue_pair: &QueuePair, side: Side) -> Result<Option<Room>, 
         ),
         Side::Requester => (
             queue_pair.field(qpc::CS_REQ),
-            queue_pair.transport() == Transport::Rc,
+            matches!(queue_pair.transport(), Transport::Rc | Transport::Dc),
         ),
     };
     let room = match (side, code) {
@@ -109,10 +110,22 @@ pub(crate) fn asked(queue_pair: &QueuePair, side: Side) -> Result<Option<Room>, 
     if serves { Ok(Some(room)) } else { Err(()) }
 }
 
-/// Whether these data go into the completion, and where there.
+/// What a DC target's context asks for; an error if there is nothing of that code for targets.
+pub(crate) fn asked_by_target(target: &Target) -> Result<Option<Room>, ()> {
+    match target.field(dctc::CS_RES) {
+        0 => Ok(None),
+        0x2 => Ok(Some(Room::Bytes64)),
+        _ => Err(()),
+    }
+}
+
+/// Whether these data of a queue pair or a DC target go into the completion, and where there.
 pub(crate) fn room(function: &Function, qpn: u32, side: Side, data: &[u8]) -> Option<Room> {
-    let queue_pair = function.objects.qps.get(qpn).ok()?;
-    let room = asked(queue_pair, side).ok()??;
+    let room = match function.objects.qps.get(qpn) {
+        Ok(queue_pair) => asked(queue_pair, side),
+        Err(_) => asked_by_target(function.objects.dcts.get(qpn).ok()?),
+    };
+    let room = room.ok()??;
     let fits = (1..=room.bytes()).contains(&data.len());
     fits.then(|| {
         function.tap.record(|| {

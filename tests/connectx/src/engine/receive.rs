@@ -490,6 +490,13 @@ fn take_shared(function: &mut Function, srqn: u32) -> Result<Option<Taken>, Answ
     let Ok(srq) = function.objects.srqs.get_mut(srqn) else {
         return Err(Answer::Silence);
     };
+    if let Some(waiting) = srq.excess(&function.memory) {
+        let text = format!(
+            "shared receive queue {srqn:#x}: the doorbell record says that {waiting} entries wait, it has fewer"
+        );
+        function.report.violation(text);
+        return Err(Answer::Silence);
+    }
     let entry = srq.take(&function.memory);
     let low = srq.limit_reached(&function.memory);
     if low {

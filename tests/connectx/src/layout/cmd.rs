@@ -45,6 +45,9 @@ pub(crate) const OPT_PARAM_MASK_95_32: Field = Field::new(0x840, 64);
 /// The ports that packets leave by, in the answer to QUERY_LAG.
 pub(crate) const TX_REMAP_AFFINITY_2: Field = Field::new(0x74, 4);
 pub(crate) const TX_REMAP_AFFINITY_1: Field = Field::new(0x7c, 4);
+/// Of MODIFY_RMP: the state that the pool is in, and what is to be changed.
+pub(crate) const RMP_STATE: Field = Field::new(0x40, 4);
+pub(crate) const RMP_BITMASK: Field = Field::new(0x80, 64);
 pub(crate) const LWM: Field = Field::new(0x70, 16);
 pub(crate) const GID_INDEX: Field = Field::new(0x70, 16);
 pub(crate) const GIDS_NUM: Field = Field::new(0x60, 16);

@@ -10,6 +10,8 @@ pub(crate) mod rmp {
     pub(crate) const PAS: usize = 0xf0;
 
     pub(crate) const STATE: Field = Field::new(0x8, 4);
+    /// Set if the entries of a cyclic pool have no part in front of their data segments.
+    pub(crate) const BASIC_CYCLIC: Field = Field::new(0x20, 1);
     pub(crate) const WQ_TYPE: Field = Field::new(0x0, 4).within(WQ);
     pub(crate) const PAGE_OFFSET: Field = Field::new(0x2b, 5).within(WQ);
     pub(crate) const LWM: Field = Field::new(0x30, 16).within(WQ);

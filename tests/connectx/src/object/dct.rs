@@ -5,6 +5,7 @@
 //! takes no more messages, an event says that none is on its way any more, and then it can be destroyed.
 
 use crate::command::Status;
+use crate::engine::inline;
 use crate::function::Function;
 use crate::layout::{Field, cmd, dctc};
 use crate::object::ece;
@@ -82,14 +83,18 @@ pub(crate) fn create(
         state: State::Active,
     };
     function.check_pd(target.pd())?;
-    function.objects.cqs.get(target.cqn())?;
+    let entries = function.objects.cqs.get(target.cqn())?.stride();
     let srq = function.objects.srqs.get(target.srqn())?;
     let mtus = 1..=5;
-    // Queues of XRC report to a completion queue themselves. Payloads in completions are not modelled here.
+    // Payloads go before the half of an entry that counts.
+    let room = inline::asked_by_target(&target);
+    let has_room = room.is_ok_and(|room| room.is_none() || entries == 128);
+    // Queues of XRC report to a completion queue themselves.
     let serves = srq.xrc().is_none()
+        && srq.is_for(cmd::UID.get(input))
         && mtus.contains(&target.field(dctc::MTU))
         && target.field(dctc::PORT) == 1
-        && target.field(dctc::CS_RES) == 0;
+        && has_room;
     if !serves {
         return Err(Status::BadParameter);
     }

@@ -468,8 +468,10 @@ pub(crate) fn create(
     if queue_pair.receive != ReceiveSource::None {
         objects.cqs.get(queue_pair.receive_cqn())?;
     }
-    if let Some(srqn) = queue_pair.shared_queue() {
-        objects.srqs.get(srqn)?;
+    if let Some(srqn) = queue_pair.shared_queue()
+        && !objects.srqs.get(srqn)?.is_for(uid)
+    {
+        return Err(Status::BadResource);
     }
     for (side, cqn) in [
         (Side::Responder, queue_pair.receive_cqn()),
@@ -619,7 +621,7 @@ mod optional {
 }
 
 /// The optional parameters that a change may have: what the driver has in its table of them (`opt_mask` in
-/// `qp.c`), and the set of counters, which it sends besides.
+/// `qp.c`), the set of counters, which it sends besides, and one that users send.
 fn may_have(transport: Transport, from: State, to: State) -> u64 {
     use State::{Init, ReadyToReceive, ReadyToSend, SendQueueError};
     use optional::*;
@@ -636,6 +638,8 @@ fn may_have(transport: Transport, from: State, to: State) -> u64 {
         (Init, ReadyToReceive) if is_connected => {
             ALTERNATE_PATH | rights | PKEY_INDEX | LAG_TX_AFFINITY
         }
+        // UCX names this right of initiators, by commands of its own, and adapters take it.
+        (Init, ReadyToReceive) if transport == Transport::Dc => PKEY_INDEX | Q_KEY | RAE,
         (Init, ReadyToReceive) => PKEY_INDEX | Q_KEY,
         (ReadyToReceive, ReadyToSend) if is_connected => {
             ALTERNATE_PATH | rights | PM_STATE | pauses

@@ -1,6 +1,8 @@
-//! Shared receive queues. The driver makes ordinary ones as receive memory pools, and XRC's as such.
+//! Shared receive queues. The driver makes ordinary ones as receive memory pools (RMP), and XRC's as such; users
+//! make pools by commands of their own.
 //!
-//! Their entries are chained: each names the next in its first bytes, and the device follows the chain.
+//! The entries of most are chained: each names the next in its first bytes, and the device follows the chain.
+//! Those of a cyclic pool are taken in the order of the ring.
 
 use crate::command::Status;
 use crate::function::Function;
@@ -10,15 +12,48 @@ use crate::object::umem::Record;
 use crate::pages::Pages;
 use vfio_model::memory::{GuestMemory, Unmapped};
 
-/// Entries of a receive memory pool that are chained, not cyclic.
-const LINKED_LIST: u64 = 0;
-const READY: u64 = 1;
+/// Bytes of an entry in front of its data segments, and of one of these.
+const HEADER: usize = 16;
+const SEGMENT: usize = 16;
+
+/// In which order the entries of a queue are taken.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Order {
+    /// Each entry names the next.
+    Chained,
+    /// As they lie in the ring.
+    Cyclic,
+}
+
+/// The state of a receive memory pool (`MLX5_RMPC_STATE_*`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    Ready = 1,
+    /// Nothing is taken from it any more.
+    Error = 3,
+}
+
+impl State {
+    fn from_code(code: u64) -> Result<Self, Status> {
+        match code {
+            1 => Ok(Self::Ready),
+            3 => Ok(Self::Error),
+            _ => Err(Status::BadParameter),
+        }
+    }
+}
 
 /// A shared receive queue.
 #[derive(Debug)]
 pub(crate) struct SharedReceiveQueue {
+    /// The context of the user that made it; 0 for the driver's own.
+    uid: u64,
     context: Vec<u8>,
+    state: State,
     pages: Pages,
+    order: Order,
+    /// Bytes in front of an entry's data segments.
+    header: usize,
     log_size: u32,
     log_stride: u32,
     record: Record,
@@ -47,9 +82,9 @@ pub(crate) struct Xrc {
 /// An entry that was taken.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Its index.
+    /// Its index; if the queue is cyclic, how many were taken before, as a number of 16 bits.
     pub(crate) index: u16,
-    /// What it starts with: which entry is the next.
+    /// What it starts with: which entry is the next. Empty if it has no such part.
     pub(crate) link: Vec<u8>,
     /// Its data segments, and what else its stride holds.
     pub(crate) segments: Vec<u8>,
@@ -74,18 +109,28 @@ impl SharedReceiveQueue {
         if self.left(memory)? == 0 {
             return Ok(None);
         }
-        let index = self.head & ((1 << self.log_size) - 1);
+        let slot = self.head & ((1 << self.log_size) - 1);
         let mut bytes = vec![0; 1 << self.log_stride];
         self.pages
-            .read(memory, u64::from(index) << self.log_stride, &mut bytes)?;
-        self.head = u16::from_be_bytes([bytes[2], bytes[3]]);
+            .read(memory, u64::from(slot) << self.log_stride, &mut bytes)?;
+        let (index, next) = match self.order {
+            Order::Chained => (slot, u16::from_be_bytes([bytes[2], bytes[3]])),
+            Order::Cyclic => (self.head, self.head.wrapping_add(1)),
+        };
+        self.head = next;
         self.taken = self.taken.wrapping_add(1);
-        let segments = bytes.split_off(16);
+        let segments = bytes.split_off(self.header);
         Ok(Some(Entry {
             index,
             link: bytes,
             segments,
         }))
+    }
+
+    /// How many entries the doorbell record says wait, if these are more than the queue has.
+    pub(crate) fn excess(&self, memory: &GuestMemory) -> Option<u16> {
+        let left = self.left(memory).ok()?;
+        (u32::from(left) > 1 << self.log_size).then_some(left)
     }
 
     /// Whether the limit was set and is now undercut; if so, it is unset.
@@ -99,13 +144,23 @@ impl SharedReceiveQueue {
 
     /// How many entries wait.
     pub(crate) fn left(&self, memory: &GuestMemory) -> Result<u16, Unmapped> {
+        if self.state == State::Error {
+            return Ok(0);
+        }
         let posted = memory.read_be32(self.record.address)?;
         Ok((posted as u16).wrapping_sub(self.taken))
     }
 
+    /// Whether the command of that context may name it: the driver's may, and those of the user that made it.
+    pub(crate) fn is_for(&self, uid: u64) -> bool {
+        uid == 0 || self.uid == 0 || self.uid == uid
+    }
+
     fn checked(self, function: &Function) -> Result<Self, Status> {
         function.check_pd(self.pd)?;
-        let fits = (5..=12).contains(&self.log_stride)
+        // An entry has room for one data segment at least.
+        let shortest = (self.header + SEGMENT).ilog2();
+        let fits = (shortest..=12).contains(&self.log_stride)
             && self.log_size <= 15
             && self.pages.holds(1 << (self.log_size + self.log_stride));
         if fits {
@@ -113,6 +168,28 @@ impl SharedReceiveQueue {
         } else {
             Err(Status::BadParameter)
         }
+    }
+}
+
+impl Function {
+    /// A receive memory pool by its number, for a command of that context.
+    fn pool(&mut self, uid: u64, number: u32) -> Result<&mut SharedReceiveQueue, Status> {
+        let srq = self.objects.srqs.get_mut(number)?;
+        match srq.xrc.is_none() && srq.is_for(uid) {
+            true => Ok(srq),
+            false => Err(Status::BadResource),
+        }
+    }
+}
+
+/// How the entries of a new pool lie: their order, and the bytes in front of their data segments.
+fn form(context: &[u8]) -> Result<(Order, usize), Status> {
+    match (rmp::WQ_TYPE.get(context), rmp::BASIC_CYCLIC.is_set(context)) {
+        (0, false) => Ok((Order::Chained, HEADER)),
+        (1, false) => Ok((Order::Cyclic, HEADER)),
+        (1, true) => Ok((Order::Cyclic, 0)),
+        // A chain has its links in front. Other types have several messages in each entry.
+        _ => Err(Status::BadParameter),
     }
 }
 
@@ -129,7 +206,8 @@ pub(crate) fn create_rmp(
         .get(cmd::RMP_CONTEXT..)
         .ok_or(Status::BadInputLength)?;
     let list = context.get(rmp::PAS..).ok_or(Status::BadInputLength)?;
-    if rmp::WQ_TYPE.get(context) != LINKED_LIST {
+    let (order, header) = form(context)?;
+    if State::from_code(rmp::STATE.get(context))? != State::Ready {
         return Err(Status::BadParameter);
     }
     let uid = cmd::UID.get(input);
@@ -152,7 +230,11 @@ pub(crate) fn create_rmp(
         false => Record::at(rmp::DBR_ADDR.get(context)),
     };
     let srq = SharedReceiveQueue {
+        uid,
+        state: State::Ready,
         pages,
+        order,
+        header,
         log_size: rmp::LOG_WQ_SZ.get32(context),
         log_stride: rmp::LOG_WQ_STRIDE.get32(context),
         record,
@@ -187,6 +269,11 @@ pub(crate) fn create_xrc(
     function.objects.xrcds.get(xrc.domain)?;
     function.objects.cqs.get(xrc.cqn)?;
     let srq = SharedReceiveQueue {
+        // Other users' queue pairs receive from it, by its domain.
+        uid: 0,
+        state: State::Ready,
+        order: Order::Chained,
+        header: HEADER,
         pages: Pages::from_command(
             list,
             xrc::LOG_PAGE_SIZE.get32(context),
@@ -209,7 +296,20 @@ pub(crate) fn create_xrc(
     Ok(())
 }
 
-/// Executes DESTROY_RMP and DESTROY_XRC_SRQ.
+/// Executes DESTROY_RMP.
+///
+/// # Errors
+/// If the context has no such pool, or queue pairs or DC targets use it.
+pub(crate) fn destroy_rmp(
+    function: &mut Function,
+    input: &[u8],
+    output: &mut [u8],
+) -> Result<(), Status> {
+    function.pool(cmd::UID.get(input), cmd::OBJECT.get32(input))?;
+    destroy(function, input, output)
+}
+
+/// Executes DESTROY_XRC_SRQ.
 ///
 /// # Errors
 /// If there is no such queue, or queue pairs or DC targets use it.
@@ -227,20 +327,34 @@ pub(crate) fn destroy(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
     function.objects.srqs.remove(srqn).map(drop)
 }
 
-/// Executes MODIFY_RMP, which sets the limit.
+/// Executes MODIFY_RMP, which sets the limit if its mask says so, and the state.
 ///
 /// # Errors
-/// If there is no such queue.
+/// If the context has no such pool, or it is not in the state that the command says it is in, or has failed
+/// and is to be ready again, or the mask names what is not known.
 pub(crate) fn modify_rmp(
     function: &mut Function,
     input: &[u8],
     _: &mut [u8],
 ) -> Result<(), Status> {
+    const LIMIT: u64 = 1 << 0;
     let context = input
         .get(cmd::RMP_CONTEXT..)
         .ok_or(Status::BadInputLength)?;
-    let srq = function.objects.srqs.get_mut(cmd::OBJECT.get32(input))?;
-    srq.limit = rmp::LWM.get(context) as u16;
+    let mask = cmd::RMP_BITMASK.get(input);
+    let from = State::from_code(cmd::RMP_STATE.get(input))?;
+    let to = State::from_code(rmp::STATE.get(context))?;
+    let srq = function.pool(cmd::UID.get(input), cmd::OBJECT.get32(input))?;
+    if srq.state != from || (from, to) == (State::Error, State::Ready) {
+        return Err(Status::BadResourceState);
+    }
+    if mask & !LIMIT != 0 {
+        return Err(Status::BadParameter);
+    }
+    if mask & LIMIT != 0 {
+        srq.limit = rmp::LWM.get(context) as u16;
+    }
+    srq.state = to;
     Ok(())
 }
 
@@ -257,15 +371,15 @@ pub(crate) fn arm_xrc(function: &mut Function, input: &[u8], _: &mut [u8]) -> Re
 /// Answers QUERY_RMP.
 ///
 /// # Errors
-/// If there is no such queue.
+/// If the context has no such pool.
 pub(crate) fn query_rmp(
     function: &mut Function,
     input: &[u8],
     output: &mut [u8],
 ) -> Result<(), Status> {
-    let srq = function.objects.srqs.get(cmd::OBJECT.get32(input))?;
+    let srq = function.pool(cmd::UID.get(input), cmd::OBJECT.get32(input))?;
     let mut context = srq.context.clone();
-    rmp::STATE.set(&mut context, READY);
+    rmp::STATE.set(&mut context, srq.state as u64);
     rmp::LWM.set(&mut context, srq.limit.into());
     for (to, from) in output.iter_mut().skip(cmd::RMP_CONTEXT).zip(context) {
         *to = from;
@@ -290,3 +404,6 @@ pub(crate) fn query_xrc(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

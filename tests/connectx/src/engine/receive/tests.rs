@@ -342,15 +342,121 @@ fn a_queue_of_another_domain_is_refused() -> Result<(), Status> {
     Ok(())
 }
 
+/// As [`world`], whose queue pair receives from a pool of four entries with these fields. Gives the pool's
+/// number.
+fn world_of_pool(besides: &[(Field, u64)]) -> Result<(World, u32), Status> {
+    let mut world = world()?;
+    let own = world.function.objects.qps.get(world.qpn)?;
+    let (pd, cqn) = (own.pd(), own.receive_cqn());
+    let mut fields = vec![
+        (rmp::STATE, 1),
+        (rmp::PD, pd.into()),
+        (rmp::LOG_WQ_SZ, 2),
+        // 32 bytes.
+        (rmp::LOG_WQ_STRIDE, 5),
+        (rmp::DBR_ADDR, SHARED_RECORD),
+    ];
+    fields.extend(besides);
+    let function = &mut world.function;
+    let ring = [SHARED_RING];
+    let output = create(function, srq::create_rmp, cmd::RMP_CONTEXT, &fields, &ring)?;
+    let number = cmd::OBJECT.get32(&output);
+    let fields = [
+        (qpc::PD, pd.into()),
+        (qpc::NO_SQ, 1),
+        (qpc::RQ_TYPE, 1),
+        (qpc::SRQN_RMPN_XRQN, number.into()),
+        (qpc::CQN_RCV, cqn.into()),
+    ];
+    let output = create(function, qp::create, cmd::QP_CONTEXT, &fields, &[])?;
+    world.qpn = cmd::OBJECT.get32(&output);
+    let queue_pair = world.function.objects.qps.get_mut(world.qpn)?;
+    queue_pair.set_state(State::ReadyToReceive);
+    Ok((world, number))
+}
+
+/// In each entry the chain goes from the first to the third, the second, the fourth and the first: a cyclic
+/// pool does not look at it. Its completions count on where the ring ends, those of a chain name the entry.
+#[test]
+fn a_pool_gives_its_entries_in_its_order() -> Result<(), Status> {
+    const LINKS: [u8; 4] = [2, 3, 1, 0];
+    let cyclic = (rmp::WQ_TYPE, 1);
+    let basic = [cyclic, (rmp::BASIC_CYCLIC, 1), (rmp::LOG_WQ_STRIDE, 4)];
+    for (fields, header, stride, slots, indices) in [
+        (&[][..], 16, 32, [0, 2, 1, 3, 0], [0, 2, 1, 3, 0]),
+        (&[cyclic], 16, 32, [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]),
+        (&basic, 0, 16, [0, 1, 2, 3, 0], [0, 1, 2, 3, 4]),
+    ] {
+        let (mut world, _) = world_of_pool(fields)?;
+        let memory = &world.function.memory;
+        for (slot, link) in (0..).zip(LINKS) {
+            let at = SHARED_RING + slot * stride;
+            let slice = world.slice(slot * 16, 8);
+            assert_eq!(memory.write(at, &[0, 0, 0, link]), Ok(()));
+            assert_eq!(memory.write(at + header, &slice), Ok(()));
+        }
+        for (turn, (slot, index)) in (0_u8..).zip(slots.into_iter().zip(indices)) {
+            let posted = u32::from(turn) + 1;
+            let memory = &world.function.memory;
+            assert_eq!(memory.write(SHARED_RECORD, &posted.to_be_bytes()), Ok(()));
+            let answer = world.deliver(send(&[turn, 0xaa]));
+            assert!(matches!(answer, Answer::Done(_)), "{fields:?}: {answer:?}");
+            assert_eq!(world.data(slot * 16, 2), [turn, 0xaa], "{fields:?}");
+            let done = world.completion(turn.into());
+            assert_eq!(done, (Kind::Send as u8, 0, index), "{fields:?}");
+            assert!(matches!(world.deliver(send(b"")), Answer::NotReady));
+        }
+        assert!(world.function.report.take().is_empty());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_pool_has_no_more_entries_than_its_ring() -> Result<(), Status> {
+    for kind in [0, 1] {
+        let (mut world, _) = world_of_pool(&[(rmp::WQ_TYPE, kind)])?;
+        let memory = &world.function.memory;
+        assert_eq!(memory.write(SHARED_RECORD, &5_u32.to_be_bytes()), Ok(()));
+        assert!(matches!(world.deliver(send(b"abc")), Answer::Silence));
+        assert_eq!(world.function.report.take().len(), 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_taken_from_a_pool_that_failed() -> Result<(), Status> {
+    let (mut world, number) = world_of_pool(&[])?;
+    let slice = world.slice(0, 8);
+    let memory = &world.function.memory;
+    assert_eq!(memory.write(SHARED_RING + 16, &slice), Ok(()));
+    assert_eq!(memory.write(SHARED_RECORD, &1_u32.to_be_bytes()), Ok(()));
+    let mut input = [0; cmd::PAS];
+    cmd::OBJECT.set(&mut input, number.into());
+    cmd::RMP_STATE.set(&mut input, 1);
+    rmp::STATE.set(&mut input[cmd::RMP_CONTEXT..], 3);
+    let changed = srq::modify_rmp(&mut world.function, &input, &mut []);
+    assert_eq!(changed, Ok(()));
+    assert!(matches!(world.deliver(send(b"abc")), Answer::NotReady));
+    assert_eq!(world.data(0, 3), [0; 3]);
+    Ok(())
+}
+
 const ACCESS_KEY: u64 = 0x0102_0304_0506_0708;
 
 /// As [`world`], with a DC target besides, and a shared receive queue that has one request. Gives the
 /// target's number and the queue's.
 fn world_of_dc(rights: &[Field]) -> Result<(World, u32, u32), Status> {
-    let mut world = world()?;
+    let rights: Vec<_> = rights.iter().map(|right| (*right, 1)).collect();
+    world_of_target(0, &rights)
+}
+
+/// As [`world_of_dc`], with entries of that code for their size, and a target with these fields besides.
+fn world_of_target(entries: u64, besides: &[(Field, u64)]) -> Result<(World, u32, u32), Status> {
+    let mut world = world_of(entries, &[])?;
     let pd = world.function.objects.qps.get(world.qpn)?.pd();
     let cqn = world.function.objects.qps.get(world.qpn)?.receive_cqn();
     let fields = [
+        (rmp::STATE, 1),
         (rmp::PD, pd.into()),
         (rmp::LOG_WQ_SZ, 1),
         // 32 bytes.
@@ -370,7 +476,7 @@ fn world_of_dc(rights: &[Field]) -> Result<(World, u32, u32), Status> {
         (dctc::MTU, 5),
         (dctc::PORT, 1),
     ];
-    fields.extend(rights.iter().map(|right| (*right, 1)));
+    fields.extend(besides);
     let output = create(function, dct::create, cmd::CONTEXT, &fields, &[])?;
     let slice = world.slice(0, 8);
     let memory = &world.function.memory;
@@ -402,6 +508,30 @@ fn a_dc_target_takes_messages_with_its_key() -> Result<(), Status> {
     assert!(matches!(answer, Answer::NotReady));
     let answer = world.deliver_to_target(target + 1, ACCESS_KEY, send(b"more"));
     assert!(matches!(answer, Answer::Silence));
+    Ok(())
+}
+
+/// Only what goes before the half of a completion that counts may be in it.
+#[test]
+fn a_dc_target_puts_payloads_into_completions_that_have_room() -> Result<(), Status> {
+    for (entries, code, right) in [(1, 2, true), (0, 2, false), (1, 1, false), (1, 0x11, false)] {
+        let of_target = [(dctc::CS_RES, code)];
+        let made = world_of_target(entries, &of_target);
+        let (mut world, target, _) = match made {
+            Ok(made) if right => made,
+            refused => {
+                assert_eq!(refused.map(drop), Err(Status::BadParameter), "{code:#x}");
+                continue;
+            }
+        };
+        let answer = world.deliver_to_target(target, ACCESS_KEY, send(b"abc"));
+        assert!(matches!(answer, Answer::Done(_)));
+        assert_eq!(world.data(0, 3), [0; 3]);
+        let mut entry = [0; 128];
+        let memory = &world.function.memory;
+        assert_eq!(memory.read(COMPLETIONS, &mut entry), Ok(()));
+        assert_eq!((&entry[..3], entry[127] & 0xc), (&b"abc"[..], 0x8));
+    }
     Ok(())
 }
 

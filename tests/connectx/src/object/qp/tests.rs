@@ -66,6 +66,7 @@ fn last(service: u64, changes: &[Change<'_>]) -> Result<(), Status> {
 const RC: u64 = 0;
 const UC: u64 = 1;
 const UD: u64 = 2;
+const DCI: u64 = 5;
 
 #[test]
 fn a_change_has_what_it_must() {
@@ -132,6 +133,8 @@ fn a_change_has_optional_parameters_of_its_own() {
         (UC, &[INIT, RTR], RTS, RWE | PM_STATE, RNR_TIMEOUT),
         (UD, &[INIT], RTR, Q_KEY | PKEY_INDEX, RWE),
         (UD, &[INIT, RTR, RTS], AGAIN, Q_KEY, PKEY_INDEX),
+        (DCI, &[INIT], RTR, RAE | PKEY_INDEX, RRE),
+        (DCI, &[INIT, RTR], RTS, 0, RAE),
     ] {
         let run = |mask| last(service, &[before, &[with(then, mask)]].concat());
         assert_eq!(run(right | COUNTERS), Ok(()), "{then:?} of {service}");

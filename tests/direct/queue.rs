@@ -7,8 +7,8 @@ use std::time::Instant;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use support::{LIMIT, Result, fail};
 use uverbs::direct::mlx5::layout::{
-    Ads, Cqc, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, Init2rtrQpIn, Input, Qpc,
-    RoceAddrLayout, Rst2initQpIn, Rtr2rtsQpIn, Structure,
+    Ads, Cqc, CreateCqIn, CreateCqOut, CreateQpIn, CreateQpOut, CreateRmpIn, CreateRmpOut,
+    Init2rtrQpIn, Input, Qpc, Rmpc, RoceAddrLayout, Rst2initQpIn, Rtr2rtsQpIn, Structure, Wq,
 };
 use uverbs::direct::mlx5::{DevxObject, Direct, Uar, UarKind, Umem};
 use uverbs::mr::RawMemory;
@@ -23,7 +23,9 @@ const RING: usize = 0;
 const ENTRIES: usize = 0x1000;
 const COMPLETION_RECORD: usize = 0x2000;
 const RECORD: usize = 0x2040;
-const BYTES: usize = 0x3000;
+const POOL_RECORD: usize = 0x2080;
+const POOL: usize = 0x3000;
+const BYTES: usize = 0x4000;
 
 /// The sequence number of the first packet.
 const PSN: u32 = 0x1234;
@@ -31,6 +33,7 @@ const PSN: u32 = 0x1234;
 pub(crate) struct Queue {
     // They go in this order: the device lets go of the memory first.
     pub(crate) qp: DevxObject,
+    pub(crate) pool: Option<Pool>,
     pub(crate) cq: DevxObject,
     pub(crate) uar: Uar,
     pub(crate) umem: Umem<RawMemory>,
@@ -39,6 +42,57 @@ pub(crate) struct Queue {
     memory: *mut u8,
     pub(crate) poster: Poster<Mapped, Mapped, Mapped>,
     pub(crate) poller: Poller<Mapped, Mapped>,
+}
+
+/// How the entries of a ring of receives lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Form {
+    /// `Wq::WQ_TYPE`: 0 for a chain, 1 for a cyclic ring.
+    pub(crate) kind: u64,
+    /// Bytes in front of an entry's data segment.
+    pub(crate) header: usize,
+}
+
+/// A ring of receives (RMP).
+pub(crate) struct Pool {
+    _object: DevxObject,
+    pub(crate) number: u32,
+    form: Form,
+    posted: u32,
+}
+
+/// Entries of a pool, as a binary logarithm.
+const LOG_POOL: u32 = 2;
+/// Bytes of a data segment.
+const SEGMENT: usize = 16;
+
+impl Pool {
+    /// Creates one in that memory, which stays as long as the pool.
+    fn new(direct: &Direct, pd: &Pd, umem: u32, form: Form) -> Result<Self> {
+        const READY: u64 = 1;
+        let mut command = CreateRmpIn::new();
+        let stride = form.header + SEGMENT;
+        (command.inner_mut(CreateRmpIn::CTX))
+            .set(Rmpc::STATE, READY)
+            .set(Rmpc::BASIC_CYCLIC_RCV_WQE, (form.header == 0).into())
+            .inner_mut(Rmpc::WQ)
+            .set(Wq::WQ_TYPE, form.kind)
+            .set(Wq::PD, direct.pdn(pd)?.into())
+            .set(Wq::LOG_WQ_SZ, LOG_POOL.into())
+            .set(Wq::LOG_WQ_STRIDE, stride.ilog2().into())
+            .set(Wq::DBR_UMEM_ID, umem.into())
+            .set(Wq::DBR_ADDR, POOL_RECORD as u64)
+            .set(Wq::WQ_UMEM_ID, umem.into())
+            .set(Wq::WQ_UMEM_OFFSET, POOL as u64);
+        // SAFETY: the memory stays, and nobody has a reference to it; receives name regions that the tests keep.
+        let (object, told) = unsafe { direct.create_by(&command)? };
+        Ok(Self {
+            _object: object,
+            number: told.get(CreateRmpOut::RMPN) as u32,
+            form,
+            posted: 0,
+        })
+    }
 }
 
 /// Memory that stays mapped until the process ends.
@@ -69,6 +123,15 @@ pub(crate) fn completion_queue(direct: &Direct, uar: &Uar, umem: u32) -> Result<
 impl Queue {
     /// Creates both; the changes of the state are to come.
     pub(crate) fn new(direct: &Direct, pd: &Pd) -> Result<Self> {
+        Self::with(direct, pd, None)
+    }
+
+    /// As [`Queue::new`], with a ring of receives from which the queue pair receives.
+    pub(crate) fn over_pool(direct: &Direct, pd: &Pd, form: Form) -> Result<Self> {
+        Self::with(direct, pd, Some(form))
+    }
+
+    fn with(direct: &Direct, pd: &Pd, form: Option<Form>) -> Result<Self> {
         let base = memory(BYTES)?;
         let memory = base.as_ptr();
         // SAFETY: it stays mapped, and nobody has a reference to it.
@@ -83,6 +146,10 @@ impl Queue {
         }
         let uar = direct.alloc_uar(UarKind::Uncached)?;
         let (cq, cqn) = completion_queue(direct, &uar, umem.id())?;
+        let pool = form.map(|form| Pool::new(direct, pd, umem.id(), form));
+        let pool = pool.transpose()?;
+        // Of a shared ring, or none.
+        let (receives, number) = pool.as_ref().map_or((3, 0), |pool| (1, pool.number));
         let mut command = CreateQpIn::new();
         command
             .set(CreateQpIn::WQ_UMEM_ID, umem.id().into())
@@ -91,7 +158,8 @@ impl Queue {
             .set(Qpc::PM_STATE, 3)
             .set(Qpc::PD, direct.pdn(pd)?.into())
             .set(Qpc::LOG_SQ_SIZE, LOG_BLOCKS.into())
-            .set(Qpc::RQ_TYPE, 3)
+            .set(Qpc::RQ_TYPE, receives)
+            .set(Qpc::SRQN_RMPN_XRQN, number.into())
             .set(Qpc::UAR_PAGE, uar.page_id().into())
             .set(Qpc::CQN_SND, cqn.into())
             .set(Qpc::CQN_RCV, cqn.into())
@@ -126,6 +194,7 @@ impl Queue {
         let poller = Poller::new(entries, piece(COMPLETION_RECORD, 8), completions);
         Ok(Self {
             qp,
+            pool,
             cq,
             uar,
             umem,
@@ -217,6 +286,35 @@ impl Queue {
             std::thread::yield_now();
         }
         fail("no completion came")
+    }
+
+    /// Posts a receive to the pool: the number of its entry, and the address, the length and the key of memory.
+    pub(crate) fn receive(&mut self, slot: u16, address: u64, length: u32, lkey: u32) -> Result {
+        let pool = self.pool.as_mut().ok_or("no pool")?;
+        let stride = pool.form.header + SEGMENT;
+        let entry = usize::from(slot) * stride;
+        let mut bytes = vec![0; pool.form.header];
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(lkey.to_be_bytes());
+        bytes.extend(address.to_be_bytes());
+        if pool.form.kind == 0 {
+            // The chain goes backwards.
+            let next = slot.wrapping_sub(1) % (1 << LOG_POOL);
+            bytes[2..4].copy_from_slice(&next.to_be_bytes());
+        }
+        pool.posted += 1;
+        for (offset, byte) in bytes.into_iter().enumerate() {
+            // SAFETY: the entry lies in the memory, and the device has none of it before the record says so.
+            unsafe { self.memory.add(POOL + entry + offset).write_volatile(byte) };
+        }
+        // The device reads the record, and then the entry.
+        fence(Ordering::Release);
+        // SAFETY: the record lies in the memory.
+        unsafe {
+            let record = self.memory.add(POOL_RECORD).cast::<u32>();
+            record.write_volatile(pool.posted.to_be());
+        }
+        Ok(())
     }
 
     /// Asks for an event of the next completion.

@@ -11,14 +11,15 @@ use uverbs::direct::mlx5::{CommandError, Direct, EventType, Status, UarKind};
 use uverbs::{Access, Caps, Mr, Pd, Qp, Rc};
 use uverbs_queue::mlx5::agent::{Action, Kind, Local, Options, Remote};
 
-use crate::queue::{Queue, completion_queue};
+use crate::queue::{Form, Queue, completion_queue};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 4] = [
+    let tests: [Named; 5] = [
         ("queues::post_and_complete", post_and_complete),
+        ("queues::receive_from_a_pool", receive_from_a_pool),
         ("queues::tell_of_completions", tell_of_completions),
         ("queues::keep_their_memory", keep_their_memory),
         ("queues::pages_of_registers", pages_of_registers),
@@ -33,7 +34,7 @@ const BYTES: usize = 4096;
 /// A queue of this test's own, connected to a queue pair of the library's, and memory of both.
 struct World {
     queue: Queue,
-    _peer: Qp<Rc>,
+    peer: Qp<Rc>,
     _cq: uverbs::Cq,
     source: Mr<Vec<u8>>,
     target: Mr<Vec<u8>>,
@@ -42,10 +43,14 @@ struct World {
 }
 
 fn world() -> Result<World> {
+    world_with(Queue::new)
+}
+
+fn world_with(made: impl FnOnce(&Direct, &Pd) -> Result<Queue>) -> Result<World> {
     let context = open()?;
     let direct = Direct::of(&context)?;
     let pd = context.alloc_pd()?;
-    let queue = Queue::new(&direct, &pd)?;
+    let queue = made(&direct, &pd)?;
     let cq = context.create_cq(16)?;
     let mut peer = pd.create_qp::<Rc>(&cq, Caps::default())?;
     let at_peer = peer.endpoint()?;
@@ -56,7 +61,7 @@ fn world() -> Result<World> {
     source.write_at(0, &pattern(3, BYTES))?;
     Ok(World {
         queue,
-        _peer: peer,
+        peer,
         _cq: cq,
         source,
         target: pd.register(vec![0; BYTES], access)?,
@@ -103,6 +108,42 @@ impl World {
             "the request was in flight",
         )
     }
+}
+
+/// Catches a pool's fields and entries that lie elsewhere: chained, cyclic, and without the part in front of
+/// the data. The ring has four entries and wraps twice; the completions of a chain name the entry, the others
+/// count on.
+fn receive_from_a_pool() -> Result {
+    const PIECE: usize = 64;
+    let forms = [(0, 16), (1, 16), (1, 0)].map(|(kind, header)| Form { kind, header });
+    for form in forms {
+        let mut world = world_with(|direct, pd| Queue::over_pool(direct, pd, form))?;
+        for number in 0..9_u16 {
+            // The chain begins with the first entry, and goes backwards.
+            let slot = match form.kind {
+                0 => 0_u16.wrapping_sub(number) % 4,
+                _ => number % 4,
+            };
+            let at = usize::from(number) * PIECE;
+            let address = world.target.iova() + at as u64;
+            let lkey = world.target.lkey().0;
+            world.queue.receive(slot, address, PIECE as u32, lkey)?;
+            let mut batch = world.peer.batch();
+            batch
+                .signaled(0)
+                .send(world.source.slice(at..at + PIECE)?)?;
+            batch.ring()?;
+            let entry = world.queue.completion()?;
+            same(entry.kind(), Kind::Received, "the completion")?;
+            let counter = if form.kind == 0 { slot } else { number };
+            same(entry.counter(), counter, "the receive")?;
+            let mut bytes = vec![0; PIECE];
+            world.target.read_at(at, &mut bytes)?;
+            let sent = &pattern(3, BYTES)[at..at + PIECE];
+            same(&bytes[..], sent, "what was received")?;
+        }
+    }
+    Ok(())
 }
 
 /// Catches rings and records that lie elsewhere, and counters that are not the device's. The ring wraps more

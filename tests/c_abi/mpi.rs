@@ -79,8 +79,7 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and by
 /// datagrams.
 ///
-/// Both processes are on ours. On libmlx5 UCX has the adapter keep memory by a command that the model does
-/// not know; so that it comes to its end shows whose library it is on.
+/// Both processes are on ours, without commands to the device: UCX with these is among the programs of `runs`.
 fn over_ucx() -> Result {
     if device().is_rxe() {
         return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
@@ -91,8 +90,6 @@ fn over_ucx() -> Result {
     let index = gid_index(name)?.map(|index| format!("UCX_IB_GID_INDEX={index}"));
     let chosen = if is_full() { 2 } else { 1 };
     for transports in &["UCX_TLS=rc_v,ud_v,self", "UCX_TLS=ud_v,self"][..chosen] {
-        // UCX would also look for DC where it can make targets by commands, and asks for payloads in
-        // completions, which the model does not have.
         let without_commands = "UCX_IB_MLX5_DEVX=n".to_owned();
         let mut variables = vec![(*transports).to_owned(), port.clone(), without_commands];
         variables.extend(index.clone());

@@ -53,10 +53,11 @@ enum Family {
     /// The same by addresses of InfiniBand: on its ports alone.
     OwnRdmacmByGid,
     Ucx,
-    /// The same with both sides on ours, and its upper layer: on the adapter alone. With libmlx5 UCX needs a
-    /// command of the adapter's that the model does not know; on soft-RoCE its datagrams time out with
-    /// libibverbs as well, and the upper layer connects by them.
+    /// The same with both sides on ours, and its upper layer: on the adapter alone. On soft-RoCE its datagrams
+    /// time out with libibverbs as well, and the upper layer connects by them.
     UcxOnOurs,
+    /// Its own drivers for the adapter, which create queues and receive pools by commands to the device.
+    UcxByCommands,
     /// libfabric's ping-pong over our librdmacm: its endpoints connect by it.
     Libfabric,
     /// qperf's measurements of RC, which connect by our librdmacm. Its others name ports by LIDs alone.
@@ -71,7 +72,7 @@ type Group = (&'static str, Family, &'static [Run]);
 
 /// `ib_send_lat -e` is not among them: it waits for the events of two queues on one channel, takes either for
 /// the other, and then waits in vain or posts too much, on libibverbs as well.
-const GROUPS: [Group; 18] = [
+const GROUPS: [Group; 19] = [
     (
         "perftest::send",
         Family::Perftest,
@@ -285,6 +286,21 @@ const GROUPS: [Group; 18] = [
             in_full("dc_mlx5 put_lat"),
         ],
     ),
+    (
+        "ucx::by_commands",
+        Family::UcxByCommands,
+        &[
+            always("rc_mlx5 am_lat"),
+            always("ud_mlx5 am_lat"),
+            always("dc_mlx5 am_lat"),
+            in_full("rc_mlx5 am_bw"),
+            in_full("rc_mlx5 put_lat"),
+            in_full("rc_mlx5 fadd"),
+            in_full("dc_mlx5 am_bw"),
+            in_full("dc_mlx5 put_lat"),
+            in_full("dc_mlx5 fadd"),
+        ],
+    ),
 ];
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -295,10 +311,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// Runs a group. In the small set the two libraries change sides from run to run.
 fn all(family: Family, runs: &[Run]) -> Result {
-    if matches!(family, Family::Ucx) && !device().is_rxe() {
-        return skip(
-            "UCX has the adapter keep memory by a command that the model does not know, on libibverbs too",
-        );
+    if matches!(family, Family::UcxByCommands) && device().is_rxe() {
+        return skip("only UCX's drivers for the adapter send commands to a device");
     }
     if matches!(family, Family::UcxOnOurs) && device().is_rxe() {
         return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
@@ -332,6 +346,14 @@ fn all(family: Family, runs: &[Run]) -> Result {
         return chosen
             .into_iter()
             .try_for_each(|run| once(family, run.words, [&ours, &ours]));
+    }
+    if matches!(family, Family::UcxByCommands) {
+        // Also libmlx5 on both sides: what the model lacks would fail there too.
+        let all = if is_full() { 4 } else { 2 };
+        return chosen.into_iter().try_for_each(|run| {
+            let mut pairs = ours.pairs().into_iter().take(all);
+            pairs.try_for_each(|(server, client)| once(family, run.words, [server, client]))
+        });
     }
     for (number, run) in chosen.enumerate() {
         for ours_serves in [number % 2 == 0, number % 2 != 0] {
@@ -463,7 +485,17 @@ impl Family {
                 Self::of_rdma_core(library, device, &port, words, ("-g", &["-c"]), server)
             }
             Self::Xrc => Self::of_rdma_core(library, device, &port, words, ("-g", &[]), server),
-            Self::Ucx | Self::UcxOnOurs => ucx(library, device, &port, words, server),
+            Self::Ucx | Self::UcxOnOurs => {
+                let mut command = ucx(library, device, &port, words, server)?;
+                command.env(COMMANDS_OF_UCX, "n");
+                Ok(command)
+            }
+            // UCX would go on without commands if one of the first were refused.
+            Self::UcxByCommands => {
+                let mut command = ucx(library, device, &port, words, server)?;
+                command.env(COMMANDS_OF_UCX, "y");
+                Ok(command)
+            }
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
             Self::Fio | Self::FioOfOwnRdmacm => Ok(fio(library, &port, words, server.is_some())),
@@ -550,9 +582,10 @@ fn fio(library: &Library, port: &str, words: &str, connects: bool) -> Command {
     command
 }
 
-/// UCX's lower layer, by one transport, or its upper layer, by several that it may choose of. They are kept
-/// to verbs, or to its own driver for ConnectX, without commands to the device: with them it wants cyclic
-/// receive queues for many queue pairs, which the model lacks.
+/// Whether UCX sends commands to the device.
+const COMMANDS_OF_UCX: &str = "UCX_IB_MLX5_DEVX";
+
+/// UCX's lower layer, by one transport, or its upper layer, by several that it may choose of.
 fn ucx(
     library: &Library,
     device: &str,
@@ -566,7 +599,6 @@ fn ucx(
     }
     let (transport, words) = words.split_once(' ').unwrap_or((words, ""));
     let place = format!("{device}:1");
-    command.env("UCX_IB_MLX5_DEVX", "n");
     match transport.ends_with("_verbs") || transport.ends_with("_mlx5") {
         true => command.args(["-d", &place, "-x", transport]),
         false => command

@@ -8,6 +8,8 @@ use uverbs::cm::{Failed, RejectReason};
 use uverbs::error::{Errno, Verb};
 use uverbs::{Cause, Error};
 
+use crate::output;
+
 /// The result of a subcommand.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -78,7 +80,7 @@ impl Failure {
     /// Prints the message and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         if !self.message.is_empty() {
-            eprintln!("uverbs: {}", self.message);
+            output::complain(&self.message);
         }
         ExitCode::from(self.kind as u8)
     }

@@ -4,6 +4,9 @@
 //! codes), [`output`] (text and JSON) and [`trace`]. Everything about devices uses the library's public
 //! interface.
 
+// These panic where the stream cannot be written; `output` does not.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
+
 mod cm;
 mod complete;
 mod completions;

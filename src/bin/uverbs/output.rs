@@ -16,6 +16,12 @@ pub(crate) fn raw(bytes: &[u8]) -> Result<()> {
         .map_err(|error| Failure::of_output(&error))
 }
 
+/// Prints a message for a person to standard error. Where that cannot be written, nobody reads it: the exit code
+/// still says how the command ended.
+pub(crate) fn complain(text: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "uverbs: {text}");
+}
+
 /// Prints a line.
 pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
     raw(format!("{text}\n").as_bytes())

@@ -233,7 +233,7 @@ pub(crate) fn process(owner: &ResourceOwner) -> (Option<u32>, Option<String>) {
 /// Prints a table, without the columns that have no value.
 fn show(objects: &[Object]) -> Result<()> {
     let Some(first) = objects.first() else {
-        eprintln!("uverbs: there are none, or none that the kernel shows");
+        output::complain("there are none, or none that the kernel shows");
         return Ok(());
     };
     let known = |column: &usize| {

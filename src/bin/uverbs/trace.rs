@@ -9,5 +9,7 @@ pub(crate) fn start() {
         .with_timer(tracing_subscriber::fmt::time::uptime())
         .with_ansi(false)
         .with_writer(std::io::stderr)
+        // It would complain to standard error, and panic because that is what cannot be written.
+        .log_internal_errors(false)
         .init();
 }

@@ -32,7 +32,7 @@ fn datagrams(listener: &Listener<Ud>) -> Result<()> {
         let request = listener.next()?;
         // Continue: the next client may succeed.
         if let Err(failure) = datagram::answer(request, PATIENCE) {
-            eprintln!("uverbs: {failure}");
+            output::complain(failure);
         }
     }
 }

@@ -37,6 +37,7 @@ use std::net::TcpStream;
 pub(crate) use options::Options;
 
 use crate::failure::Result;
+use crate::output;
 use crate::pingpong::meet;
 use connect::Role;
 use options::{Client, Command, Serve};
@@ -65,7 +66,7 @@ fn serve(options: &Serve) -> Result<()> {
             (result, true) => return result,
             (Ok(()), false) => {}
             // Continue: the next client may succeed.
-            (Err(failure), false) => eprintln!("uverbs: {failure}"),
+            (Err(failure), false) => output::complain(failure),
         }
     }
 }

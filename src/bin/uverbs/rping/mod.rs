@@ -188,7 +188,7 @@ fn serve_at(listener: &Listener<Rc>, options: &Options) -> Result<()> {
         }
         // Continue: the next client may succeed.
         if let Err(failure) = served {
-            eprintln!("uverbs: {failure}");
+            output::complain(failure);
         }
     }
 }

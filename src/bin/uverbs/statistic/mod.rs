@@ -113,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return output::json(&shown.into_iter().map(to_json).collect());
     }
     if shown.is_empty() {
-        eprintln!("uverbs: nothing has counted (-a shows what could)");
+        output::complain("nothing has counted (-a shows what could)");
         return Ok(());
     }
     let row = |reading: &&Reading| {

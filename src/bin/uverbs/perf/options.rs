@@ -187,7 +187,7 @@ pub(super) struct Client {
           value_parser = clap::value_parser!(u8).range(..=15))]
     service_level: u8,
 
-    /// Seconds without a completion after which the run fails
+    /// Seconds without a completion after which the run fails, at most 600
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
     timeout: Duration,
 

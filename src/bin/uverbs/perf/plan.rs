@@ -219,6 +219,9 @@ const MOST_THREADS: u32 = 1 << 10;
 const MOST_QUEUE_PAIRS: u32 = 1 << 16;
 const MOST_DEPTH: u32 = 1 << 20;
 
+/// The longest `timeout`, in seconds: for as long a client that does nothing holds the server.
+const MOST_TIMEOUT: f64 = 600.0;
+
 /// The shortest message that can be checked: its first bytes are its number.
 pub(super) const LEAST_CHECKED: u32 = 8;
 
@@ -232,6 +235,24 @@ impl Plan {
             size,
             ..
         } = *self;
+        let counts = [
+            self.devices,
+            self.threads,
+            self.queue_pairs,
+            self.depth,
+            self.batch,
+            size,
+        ];
+        // First: what follows divides by them.
+        if counts.contains(&0) || self.threads > self.queue_pairs || self.batch > self.depth {
+            return usage(
+                "there are at least as many queue pairs as threads, and as much depth as a batch"
+                    .into(),
+            );
+        }
+        if !(0.0..=MOST_TIMEOUT).contains(&self.timeout) {
+            return usage(format!("--timeout is at most {MOST_TIMEOUT} s"));
+        }
         if !transport.has(operation) {
             return usage(format!("{transport} has no {operation}"));
         }
@@ -259,22 +280,8 @@ impl Plan {
         if self.by_address && !matches!(transport, Transport::Rc | Transport::Uc) {
             return usage(format!("--cm is for rc and uc, not for {transport}"));
         }
-        let counts = [
-            self.devices,
-            self.threads,
-            self.queue_pairs,
-            self.depth,
-            self.batch,
-            size,
-        ];
         if self.devices > self.threads {
             return usage("each device has a thread of its own, or several".into());
-        }
-        if counts.contains(&0) || self.threads > self.queue_pairs || self.batch > self.depth {
-            return usage(
-                "there are at least as many queue pairs as threads, and as much depth as a batch"
-                    .into(),
-            );
         }
         let most = [
             (self.threads, MOST_THREADS),
@@ -414,7 +421,7 @@ pub(super) mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         plan().validate().unwrap();
-        let wrong: [fn(&mut Plan); 9] = [
+        let wrong: [fn(&mut Plan); 12] = [
             |plan| plan.transport = Transport::Ud,
             |plan| plan.operation = Operation::FetchAdd,
             |plan| (plan.size, plan.check) = (7, true),
@@ -424,6 +431,9 @@ pub(super) mod tests {
             |plan| plan.queue_pairs = 0,
             |plan| plan.goal = Goal::Latency,
             |plan| plan.size = 0,
+            |plan| (plan.depth, plan.check) = (0, true),
+            |plan| plan.timeout = 601.0,
+            |plan| plan.timeout = f64::NAN,
         ];
         for (number, change) in wrong.into_iter().enumerate() {
             let mut plan = plan();

@@ -1,10 +1,10 @@
 //! The messages between the two sides before and after a round: lines of JSON over TCP.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::set_socket_keepalive;
+use rustix::net::sockopt;
 use serde::{Deserialize, Serialize};
 
 use super::conditions::Conditions;
@@ -14,10 +14,17 @@ use crate::failure::{Failure, Kind, Result};
 use crate::output::Foreign;
 
 /// A longer line is not one of these messages.
-const LONGEST: u64 = 64 << 20;
+const LONGEST: usize = 64 << 20;
 
 /// A client that sends no plan for this long is gone, and the server is free for others.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// A peer that takes this long to read a message is gone.
+const UNREAD: Duration = Duration::from_secs(30);
+
+/// A peer whose host answers nothing for this long is gone, and for this long it is not asked.
+const UNANSWERED: Duration = Duration::from_secs(30);
+const UNASKED: Duration = Duration::from_secs(10);
 
 /// A message.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,17 +76,23 @@ pub(super) struct Wire {
     reader: BufReader<TcpStream>,
     /// The part of a line that has arrived.
     line: Vec<u8>,
+    /// How long the peer may take to read a message.
+    unread: Duration,
+    /// The peer has said something.
+    is_heard: bool,
 }
 
 impl Wire {
     pub(super) fn new(stream: TcpStream) -> Result<Self> {
         let set = stream
             .set_nodelay(true)
-            .and_then(|()| Ok(set_socket_keepalive(&stream, true)?));
+            .and_then(|()| Ok(watch_host(&stream)?));
         set.map_err(broken)?;
         Ok(Self {
             reader: BufReader::new(stream),
             line: Vec::new(),
+            unread: UNREAD,
+            is_heard: false,
         })
     }
 
@@ -87,7 +100,28 @@ impl Wire {
         let mut line =
             serde_json::to_vec(message).map_err(|error| Failure::new(Kind::Failed, error))?;
         line.push(b'\n');
-        self.reader.get_mut().write_all(&line).map_err(broken)
+        self.write(&line)
+    }
+
+    /// The time limit is for all bytes, not for each call.
+    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        let deadline = Instant::now() + self.unread;
+        let stream = self.reader.get_mut();
+        while !bytes.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let text = format!("the peer has not read a message for {:?}", self.unread);
+                return Err(Failure::new(Kind::Peer, text));
+            }
+            stream.set_write_timeout(Some(left)).map_err(broken)?;
+            match stream.write(bytes) {
+                Ok(0) => return Err(broken(io::ErrorKind::WriteZero.into())),
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if is_timeout(&error) => {}
+                Err(error) => return Err(broken(error)),
+            }
+        }
+        Ok(())
     }
 
     /// Waits for the next message; the other side's failure becomes a failure here.
@@ -99,7 +133,13 @@ impl Wire {
                 return Ok(message);
             }
             if left.is_zero() {
-                let text = format!("the peer has said nothing for {patience:?}");
+                let text = match self.is_heard {
+                    true => format!("the peer has sent no whole message for {patience:?}"),
+                    false => format!(
+                        "the peer has accepted the connection, and has not answered for {patience:?}: it may be \
+                         serving another client (it serves one at a time), or it is no `uverbs perf serve`"
+                    ),
+                };
                 return Err(Failure::new(Kind::Peer, text));
             }
         }
@@ -136,29 +176,40 @@ impl Wire {
         }
     }
 
+    /// The next message, if the whole of it comes in this time.
     fn next(&mut self, time: Duration) -> Result<Next> {
-        // A time limit of zero would be an error.
-        let limit = Some(time.max(Duration::from_millis(1)));
-        self.reader
-            .get_ref()
-            .set_read_timeout(limit)
-            .map_err(broken)?;
-        let left = LONGEST.saturating_sub(self.line.len() as u64);
-        let read = (&mut self.reader)
-            .take(left)
-            .read_until(b'\n', &mut self.line);
-        match read {
-            Err(error) if is_timeout(&error) => return Ok(Next::Nothing),
-            Err(error) => return Err(broken(error)),
-            Ok(_) if self.line.last() == Some(&b'\n') => {}
-            Ok(_) if self.line.is_empty() => return Ok(Next::End),
-            Ok(_) => {
-                return Err(Failure::new(
-                    Kind::Peer,
-                    "the peer broke off within a message",
-                ));
+        let deadline = Instant::now() + time;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A time limit of zero would be an error.
+            let limit = Some(left.max(Duration::from_millis(1)));
+            let stream = self.reader.get_ref();
+            stream.set_read_timeout(limit).map_err(broken)?;
+            let bytes = match self.reader.fill_buf() {
+                Ok(bytes) => bytes,
+                Err(error) if is_timeout(&error) && left.is_zero() => return Ok(Next::Nothing),
+                Err(error) if is_timeout(&error) => continue,
+                Err(error) => return Err(broken(error)),
+            };
+            if bytes.is_empty() && self.line.is_empty() {
+                return Ok(Next::End);
+            }
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let taken = end.map_or(bytes.len(), |end| end + 1);
+            if taken == 0 || self.line.len() + taken > LONGEST {
+                let text = "the peer broke off within a message, or it is longer than any";
+                return Err(Failure::new(Kind::Peer, text));
+            }
+            self.line.extend_from_slice(&bytes[..taken]);
+            self.reader.consume(taken);
+            if end.is_some() {
+                break;
+            }
+            if left.is_zero() {
+                return Ok(Next::Nothing);
             }
         }
+        self.is_heard = true;
         let line = std::mem::take(&mut self.line);
         match serde_json::from_slice(&line) {
             Ok(Message::Failed { is_check, text }) => {
@@ -222,6 +273,14 @@ pub(super) fn unexpected(message: &Message) -> Failure {
     )
 }
 
+/// Has the kernel notice that the peer's host is gone.
+fn watch_host(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, UNASKED)?;
+    sockopt::set_tcp_keepintvl(stream, UNASKED)?;
+    sockopt::set_tcp_user_timeout(stream, UNANSWERED.as_millis() as u32)
+}
+
 fn broken(error: io::Error) -> Failure {
     Failure::new(
         Kind::Peer,
@@ -239,6 +298,7 @@ fn is_timeout(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
+    use std::sync::mpsc::RecvTimeoutError;
 
     use super::*;
 
@@ -259,6 +319,47 @@ mod tests {
         let heard = wire.hear(SOON).unwrap();
         assert!(matches!(heard, Message::Finished(sent) if sent == [1, 2]));
         assert!(matches!(wire.hear(SOON).unwrap(), Message::Ready));
+    }
+
+    /// Catches a time limit that each byte begins anew: a client would hold the server for ever.
+    #[test]
+    fn a_message_that_never_ends_is_not_waited_for() {
+        let (mut wire, mut peer) = pair();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let pause = Duration::from_millis(5);
+                // Ends with the wire, or if the test fails.
+                let waited = || stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
+                while waited() && peer.write_all(b" ").is_ok() {}
+            });
+            let failure = wire.hear(Duration::from_millis(50)).unwrap_err();
+            assert_eq!(failure.kind(), Kind::Peer);
+            drop(stop);
+        });
+    }
+
+    /// Catches a server that waits for ever until a client reads.
+    #[test]
+    fn a_peer_that_never_reads_is_not_waited_for() {
+        let (mut wire, _peer) = pair();
+        wire.unread = SOON;
+        // More than the buffers of both sockets take.
+        let message = Message::Finished(vec![u64::MAX; 1 << 20]);
+        let failure = wire.say(&message).unwrap_err();
+        assert!(failure.to_string().contains("not read"), "{failure}");
+    }
+
+    /// Catches a message that says that a peer is silent, where it serves another client.
+    #[test]
+    fn a_server_that_has_not_answered_yet_may_be_busy() {
+        let (mut wire, mut peer) = pair();
+        let failure = wire.hear(SOON).unwrap_err().to_string();
+        assert!(failure.contains("another client"), "{failure}");
+        peer.write_all(b"\"ready\"\n").unwrap();
+        wire.hear(SOON).unwrap();
+        let failure = wire.hear(SOON).unwrap_err().to_string();
+        assert!(!failure.contains("another client"), "{failure}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::conditions::Conditions;
 use super::memory::MemoryKind;
 use super::plan::{Goal, Plan};
-use super::recorder::{Outcome, Times};
+use super::recorder::{Outcome, Times, sum};
 use crate::failure::{Failure, Kind, Result};
 
 /// A result.
@@ -171,11 +171,14 @@ fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary
     let histogram = times.histogram()?;
     // The histogram rounds up.
     let at = |share| histogram.value_at_quantile(share).min(times.max) as f64 / 1e3;
-    let sum = |of: fn(&Round) -> u64| rounds.iter().map(of).sum::<u64>();
+    let sum = |of: fn(&Round) -> u64| sum(rounds.iter().map(of));
     let rate = rounds.iter().map(Round::rate).sum::<f64>() / rounds.len().max(1) as f64;
     let bits = rate * f64::from(plan.size) * 8.0;
     let one_way = if plan.both { bits / 2.0 } else { bits };
-    let share = |megabits: Option<u64>| Some(one_way / (megabits? as f64 * 1e4));
+    let share = |megabits: Option<u64>| {
+        let megabits = megabits.filter(|megabits| *megabits > 0)?;
+        Some(one_way / (megabits as f64 * 1e4))
+    };
     let cpu = |seconds: f64, messages: u64| match messages {
         0 => 0.0,
         _ => seconds * 1e6 / messages as f64,
@@ -183,7 +186,7 @@ fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary
     let server_cpu = rounds.iter().map(|round| round.server.cpu_seconds).sum();
     let lost = rounds.iter().map(|round| {
         let there = round.client.sent.saturating_sub(round.server.received);
-        there + round.server.sent.saturating_sub(round.client.received)
+        there.saturating_add(round.server.sent.saturating_sub(round.client.received))
     });
     let cpus = rounds.iter().map(|round| round.client.cpu_per_message());
     Ok(Summary {
@@ -203,7 +206,7 @@ fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary
         server_cpu: cpu(server_cpu, sum(|round| round.client.sent)),
         // For other operations only an error would show a lost message.
         lost: match plan.operation.takes_receive() {
-            true => lost.sum(),
+            true => super::recorder::sum(lost),
             false => 0,
         },
         checked: sum(|round| round.client.checked + round.server.checked),
@@ -215,7 +218,7 @@ fn least_interval(rounds: &[Round]) -> f64 {
     let counts = rounds.iter().flat_map(|round| round.client.rates.whole());
     let (mut all, mut sum, mut least) = (0_u64, 0_u64, u64::MAX);
     for &count in counts {
-        (all, sum, least) = (all + 1, sum + count, least.min(count));
+        (all, sum, least) = (all + 1, sum.saturating_add(count), least.min(count));
     }
     match sum {
         0 => 0.0,
@@ -233,7 +236,24 @@ impl Record {
             };
             Failure::new(kind, named(&error))
         })?;
-        serde_json::from_slice(&text).map_err(|error| Failure::new(Kind::Failed, named(&error)))
+        let record = serde_json::from_slice(&text);
+        let record: Self = record.map_err(|error| Failure::new(Kind::Failed, named(&error)))?;
+        let failed = |error: String| Failure::new(Kind::Failed, named(&error));
+        record.validated().map_err(failed)
+    }
+
+    /// The record, if it can be one, with the summary of its rounds whatever summary it tells.
+    fn validated(mut self) -> Result<Self, String> {
+        for run in &mut self.runs {
+            run.plan.validate().map_err(|failure| failure.to_string())?;
+            for round in &run.rounds {
+                round.client.validate()?;
+                round.server.validate()?;
+            }
+            let summary = summary(&run.plan, &run.rounds, &self.client);
+            run.summary = summary.map_err(|failure| failure.to_string())?;
+        }
+        Ok(self)
     }
 
     pub(super) fn save(&self, path: &Path) -> Result<()> {
@@ -264,8 +284,10 @@ fn of_file(path: &Path, error: &std::io::Error) -> Failure {
 pub(super) mod tests {
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::super::plan::tests::plan;
-    use super::super::recorder::Recorder;
+    use super::super::recorder::{Rates, Recorder};
     use super::super::time::Time;
     use super::*;
 
@@ -324,10 +346,128 @@ pub(super) mod tests {
         assert_eq!((stalled.least_interval, stalled.max), (0.0, 50_000.0));
     }
 
+    /// Numbers as a damaged or hostile file has them, many of them at the limits.
+    fn any_number() -> impl Strategy<Value = u64> {
+        prop_oneof![0..3_u64, any::<u64>(), Just(1 << 53), Just(u64::MAX)]
+    }
+
+    fn any_seconds() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            Just(0.0),
+            Just(5e-324),
+            Just(1e-9),
+            Just(0.005),
+            Just(1.0),
+            Just(1e9),
+            Just(1e308),
+            Just(-1.0),
+            any::<f64>()
+        ]
+    }
+
+    fn any_outcome() -> impl Strategy<Value = Outcome> {
+        let numbers = || proptest::collection::vec(any_number(), 0..5);
+        let seconds = [any_seconds(), any_seconds(), any_seconds()];
+        (
+            proptest::array::uniform4(any_number()),
+            seconds,
+            numbers(),
+            numbers(),
+        )
+            .prop_map(
+                |(
+                    [messages, sent, received, checked],
+                    [seconds, cpu_seconds, interval],
+                    times,
+                    counts,
+                )| {
+                    let (min, max) = (times.first().copied(), times.last().copied());
+                    let times = serde_json::json!({
+                        "min": min.unwrap_or(0),
+                        "max": max.unwrap_or(0),
+                        "counts": times.iter().map(|time| (time, time / 2)).collect::<Vec<_>>(),
+                    });
+                    Outcome {
+                        messages,
+                        seconds,
+                        cpu_seconds,
+                        sent,
+                        received,
+                        checked,
+                        times: serde_json::from_value(times).unwrap(),
+                        rates: Rates { interval, counts },
+                        samples: Vec::new(),
+                    }
+                },
+            )
+    }
+
+    fn any_run() -> impl Strategy<Value = Run> {
+        let round = (any_outcome(), any_outcome());
+        let rounds = proptest::collection::vec(
+            round.prop_map(|(client, server)| Round { client, server }),
+            0..3,
+        );
+        let size = prop_oneof![0..3_u32, any::<u32>()];
+        (size, any_number(), rounds).prop_map(|(size, checked, rounds)| Run {
+            plan: Plan { size, ..plan() },
+            summary: Summary {
+                checked,
+                ..Summary::default()
+            },
+            rounds,
+        })
+    }
+
+    proptest! {
+        /// Catches a file that stops `perf show`: by an overflow, or by a plot without an end.
+        #[test]
+        fn what_is_accepted_can_be_shown(
+            runs in proptest::collection::vec(any_run(), 0..3),
+            port_megabits in proptest::option::of(any_number()),
+        ) {
+            let client = Conditions { port_megabits, ..Conditions::default() };
+            let record = Record { client, runs, ..Record::default() };
+            if let Ok(record) = record.validated() {
+                super::super::svg::draw(&record).unwrap();
+                super::super::show::plots(&record);
+                let text = serde_json::to_string(&record).unwrap();
+                serde_json::from_str::<Record>(&text).unwrap();
+            }
+        }
+    }
+
+    /// Each of these kept the plots busy without an end, or overflowed.
+    #[test]
+    fn numbers_that_no_run_has_are_refused() {
+        let wrong: [fn(&mut Outcome); 6] = [
+            |outcome| outcome.rates.interval = 0.0,
+            |outcome| outcome.rates.interval = 5e-324,
+            |outcome| outcome.rates.interval = 1e308,
+            |outcome| outcome.seconds = 1e308,
+            |outcome| outcome.rates.counts = vec![u64::MAX; 2],
+            |outcome| outcome.sent = u64::MAX,
+        ];
+        for (number, change) in wrong.into_iter().enumerate() {
+            let mut run = run(vec![round([100; 100])]);
+            change(&mut run.rounds[0].client);
+            let record = Record {
+                runs: vec![run],
+                ..Record::default()
+            };
+            assert!(record.validated().is_err(), "{number}");
+        }
+    }
+
     #[test]
     fn a_result_is_read_as_it_was_saved() {
+        let client = Conditions {
+            port_megabits: Some(1000),
+            ..Conditions::default()
+        };
         let record = Record {
             runs: vec![run(vec![round(vec![100; 10])])],
+            client,
             ..Record::default()
         };
         let path = std::env::temp_dir().join(format!("perf-{}.json", std::process::id()));

@@ -45,7 +45,7 @@ impl Times {
         counts.dedup_by(|next, kept| {
             let is_same = next.0 == kept.0;
             if is_same {
-                kept.1 += next.1;
+                kept.1 = kept.1.saturating_add(next.1);
             }
             is_same
         });
@@ -62,7 +62,7 @@ impl Times {
 
     /// How many there are.
     pub(super) fn len(&self) -> u64 {
-        self.counts.iter().map(|&(_, count)| count).sum()
+        sum(self.counts.iter().map(|&(_, count)| count))
     }
 
     /// The histogram itself.
@@ -76,9 +76,9 @@ impl Times {
 
     /// Each time, with the share (of 1) of messages that took at most as long.
     pub(super) fn cumulative(&self) -> Vec<(u64, f64)> {
-        let (all, mut sum) = (self.len() as f64, 0);
+        let (all, mut sum) = (self.len().max(1) as f64, 0_u64);
         let steps = self.counts.iter().map(|&(time, count)| {
-            sum += count;
+            sum = sum.saturating_add(count);
             (time, sum as f64 / all)
         });
         steps.collect()
@@ -88,6 +88,11 @@ impl Times {
 fn histogram() -> Result<Histogram<u64>> {
     Histogram::new_with_max(LONGEST.as_nanos() as u64, DIGITS)
         .map_err(|error| Failure::new(Kind::Failed, error))
+}
+
+/// The sum, or the largest number if it is larger: of numbers that a file or a peer tells.
+pub(super) fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
 }
 
 /// Messages in each interval, from the beginning of the measurement on.
@@ -175,7 +180,48 @@ pub(super) struct Outcome {
     pub(super) samples: Vec<u64>,
 }
 
+/// The largest number of messages that an outcome may have, which a float holds exactly, and the most seconds.
+const MOST_MESSAGES: u64 = 1 << 53;
+const MOST_SECONDS: f64 = 1e9;
+
 impl Outcome {
+    /// Checks an outcome that a file or a peer tells: what is computed from it neither overflows nor divides by
+    /// next to nothing, and plots have axes with an end.
+    pub(super) fn validate(&self) -> Result<(), String> {
+        let seconds = [self.seconds, self.cpu_seconds];
+        if !seconds.iter().all(|it| (0.0..=MOST_SECONDS).contains(it)) {
+            return Err(format!("its seconds are not from 0 to {MOST_SECONDS}"));
+        }
+        if self.seconds > 0.0 && self.seconds < 1e-9 {
+            return Err("its seconds are less than the clock tells".into());
+        }
+        let Rates { interval, counts } = &self.rates;
+        let intervals = INTERVAL.as_secs_f64()..=MOST_SECONDS;
+        if !counts.is_empty() && !intervals.contains(interval) {
+            return Err(format!("its intervals have {interval} seconds"));
+        }
+        if counts.len() > INTERVALS {
+            return Err(format!("it has more than {INTERVALS} intervals"));
+        }
+        let times = self.times.counts.iter().map(|&(time, _)| time);
+        let longest = times.chain([self.times.min, self.times.max]).max();
+        if longest > Some(MOST_MESSAGES) {
+            return Err("its times are longer than a run".into());
+        }
+        let messages = [
+            self.messages,
+            self.sent,
+            self.received,
+            self.checked,
+            self.times.len(),
+            sum(counts.iter().copied()),
+        ];
+        match messages.iter().all(|number| *number <= MOST_MESSAGES) {
+            true => Ok(()),
+            false => Err("it has more messages than can be".into()),
+        }
+    }
+
     /// Messages per second.
     pub(super) fn rate(&self) -> f64 {
         match self.seconds > 0.0 {

@@ -41,7 +41,16 @@ pub(super) fn round(side: Side, wire: &mut Wire, plan: &Plan, part: Part) -> Res
     wire.say(&Message::Outcome(Box::new(outcome.clone())))?;
     outcome.samples = samples;
     match wire.hear(plan.patience().saturating_mul(CHECKING))? {
-        Message::Outcome(peer) => Ok([outcome, *peer]),
+        Message::Outcome(peer) => {
+            let nonsense = |why| {
+                Failure::new(
+                    Kind::Peer,
+                    format!("the peer tells an outcome that no run has: {why}"),
+                )
+            };
+            peer.validate().map_err(nonsense)?;
+            Ok([outcome, *peer])
+        }
         other => Err(unexpected(&other)),
     }
 }

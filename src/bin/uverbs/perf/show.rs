@@ -9,6 +9,7 @@ use super::chart::{self, Column};
 use super::conditions::Conditions;
 use super::plan::Goal;
 use super::record::{Record, Run, Summary, write};
+use super::recorder::sum;
 use super::svg;
 use crate::failure::{Failure, Kind, Result};
 use crate::output;
@@ -59,7 +60,7 @@ impl Output {
         conditions(record)?;
         tables(record)?;
         if self.plot {
-            record.runs.iter().try_for_each(plots)?;
+            output::raw(plots(record).as_bytes())?;
         }
         Ok(())
     }
@@ -117,7 +118,7 @@ fn tables(record: &Record) -> Result<()> {
             Goal::Bandwidth => bandwidth(&runs)?,
         }
     }
-    let checked: u64 = record.runs.iter().map(|run| run.summary.checked).sum();
+    let checked = sum(record.runs.iter().map(|run| run.summary.checked));
     if record.runs.iter().any(|run| run.plan.check) {
         output::line(format_args!(
             "\n{checked} messages checked: every byte as it was sent"
@@ -242,16 +243,22 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn plots(run: &Run) -> Result<()> {
-    let rates = chart::draw(&run.rates(), Column::Mean, |x| format!("{x:.2}"));
-    let title = run.title();
-    output::line(format_args!("\n{title}: messages/s over seconds\n{rates}"))?;
-    let times = run.times().cumulative();
-    // The longest times are few and far from the others: logarithms bring them together.
-    let point = |&(time, share): &(u64, f64)| ((time.max(1) as f64 / 1e3).log10(), share * 100.0);
-    let points: Vec<(f64, f64)> = times.iter().map(point).collect();
-    let shares = chart::draw(&points, Column::Last, |x| short(10_f64.powf(x)));
-    output::line(format_args!("\n{title}: % of times up to µs\n{shares}"))
+/// The plots of all runs, for a terminal.
+pub(super) fn plots(record: &Record) -> String {
+    let mut text = String::new();
+    for run in &record.runs {
+        let title = run.title();
+        let rates = chart::draw(&run.rates(), Column::Mean, |x| format!("{x:.2}"));
+        text.push_str(&format!("\n{title}: messages/s over seconds\n{rates}\n"));
+        let times = run.times().cumulative();
+        // The longest times are few and far from the others: logarithms bring them together.
+        let point =
+            |&(time, share): &(u64, f64)| ((time.max(1) as f64 / 1e3).log10(), share * 100.0);
+        let points: Vec<(f64, f64)> = times.iter().map(point).collect();
+        let shares = chart::draw(&points, Column::Last, |x| short(10_f64.powf(x)));
+        text.push_str(&format!("\n{title}: % of times up to µs\n{shares}\n"));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -120,15 +120,17 @@ fn over_size(area: &Area<'_>, record: &Record) -> Result<()> {
     )
 }
 
-/// The smallest and the largest number; the range is never empty.
+/// The smallest and the largest number, and 0; the range is never empty.
 fn range(numbers: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
-    let (least, most) = numbers.fold((0.0_f64, f64::MIN), |(least, most), number| {
+    // With others, an axis has no end.
+    let finite = numbers.filter(|number| number.is_finite());
+    let (least, most) = finite.fold((0.0_f64, 0.0_f64), |(least, most), number| {
         (least.min(number), most.max(number))
     });
     least..if most > least {
-        most * 1.05
+        most + (most - least) * 0.05
     } else {
-        least + 1.0
+        1.0
     }
 }
 

@@ -267,7 +267,7 @@ impl Worker {
         for lane in &mut self.lanes.all {
             match plan.until {
                 _ if is_over => lane.limit = lane.posted,
-                Until::Messages(count) if begins => lane.limit = lane.posted + count,
+                Until::Messages(count) if begins => lane.limit = lane.posted.saturating_add(count),
                 _ => {}
             }
         }

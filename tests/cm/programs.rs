@@ -81,6 +81,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             "uverbs rping -s -a 10.9.0.1 -v",
             "uverbs rping -c -a 10.9.0.1 -C 3 -V -v",
         ),
+        test_without_leaks("programs::rping_without_a_reader", rping_without_a_reader),
         server(
             "programs::rdma_server",
             "rdma_server -s 10.9.0.1",
@@ -290,6 +291,29 @@ fn pings(server: &str, client: &str) -> Result {
         same(said.server.matches(&words).count(), 1, &said.server)?;
     }
     Ok(())
+}
+
+/// Catches a server that goes on although nobody can read what it prints.
+fn rping_without_a_reader() -> Result {
+    let own = own_address().ip().to_string();
+    let words = ["rping", "-a", own.as_str(), "-p", "18636"];
+    let (reader, writer) = std::io::pipe()?;
+    drop(reader);
+    let mut server = Command::new(uverbs()?);
+    let server = server.args(words).args(["-s", "-P", "-v"]);
+    let mut server = Program(server.stdin(Stdio::null()).stdout(writer).spawn()?);
+    until_so(LIMIT, "the server listens", || {
+        let listed = finish_of(Command::new(uverbs()?).arg("cm"))?;
+        Ok(listed.contains(":18636"))
+    })?;
+    let mut client = Command::new(uverbs()?);
+    client
+        .args(words)
+        .args(["-c", "-C", "1", "--timeout", "60"]);
+    // It has an answer, or the server has ended before that.
+    client.output()?;
+    await_end(&mut server.0)?;
+    same(server.0.wait()?.code(), Some(141), "exit status")
 }
 
 /// The commands of a client of `rping` to the connection manager, by their numbers.

@@ -23,6 +23,7 @@ Exit codes:
   4  not permitted: this user may not open the device
   5  peer: unreachable, violated the protocol, disconnected, or did not answer in time
   6  check: a message arrived corrupted
+  141  output: whoever read standard output has gone, as `head` does
 ";
 
 /// The exit codes, by kind of failure.
@@ -34,6 +35,8 @@ pub(crate) enum Kind {
     NotPermitted = 4,
     Peer = 5,
     Check = 6,
+    /// As shells report the signal SIGPIPE, which Rust's runtime ignores.
+    Unread = 128 + 13,
 }
 
 /// Why a subcommand ends early.
@@ -41,6 +44,7 @@ pub(crate) enum Kind {
 pub(crate) struct Failure {
     kind: Kind,
     message: String,
+    is_of_output: bool,
 }
 
 impl Failure {
@@ -48,6 +52,7 @@ impl Failure {
         Self {
             kind,
             message: message.to_string(),
+            is_of_output: false,
         }
     }
 
@@ -71,10 +76,23 @@ impl Failure {
     /// The failure that the command's own output could not be written. If the reader has gone, such as
     /// `head`, there is no message: the process exits as if the signal SIGPIPE had ended it.
     pub(crate) fn of_output(error: &io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe {
-            return Self::new(Kind::Failed, "");
+        let failure = match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Kind::Unread, ""),
+            _ => Self::new(
+                Kind::Failed,
+                format_args!("cannot write to standard output: {error}"),
+            ),
+        };
+        Self {
+            is_of_output: true,
+            ..failure
         }
-        Self::new(Kind::Failed, format_args!("standard output: {error}"))
+    }
+
+    /// Whether the output could not be written. A server ends then; after other failures the next client may
+    /// succeed.
+    pub(crate) fn is_of_output(&self) -> bool {
+        self.is_of_output
     }
 
     /// Prints the message and returns the exit code.
@@ -189,6 +207,7 @@ mod tests {
             Kind::NotPermitted,
             Kind::Peer,
             Kind::Check,
+            Kind::Unread,
         ] {
             assert!(EXIT_CODES.contains(&format!("\n  {}  ", kind as u8)));
         }

@@ -183,12 +183,13 @@ fn serve_at(listener: &Listener<Rc>, options: &Options) -> Result<()> {
         // Without a listener there is no next client either.
         let request = listener.next()?;
         let served = one_client(request, options);
-        if !options.persistent {
-            return served;
-        }
-        // Continue: the next client may succeed.
-        if let Err(failure) = served {
-            output::complain(failure);
+        match served {
+            Err(failure) if options.persistent && !failure.is_of_output() => {
+                // Continue: the next client may succeed.
+                output::complain(failure);
+            }
+            Ok(()) if options.persistent => {}
+            ended => return ended,
         }
     }
 }

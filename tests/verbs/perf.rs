@@ -43,6 +43,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("perf::two_runs_of_one_build", two_runs),
         test("perf::a_peer_that_is_killed", a_peer_that_is_killed),
         test("perf::what_is_refused", what_is_refused),
+        test(
+            "perf::what_was_measured_before_a_failure",
+            what_was_measured_before_a_failure,
+        ),
     ];
     tests.push(test("perf::every_operation_of_srd", || {
         every_operation("srd", 18605)
@@ -445,6 +449,23 @@ fn a_peer_that_is_killed() -> Result {
     drop(server);
     let status = support::role::await_end(&mut client.0).and_then(|()| Ok(client.0.wait()?))?;
     same(status.code(), Some(5), "exit code")
+}
+
+/// Catches a size that fails and takes with it what the sizes before have measured.
+fn what_was_measured_before_a_failure() -> Result {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("a.json");
+    let port = 18612;
+    let _server = Process(perf("serve --once", port)?.spawn()?);
+    // The second does not fit into a packet.
+    let words =
+        "latency send 127.0.0.1 -t ud -s 64,64K -n 5 -r 1 --connect-timeout 30 --timeout 60";
+    let output = perf(words, port)?.arg("--save").arg(&file).output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    same(output.status.code(), Some(2), "exit code")?;
+    same(said.contains("ud send"), true, &said)?;
+    let saved: Value = serde_json::from_slice(&fs::read(&file)?)?;
+    same(saved["runs"].as_array().map(Vec::len), Some(1), "runs")
 }
 
 fn what_is_refused() -> Result {

@@ -107,21 +107,44 @@ fn measure(options: &Client, goal: Goal) -> Result<()> {
     let stream = meet::connect(host, port, options.connect_timeout)?;
     let mut wire = Wire::new(stream)?;
     let mut record = Record::default();
-    for plan in plans {
-        let mut rounds = Vec::new();
-        for _ in 0..options.rounds {
-            let round = client_round(&mut wire, &plan, options, &mut record);
-            let round = round.inspect_err(|failure| session::tell(&mut wire, failure));
-            rounds.push(round.map_err(|failure| failure.of_peer(host))?);
-        }
-        record.runs.push(Run::new(plan, rounds, &record.client)?);
-    }
+    let measured = plans
+        .into_iter()
+        .try_for_each(|plan| client_run(&mut wire, plan, options, &mut record));
     // The server is free for other clients while the result is shown.
     drop(wire);
-    if let Some(path) = &options.save {
-        record.save(path)?;
+    let measured = measured.map_err(|failure| failure.of_peer(host));
+    if record.runs.is_empty() {
+        return measured;
     }
-    options.output.show(&record)
+    // What has been measured before a failure may have taken long.
+    let saved = options
+        .save
+        .as_ref()
+        .map_or(Ok(()), |path| record.save(path));
+    let shown = saved.and_then(|()| options.output.show(&record));
+    match (measured, shown) {
+        (Err(failure), shown) => {
+            let _ = shown.inspect_err(|failure| output::complain(failure));
+            Err(failure)
+        }
+        (Ok(()), shown) => shown,
+    }
+}
+
+/// Adds the rounds of a plan to the record, also those before one that fails.
+fn client_run(wire: &mut Wire, plan: Plan, options: &Client, record: &mut Record) -> Result<()> {
+    let mut rounds = Vec::new();
+    let measured = (0..options.rounds).try_for_each(|_| {
+        rounds.push(client_round(wire, &plan, options, record)?);
+        Ok(())
+    });
+    if let Err(failure) = &measured {
+        session::tell(wire, failure);
+    }
+    if !rounds.is_empty() {
+        record.runs.push(Run::new(plan, rounds, &record.client)?);
+    }
+    measured
 }
 
 fn client_round(

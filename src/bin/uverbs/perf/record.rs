@@ -1,14 +1,19 @@
 //! The document of a result: conditions, plans, and the results of each round.
 
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
 
 use super::conditions::Conditions;
 use super::memory::MemoryKind;
 use super::plan::{Goal, Plan};
 use super::recorder::{Outcome, Times, sum};
 use crate::failure::{Failure, Kind, Result};
+use crate::output::Foreign;
 
 /// A result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -228,27 +233,37 @@ fn least_interval(rounds: &[Round]) -> f64 {
 
 impl Record {
     pub(super) fn read(path: &Path) -> Result<Self> {
-        let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-        let text = std::fs::read(path).map_err(|error| {
-            let kind = match error.kind() {
-                std::io::ErrorKind::NotFound => Kind::NotFound,
-                _ => Kind::Failed,
-            };
-            Failure::new(kind, named(&error))
+        let bytes = std::fs::read(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Failure::new(Kind::NotFound, of_file("read", path, &error)),
+            _ => of_file("read", path, &error),
         })?;
-        let record = serde_json::from_slice(&text);
-        let record: Self = record.map_err(|error| Failure::new(Kind::Failed, named(&error)))?;
-        let failed = |error: String| Failure::new(Kind::Failed, named(&error));
-        record.validated().map_err(failed)
+        let record = Self::parse(&bytes).and_then(Self::validated);
+        record.map_err(|why| Failure::new(Kind::Failed, format_args!("{} {why}", path.display())))
+    }
+
+    /// What is wrong continues a sentence that begins with the name of the file.
+    fn parse(bytes: &[u8]) -> Result<Self, String> {
+        if bytes.trim_ascii().is_empty() {
+            return Err("is empty".into());
+        }
+        serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
+            true => format!("is cut off after {} bytes", bytes.len()),
+            false => format!(
+                "is no result of `uverbs perf --save` or `--json`: {}",
+                Foreign(&error.to_string())
+            ),
+        })
     }
 
     /// The record, if it can be one, with the summary of its rounds whatever summary it tells.
     fn validated(mut self) -> Result<Self, String> {
         for run in &mut self.runs {
-            run.plan.validate().map_err(|failure| failure.to_string())?;
-            for round in &run.rounds {
-                round.client.validate()?;
-                round.server.validate()?;
+            run.plan
+                .validate()
+                .map_err(|failure| format!("has a plan that no run has: {failure}"))?;
+            for outcome in run.rounds.iter().flat_map(|it| [&it.client, &it.server]) {
+                let nonsense = |why| format!("has an outcome that no run has: {why}");
+                outcome.validate().map_err(nonsense)?;
             }
             let summary = summary(&run.plan, &run.rounds, &self.client);
             run.summary = summary.map_err(|failure| failure.to_string())?;
@@ -262,22 +277,47 @@ impl Record {
     }
 }
 
-/// Writes a file.
+/// Writes a file as a whole: it has the new content, or what it had before.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).map_err(|error| of_file(path, &error))
+    let written = match is_replaced(path) {
+        true => beside(path).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.persist(path).map(drop).map_err(io::Error::from)
+        }),
+        false => std::fs::write(path, bytes),
+    };
+    written.map_err(|error| of_file("write", path, &error))
 }
 
 /// Checks that a file can be written; its content stays.
 pub(super) fn prepare(path: &Path) -> Result<()> {
-    let opened = std::fs::File::options()
-        .append(true)
-        .create(true)
-        .open(path);
-    opened.map(drop).map_err(|error| of_file(path, &error))
+    let opened = match is_replaced(path) {
+        true => beside(path).map(drop),
+        false => {
+            let file = File::options().append(true).create(true).open(path);
+            file.map(drop)
+        }
+    };
+    opened.map_err(|error| of_file("write", path, &error))
 }
 
-fn of_file(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(Kind::Failed, format_args!("{}: {error}", path.display()))
+/// Whether it is a file, or nothing yet: pipes and links stay what they are.
+fn is_replaced(path: &Path) -> bool {
+    path.symlink_metadata().map_or(true, |it| it.is_file())
+}
+
+/// A file in the same directory, which goes unless it takes the other's place.
+fn beside(path: &Path) -> io::Result<NamedTempFile> {
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty());
+    tempfile::Builder::new()
+        // As files are made by default: it is not for this user alone.
+        .permissions(Permissions::from_mode(0o666))
+        .tempfile_in(directory.unwrap_or(Path::new(".")))
+}
+
+fn of_file(verb: &str, path: &Path, error: &io::Error) -> Failure {
+    let text = format_args!("cannot {verb} {}: {error}", path.display());
+    Failure::new(Kind::Failed, text)
 }
 
 #[cfg(test)]
@@ -344,6 +384,40 @@ pub(super) mod tests {
         times[1000] = 50_000;
         let stalled = run(vec![round(times)]).summary;
         assert_eq!((stalled.least_interval, stalled.max), (0.0, 50_000.0));
+    }
+
+    /// Catches the words of the parser, which name lines and columns of a file that has one line.
+    #[test]
+    fn what_is_wrong_with_a_file_is_told() {
+        let told = |text: &str| Record::parse(text.as_bytes()).unwrap_err();
+        assert_eq!(told(" \n"), "is empty");
+        assert_eq!(told("{\"client\": {"), "is cut off after 12 bytes");
+        assert!(told("{}").starts_with("is no result of `uverbs perf --save`"));
+        assert!(told("# notes").starts_with("is no result"));
+    }
+
+    /// Catches a failed run that leaves an empty file, or a broken one where a whole one was.
+    #[test]
+    fn a_file_is_written_as_a_whole_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = || {
+            let names = directory.path().read_dir().unwrap();
+            names.map(|it| it.unwrap().file_name()).collect::<Vec<_>>()
+        };
+        let path = directory.path().join("a.json");
+        prepare(&path).unwrap();
+        assert!(names().is_empty());
+        write(&path, b"old").unwrap();
+        prepare(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        prepare(&link).unwrap();
+        write(&link, b"new").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
+        assert_eq!(names().len(), 2);
+        let nowhere = directory.path().join("no/a.json");
+        assert_eq!(prepare(&nowhere).unwrap_err().kind(), Kind::Failed);
     }
 
     /// Numbers as a damaged or hostile file has them, many of them at the limits.

@@ -395,8 +395,10 @@ fn two_runs() -> Result {
         let mut compare = Command::new(uverbs()?);
         compare.args(["perf", "compare", "--json", "--confidence", "0.999"]);
         let said = finish(compare.args([before, after]))?;
-        let compared: Vec<Value> = serde_json::from_str(&said)?;
-        let verdicts = compared
+        let compared: Value = serde_json::from_str(&said)?;
+        let verdicts = compared["compared"]
+            .as_array()
+            .ok_or("no comparison")?
             .iter()
             .map(|it| at(it, "/verdict").as_str().unwrap_or(""));
         Ok(verdicts.map(str::to_owned).collect())

@@ -1,5 +1,8 @@
 //! Two results side by side: which differences are more than chance?
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
 use serde_json::{Value, json};
 use statrs::distribution::{ContinuousCDF, StudentsT};
 use statrs::statistics::Statistics;
@@ -12,37 +15,127 @@ use crate::output;
 pub(super) fn run(options: &Compare) -> Result<()> {
     let before = Record::read(&options.before)?;
     let after = Record::read(&options.after)?;
-    let compared = compared(&before, &after, options.confidence)?;
-    if compared.is_empty() {
-        let text = "the two have no measurement in common";
-        return Err(Failure::new(Kind::NotFound, text));
-    }
+    let Runs {
+        both,
+        only_before,
+        only_after,
+    } = Runs::of(&before, &after);
+    let compared = compared(&both, options.confidence)?;
+    let conditions = changed(&before, &after);
     if options.json {
-        return output::json(&compared.iter().map(to_json).collect());
-    }
-    for (side, [before, after]) in [
-        ("client", [&before.client, &after.client]),
-        ("server", [&before.server, &after.server]),
-    ] {
-        for (name, before) in before.named() {
-            let after = after.named().into_iter().find(|(other, _)| *other == name);
-            let after = after.map_or_else(|| "nothing".into(), |(_, value)| value);
-            if before != after {
-                let text = format!("{side}: {name} was {before} and is {after}");
-                output::line(output::Foreign(&text))?;
+        let plans = |runs: &[&Run]| runs.iter().map(|run| json!(run.plan)).collect::<Value>();
+        output::json(&json!({
+            "conditions": conditions.iter().map(Changed::to_json).collect::<Value>(),
+            "compared": compared.iter().map(to_json).collect::<Value>(),
+            "only_before": plans(&only_before),
+            "only_after": plans(&only_after),
+        }))?;
+    } else {
+        for changed in &conditions {
+            output::line(output::Foreign(&changed.to_string()))?;
+        }
+        for (side, runs, others) in [
+            ("before", &only_before, &only_after),
+            ("after", &only_after, &only_before),
+        ] {
+            for run in runs {
+                output::line(format_args!("only {side}: {}", run.title_beside(others)))?;
             }
         }
+        if !compared.is_empty() {
+            let header = [
+                "MEASUREMENT",
+                "OF",
+                "BEFORE",
+                "AFTER",
+                "CHANGE",
+                "BETWEEN",
+                "VERDICT",
+            ];
+            output::table(header, compared.iter().map(row).collect())?;
+        }
     }
-    let header = [
-        "MEASUREMENT",
-        "OF",
-        "BEFORE",
-        "AFTER",
-        "CHANGE",
-        "BETWEEN",
-        "VERDICT",
-    ];
-    output::table(header, compared.iter().map(row).collect())
+    match compared.is_empty() {
+        false => Ok(()),
+        true => Err(Failure::new(
+            Kind::NotFound,
+            "the two have no measurement in common",
+        )),
+    }
+}
+
+/// A condition that differs between the results.
+struct Changed {
+    side: &'static str,
+    name: String,
+    before: Option<String>,
+    after: Option<String>,
+}
+
+impl Changed {
+    fn to_json(&self) -> Value {
+        json!({
+            "side": self.side,
+            "name": self.name,
+            "before": self.before,
+            "after": self.after,
+        })
+    }
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".into());
+        let (before, after) = (known(&self.before), known(&self.after));
+        let Self { side, name, .. } = self;
+        write!(f, "{side}: {name} was {before} and is {after}")
+    }
+}
+
+fn changed(before: &Record, after: &Record) -> Vec<Changed> {
+    let mut all = Vec::new();
+    for (side, before, after) in [
+        ("client", &before.client, &after.client),
+        ("server", &before.server, &after.server),
+    ] {
+        let [before, after] = [before, after].map(|it| BTreeMap::from_iter(it.named()));
+        let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+        all.extend(names.into_iter().map(|name| Changed {
+            side,
+            name: name.clone(),
+            before: before.get(name).cloned(),
+            after: after.get(name).cloned(),
+        }));
+    }
+    all.retain(|it| it.before != it.after);
+    all
+}
+
+/// The runs of two results.
+struct Runs<'a> {
+    /// The same measurement in each.
+    both: Vec<(&'a Run, &'a Run)>,
+    only_before: Vec<&'a Run>,
+    only_after: Vec<&'a Run>,
+}
+
+impl<'a> Runs<'a> {
+    fn of(before: &'a Record, after: &'a Record) -> Self {
+        let mut runs = Self {
+            both: Vec::new(),
+            only_before: Vec::new(),
+            only_after: after.runs.iter().collect(),
+        };
+        for run in &before.runs {
+            let is_same = |other: &&Run| other.plan.measures_as(&run.plan);
+            match runs.only_after.iter().position(is_same) {
+                // A measurement that was made twice is compared twice.
+                Some(at) => runs.both.push((run, runs.only_after.remove(at))),
+                None => runs.only_before.push(run),
+            }
+        }
+        runs
+    }
 }
 
 /// A metric of a run in both results.
@@ -50,8 +143,8 @@ pub(super) fn run(options: &Compare) -> Result<()> {
 struct Compared {
     title: String,
     metric: Metric,
-    before: f64,
-    after: f64,
+    before: Option<f64>,
+    after: Option<f64>,
     change: Option<Change>,
 }
 
@@ -72,6 +165,7 @@ impl Change {
 impl Compared {
     fn verdict(&self) -> &'static str {
         match self.change {
+            None if self.before.is_none() || self.after.is_none() => "nothing was measured",
             None => "too few rounds",
             Some(change) if !change.is_real() => "no difference shown",
             Some(change) if (change.factor < 1.0) == self.metric.is_better_if_less() => "better",
@@ -80,19 +174,19 @@ impl Compared {
     }
 }
 
-fn compared(before: &Record, after: &Record, confidence: f64) -> Result<Vec<Compared>> {
+fn compared(runs: &[(&Run, &Run)], confidence: f64) -> Result<Vec<Compared>> {
     let mut compared = Vec::new();
-    for run in &before.runs {
-        let Some(other) = after.runs.iter().find(|other| other.plan == run.plan) else {
-            continue;
-        };
+    for (run, other) in runs {
         for &metric in Metric::of(run.plan.goal) {
             let (before, after) = (values(run, metric)?, values(other, metric)?);
+            // The mean of no rounds is no number.
+            let mean =
+                |values: &[f64]| Some(values.iter().geometric_mean()).filter(|it| it.is_finite());
             compared.push(Compared {
                 title: run.title(),
                 metric,
-                before: before.iter().geometric_mean(),
-                after: after.iter().geometric_mean(),
+                before: mean(&before),
+                after: mean(&after),
                 change: change(&before, &after, confidence),
             });
         }
@@ -152,11 +246,12 @@ fn row(compared: &Compared) -> [String; 7] {
         ),
         None => ("-".into(), "-".into()),
     };
+    let mean = |value: Option<f64>| output::or_dash(value.map(|value| format!("{value:.3}")));
     [
         compared.title.clone(),
         compared.metric.name().to_owned(),
-        format!("{:.3}", compared.before),
-        format!("{:.3}", compared.after),
+        mean(compared.before),
+        mean(compared.after),
         change,
         between,
         compared.verdict().to_owned(),
@@ -207,12 +302,61 @@ mod tests {
         let (a, b) = ([1000, 1010, 990, 1005, 995], [1004, 991, 1009, 1000, 996]);
         let slower = a.map(|time| time * 11 / 10);
         let verdicts = |before, after| -> Vec<&'static str> {
-            let all = compared(&result(before), &result(after), 0.99).unwrap();
+            let (before, after) = (result(before), result(after));
+            let all = compared(&Runs::of(&before, &after).both, 0.99).unwrap();
             all.iter().map(Compared::verdict).collect()
         };
         assert_eq!(verdicts(a, b), ["no difference shown"; 2]);
         assert_eq!(verdicts(a, slower), ["worse"; 2]);
         assert_eq!(verdicts(slower, a), ["better"; 2]);
+    }
+
+    /// Catches measurements that are left out without a word, and those that another time limit hides.
+    #[test]
+    fn every_measurement_is_compared_or_told() {
+        let of = |sizes: &[(u32, f64)]| Record {
+            runs: sizes
+                .iter()
+                .map(|&(size, timeout)| {
+                    let mut run = run(vec![round([100; 10])]);
+                    (run.plan.size, run.plan.timeout) = (size, timeout);
+                    run
+                })
+                .collect(),
+            ..Record::default()
+        };
+        let before = of(&[(8, 10.0), (64, 10.0), (64, 10.0)]);
+        let after = of(&[(4096, 10.0), (8, 60.0), (64, 10.0)]);
+        let runs = Runs::of(&before, &after);
+        let sizes = |runs: &[&Run]| runs.iter().map(|run| run.plan.size).collect::<Vec<_>>();
+        let both: Vec<u32> = runs.both.iter().map(|(run, _)| run.plan.size).collect();
+        assert_eq!(both, [8, 64]);
+        assert_eq!(sizes(&runs.only_before), [64]);
+        assert_eq!(sizes(&runs.only_after), [4096]);
+    }
+
+    /// Catches two lines that say the same of measurements that differ.
+    #[test]
+    fn what_differs_between_measurements_of_one_name_is_told() {
+        let one = run(vec![]);
+        let mut other = one.clone();
+        other.plan.depth = 7;
+        assert_eq!(one.title_beside(&[]), one.title());
+        let expected = format!("{} (depth 128)", one.title());
+        assert_eq!(one.title_beside(&[&other]), expected);
+    }
+
+    #[test]
+    fn rounds_without_messages_have_no_mean() {
+        let record = Record {
+            runs: vec![run(vec![round([]), round([])])],
+            ..Record::default()
+        };
+        let all = compared(&Runs::of(&record, &record).both, 0.99).unwrap();
+        for it in all {
+            assert_eq!((it.before, it.verdict()), (None, "nothing was measured"));
+            assert!(row(&it)[2] == "-" && to_json(&it)["before"].is_null());
+        }
     }
 
     #[test]
@@ -289,7 +433,7 @@ mod tests {
         let mut finding = |verdict: &str, before: f64, after: f64| {
             let found = (0..COMPARISONS).filter(|_| {
                 let [before, after] = [before, after].map(|time| rounds(&mut noise, time));
-                let all = compared(&before, &after, 0.99).unwrap();
+                let all = compared(&Runs::of(&before, &after).both, 0.99).unwrap();
                 assert_eq!(all.len(), 2);
                 all.iter().all(|it| it.verdict() == verdict)
             });

@@ -313,6 +313,25 @@ impl Plan {
         Ok(())
     }
 
+    /// Whether it measures the same as another: it may be as patient with the peer as it likes.
+    pub(super) fn measures_as(&self, other: &Self) -> bool {
+        let timeout = other.timeout;
+        *other
+            == Self {
+                timeout,
+                ..self.clone()
+            }
+    }
+
+    /// The fields that differ from those of another, as text.
+    pub(super) fn differences(&self, other: &Self) -> String {
+        let [own, other] = [self, other].map(|plan| serde_json::to_value(plan).unwrap_or_default());
+        let own = own.as_object().into_iter().flatten();
+        let differ = own.filter(|(name, value)| other[name.as_str()] != **value);
+        let texts = differ.map(|(name, value)| format!("{name} {value}"));
+        texts.collect::<Vec<_>>().join(", ")
+    }
+
     /// A short name of the messages.
     pub(super) fn name(&self) -> String {
         let name = format!("{} {}", self.transport, self.operation);

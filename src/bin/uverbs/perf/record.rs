@@ -154,6 +154,15 @@ impl Run {
         format!("{goal}, {operation} over {transport}, {size} bytes{memory}")
     }
 
+    /// The title, with what tells it from one of the others that has the same title.
+    pub(super) fn title_beside(&self, others: &[&Self]) -> String {
+        let title = self.title();
+        match others.iter().find(|other| other.title() == title) {
+            Some(other) => format!("{title} ({})", self.plan.differences(&other.plan)),
+            None => title,
+        }
+    }
+
     /// Points of the rate over time, the rounds one after the other: seconds, and messages per second of the
     /// client.
     pub(super) fn rates(&self) -> Vec<(f64, f64)> {

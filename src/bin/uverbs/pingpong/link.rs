@@ -234,6 +234,11 @@ impl Link {
         self.context.name()
     }
 
+    /// The device's port, which connections by address find themselves.
+    pub(super) fn port(&self) -> u8 {
+        self.connect.port
+    }
+
     /// The queue pair's data about its peer.
     pub(super) fn remote(&self) -> Result<Endpoint> {
         let info = self.end.qp.query()?;

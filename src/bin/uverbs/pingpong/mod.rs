@@ -62,6 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let report = Report {
         options,
         device: &device,
+        port: link.port(),
         local: link.local(),
         remote,
         score,

@@ -13,6 +13,7 @@ use super::options::Options;
 pub(super) struct Report<'a> {
     pub(super) options: &'a Options,
     pub(super) device: &'a str,
+    pub(super) port: u8,
     pub(super) local: Endpoint,
     pub(super) remote: Endpoint,
     pub(super) score: Score,
@@ -56,7 +57,7 @@ impl Report<'_> {
             "transport": options.transport.name(),
             "role": if options.server.is_some() { "client" } else { "server" },
             "device": self.device,
-            "port": options.ib_port,
+            "port": self.port,
             "local": endpoint_to_json(local),
             "remote": endpoint_to_json(remote),
             "size": options.size(),

@@ -169,6 +169,8 @@ impl From<Unanswered> for Failure {
 fn kind_of(error: &Error) -> Kind {
     match (error.cause(), error.verb()) {
         (Cause::NotFound(_), _) => Kind::NotFound,
+        // An address that leads nowhere: link-local without its network device, or that of the loopback.
+        (Cause::Invalid(_), Verb::ResolveAddr) => Kind::Usage,
         (Cause::Os(Errno::NOENT | Errno::NXIO | Errno::NODEV), Verb::OpenDevice) => Kind::NotFound,
         (Cause::Os(Errno::INVAL | Errno::NODATA), Verb::QueryGid | Verb::QueryPort) => {
             Kind::NotFound

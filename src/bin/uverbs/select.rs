@@ -22,6 +22,15 @@ pub(crate) fn none() -> Failure {
     Failure::new(Kind::NotFound, text)
 }
 
+/// A failure of the connection manager; if there is no device that it could use, that is the reason.
+pub(crate) fn reason(failure: impl Into<Failure>) -> Failure {
+    let failure = failure.into();
+    match uverbs::devices() {
+        Ok(devices) if devices.is_empty() && !failure.is(Kind::Usage) => none(),
+        _ => failure,
+    }
+}
+
 /// The device with this name, or the first one: in a container, the first of those that it has been given.
 pub(crate) fn one(name: Option<&str>) -> Result<Device> {
     let mut devices = devices(name)?;

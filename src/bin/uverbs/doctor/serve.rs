@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Serves until one of the two listeners fails. Prints a line when both listen.
 pub(super) fn run(port: u16) -> Result<()> {
     let over_connections = rping::server(port, PATIENCE)?;
-    let of_datagrams = rping::on_all_addresses(port)?.start()?;
+    let of_datagrams = rping::on_all_addresses(port)?;
     output::line(format_args!("pings at port {port} are answered"))?;
     let (ended, first) = mpsc::channel();
     let other = ended.clone();

@@ -3,9 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use uverbs::cm::{
-    self, Connection, Initiates, Link, Listener, Listens, Params, Pending, Resolved, Space,
-};
+use uverbs::cm::{Connection, Initiates, Link, Listener, Listens, Params, Pending, Space};
 use uverbs::device::PortState;
 use uverbs::qp::{Caps, Mtu};
 use uverbs::query::PortAttr;
@@ -23,7 +21,8 @@ use super::plan::{Plan, Transport};
 use super::wire::{End, Ends, Message, Wire, unexpected};
 use super::worker::Worker;
 use crate::failure::{Failure, Kind, Result, is_nobody, peer};
-use crate::select;
+use crate::pingpong::meet;
+use crate::{rping, select};
 
 /// The Q_Key of datagrams.
 const QKEY: u32 = 0x1111_1111;
@@ -428,7 +427,7 @@ fn by_address<T: Initiates + Listens + Connected>(
             other => Err(unexpected(&other)),
         },
         Role::Server { port } => {
-            let listener = cm::listen::<T>(("::", port))?.v6only(false).start()?;
+            let listener = rping::on_all_addresses::<T>(port)?;
             wire.say(&Message::Listening)?;
             as_server(&listener, plan, links)
         }
@@ -457,10 +456,9 @@ fn as_client<T: Initiates + Connected>(
     plan: &Plan,
     links: &mut Vec<Link>,
 ) -> Result<(Ground, Vec<Worker>)> {
-    let look = || -> Result<Resolved<T>> {
-        let resolving = cm::resolve::<T>(server)?.start()?;
-        resolving.within(plan.patience()).map_err(peer)
-    };
+    let (host, port) = server;
+    let addresses = meet::resolve(host, port)?;
+    let look = || meet::way_to::<T>(&addresses, plan.patience());
     let mut way = Some(look()?);
     let (device, port) = match &way {
         Some(way) => (way.device()?, way.port()),

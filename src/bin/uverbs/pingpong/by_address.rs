@@ -9,11 +9,11 @@ use uverbs::cm::{
 use uverbs::transport::{Any, Connected};
 use uverbs::{Access, Cause, Endpoint, Error, Gid, Qp, Rc, Uc, Ud};
 
-use super::exchange;
 use super::link::{Link, Parts, Peer};
 use super::options::{By, Options, Transport};
+use super::{exchange, meet};
 use crate::failure::{Failure, Kind, Result, is_nobody, peer};
-use crate::select;
+use crate::{rping, select};
 
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -75,12 +75,13 @@ where
 }
 
 fn way_to<T: Initiates>(server: &str, port: u16, by: By, deadline: Instant) -> Result<Resolved<T>> {
-    let resolve = match by {
-        By::Ip => cm::resolve::<T>((server, port))?,
-        By::Gid => cm::resolve_ib::<T>(IbAddr::new(gid(server)?, port)),
-    };
-    let resolving = resolve.start()?;
-    resolving.within(until(deadline)).map_err(peer)
+    match by {
+        By::Ip => meet::way_to(&meet::resolve(server, port)?, until(deadline)),
+        By::Gid => {
+            let address = IbAddr::new(gid(server)?, port);
+            meet::found(cm::resolve_ib(address), until(deadline))
+        }
+    }
 }
 
 fn gid(text: &str) -> Result<Gid> {
@@ -156,10 +157,13 @@ impl Patience {
 /// The first request that comes.
 fn first_request<T: Listens>(port: u16, by: By, gid: Gid) -> Result<Request<T>> {
     let listener = match by {
-        By::Ip => cm::listen::<T>(("::", port))?.v6only(false),
-        By::Gid => cm::listen_ib::<T>(IbAddr::new(gid, port)),
+        By::Ip => rping::on_all_addresses(port)?,
+        By::Gid => {
+            let listen = cm::listen_ib(IbAddr::new(gid, port));
+            listen.start().map_err(select::reason)?
+        }
     };
-    Ok(listener.start()?.next()?)
+    Ok(listener.next()?)
 }
 
 /// The GID of the first device's first port: a listener for datagrams cannot listen on all InfiniBand ports.

@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen, socket_with, sockopt};
 
-use crate::failure::{Failure, Kind, Result};
+use uverbs::cm::{self, Initiates, Listener, Listens, Pending, Resolve, Resolved};
+
+use crate::failure::{Failure, Kind, Result, peer};
+use crate::select;
 
 /// How long to wait before the next attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -78,15 +81,47 @@ pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpSt
 /// The addresses of a host, given by name or address, with the network device if the address is link-local
 /// (`fe80::1%eth0`): at least one.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let failed = |why: &str| {
+    addresses(host, port).map_err(|why| {
         let text = format!("cannot resolve the name of the peer, '{host}': {why}");
         Failure::new(Kind::Peer, text)
-    };
+    })
+}
+
+/// The addresses of a host, or why there are none.
+fn addresses(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
     match (host, port).to_socket_addrs() {
         Ok(addresses) if addresses.len() > 0 => Ok(addresses.collect()),
-        Ok(_) => Err(failed("it has no address")),
-        Err(error) => Err(failed(&error.to_string())),
+        Ok(_) => Err("it has no address".into()),
+        Err(error) => {
+            let why = error.to_string();
+            let resolver = "failed to lookup address information: ";
+            Err(why.strip_prefix(resolver).unwrap_or(&why).to_owned())
+        }
     }
+}
+
+/// The way to a peer by address, of those that its name has the first that leads to it.
+pub(crate) fn way_to<T: Initiates>(
+    addresses: &[SocketAddr],
+    patience: Duration,
+) -> Result<Resolved<T>> {
+    found(cm::resolve(addresses)?, patience)
+}
+
+/// The way that a resolution finds.
+pub(crate) fn found<T: Initiates>(resolve: Resolve<T>, patience: Duration) -> Result<Resolved<T>> {
+    let resolving = resolve.start().map_err(select::reason)?;
+    let found = resolving.within(patience);
+    found.map_err(|step| select::reason(peer(step)))
+}
+
+/// Listens on an address of this host for connections by address.
+pub(crate) fn listen_by_address<T: Listens>(host: &str, port: u16) -> Result<Listener<T>> {
+    let own = addresses(host, port).map_err(|why| {
+        let text = format!("cannot listen on '{host}': {why}");
+        Failure::new(Kind::NotFound, text)
+    })?;
+    cm::listen(&own[..])?.start().map_err(select::reason)
 }
 
 /// Tries all addresses once; the error is the last one's.

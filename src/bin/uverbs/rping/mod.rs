@@ -12,16 +12,16 @@
 mod end;
 mod wire;
 
-use std::fmt::Debug;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Args;
 use uverbs::Rc;
-use uverbs::cm::{self, Listen, Listener, Listens, Pending, Request};
+use uverbs::cm::{self, Listener, Listens, Request};
 
 use crate::failure::{Failure, Kind, Result, Unanswered};
-use crate::{number, output};
+use crate::pingpong::meet;
+use crate::{number, output, select};
 use end::{End, Next, Setup};
 use wire::Text;
 
@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         true => serve(options),
         false => {
             let server = options.address.as_deref().unwrap_or_default();
-            Ok(ping(at(server, options), options)?)
+            Ok(ping(&meet::resolve(server, options.port)?, options)?)
         }
     }
 }
@@ -118,10 +118,6 @@ fn setup(options: &Options) -> Setup {
         size: options.size as usize,
         patience: options.timeout,
     }
-}
-
-fn at<'a>(address: &'a str, options: &Options) -> impl ToSocketAddrs + Debug + use<'a> {
-    (address, options.port)
 }
 
 /// Listens, and, when the result is called, serves the clients one after the other.
@@ -138,7 +134,7 @@ pub(crate) fn server(port: u16, timeout: Duration) -> Result<impl FnOnce() -> Re
 
 /// One ping to a server, with a comparison of the answer.
 pub(crate) fn once(server: SocketAddr, timeout: Duration) -> Result<(), Unanswered> {
-    ping(server, &Options::of_one_ping(server.port(), timeout))
+    ping(&[server], &Options::of_one_ping(server.port(), timeout))
 }
 
 impl Options {
@@ -164,18 +160,18 @@ fn serve(options: &Options) -> Result<()> {
 }
 
 fn listen(options: &Options) -> Result<Listener<Rc>> {
-    let listen = match options.address.as_deref() {
-        Some(address) => cm::listen::<Rc>(at(address, options))?,
-        None => on_all_addresses(options.port)?,
-    };
-    Ok(listen.start()?)
+    match options.address.as_deref() {
+        Some(address) => meet::listen_by_address(address, options.port),
+        None => on_all_addresses(options.port),
+    }
 }
 
 /// Listens on all addresses of both families, or only of IPv4 if the system has no IPv6.
-pub(crate) fn on_all_addresses<T: Listens>(port: u16) -> uverbs::Result<Listen<T>> {
+pub(crate) fn on_all_addresses<T: Listens>(port: u16) -> Result<Listener<T>> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let of_ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
-    Ok(cm::listen(&[all, of_ipv4][..])?.v6only(false))
+    let listen = cm::listen(&[all, of_ipv4][..])?.v6only(false);
+    listen.start().map_err(select::reason)
 }
 
 fn serve_at(listener: &Listener<Rc>, options: &Options) -> Result<()> {
@@ -214,11 +210,8 @@ fn answer_pings(end: &mut End, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn ping(server: impl ToSocketAddrs + Debug, options: &Options) -> Result<(), Unanswered> {
-    let resolving = cm::resolve::<Rc>(server)?.start()?;
-    let way = resolving
-        .within(options.timeout)
-        .map_err(uverbs::Error::from)?;
+fn ping(server: &[SocketAddr], options: &Options) -> Result<(), Unanswered> {
+    let way = meet::way_to(server, options.timeout)?;
     let mut end = End::connect(way, &setup(options))?;
     send_pings(&mut end, options).map_err(|failure| failure.of_peer(end.peer_addr()))?;
     Ok(end.finish()?)

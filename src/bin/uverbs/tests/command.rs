@@ -31,6 +31,48 @@ fn output_that_nobody_reads_ends_the_command_as_its_signal_would() {
     assert!(said.contains("cannot write to standard output"), "{said}");
 }
 
+/// Catches exit codes of connections by address that are others than those of connections over TCP. What depends
+/// on a device is expected where there is none.
+#[test]
+fn peers_that_have_no_address_have_the_same_exit_code_everywhere() {
+    let without_device = output("devices").status.code() == Some(3);
+    // It is never sent to a name server: a label has at most 63 characters.
+    let name = "x".repeat(64);
+    for (words, code, told) in [
+        (
+            format!("rping -c -a {name}"),
+            5,
+            "cannot resolve the name of the peer",
+        ),
+        (
+            format!("pingpong rc {name} --cm"),
+            5,
+            "cannot resolve the name of the peer",
+        ),
+        (
+            format!("doctor {name}"),
+            5,
+            "cannot resolve the name of the peer",
+        ),
+        (format!("rping -s -a {name}"), 3, "cannot listen on"),
+        ("rping -c -a fe80::1".into(), 2, "needs its scope"),
+        ("pingpong ud fe80::1 --cm".into(), 2, "needs its scope"),
+        ("rping -c -a 192.0.2.1".into(), 3, "no RDMA device"),
+        ("rping -s".into(), 3, "no RDMA device"),
+        ("pingpong uc --cm".into(), 3, "no RDMA device"),
+        ("pingpong rc fe80::1 --cm=gid".into(), 3, "no RDMA device"),
+        ("doctor --serve".into(), 3, "no RDMA device"),
+    ] {
+        if told == "no RDMA device" && !without_device {
+            continue;
+        }
+        let ended = output(&words);
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(code), "{words}: {said}");
+        assert!(said.contains(told), "{words}: {said}");
+    }
+}
+
 /// Catches a panic in the message itself, as that of `eprintln`.
 #[test]
 fn the_exit_code_is_the_same_where_standard_error_cannot_be_written() {

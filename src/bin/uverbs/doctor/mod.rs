@@ -148,15 +148,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let files = Files::of_this_host();
     // A name without an address is not a fault of this host's RDMA.
-    let peer = match &options.peer {
-        Some(peer) => meet::resolve(peer, options.port)?.first().copied(),
-        None => None,
+    let addresses = match &options.peer {
+        Some(peer) => meet::resolve(peer, options.port)?,
+        None => Vec::new(),
     };
     let mut findings = host::findings(&files);
     findings.extend(adapter::findings(&files, options.device.as_deref())?);
-    if let Some(peer) = peer {
-        findings.extend(peer::findings(peer));
-    }
+    findings.extend(peer::findings(&addresses));
     match (options.json, options.report) {
         (true, _) => output::json(&findings.iter().map(to_json).collect())?,
         (false, true) => {

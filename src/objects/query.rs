@@ -204,6 +204,8 @@ pub struct PortAttr {
     pub active_width: u8,
     /// The speed of a lane, as a code.
     pub active_speed: u8,
+    /// The speed of a lane, as a code: also one that does not fit into `active_speed`, which is then a lower one.
+    pub active_speed_ex: u32,
     /// What the link carries, by its width and speed; `None` if one of them is unknown.
     pub bandwidth: Option<Bandwidth>,
     /// Packets dropped for their partition key.
@@ -244,6 +246,7 @@ impl From<QueryPortRespEx> for PortAttr {
             init_type_reply: port.init_type_reply,
             active_width: port.active_width,
             active_speed: port.active_speed,
+            active_speed_ex: speed,
             bandwidth: Bandwidth::of_port(LinkSpeed(speed), LinkWidth(port.active_width.into())),
             bad_pkey_cntr: port.bad_pkey_cntr,
             qkey_viol_cntr: port.qkey_viol_cntr,

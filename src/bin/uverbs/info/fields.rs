@@ -13,6 +13,8 @@ pub(super) enum Value {
     Number(u64),
     /// A number that is a mask or an id; text shows it in hexadecimal.
     Hex(u64),
+    /// A code without a known meaning: JSON has no number that would be taken for the meaning.
+    Code(u64),
     /// A number with a unit, which text shows.
     Quantity(u64, &'static str),
     /// Names of set bits; bits without a name as one number.
@@ -42,7 +44,7 @@ impl Value {
     pub(super) fn named(ids: Ids, number: u32) -> Self {
         match ids.name(number) {
             Some(name) => Self::Text(name.to_owned()),
-            None => Self::Number(number.into()),
+            None => Self::Code(number.into()),
         }
     }
 
@@ -54,6 +56,7 @@ impl Value {
         match self {
             Self::Text(text) => json!(text),
             Self::Number(number) | Self::Hex(number) | Self::Quantity(number, _) => json!(number),
+            Self::Code(_) => Json::Null,
             Self::Flags { names, unknown } => {
                 let mut names = names.clone();
                 if *unknown != 0 {
@@ -133,6 +136,7 @@ fn lines(value: &Value) -> Vec<String> {
     match value {
         Value::Text(text) => vec![text.clone()],
         Value::Number(number) => vec![number.to_string()],
+        Value::Code(code) => vec![format!("code {code}")],
         Value::Hex(number) => vec![format!("{number:#x}")],
         Value::Quantity(number, unit) => vec![format!("{number} {unit}")],
         Value::Flags { names, unknown } => {
@@ -157,6 +161,16 @@ mod tests {
         let value = Value::flags(flags);
         assert_eq!(lines(&value), ["LOCAL_WRITE", "unknown: 0x80000000"]);
         assert_eq!(value.to_json(), json!(["LOCAL_WRITE", "0x80000000"]));
+    }
+
+    /// Catches a field that is a text in the JSON of one device, and a number of another meaning in that of another.
+    #[test]
+    fn a_code_without_a_name_is_no_number() {
+        let value = Value::Code(7);
+        assert_eq!(
+            (lines(&value), value.to_json()),
+            (vec!["code 7".into()], Json::Null)
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::conditions::{Conditions, adapter};
 use super::lane::{Lane, Layout, Parts, Reach};
 use super::memory::Data;
 use super::options::Own;
+use super::pin;
 use super::plan::{Plan, Transport};
 use super::wire::{End, Ends, Message, Wire, unexpected};
 use super::worker::Worker;
@@ -73,6 +74,9 @@ pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -
         (true, Transport::Uc) => vec![by_address::<Uc>(wire, plan, role, &mut links)?],
         (true, _) => vec![by_address::<Rc>(wire, plan, role, &mut links)?],
     };
+    if plan.pin {
+        pin(&mut grounds, matches!(role, Role::Server { .. }))?;
+    }
     let own = grounds
         .iter_mut()
         .map(|(ground, workers)| ground.ends(plan, workers))
@@ -103,6 +107,26 @@ pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -
         conditions: [own_conditions, peer_conditions].map(Conditions::joined),
         _links: links,
     })
+}
+
+/// Gives each thread its CPU.
+fn pin(grounds: &mut [(Ground, Vec<Worker>)], is_server: bool) -> Result<()> {
+    let allowed = pin::allowed().map_err(|error| {
+        failed(format_args!(
+            "cannot learn which CPUs this process may use: {error}"
+        ))
+    })?;
+    let near: Vec<_> = grounds
+        .iter()
+        .map(|(ground, _)| ground.near_cpus())
+        .collect();
+    let threads: Vec<_> = grounds.iter().map(|(_, workers)| workers.len()).collect();
+    let cpus = pin::assign(&near, &threads, &allowed, is_server);
+    let workers = grounds.iter_mut().flat_map(|(_, workers)| workers);
+    for (worker, cpu) in workers.zip(cpus.into_iter().flatten()) {
+        worker.cpu = cpu;
+    }
+    Ok(())
 }
 
 /// A device, and how it connects.
@@ -165,10 +189,6 @@ impl Ground {
         device: u32,
         mut make: impl FnMut(&Pd, &Cq, Caps) -> Result<Parts>,
     ) -> Result<Vec<Worker>> {
-        let cpus = match plan.pin {
-            true => self.near_cpus(),
-            false => Vec::new(),
-        };
         let caps = Caps {
             max_send_wr: (plan.batches() * plan.batch).max(RING),
             max_recv_wr: match plan.operation.takes_receive() {
@@ -182,7 +202,7 @@ impl Ground {
         let layout = Layout::of(plan);
         let access = Access::LOCAL_WRITE | plan.operation.access();
         let mut workers = Vec::new();
-        for (own, number) in plan.threads_of(device).enumerate() {
+        for number in plan.threads_of(device) {
             let lanes = plan.queue_pairs_of(number);
             let (first, lanes) = (lanes.start as usize, lanes.len() as u32);
             let bytes = layout.length() * lanes as usize;
@@ -205,7 +225,6 @@ impl Ground {
                     .all
                     .push(Lane::new(parts, plan, lane * layout.length()));
             }
-            worker.cpu = (!cpus.is_empty()).then(|| cpus[own % cpus.len()]);
             workers.push(worker);
         }
         Ok(workers)

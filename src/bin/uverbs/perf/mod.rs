@@ -8,6 +8,7 @@
 //! | [`options`], [`plan`] | the command line, and what is measured |
 //! | [`wire`], [`connect`] | the messages of the two sides, and how their queues are connected |
 //! | [`lane`], [`memory`], [`pattern`] | a queue pair with its messages, where these lie, and what they say |
+//! | [`pin`] | the CPU of each thread |
 //! | [`worker`], [`session`] | a thread, and a side with all of them |
 //! | [`recorder`], [`time`] | the measurement, and its clock |
 //! | [`conditions`], [`record`] | under what conditions, and the document of it all |
@@ -22,6 +23,7 @@ mod lanes;
 mod memory;
 mod options;
 mod pattern;
+mod pin;
 mod plan;
 mod record;
 mod recorder;

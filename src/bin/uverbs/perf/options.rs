@@ -170,7 +170,7 @@ pub(super) struct Client {
     #[arg(long, value_name = "KIND", default_value = "ordinary")]
     memory: MemoryKind,
 
-    /// Keep threads on CPUs near the adapter
+    /// Keep each thread on a CPU, near the adapter if this process may use one there
     #[arg(long)]
     pin: bool,
 

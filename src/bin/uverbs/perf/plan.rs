@@ -195,7 +195,7 @@ pub(super) struct Plan {
     /// What memory messages lie in, on both sides.
     #[serde(default)]
     pub(super) memory: MemoryKind,
-    /// Threads stay on CPUs near the adapter.
+    /// Each thread stays on a CPU, near the adapter if possible.
     pub(super) pin: bool,
     /// The queue pairs are connected by address.
     pub(super) by_address: bool,

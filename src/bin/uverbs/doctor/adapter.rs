@@ -236,8 +236,9 @@ fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, layer: LinkLayer) 
     }
 }
 
-/// Counters of sysfs that grow when something goes wrong, with their meanings.
-const TROUBLE: [(&str, &str); 12] = [
+/// Counters of sysfs that grow when something goes wrong, with their meanings: those that the driver adds, and those
+/// of the link that every port may have.
+const TROUBLE: [(&str, &str); 19] = [
     (
         "out_of_buffer",
         "messages came and no receive was posted: post more, or earlier",
@@ -280,28 +281,64 @@ const TROUBLE: [(&str, &str); 12] = [
         "messages came and no receive was posted: post more, or earlier",
     ),
     ("completer_retry_err", "requests were sent again"),
+    (
+        "symbol_error",
+        "bits were corrupted: see cable and transceiver",
+    ),
+    (
+        "link_error_recovery",
+        "the link trained anew: see cable and transceiver",
+    ),
+    (
+        "link_downed",
+        "the link went down: see cable, transceiver and switch",
+    ),
+    (
+        "port_rcv_errors",
+        "packets were corrupted on their way: see cable and transceiver",
+    ),
+    (
+        "local_link_integrity_errors",
+        "too many bits were corrupted: see cable and transceiver",
+    ),
+    (
+        "excessive_buffer_overrun_errors",
+        "the other end of the link sends more than it may: see its firmware",
+    ),
+    (
+        "port_xmit_discards",
+        "packets were dropped before they were sent: the port is down, or the network congested",
+    ),
 ];
 
+/// Counters never go back: what they tell may be long over.
+const SINCE: &str = "since the driver was loaded";
+
 fn trouble(files: &Files, device: &str, port: u8) -> Option<Finding> {
-    let folder = format!("sys/class/infiniband/{device}/ports/{port}/hw_counters");
-    if !files.has(&folder) {
+    let folders = ["hw_counters", "counters"]
+        .map(|kind| format!("sys/class/infiniband/{device}/ports/{port}/{kind}"));
+    if !folders.iter().any(|folder| files.has(folder)) {
         return None;
     }
     let check = Check::new("counters", format!("{device} port {port}"));
     let grown: Vec<(String, &str)> = TROUBLE
         .iter()
         .filter_map(|(name, meaning)| {
-            let count = files
-                .number(format!("{folder}/{name}"))
-                .filter(|it| *it > 0)?;
+            let mut counts = folders
+                .iter()
+                .filter_map(|folder| files.number(format!("{folder}/{name}")));
+            let count = counts.find(|count| *count > 0)?;
             Some((format!("{name} {count}"), *meaning))
         })
         .collect();
     Some(match grown.is_empty() {
-        true => check.good("none that tells of trouble has counted"),
+        true => check.good(format!("none that tells of trouble has counted {SINCE}")),
         false => {
             let (counts, meanings): (Vec<String>, Vec<&str>) = grown.into_iter().unzip();
-            check.warning(counts.join(", "), meanings.join("; "))
+            check.warning(
+                format!("{} {SINCE}", counts.join(", ")),
+                meanings.join("; "),
+            )
         }
     })
 }
@@ -355,8 +392,13 @@ mod tests {
         fs::write(files.path(&lost), "3\n").unwrap();
         let finding = trouble(&files, "rxe0", 1).unwrap();
         assert_eq!(finding.verdict, Verdict::Warning);
-        assert_eq!(finding.found, "out_of_buffer 3");
+        assert_eq!(finding.found, format!("out_of_buffer 3 {SINCE}"));
         assert!(finding.remedy.contains("no receive was posted"));
         assert_eq!(trouble(&files, "rxe1", 1), None);
+        // Those of the link are in a folder of their own.
+        let errors = "sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error";
+        let files = host("link-counters", &[(errors, "7\n")]);
+        let finding = trouble(&files, "mlx5_0", 1).unwrap();
+        assert_eq!(finding.found, format!("symbol_error 7 {SINCE}"));
     }
 }

@@ -1,6 +1,7 @@
 //! The requirements on the host, independent of its devices: modules, files, limits.
 
 use std::io;
+use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
@@ -114,26 +115,37 @@ fn namespaces(files: &Files) -> Finding {
              it)",
         ),
         Ok(_) => check.good("shared: every network namespace sees all devices"),
-        Err(_) => check.good("not known"),
+        Err(_) => check.unknown("the kernel does not say"),
     }
 }
 
-/// The limits of this process's control group on RDMA objects.
+/// The limits on RDMA objects of this process's control group, and of those above it, which hold for it too.
 fn cgroup(files: &Files) -> Option<Finding> {
     let own = files.text("proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let path = format!("sys/fs/cgroup/{own}/rdma.max");
-    let limits = files.text(path).ok()?;
-    let limited: Vec<&str> = limits
-        .lines()
-        .filter(|line| {
-            line.split_whitespace()
-                .skip(1)
-                .any(|of| !of.ends_with("=max"))
-        })
-        .collect();
+    let groups = Path::new(own).ancestors().filter_map(|group| {
+        let limits = files.text(Path::new("sys/fs/cgroup").join(group).join("rdma.max"));
+        Some((group, limits.ok()?))
+    });
+    let groups: Vec<(&Path, String)> = groups.collect();
+    let (top, _) = groups.last()?;
+    // The root has no limits, so that what has the name of the root here is below others.
+    let is_root_hidden = top.as_os_str().is_empty();
+    let is_limit = |line: &&str| {
+        let mut of_line = line.split_whitespace().skip(1);
+        of_line.any(|of| !of.ends_with("=max"))
+    };
+    let of_group = |(group, limits): &(&Path, String)| {
+        let limits = limits.lines().filter(is_limit);
+        let named = limits.map(|line| format!("{line} (control group /{})", group.display()));
+        named.collect::<Vec<_>>()
+    };
+    let limited: Vec<String> = groups.iter().flat_map(of_group).collect();
     let check = Check::new("rdma.max", format!("control group /{own}"));
     Some(match limited.is_empty() {
+        true if is_root_hidden => {
+            check.unknown("no limits that are seen here; there may be some above this container")
+        }
         true => check.good("no limits"),
         false => check.warning(
             limited.join(", "),
@@ -187,7 +199,7 @@ mod tests {
     #[track_caller]
     fn is(finding: &Finding, verdict: Verdict, words: &str) {
         assert_eq!(finding.verdict, verdict, "{finding:?}");
-        assert_eq!(finding.remedy.is_empty(), verdict == Verdict::Good);
+        assert_eq!(finding.remedy.is_empty(), verdict <= Verdict::Unknown);
         let text = format!("{}: {}", finding.found, finding.remedy);
         assert!(text.contains(words), "{text}");
     }
@@ -283,17 +295,35 @@ mod tests {
         is(&limited, Verdict::Warning, "mlx5_0 hca_handle=2");
         assert!(!limited.found.contains("mlx5_1"));
         let files = [
+            ("proc/self/cgroup", "0::/job/step\n"),
+            (
+                "sys/fs/cgroup/job/step/rdma.max",
+                "mlx5_0 hca_handle=max hca_object=max",
+            ),
+            (
+                "sys/fs/cgroup/job/rdma.max",
+                "mlx5_0 hca_handle=max hca_object=9",
+            ),
+        ];
+        let above = cgroup(&host("above", &files)).unwrap();
+        is(
+            &above,
+            Verdict::Warning,
+            "hca_object=9 (control group /job)",
+        );
+        let free = [files[0], files[1]];
+        let free = cgroup(&host("free", &free)).unwrap();
+        is(&free, Verdict::Good, "no limits");
+        // The root of the host has no such file, so this is a group that a container takes for its root.
+        let files = [
             ("proc/self/cgroup", "0::/\n"),
             (
                 "sys/fs/cgroup/rdma.max",
                 "mlx5_0 hca_handle=max hca_object=max",
             ),
         ];
-        is(
-            &cgroup(&host("free", &files)).unwrap(),
-            Verdict::Good,
-            "no limits",
-        );
+        let hidden = cgroup(&host("hidden", &files)).unwrap();
+        is(&hidden, Verdict::Unknown, "above this container");
     }
 
     #[test]

@@ -53,7 +53,8 @@ pub(crate) struct Options {
     serve: bool,
 
     /// The port of pings; rping's by default, whose servers answer those over a connection
-    #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
+    #[arg(short, long, value_name = "PORT", default_value_t = 7174,
+          value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
     /// The device; all by default
@@ -68,7 +69,7 @@ pub(crate) struct Options {
     #[arg(long)]
     json: bool,
 
-    /// Print everything that a report of a fault should have
+    /// Print everything that a report of a fault should have; it has names and addresses of this host
     #[arg(long, conflicts_with = "json")]
     report: bool,
 }
@@ -78,6 +79,8 @@ pub(crate) struct Options {
 enum Verdict {
     /// All is well.
     Good,
+    /// It cannot be seen from here.
+    Unknown,
     /// It works, and something will be slow or will fail later.
     Warning,
     /// It does not work.
@@ -88,6 +91,7 @@ impl Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Good => "good",
+            Self::Unknown => "unknown",
             Self::Warning => "warning",
             Self::Broken => "BROKEN",
         })
@@ -121,6 +125,10 @@ impl Check {
 
     fn good(self, found: impl Display) -> Finding {
         self.finding(Verdict::Good, found, "")
+    }
+
+    fn unknown(self, found: impl Display) -> Finding {
+        self.finding(Verdict::Unknown, found, "")
     }
 
     fn warning(self, found: impl Display, remedy: impl Display) -> Finding {
@@ -159,7 +167,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (true, _) => output::json(&findings.iter().map(to_json).collect())?,
         (false, true) => {
             show(&findings, true)?;
-            report::print(&files)?;
+            report::print(&files, options.device.as_deref())?;
         }
         (false, false) => show(&findings, options.verbose)?,
     }
@@ -178,13 +186,18 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn show(findings: &[Finding], all: bool) -> Result<()> {
     let mut shown: Vec<&Finding> = findings
         .iter()
-        .filter(|finding| all || finding.verdict > Verdict::Good)
+        .filter(|finding| all || finding.verdict > Verdict::Unknown)
         .collect();
     shown.sort_by_key(|finding| std::cmp::Reverse(finding.verdict));
     if shown.is_empty() {
         let count = findings.len();
+        let unknown = findings.iter().filter(|it| it.verdict == Verdict::Unknown);
+        let but = match unknown.count() {
+            0 => String::new(),
+            unknown => format!(", as far as can be seen: {unknown} are unknown"),
+        };
         return output::line(format_args!(
-            "{count} checks, and all is well (-v shows them)"
+            "{count} checks, and all is well{but} (-v shows them)"
         ));
     }
     let rows = shown.iter().map(|finding| {

@@ -139,7 +139,7 @@ fn pinged(name: &'static str, at: SocketAddr, went: Result<(), Unanswered>) -> F
     let check = Check::new(name, at);
     match went {
         Ok(()) => check.good("a ping went there and came back"),
-        Err(Unanswered::Refused(error)) if is_nobody(&error) => check.good(
+        Err(Unanswered::Refused(error)) if is_nobody(&error) => check.unknown(
             "not tried: nobody answers pings there (`uverbs doctor --serve` on that host does)",
         ),
         Err(Unanswered::Refused(error)) => check.broken(

@@ -4,7 +4,8 @@ use crate::failure::Result;
 use crate::files::Files;
 use crate::{devices, gids, info, output};
 
-pub(super) fn print(files: &Files) -> Result<()> {
+/// The report, with all devices or the named one.
+pub(super) fn print(files: &Files, device: Option<&str>) -> Result<()> {
     section("system")?;
     let system = rustix::system::uname();
     let text = |of: &std::ffi::CStr| of.to_string_lossy().into_owned();
@@ -39,7 +40,8 @@ pub(super) fn print(files: &Files) -> Result<()> {
         verbose: true,
         json: false,
     }))?;
-    for device in uverbs::devices()? {
+    let is_wanted = |it: &uverbs::Device| device.is_none_or(|name| it.name() == name);
+    for device in uverbs::devices()?.into_iter().filter(is_wanted) {
         section(&format!("device {}", device.name()))?;
         let firmware = device.firmware_version().unwrap_or("not known");
         output::line(format_args!("firmware: {firmware}"))?;

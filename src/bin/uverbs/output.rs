@@ -50,19 +50,28 @@ pub(crate) fn rows(header: Vec<String>, rows: Vec<Vec<String>>) -> Result<()> {
     line(table.trim_fmt())
 }
 
-/// Text from elsewhere. Its control characters must not reach the terminal: they are shown escaped.
+/// Text from elsewhere. Its control characters must not reach the terminal, nor those that are not seen or that
+/// reorder what is: they are shown escaped.
 pub(crate) struct Foreign<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Foreign<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for letter in self.0.chars() {
-            match letter.is_control() {
+            match letter.is_control() || is_unseen(letter) {
                 true => write!(f, "{}", letter.escape_default())?,
                 false => f.write_char(letter)?,
             }
         }
         Ok(())
     }
+}
+
+/// Whether it has no width, or changes the direction of others.
+fn is_unseen(letter: char) -> bool {
+    matches!(
+        letter,
+        '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
 }
 
 /// The text of a value that may be unknown.
@@ -79,5 +88,8 @@ mod tests {
     fn control_characters_are_shown_escaped() {
         let shown = Foreign("\u{1b}[2Jx\n\u{9b}é").to_string();
         assert_eq!(shown, "\\u{1b}[2Jx\\n\\u{9b}é");
+        // A name that is read from right to left.
+        let shown = Foreign("a\u{202e}b\u{200b}").to_string();
+        assert_eq!(shown, "a\\u{202e}b\\u{200b}");
     }
 }

@@ -47,7 +47,7 @@ pub(crate) struct Options {
     device: Option<String>,
 
     /// Show what is 0, too
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with_all = ["json", "openmetrics", "watch"])]
     all: bool,
 
     /// Print what changes, as rates a second, at intervals of so many seconds, until interrupted
@@ -80,20 +80,48 @@ enum Of {
 }
 
 impl Options {
-    fn read(&self) -> Result<Vec<Reading>> {
+    /// The readings. If nobody has said which, those that can be read, with the reason why others cannot.
+    fn read(&self) -> Result<(Vec<Reading>, Option<Failure>)> {
         let devices = select::devices(self.device.as_deref())?;
         let files = Files::of_this_host();
         let of = match self.of {
             Some(of) => vec![of],
             None => vec![Of::Port, Of::Object],
         };
-        let mut all = Vec::new();
+        let (mut all, mut missing) = (Vec::new(), None);
         for device in &devices {
             for of in &of {
-                all.extend(readings(&files, device, *of)?);
+                match readings(&files, device, *of) {
+                    Ok(readings) => all.extend(readings),
+                    // The device has gone meanwhile, and its readings with it.
+                    Err(_) if uverbs::device::find(device.name()).is_err() => {}
+                    Err(failure) if self.of.is_none() => missing = missing.or(Some(failure)),
+                    Err(failure) => return Err(failure),
+                }
             }
         }
-        Ok(all)
+        match missing {
+            Some(failure) if all.is_empty() => Err(failure),
+            missing => Ok((all, missing)),
+        }
+    }
+
+    /// The readings, with a message about those that are missing.
+    fn first(&self) -> Result<Vec<Reading>> {
+        let (readings, missing) = self.read()?;
+        if let Some(failure) = missing {
+            output::complain(format_args!("not everything is shown: {failure}"));
+        }
+        Ok(readings)
+    }
+
+    /// The readings of a watch, which goes on when the device has gone.
+    fn read_again(&self) -> Result<Vec<Reading>> {
+        match self.read() {
+            Ok((readings, _)) => Ok(readings),
+            Err(failure) if failure.is(Kind::NotFound) => Ok(Vec::new()),
+            Err(failure) => Err(failure),
+        }
     }
 }
 
@@ -101,7 +129,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(interval) = options.watch {
         return watch(options, interval.max(Duration::from_millis(10)));
     }
-    let readings = options.read()?;
+    let readings = options.first()?;
     if options.openmetrics {
         return output::raw(openmetrics::text(&readings)?.as_bytes());
     }
@@ -146,12 +174,14 @@ fn to_json(reading: &Reading) -> Value {
 /// Prints the changes, once in each interval.
 fn watch(options: &Options, interval: Duration) -> Result<()> {
     let start = Instant::now();
-    let (mut before, mut last) = (options.read()?, start);
+    let (mut before, mut last) = (options.first()?, start);
+    let end = options.limit.map(|limit| start + limit);
     let mut next = start + interval;
     loop {
+        next = end.map_or(next, |end| next.min(end));
         sleep(next.saturating_duration_since(Instant::now()));
         next += interval;
-        let (readings, now) = (options.read()?, Instant::now());
+        let (readings, now) = (options.read_again()?, Instant::now());
         let changed = changes(&before, &readings, now - last);
         let time = start.elapsed().as_secs_f64();
         if options.json {

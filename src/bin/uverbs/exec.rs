@@ -69,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     Err(Failure::new(
         kind,
-        format_args!("{}: {error}", program.display()),
+        format_args!("cannot run {}: {error}", program.display()),
     ))
 }
 

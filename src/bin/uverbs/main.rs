@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use failure::Result;
+use failure::{Failure, Kind, Result};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -109,6 +109,10 @@ fn main() -> ExitCode {
     complete::for_shell();
     let cli = Cli::parse();
     if cli.trace {
+        if let Command::Exec(_) = cli.command {
+            let text = "--trace shows the commands of this program, which exec replaces by another";
+            return Failure::new(Kind::Usage, text).report();
+        }
         trace::start();
     }
     match run(cli.command) {

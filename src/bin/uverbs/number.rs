@@ -14,7 +14,7 @@ pub(crate) fn size(text: &str) -> Result<u32, String> {
         Some(hex) => u32::from_str_radix(hex, 16),
         None => digits.parse(),
     };
-    let number = number.map_err(|error| error.to_string())?;
+    let number = number.map_err(|_| "a number such as 4096, 0x1000 or 64K (or M or G)")?;
     match number.checked_mul(unit) {
         Some(0) => Err("at least 1 byte".into()),
         Some(bytes) => Ok(bytes),
@@ -28,10 +28,18 @@ const LONGEST: f64 = 1e9;
 /// Reads a time in seconds: `10`, `0.5`.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
-    if seconds > LONGEST {
-        return Err(format!("more than {LONGEST} seconds"));
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(time) if seconds <= LONGEST => Ok(time),
+        _ => Err(format!("from 0 to {LONGEST} seconds")),
     }
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// Reads a time that the peer may take: nothing comes in no time, and nobody waits for ever.
+pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        Duration::ZERO => Err("more than 0 seconds".into()),
+        time => Ok(time),
+    }
 }
 
 #[cfg(test)]
@@ -57,6 +65,8 @@ mod tests {
     #[test]
     fn times() {
         assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(patience("0.25"), Ok(Duration::from_millis(250)));
+        assert!(patience("0").is_err() && patience("1e-99").is_err());
         for text in ["", "-1", "NaN", "inf", "1e300", "1e19", "10s"] {
             assert!(seconds(text).is_err(), "{text}");
         }

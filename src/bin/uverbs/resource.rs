@@ -11,7 +11,7 @@ use uverbs::{
 };
 
 use crate::complete;
-use crate::failure::Result;
+use crate::failure::{self, Failure, Result};
 use crate::files::Files;
 use crate::output;
 use crate::select;
@@ -60,6 +60,11 @@ enum Kind {
 type Object = Vec<(&'static str, Value)>;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.kind == Kind::Summary && options.pid.is_some() {
+        let text =
+            "--pid needs a kind of object: the numbers of objects are those of all processes";
+        return Err(Failure::new(failure::Kind::Usage, text));
+    }
     let mut devices = Vec::new();
     for device in select::devices(options.device.as_deref())? {
         let resources = device.resources()?;

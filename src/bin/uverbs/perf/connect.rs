@@ -68,6 +68,14 @@ pub(super) fn look(own: &Own) -> Result<()> {
 
 /// Makes all objects for a round, and connects them to the peer. After this the peer may send.
 pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -> Result<Side> {
+    if plan.by_address
+        && matches!(role, Role::Server { .. })
+        && !(own.devices.is_empty() && own.gid_index.is_none())
+    {
+        let text = "this server was started with --device or --gid-index, and with --cm the address says which: \
+                    start it without them";
+        return Err(Failure::new(Kind::Usage, text));
+    }
     let mut links = Vec::new();
     let mut grounds = match (plan.by_address, plan.transport) {
         (false, _) => by_device(own, plan, role)?,

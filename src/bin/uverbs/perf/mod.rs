@@ -61,6 +61,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn serve(options: &Serve) -> Result<()> {
     connect::look(&options.own)?;
     let listener = meet::listen_on(options.own.port)?;
+    output::line(format_args!(
+        "clients at TCP port {} are served",
+        options.own.port
+    ))?;
     loop {
         let stream = meet::accept(&listener)?;
         let served = serve_one(stream, options);

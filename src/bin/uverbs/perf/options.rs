@@ -77,7 +77,8 @@ pub(super) struct Own {
     pub(super) gid_index: Option<u8>,
 
     /// TCP port by which the two sides agree; with --cm also the port of the connection manager
-    #[arg(short, long, value_name = "PORT", default_value_t = 18516)]
+    #[arg(short, long, value_name = "PORT", default_value_t = 18516,
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
 }
 
@@ -188,7 +189,7 @@ pub(super) struct Client {
     service_level: u8,
 
     /// Seconds without a completion after which the run fails, at most 600
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::patience)]
     timeout: Duration,
 
     /// Seconds that the client tries to reach the server

@@ -250,8 +250,10 @@ impl Plan {
                     .into(),
             );
         }
-        if !(0.0..=MOST_TIMEOUT).contains(&self.timeout) {
-            return usage(format!("--timeout is at most {MOST_TIMEOUT} s"));
+        if !(self.timeout > 0.0 && self.timeout <= MOST_TIMEOUT) {
+            return usage(format!(
+                "--timeout is more than 0 and at most {MOST_TIMEOUT} s"
+            ));
         }
         if !transport.has(operation) {
             return usage(format!("{transport} has no {operation}"));

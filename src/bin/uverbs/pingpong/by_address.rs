@@ -183,8 +183,7 @@ where
         request.init(&mut qp)?;
         made.post_receives(&mut qp)?;
         let accepting = request.accept(qp, &params(), b"").map_err(peer)?;
-        let patience = options.patience().unwrap_or(Duration::MAX);
-        Ok(parts(accepting.within(patience).map_err(peer)?))
+        Ok(parts(accepting.within(options.timeout).map_err(peer)?))
     })
 }
 

@@ -27,8 +27,8 @@ pub(super) struct Rules {
     pub(super) client: bool,
     pub(super) iters: u64,
     pub(super) check: bool,
-    /// How long nothing may complete; `None` means forever.
-    pub(super) patience: Option<Duration>,
+    /// How long nothing may complete.
+    pub(super) patience: Duration,
 }
 
 /// The result of a game.
@@ -58,9 +58,8 @@ pub(super) fn play(link: &mut Link, rules: &Rules) -> Result<Score> {
                     }
                 }
                 None => {
-                    let patience = rules.patience.unwrap_or(Duration::MAX);
-                    if channel.wait_for(patience)?.is_none() {
-                        return Err(game.stalled(patience));
+                    if channel.wait_for(rules.patience)?.is_none() {
+                        return Err(game.stalled(rules.patience));
                     }
                     continue;
                 }
@@ -281,7 +280,7 @@ struct Idle {
 impl Idle {
     fn new(rules: &Rules) -> Self {
         Self {
-            patience: rules.patience.unwrap_or(Duration::MAX),
+            patience: rules.patience,
             polls: 0,
             since: None,
             next_look: LOOK,

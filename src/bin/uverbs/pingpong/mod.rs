@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         client: options.server.is_some(),
         iters: options.iters,
         check: options.check,
-        patience: options.patience(),
+        patience: options.timeout,
     };
     let score = game::play(&mut link, &rules).map_err(|failure| match &link.manager {
         Some(manager) => failure.of_peer(manager.peer_addr()),
@@ -120,7 +120,7 @@ fn as_client(server: &str, link: &mut Link, options: &Options) -> Result<Endpoin
 
 /// Sets the time limits of the exchange.
 fn with_patience(stream: TcpStream, options: &Options) -> Result<TcpStream> {
-    let patience = options.patience();
+    let patience = Some(options.timeout);
     stream
         .set_read_timeout(patience)
         .and_then(|()| stream.set_write_timeout(patience))

@@ -92,15 +92,16 @@ pub(crate) struct Options {
     pub(super) cm: Option<By>,
 
     /// TCP port for the exchange of endpoints
-    #[arg(short, long, value_name = "PORT", default_value_t = 18515)]
+    #[arg(short, long, value_name = "PORT", default_value_t = 18515,
+          value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) port: u16,
 
     /// Seconds that the client tries to reach the server
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number::seconds)]
     pub(super) connect_timeout: Duration,
 
-    /// Seconds without a message after which the run fails; 0 for never
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
+    /// Seconds without a message after which the run fails
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::patience)]
     pub(super) timeout: Duration,
 
     /// Print the result as JSON
@@ -131,11 +132,6 @@ impl Options {
             ib_port,
             ..self.clone()
         }
-    }
-
-    /// How long to wait for the peer; `None` means forever.
-    pub(super) fn patience(&self) -> Option<Duration> {
-        Some(self.timeout).filter(|timeout| !timeout.is_zero())
     }
 }
 

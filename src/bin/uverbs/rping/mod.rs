@@ -65,11 +65,12 @@ pub(crate) struct Options {
     address: Option<String>,
 
     /// The port
-    #[arg(short, long, value_name = "PORT", default_value_t = 7174)]
+    #[arg(short, long, value_name = "PORT", default_value_t = 7174,
+          value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 
-    /// Pings to send; unlimited by default, and always for a server
-    #[arg(short = 'C', long, value_name = "N")]
+    /// Pings to send; unlimited by default
+    #[arg(short = 'C', long, value_name = "N", conflicts_with = "server")]
     count: Option<u64>,
 
     /// Bytes of a ping
@@ -81,15 +82,15 @@ pub(crate) struct Options {
     verbose: bool,
 
     /// Compare what comes back with what was sent
-    #[arg(short = 'V', long)]
+    #[arg(short = 'V', long, conflicts_with = "server")]
     validate: bool,
 
     /// Serve further clients, one after the other
-    #[arg(short = 'P', long)]
+    #[arg(short = 'P', long, conflicts_with = "client")]
     persistent: bool,
 
     /// Seconds without an answer after which the run fails
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::patience)]
     timeout: Duration,
 
     // The letter is rping's own here.

@@ -73,6 +73,30 @@ fn peers_that_have_no_address_have_the_same_exit_code_everywhere() {
     }
 }
 
+/// Catches an option that is taken and has no effect.
+#[test]
+fn options_that_would_be_ignored_are_refused() {
+    for words in [
+        "resource -p 1",
+        "--trace exec -- true",
+        "rping -s -C 1",
+        "rping -s -V",
+        "rping -c -a 10.9.0.1 -P",
+        "statistic -a --json",
+        "statistic -a -w",
+        "perf serve -p 0",
+        "rping -s -p 0",
+        "pingpong rc --timeout 0",
+        "rping -s --timeout 0",
+        "perf latency send 127.0.0.1 --timeout 0",
+        "perf latency send 127.0.0.1 --timeout 601",
+    ] {
+        let ended = output(words);
+        let said = String::from_utf8(ended.stderr).unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{words}: {said}");
+    }
+}
+
 /// Catches a panic in the message itself, as that of `eprintln`.
 #[test]
 fn the_exit_code_is_the_same_where_standard_error_cannot_be_written() {

@@ -3,7 +3,10 @@
 mod doorbell;
 mod file;
 mod mapped;
+#[cfg(test)]
+mod refusals;
 
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
@@ -33,6 +36,9 @@ pub(crate) struct CommandFd {
     driver_id: u32,
     routes: Routes,
     mappings: Mappings,
+    /// What a test has the kernel refuse.
+    #[cfg(test)]
+    refusals: refusals::Refusals,
 }
 
 /// Sends a command by write(2). The kernel writes the answer elsewhere into memory. rustix's own function
@@ -55,6 +61,8 @@ impl CommandFd {
             driver_id,
             routes: Routes::new(route),
             mappings: Mappings::default(),
+            #[cfg(test)]
+            refusals: Default::default(),
         }
     }
 
@@ -91,11 +99,38 @@ impl CommandFd {
     /// answer has its handle.
     #[inline]
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
+        self.carry_out(command).map_err(|failed| failed.error)
+    }
+
+    /// As [`execute`](Self::execute), for a command that gives the kernel something of this process, such as
+    /// the memory of a ring. If it fails, `given` is dropped, unless the kernel may use it nevertheless: then
+    /// it stays forever.
+    #[inline]
+    pub(crate) fn execute_with<C: Command, G>(
+        &self,
+        command: &C,
+        given: G,
+    ) -> Result<(C::Reply, G)> {
+        // If a subscriber of traces panics behind the command, the kernel may have it.
+        let given = ManuallyDrop::new(given);
+        match self.carry_out(command) {
+            Ok(reply) => Ok((reply, ManuallyDrop::into_inner(given))),
+            Err(Failed { error, is_undone }) => {
+                if is_undone {
+                    drop(ManuallyDrop::into_inner(given));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    #[inline]
+    fn carry_out<C: Command>(&self, command: &C) -> Result<C::Reply, Failed> {
         let mut refusal = None;
         loop {
             let mut request = Request::new();
             let Some((way, decode)) = self.spell(command, &mut request) else {
-                return Err(self.no_route(command, refusal));
+                return Err(self.no_route(command, refusal).into());
             };
             let Err(errno) = self.send(C::VERB, &mut request, way) else {
                 return decode(command, &request)
@@ -108,7 +143,7 @@ impl CommandFd {
             let is_private = request.has_driver_attributes();
             let probe = || self.invokes_write();
             if !self.routes.learn(C::VERB, way, errno, is_private, probe) {
-                return Err(self.refused(command, errno, is_private));
+                return Err(self.refused(command, errno, is_private).into());
             }
             refusal = Some(errno);
         }
@@ -135,7 +170,17 @@ impl CommandFd {
     /// with the context.
     #[cold]
     pub(crate) fn abandon<H: Object>(&self, handle: H) {
-        let _ = self.execute(&Destroy(handle));
+        self.abandon_with(handle, ());
+    }
+
+    /// As [`abandon`](Self::abandon), for an object that uses `given`, which is dropped once the object is
+    /// gone. If the object stays, so does `given`.
+    #[cold]
+    pub(crate) fn abandon_with<H: Object, G>(&self, handle: H, given: G) {
+        let given = ManuallyDrop::new(given);
+        if self.execute(&Destroy(handle)).is_ok() {
+            drop(ManuallyDrop::into_inner(given));
+        }
     }
 
     /// Whether the kernel has `INVOKE_WRITE`: QUERY_DEVICE without room for its answer is then ENOSPC.
@@ -148,6 +193,8 @@ impl CommandFd {
 
     #[inline(always)]
     fn send(&self, verb: Verb, request: &mut Request, way: Way) -> Result<(), Errno> {
+        #[cfg(test)]
+        self.refusals.refuse(verb)?;
         let result = match way {
             Way::Method | Way::InvokeWrite => self.ioctl(request),
             Way::Write => self.write(request),
@@ -246,11 +293,13 @@ impl CommandFd {
 
     /// The error for a malformed answer. An object that the command created is destroyed.
     #[cold]
-    fn malformed<C: Command>(&self, command: &C, answer: &Request, malformed: Malformed) -> Error {
-        if let (Some(undo), Some(handle)) = (C::UNDO, answer.created()) {
-            undo(self, handle);
-        }
-        Error::malformed(C::VERB, command.subject(), malformed.to_string())
+    fn malformed<C: Command>(&self, command: &C, answer: &Request, malformed: Malformed) -> Failed {
+        let is_undone = match (C::UNDO, answer.created()) {
+            (Some(undo), Some(handle)) => undo(self, handle),
+            _ => false,
+        };
+        let error = Error::malformed(C::VERB, command.subject(), malformed.to_string());
+        Failed { error, is_undone }
     }
 
     #[cold]
@@ -274,6 +323,22 @@ impl AsFd for CommandFd {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// A command that failed.
+struct Failed {
+    error: Error,
+    /// Whether the kernel is as it was. False if it has carried the command out, gave an answer that makes no
+    /// sense, and did not destroy what it had created, if anything.
+    is_undone: bool,
+}
+
+/// A command that was refused, or not sent.
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let is_undone = true;
+        Self { error, is_undone }
     }
 }
 

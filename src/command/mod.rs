@@ -112,12 +112,12 @@ pub(crate) trait Command: Debug + Sized {
 /// Reads the kernel's answer to a command from the request that was sent.
 pub(crate) type Decode<C> = fn(&C, &Request) -> Result<<C as Command>::Reply, Malformed>;
 
-/// Destroys the object with this handle.
-pub(crate) type Undo = fn(&CommandFd, u32);
+/// Destroys the object with this handle, and returns whether it is gone.
+pub(crate) type Undo = fn(&CommandFd, u32) -> bool;
 
 /// The [`Undo`] of commands that create such an object.
-fn undo<H: Object>(fd: &CommandFd, handle: u32) {
-    fd.abandon(H::from(handle));
+pub(crate) fn undo<H: Object>(fd: &CommandFd, handle: u32) -> bool {
+    fd.execute(&Destroy(H::from(handle))).is_ok()
 }
 
 /// Reads an answer that is empty or not needed.

@@ -4,6 +4,7 @@
 
 mod beyond_rxe;
 mod encoding;
+mod failures;
 mod fallback;
 mod fuzz;
 mod replies;

@@ -8,7 +8,7 @@ use uverbs_uapi::handle::PdHandle;
 use uverbs_uapi::mlx5::{DevxEventChannelFlags, attr, method, object};
 use uverbs_uapi::object as core_object;
 
-use crate::command::{Command, Decode, Object, Request, Undo};
+use crate::command::{Command, Decode, Object, Request, Undo, undo};
 use crate::driver::mlx5::command::handles;
 use crate::error::{Errno, Subject, Verb};
 
@@ -79,7 +79,7 @@ impl Command for Create<'_> {
     /// There is no handle if the device has refused.
     type Reply = (Option<ObjectHandle>, Answered);
     const VERB: Verb = Verb::DevxObjCreate;
-    const UNDO: Option<Undo> = Some(|fd, handle| fd.abandon(ObjectHandle(handle)));
+    const UNDO: Option<Undo> = Some(undo::<ObjectHandle>);
     const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
 
     fn subject(&self) -> Subject {
@@ -173,7 +173,7 @@ pub(crate) struct RegUmem {
 impl Command for RegUmem {
     type Reply = (UmemHandle, u32);
     const VERB: Verb = Verb::DevxUmemReg;
-    const UNDO: Option<Undo> = Some(|fd, handle| fd.abandon(UmemHandle(handle)));
+    const UNDO: Option<Undo> = Some(undo::<UmemHandle>);
 
     fn subject(&self) -> Subject {
         Subject::named("UMEM", format_args!("of {} bytes", self.length))

@@ -461,19 +461,22 @@ fn create_cq(
         .checked_next_power_of_two()
         .filter(|_| asked > 0)
         .unwrap_or(asked);
-    let mut memory = given(limits, &command, buffers)?;
+    let memory = given(limits, &command, buffers)?;
     if let Some(RingMemory::Given(grant, length)) = &memory {
         command.driver = with_memory(command.driver, grant, *length);
     }
-    let reply = match fd.execute(&command) {
-        Err(error) if memory.is_some() => return Err(not_taken(error)),
+    let is_given = memory.is_some();
+    let (reply, mut memory) = match fd.execute_with(&command, memory) {
+        Err(error) if is_given => return Err(not_taken(error)),
         reply => reply?,
     };
-    // If it fails, the memory goes back when the kernel has released it.
-    let core = map_cq(limits, fd, &command, &reply, &mut memory);
-    let core = core.inspect_err(|_| fd.abandon(reply.handle))?;
-    let cq = Cq::new(core, limits.qpn_mask, tells_senders);
-    Ok((reply.handle, cq))
+    match map_cq(limits, fd, &command, &reply, &mut memory) {
+        Ok(core) => Ok((reply.handle, Cq::new(core, limits.qpn_mask, tells_senders))),
+        Err(error) => {
+            fd.abandon_with(reply.handle, memory);
+            Err(error)
+        }
+    }
 }
 
 fn map_cq(

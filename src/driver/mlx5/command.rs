@@ -4,7 +4,7 @@ use uverbs_uapi::handle::{DmHandle, PdHandle};
 use uverbs_uapi::mlx5::{UarAllocType, attr, method, object};
 use uverbs_uapi::{attr as core_attr, object as core_object};
 
-use crate::command::{AllocDm, Command, Decode, Object, Request, Undo};
+use crate::command::{AllocDm, Command, Decode, Object, Request, Undo, undo};
 use crate::error::{Subject, Verb};
 
 /// Types for the kernel's handles of objects that only mlx5 has.
@@ -66,7 +66,7 @@ pub(crate) struct NewUar {
 impl Command for AllocUar {
     type Reply = NewUar;
     const VERB: Verb = Verb::AllocUar;
-    const UNDO: Option<Undo> = Some(|fd, handle| fd.abandon(UarHandle(handle)));
+    const UNDO: Option<Undo> = Some(undo::<UarHandle>);
 
     fn subject(&self) -> Subject {
         Subject::the("UAR")

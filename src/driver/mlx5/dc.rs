@@ -78,9 +78,13 @@ pub(super) fn create_target(
 ) -> Result<(QpHandle, u32, TargetCore)> {
     let (handle, core) = new_target(fd, spec, (parts.cq, parts.srq), parts.access_key)?;
     let number = activate(fd, spec, handle, parts.changes);
-    // The core is dropped after the kernel's object is destroyed, which reports until then.
-    let number = number.inspect_err(|_| fd.abandon(handle))?;
-    Ok((handle, number, core))
+    match number {
+        Ok(number) => Ok((handle, number, core)),
+        Err(error) => {
+            fd.abandon_with(handle, core);
+            Err(error)
+        }
+    }
 }
 
 /// Creates a target, whose state has yet to be changed.
@@ -107,8 +111,8 @@ pub(super) fn new_target(
         },
         driver: DriverData::exchange::<_, abi::CreateQpResp>(&driver),
     };
-    let handle = fd.execute(&command)?.handle;
-    Ok((handle, core))
+    let (reply, core) = fd.execute_with(&command, core)?;
+    Ok((reply.handle, core))
 }
 
 /// Makes the changes, and returns the number in the answer to the last one.

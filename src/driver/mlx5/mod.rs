@@ -746,13 +746,20 @@ fn create_cq(
         .with_struct(attr::create_cq::BUF_UMEM, entries.memory().dmabuf())
         .with_struct(abi::attr::create_cq::DBR_BUF_UMEM, record.dmabuf());
     command.cqe = count - 1;
-    let reply = fd.execute(&command);
-    let CreateCqReply { handle, driver, .. } = match in_dmabufs(entries.memory(), &record) {
+    let in_dmabufs = in_dmabufs(entries.memory(), &record);
+    let reply = fd.execute_with(&command, (entries, record));
+    let (CreateCqReply { handle, driver, .. }, (entries, record)) = match in_dmabufs {
         true => reply.map_err(|error| without_dmabufs(error, "7.2"))?,
         false => reply?,
     };
-    let answer = answer(Verb::CreateCq, || command.subject(), &driver);
-    let abi::CreateCqResp { cqn, .. } = answer.inspect_err(|_| fd.abandon(handle))?;
+    let abi::CreateCqResp { cqn, .. } = match answer(Verb::CreateCq, || command.subject(), &driver)
+    {
+        Ok(answer) => answer,
+        Err(error) => {
+            fd.abandon_with(handle, (entries, record));
+            return Err(error);
+        }
+    };
     let ignores_overrun = command.flags & CqCreateFlags::IGNORE_OVERRUN.bits() != 0;
     let core = CqCore::new(entries, record, cqn, Arc::clone(uar));
     let core = core.ignoring_overrun(ignores_overrun);
@@ -818,6 +825,6 @@ fn resize_cq(
             ..Default::default()
         };
         command.driver = DriverData::input(&driver);
-        fd.execute(&command).map(drop)
+        fd.execute_with(&command, new).map(|(_, new)| new)
     })
 }

@@ -117,17 +117,16 @@ pub(crate) fn create_qp(
         spec: told,
         driver: draft.told(DriverData::exchange::<_, abi::CreateQpResp>(&driver)),
     };
-    // Whatever fails from here on, everything is given back in the reverse order.
-    let reply = match fd.execute(&command) {
-        Err(error) if in_dmabufs(&draft.rings.memory, &draft.rings.record) => {
-            return Err(without_dmabufs(error, "7.2"));
-        }
+    let in_dmabufs = in_dmabufs(&draft.rings.memory, &draft.rings.record);
+    // Whatever fails from here on, what the draft has is given back once the kernel has no queue pair.
+    let (reply, draft) = match fd.execute_with(&command, draft) {
+        Err(error) if in_dmabufs => return Err(without_dmabufs(error, "7.2")),
         reply => reply?,
     };
     let offered = match checked(spec, &reply) {
         Ok(answer) => device.ece.then_some(answer.ece_options),
         Err(error) => {
-            fd.abandon(reply.handle);
+            fd.abandon_with(reply.handle, draft);
             return Err(error);
         }
     };

@@ -220,7 +220,7 @@ pub(crate) fn create_xsrq(
     let (reply, queue, core) = create(device, fd, command, Some(&cq.directory), buffers)?;
     let CreateSrqReply { handle, srqn, .. } = reply;
     if srqn > NUMBER {
-        fd.abandon(handle);
+        fd.abandon_with(handle, core);
         let what = format!("a shared receive queue's number of {srqn:#x}");
         return Err(Error::malformed(Verb::CreateSrq, subject, what));
     }
@@ -262,22 +262,29 @@ fn create(
     command.driver = DriverData::exchange::<_, abi::CreateSrqResp>(&driver)
         .with_struct(attr::create_srq::BUF_UMEM, ring_dmabuf)
         .with_struct(abi::attr::create_srq::DBR_BUF_UMEM, record_dmabuf);
-    let reply = match fd.execute(&command) {
+    let core = SrqCore {
+        ring,
+        ledger,
+        registration: registration.map(Arc::new),
+        #[cfg(feature = "c-abi")]
+        number: 0,
+    };
+    let (reply, core) = match fd.execute_with(&command, core) {
         Err(error) if ring_dmabuf.or(record_dmabuf).is_some() => {
             return Err(without_dmabufs(error, "7.3"));
         }
         reply => reply?,
     };
     #[cfg(feature = "c-abi")]
-    let number = answer(Verb::CreateSrq, || command.subject(), &reply.driver)
-        .inspect_err(|_| fd.abandon(reply.handle))
-        .map(|abi::CreateSrqResp { srqn, .. }| srqn)?;
-    let core = SrqCore {
-        ring,
-        ledger,
-        registration: registration.map(Arc::new),
-        #[cfg(feature = "c-abi")]
-        number,
+    let core = match answer(Verb::CreateSrq, || command.subject(), &reply.driver) {
+        Ok(abi::CreateSrqResp { srqn, .. }) => SrqCore {
+            number: srqn,
+            ..core
+        },
+        Err(error) => {
+            fd.abandon_with(reply.handle, core);
+            return Err(error);
+        }
     };
     Ok((reply, queue, core))
 }

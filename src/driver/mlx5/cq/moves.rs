@@ -80,7 +80,7 @@ impl Cq {
     pub(in super::super) fn resize<E>(
         &mut self,
         new: Entries,
-        switch: impl FnOnce(&Entries) -> Result<(), E>,
+        switch: impl FnOnce(Entries) -> Result<Entries, E>,
     ) -> Result<(), E> {
         let directory = &self.core.directory;
         // Locked throughout, so that no thread looks in the old ring for entries of the new one.
@@ -88,7 +88,7 @@ impl Cq {
         let next = directory.passed().wrapping_add(1);
         // The new ring's first entry is the one after the place that stays empty.
         new.invalidate(next);
-        switch(&new)?;
+        let new = switch(new)?;
         let (old_view, view) = (self.view, new.view());
         // The device has ended the old ring with an entry that says so. The place of that entry stays empty
         // in the new ring, so the entries that were not taken move on by one.

@@ -281,7 +281,7 @@ fn what_waits_moves_with_the_ring() {
                     // The last entry of the old ring says that the device continues in the new one.
                     producer.write(completion(cqe::RESIZE, 0, 0));
                     producer.view = new.view();
-                    Ok::<_, ()>(())
+                    Ok::<_, ()>(new)
                 })
                 .unwrap();
                 assert_eq!(cq.capacity(), count - 1);
@@ -306,7 +306,7 @@ fn a_reset_before_a_resize_is_remembered() {
     cq.resize(Entries::new(memory, 32, 64), |new| {
         producer.write(completion(cqe::RESIZE, 0, 0));
         producer.view = new.view();
-        Ok::<_, ()>(())
+        Ok::<_, ()>(new)
     })
     .unwrap();
     send(&mut one, 3);
@@ -451,7 +451,7 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
             let switched = cq.resize(ring(count), |new| {
                 producer.write(completion(cqe::RESIZE, 0, 0));
                 producer.view = new.view();
-                Ok::<_, ()>(())
+                Ok::<_, ()>(new)
             });
             switched.unwrap();
         };

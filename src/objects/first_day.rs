@@ -237,7 +237,7 @@ impl Objects {
 }
 
 /// The changes that take a queue pair to the state RTS.
-fn steps() -> [QpAttr; 3] {
+pub(crate) fn steps() -> [QpAttr; 3] {
     [
         QpAttr {
             state: Some(QpState::INIT),

@@ -141,6 +141,7 @@ impl<T: Transport> Qp<T> {
     ///   register page;
     /// - a ring or a record of either lies in no dma-buf (Linux 7.2 has such);
     /// - requests are in flight, or completions wait;
+    /// - a half has been [swapped](Qp::halves);
     /// - the queue pair reports to another completion queue than `cq`, or other queue pairs report to `cq`;
     /// - the transport is neither RC nor UC, it receives from a shared queue or out of order, or data come in
     ///   its completions;
@@ -190,6 +191,7 @@ fn leave<T: Transport>(
     cq: &mut Cq,
     regions: &[impl Nameable],
 ) -> Result<HandedOver> {
+    qp.check_halves(Verb::IntoDevice)?;
     let shared = Arc::clone(qp.shared());
     let invalid = |why: &'static str| Error::invalid(Verb::IntoDevice, shared.subject(), why);
     let busy = |by: String| Error::new(Verb::IntoDevice, shared.subject(), Cause::Busy(by.into()));

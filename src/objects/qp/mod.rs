@@ -18,6 +18,8 @@ mod recv;
 mod request;
 mod send;
 mod shared;
+#[cfg(test)]
+mod tests;
 mod transition;
 pub(crate) mod transport;
 
@@ -46,7 +48,7 @@ pub use uverbs_uapi::enums::{MigState, Mtu, QpState, QpType};
 pub use uverbs_uapi::flags::{QpAttrMask, QpCreateFlags};
 
 use crate::context::Context;
-use crate::error::{DestroyError, Error, Result, Verb};
+use crate::error::{Cause, DestroyError, Error, Result, Verb};
 use crate::flight::Flight;
 
 /// A queue pair of the transport `T`.
@@ -138,10 +140,11 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// The transition does not exist, or attributes are missing or not allowed: the library refuses this
     /// before it asks the kernel, and names them. Or the kernel refuses a value, or has no route to the peer.
-    /// Manual page: `ibv_modify_qp(3)`.
+    /// The state RESET is also refused as by [`Qp::reset`]. Manual page: `ibv_modify_qp(3)`.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         if attr.state == Some(QpState::RESET) {
+            self.check_halves(Verb::ModifyQp)?;
             let (send, recv) = (self.send.queue_to_reset(), self.recv.queue_to_reset());
             return self.shared.reset(attr, send, recv);
         }
@@ -164,8 +167,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// The device has been removed. On soft-RoCE also as for [`Pd::create_qp`](crate::Pd::create_qp); the
-    /// queue pair is then unchanged.
+    /// The device has been removed, or a half has been [swapped](Qp::halves). On soft-RoCE also as for
+    /// [`Pd::create_qp`](crate::Pd::create_qp); the queue pair is then unchanged.
     pub fn reset(&mut self) -> Result<()> {
         self.modify(&QpAttr {
             state: Some(QpState::RESET),
@@ -222,6 +225,10 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     }
 
     /// Both halves at the same time, to post to one while the other is borrowed.
+    ///
+    /// A half that is swapped with that of another queue pair stays the other's: what is posted to it goes
+    /// there. What concerns the queue pair and both of its halves is refused until they are swapped back:
+    /// [`reset`](Self::reset), [`destroy`](Self::destroy) and [`into_device`](Qp::into_device).
     pub fn halves(&mut self) -> (&mut SendHalf<T, M>, &mut RecvHalf<T>) {
         (&mut self.send, &mut self.recv)
     }
@@ -229,6 +236,20 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// Splits the queue pair for two threads. It lives until both halves are dropped.
     pub fn split(self) -> (SendHalf<T, M>, RecvHalf<T>) {
         (self.send, self.recv)
+    }
+
+    /// Refuses what concerns the queue pair and both halves if a half belongs to another queue pair: its ring
+    /// has another layout, and the regions of another protection domain.
+    fn check_halves(&self, verb: Verb) -> Result<()> {
+        let halves = [self.send.shared(), self.recv.shared()];
+        match halves.iter().all(|half| Arc::ptr_eq(half, &self.shared)) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                verb,
+                self.shared.subject(),
+                "one of its halves belongs to another queue pair: they have been swapped",
+            )),
+        }
     }
 
     /// A handle that queries, changes and fails the queue pair while its halves are on two threads. It can be
@@ -256,10 +277,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// The same queue pair, with its transport known only at run time.
     pub fn into_any(self) -> Qp<Any, M> {
         let Qp { send, recv, shared } = self;
-        let domain = send.domain();
         Qp {
-            send: SendHalf::new(send.into_queue(), &shared, domain),
-            recv: RecvHalf::new(recv.into_queue(), &shared),
+            send: send.into_any(),
+            recv: recv.into_any(),
             shared,
         }
     }
@@ -269,8 +289,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, for example while it is attached to a multicast group; the error returns the queue
-    /// pair. Manual page: `ibv_destroy_qp(3)`.
+    /// The kernel refuses, for example while it is attached to a multicast group. Or a half has been
+    /// [swapped](Qp::halves). Or a call of a [`Control`] of it is running: [`Cause::Busy`](crate::Cause::Busy).
+    /// The error returns the queue pair. Manual page: `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         match self.destroy_in_place() {
@@ -284,17 +305,15 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     // In place: a queue pair is large.
     fn destroy_in_place(&self) -> Result<()> {
-        // The queue pair's own and those of its halves. One that a `Control` holds for a moment counts as a
-        // half that is elsewhere. A `Control` that comes later finds, under the lock, that the object is
-        // gone.
+        // The queue pair's own and those of its halves. A running call of a `Control` has another for a
+        // moment. A `Control` that comes later finds, under the lock, that the object is gone.
         const OWN: usize = 3;
+        self.check_halves(Verb::DestroyQp)?;
         let shared = &self.shared;
         if Arc::strong_count(shared) > OWN {
-            return Err(Error::invalid(
-                Verb::DestroyQp,
-                shared.subject(),
-                "a half of it is elsewhere",
-            ));
+            let by = "a call of a `Control` of it is running on another thread";
+            let cause = Cause::Busy(by.into());
+            return Err(Error::new(Verb::DestroyQp, shared.subject(), cause));
         }
         shared.kernel_alone().destroy()
     }

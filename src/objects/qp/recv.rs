@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use uverbs_uapi::enums::QpState;
 
-use super::transport::Transport;
+use super::transport::{Any, Transport};
 use super::{Of, QpShared};
 use crate::driver::{Receiving, RecvQueue};
 use crate::work::{LocalSlice, PdTag, PostError};
@@ -45,8 +45,15 @@ impl<T: Transport> RecvHalf<T> {
         self.queue.as_ref()
     }
 
-    pub(super) fn into_queue(self) -> Option<RecvQueue> {
-        self.queue
+    /// The same half, with its transport known only at run time.
+    pub(super) fn into_any(self) -> RecvHalf<Any> {
+        RecvHalf {
+            queue: self.queue,
+            pd: self.pd,
+            shared: self.shared,
+            receives: self.receives,
+            of: PhantomData,
+        }
     }
 
     pub(super) fn shared(&self) -> &Arc<QpShared> {

@@ -13,7 +13,7 @@ use uverbs_uapi::flags::SendFlags;
 
 use super::membership::{InDomain, Membership, NoDomain};
 use super::request::Request;
-use super::transport::{Addressing, Transport};
+use super::transport::{Addressing, Any, Transport};
 use super::{Of, Qp, QpShared};
 use crate::domain::{DomainKey, ThreadDomain};
 use crate::driver::{self, Position, Posting, SendQueue};
@@ -62,10 +62,6 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
         Self { queue, checks, of }
     }
 
-    pub(super) fn domain(&self) -> Option<DomainKey> {
-        self.checks.fixed.domain
-    }
-
     pub(super) fn queue(&self) -> &SendQueue {
         &self.queue
     }
@@ -76,8 +72,11 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
         &mut self.queue
     }
 
-    pub(super) fn into_queue(self) -> SendQueue {
-        self.queue
+    /// The same half, with its transport known only at run time.
+    pub(super) fn into_any(self) -> SendHalf<Any, M> {
+        let Self { queue, checks, .. } = self;
+        let of = PhantomData;
+        SendHalf { queue, checks, of }
     }
 
     pub(super) fn shared(&self) -> &Arc<QpShared> {

@@ -57,8 +57,17 @@ impl Cq {
         }
     }
 
-    /// Continues in another ring, to which the kernel has moved the completions that wait.
-    pub(super) fn replace(&mut self, ring: Consumer, capacity: u32, map: Option<RingMap>) {
+    /// Changes to another ring: `resize` makes the kernel move the completions that wait, and `map` maps the
+    /// ring of its answer, with its capacity. If `map` fails, the completions are lost. No lock is held, since
+    /// an allocator is called.
+    pub(super) fn replace<T, E>(
+        &mut self,
+        resize: impl FnOnce() -> Result<T, E>,
+        map: impl FnOnce(T) -> Result<(Consumer, u32, Option<RingMap>), E>,
+    ) -> Result<(), E> {
+        self.shared.begin_move(&self.ring);
+        let resized = resize().inspect_err(|_| self.shared.stay())?;
+        let (ring, capacity, map) = map(resized)?;
         // SAFETY: as in `new`.
         let observer = unsafe { ring.observer() };
         // First, so that nothing points into the map that is dropped.
@@ -68,6 +77,7 @@ impl Cq {
             self.shown = None;
         }
         self.shared.set(&self.ring, observer, map);
+        Ok(())
     }
 
     /// Bytes of a slot of its ring.

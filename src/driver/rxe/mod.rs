@@ -339,16 +339,20 @@ fn resize_cq(
         return Err(refusal.with_detail(detail));
     }
     command.driver = DriverData::output::<abi::ResizeCqResp>();
-    let ((reply, room), is_roomy) = with_room(asked, parts, |cqe| {
-        command.cqe = cqe;
-        let room = Room::new(slots(cqe), cq.slot_size(), COMPLETION, parts.buffers)?;
-        Ok((fd.execute(&command)?, room))
-    })?;
-    let (ring, capacity, map) = map_cq(Verb::ResizeCq, &reply, is_roomy, |info| {
-        RingMap::in_room(fd, info, COMPLETION, room, parts.buffers)
-    })?;
-    cq.replace(ring, capacity, Some(map));
-    Ok(())
+    let slot_size = cq.slot_size();
+    let resize = || {
+        with_room(asked, parts, |cqe| {
+            command.cqe = cqe;
+            let room = Room::new(slots(cqe), slot_size, COMPLETION, parts.buffers)?;
+            Ok((fd.execute(&command)?, room))
+        })
+    };
+    cq.replace(resize, |((reply, room), is_roomy)| {
+        let (ring, capacity, map) = map_cq(Verb::ResizeCq, &reply, is_roomy, |info| {
+            RingMap::in_room(fd, info, COMPLETION, room, parts.buffers)
+        })?;
+        Ok((ring, capacity, Some(map)))
+    })
 }
 
 /// Creates a shared receive queue and maps its ring.

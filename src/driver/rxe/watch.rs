@@ -49,6 +49,9 @@ struct Ring {
     // Before the map, because it points into it.
     observer: Observer,
     _map: Option<RingMap>,
+    /// Where the poller was, while the kernel moves the completions to another ring: as it copies them, it
+    /// moves this ring's index itself (`resize_finish` in `rxe_queue.c`).
+    moving: Option<u32>,
     /// The kernel had no room for a completion.
     overrun: bool,
     /// One for each queue pair that was reset while completions waited, until these have been taken.
@@ -80,11 +83,18 @@ impl Ring {
         Self {
             observer,
             _map: map,
+            moving: None,
             overrun: false,
             forgotten: Vec::new(),
             receivers: Receivers::default(),
             has_receivers: false,
         }
+    }
+
+    /// The index of the next completion to be taken, and the index after the last.
+    fn indices(&self) -> (u32, u32) {
+        let (next, filled) = self.observer.indices();
+        (self.moving.unwrap_or(next), filled)
     }
 
     /// Notes where the poller is. Forgotten completions that have been taken need not be remembered.
@@ -168,14 +178,29 @@ impl Shared {
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Begins a change to another ring: until it ends, only the poller's position from now counts. Posters
+    /// find all slots occupied meanwhile, since new completions lie in a ring that they do not see.
+    pub(super) fn begin_move(&self, polled: &Consumer) {
+        if let Some(ring) = &mut *self.lock() {
+            ring.moving = Some(polled.next());
+        }
+    }
+
+    /// Ends a change that the kernel has refused: the ring is as before.
+    pub(super) fn stay(&self) {
+        if let Some(ring) = &mut *self.lock() {
+            ring.moving = None;
+        }
+    }
+
     /// Takes over the ring that is polled from now on; `map` keeps its memory mapped. The ring before it is
     /// dropped.
     pub(super) fn set(&self, polled: &Consumer, observer: Observer, map: Option<RingMap>) {
         let mut ring = Ring::new(observer, map);
         let mut place = self.lock();
         if let Some(old) = &mut *place {
-            // The kernel has moved the completions that wait.
-            let (next, _) = old.observer.indices();
+            // The kernel has moved the completions that waited from here on.
+            let (next, _) = old.indices();
             old.pass(next, old.observer.mask());
             ring.overrun = old.overrun;
             ring.has_receivers = old.has_receivers;
@@ -202,7 +227,7 @@ impl Shared {
         let Some(ring) = &mut *ring else {
             return;
         };
-        let (at, filled) = ring.observer.indices();
+        let (at, filled) = ring.indices();
         let left = filled.wrapping_sub(at) & ring.observer.mask();
         if left == 0 {
             return;
@@ -349,12 +374,16 @@ impl Watch {
         let ring = self.shared.lock();
         let Some(Ring {
             observer,
+            moving,
             forgotten,
             ..
         }) = &*ring
         else {
             return 0;
         };
+        if moving.is_some() {
+            return u32::MAX;
+        }
         let forgotten = forgotten.iter().find(|it| it.qpn == self.qpn);
         let skip = |next| forgotten.map_or(0, |it| it.left_at(next, observer.mask()));
         let mut count = 0;

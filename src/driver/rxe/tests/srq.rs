@@ -82,8 +82,14 @@ impl Completions {
             }
             at = (at + 1) & mask;
         }
+        let old = &self.memory;
+        let resize = || {
+            old.set(CONSUMER_INDEX, old.get(PRODUCER_INDEX));
+            Ok::<_, ()>(())
+        };
         let ring = consumer(&memory, size_of::<Wc>()).unwrap();
-        self.cq.replace(ring, slots - 1, None);
+        let moved = self.cq.replace(resize, |()| Ok((ring, slots - 1, None)));
+        moved.unwrap();
         (self.kernel, self.memory) = (to, memory);
     }
 }

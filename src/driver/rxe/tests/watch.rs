@@ -169,7 +169,15 @@ fn what_was_before_a_reset_stays_forgotten_in_another_ring() {
         (taken..7).for_each(|_| assert!(moved.put(failed)));
         (0..3).for_each(|_| assert!(moved.put(send())));
         let ring = consumer(&larger, size_of::<Wc>()).unwrap();
-        cq.replace(ring, 63, None);
+        let moved = cq.replace(
+            || {
+                completions.set(CONSUMER_INDEX, completions.get(PRODUCER_INDEX));
+                assert_eq!(run(&mut queue, &mut kernel), 0, "the new ring is not seen");
+                Ok::<_, ()>(())
+            },
+            |()| Ok((ring, 63, None)),
+        );
+        moved.unwrap();
         assert_eq!(run(&mut queue, &mut kernel), 4, "{taken} {at}");
         for _ in taken..7 {
             assert!(cq.poll().unwrap().next().is_some());

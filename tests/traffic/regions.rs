@@ -14,11 +14,12 @@ use libtest_mimic::Trial;
 use support::pair::options;
 use support::random::{Random, seed_and_steps};
 use support::{
-    LIMIT, Pair, Result, Side, completion, completions, fail, only_on_rxe, same, says, test,
+    LIMIT, Pair, Result, Side, completion, completions, fail, only_on_rxe, own_path, same, says,
+    test,
 };
 use uverbs::event::{AsyncEvent, AsyncEventType, EventSource};
 use uverbs::mr::{LocalKey, Memory};
-use uverbs::{Access, Caps, Cause, Cq, Inline, Mr, Pd, Qp, Rc, WcOpcode, WcStatus};
+use uverbs::{Access, Caps, Cause, Cq, Inline, Mr, Pd, Qp, Rc, Ud, WcOpcode, WcStatus};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -59,6 +60,14 @@ pub(crate) fn tests() -> Vec<Trial> {
         test(
             "regions::an_element_that_was_taken_out",
             an_element_that_was_taken_out,
+        ),
+        test(
+            "regions::elements_beside_another_completion_ring",
+            elements_beside_another_completion_ring,
+        ),
+        test(
+            "regions::elements_that_are_too_short",
+            elements_that_are_too_short,
         ),
         test("regions::at_random", at_random),
     ]
@@ -376,6 +385,83 @@ fn elements_of_a_shared_queue() -> Result {
         }
     }
     Ok(())
+}
+
+/// Catches completions that are counted twice when the completion queue gets another ring while they wait: a
+/// region would then go too early, or never. Soft-RoCE counts them when another queue pair comes.
+fn elements_beside_another_completion_ring() -> Result {
+    let context = support::open()?;
+    let pd = context.alloc_pd()?;
+    let (mut sends, mut receives) = (context.create_cq(16)?, context.create_cq(16)?);
+    let mut srq = pd.srq(8).create()?;
+    let mut qp: Qp<Rc> = pd.qp(&sends).recv_cq(&receives).srq(&srq).create()?;
+    qp.connect_with(&qp.endpoint()?, &options())?;
+    let (region, _) = watched(&pd, 0, Access::LOCAL_WRITE)?;
+    let mut post = |ids: std::ops::Range<u64>, region: &Mr<Watched>| -> Result {
+        let mut batch = srq.batch();
+        for id in ids {
+            batch.post(id, region.slice(..)?)?;
+        }
+        batch.ring();
+        Ok(())
+    };
+    post(0..4, &region)?;
+    for id in 0..3 {
+        let mut batch = qp.batch();
+        batch.signaled(id).send(Inline(b"few"))?;
+        batch.ring()?;
+        completion(&mut sends)?.is(WcOpcode::SEND)?;
+    }
+    // Its receives complete on the other queue: nothing else has that position.
+    let _other: Qp<Rc> = pd.qp(&sends).recv_cq(&receives).srq(&srq).create()?;
+    receives.resize(100)?;
+    completions(&mut receives, 3)?;
+    drop(region);
+    same(pd.reclaim(), 1, "regions while a receive waits")?;
+    let mut batch = qp.batch();
+    batch.signaled(3).send(Inline(b"last"))?;
+    batch.ring()?;
+    completion(&mut sends)?.is(WcOpcode::SEND)?;
+    completion(&mut receives)?.is(WcOpcode::RECV)?;
+    same(pd.reclaim(), 0, "regions at the end")
+}
+
+/// Catches receives that count as in flight for ever because they were too short for a datagram: their queue
+/// pair goes on, and peers decide how long their datagrams are.
+fn elements_that_are_too_short() -> Result {
+    const QKEY: u32 = 0x77;
+    only_on_rxe("hardware drops such a datagram, or ends the queue pair")?;
+    let context = support::open()?;
+    let pd = context.alloc_pd()?;
+    let (mut sends, mut receives) = (context.create_cq(16)?, context.create_cq(16)?);
+    let mut srq = pd.srq(8).create()?;
+    let mut sender = pd.create_qp::<Ud>(&sends, Caps::default())?;
+    let mut receiver: Qp<Ud> = pd.qp(&receives).srq(&srq).create()?;
+    sender.activate(QKEY, &options())?;
+    receiver.activate(QKEY, &options())?;
+    let ah = pd.create_ah(&own_path(&context)?)?;
+    let (region, _) = watched(&pd, 0, Access::LOCAL_WRITE)?;
+    let mut batch = srq.batch();
+    batch.post(1, region.slice(..50)?)?;
+    batch.post(2, region.slice(..200)?)?;
+    batch.ring();
+    let mut outcomes = Vec::new();
+    for length in [64, 10] {
+        let mut batch = sender.batch();
+        let to = ah.to(receiver.qpn(), QKEY);
+        batch.signaled(9).to(to).send(Inline(&vec![5; length]))?;
+        batch.ring()?;
+        completion(&mut sends)?.is(WcOpcode::SEND)?;
+        let wc = completion(&mut receives)?;
+        outcomes.push((wc.wr_id, wc.status));
+    }
+    same(
+        outcomes,
+        vec![(1, WcStatus::REM_INV_REQ_ERR), (2, WcStatus::SUCCESS)],
+        "the receives",
+    )?;
+    drop(region);
+    same(pd.reclaim(), 0, "regions that wait")
 }
 
 /// Catches a region that goes although a message comes into it: the kernel has taken its element out of the

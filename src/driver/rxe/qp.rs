@@ -81,7 +81,7 @@ impl contract::QpBacking for QpCore {
 /// Creates a queue pair and maps its rings.
 pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
     let srq = parts.srq.filter(|_| parts.follows_requests);
-    let attach = |qpn| srq.map(|srq| Attached::new(qpn, srq, parts.recv_cq));
+    let attach = |qpn| srq.map(|srq| Attached::new(qpn, srq, parts.recv_cq, spec.qp_type));
     let cqs = || [parts.send_cq, parts.recv_cq].map(Arc::clone);
     let watched = parts.follows_requests.then(cqs);
     create_as(fd, spec, parts.buffers, watched, attach)

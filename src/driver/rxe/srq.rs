@@ -6,6 +6,8 @@
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use uverbs_uapi::enums::QpType;
+
 use super::counts::Counts;
 use super::map::RingView;
 use super::recv::RecvQueue;
@@ -193,13 +195,20 @@ impl contract::RecvQueue for SharedRecvQueue {
 /// first. So each counts for the queue pair that had its number when it arrived.
 #[derive(Debug, Default)]
 pub(super) struct Receivers {
-    /// Shared receive queues by the numbers of the queue pairs that receive from them, ordered by these
-    /// numbers.
-    queues: Vec<(u32, Arc<SrqRing>)>,
+    /// Ordered by their numbers.
+    queues: Vec<Receiver>,
     /// Where the last one was found. The next message is often of the same queue pair.
     last: usize,
     /// Messages are counted up to this index of the completion ring.
     counted: u32,
+}
+
+/// A queue pair, with the shared receive queue that it receives from.
+#[derive(Debug)]
+struct Receiver {
+    qpn: u32,
+    ring: Arc<SrqRing>,
+    is_reliable: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -225,7 +234,7 @@ impl Receivers {
     #[inline(always)]
     pub(super) fn complete(&mut self, qpn: u32, messages: u32) {
         match self.queues.get(self.last) {
-            Some((last, ring)) if *last == qpn => ring.counts.complete(messages),
+            Some(last) if last.qpn == qpn => last.ring.counts.complete(messages),
             _ => self.complete_of_another(qpn, messages),
         }
     }
@@ -234,22 +243,44 @@ impl Receivers {
     fn complete_of_another(&mut self, qpn: u32, messages: u32) {
         if let Ok(at) = self.find(qpn) {
             self.last = at;
-            self.queues[at].1.counts.complete(messages);
+            self.queues[at].ring.counts.complete(messages);
+        }
+    }
+
+    /// Counts a message that has failed, if its queue pair receives from a shared queue and has not come to
+    /// its end by the failure: the kernel fails a message of UC or UD, and takes the next one
+    /// (`RESPST_ERR_LENGTH` and its neighbours in `rxe_resp.c`).
+    #[cold]
+    #[inline(never)]
+    pub(super) fn fail(&mut self, qpn: u32) {
+        if let Ok(at) = self.find(qpn)
+            && !self.queues[at].is_reliable
+        {
+            self.queues[at].ring.counts.complete(1);
         }
     }
 
     /// Where a queue pair is, or where it would be inserted.
     fn find(&self, qpn: u32) -> Result<usize, usize> {
-        self.queues.binary_search_by_key(&qpn, |(qpn, _)| *qpn)
+        self.queues.binary_search_by_key(&qpn, |known| known.qpn)
     }
 
     /// Adds a queue pair. Returns the shared receive queue that was known by its number.
-    pub(super) fn insert(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
-        let ring = Arc::clone(ring);
+    pub(super) fn insert(
+        &mut self,
+        qpn: u32,
+        ring: &Arc<SrqRing>,
+        transport: QpType,
+    ) -> Option<Arc<SrqRing>> {
+        let new = Receiver {
+            qpn,
+            ring: Arc::clone(ring),
+            is_reliable: transport == QpType::RC,
+        };
         match self.find(qpn) {
-            Ok(at) => Some(mem::replace(&mut self.queues[at].1, ring)),
+            Ok(at) => Some(mem::replace(&mut self.queues[at], new).ring),
             Err(at) => {
-                self.queues.insert(at, (qpn, ring));
+                self.queues.insert(at, new);
                 None
             }
         }
@@ -258,7 +289,8 @@ impl Receivers {
     /// Removes a queue pair that is gone, unless the kernel has given its number to a newer one.
     pub(super) fn remove(&mut self, qpn: u32, ring: &Arc<SrqRing>) -> Option<Arc<SrqRing>> {
         let at = self.find(qpn).ok()?;
-        Arc::ptr_eq(&self.queues[at].1, ring).then(|| self.queues.remove(at).1)
+        let is_known = Arc::ptr_eq(&self.queues[at].ring, ring);
+        is_known.then(|| self.queues.remove(at).ring)
     }
 }
 
@@ -267,17 +299,19 @@ impl Receivers {
 #[derive(Debug)]
 pub(super) struct Attached {
     qpn: u32,
+    transport: QpType,
     ring: Arc<SrqRing>,
     /// The completion queue of its receives.
     cq: Arc<Shared>,
 }
 
 impl Attached {
-    pub(super) fn new(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>) -> Self {
+    pub(super) fn new(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>, transport: QpType) -> Self {
         *lock(&ring.receivers) += 1;
-        cq.attach(qpn, ring);
+        cq.attach(qpn, ring, transport);
         Self {
             qpn,
+            transport,
             ring: Arc::clone(ring),
             cq: Arc::clone(cq),
         }
@@ -285,7 +319,7 @@ impl Attached {
 
     /// The share of the queue pair that replaces this one.
     pub(super) fn renew(&self, qpn: u32) -> Self {
-        Self::new(qpn, &self.ring, &self.cq)
+        Self::new(qpn, &self.ring, &self.cq, self.transport)
     }
 }
 

@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
@@ -117,9 +117,10 @@ impl Ring {
             0 => {}
             1 => {
                 // SAFETY: it lies between what was counted and what the kernel has filled.
-                let (qpn, received) = unsafe { message(self.observer.slot(from)) };
-                if received {
-                    self.receivers.complete(qpn, 1);
+                match unsafe { message(self.observer.slot(from)) } {
+                    Message::Received { qpn } => self.receivers.complete(qpn, 1),
+                    Message::Failed { qpn } => self.receivers.fail(qpn),
+                    Message::None => {}
                 }
             }
             _ => self.count_several(from, up_to),
@@ -135,12 +136,14 @@ impl Ring {
         for run in self.observer.runs(from, up_to) {
             for slot in run {
                 // SAFETY: as in `count_received`.
-                let (qpn, received) = unsafe { message(slot) };
-                if received && qpn == last {
-                    messages += 1;
-                } else if received {
-                    self.receivers.complete(last, messages);
-                    (last, messages) = (qpn, 1);
+                match unsafe { message(slot) } {
+                    Message::Received { qpn } if qpn == last => messages += 1,
+                    Message::Received { qpn } => {
+                        self.receivers.complete(last, messages);
+                        (last, messages) = (qpn, 1);
+                    }
+                    Message::Failed { qpn } => self.receivers.fail(qpn),
+                    Message::None => {}
                 }
             }
         }
@@ -148,19 +151,45 @@ impl Ring {
     }
 }
 
-/// The queue pair of a completion, and whether a message has come with it.
+/// What a completion says about a message that came to its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    None,
+    Received {
+        qpn: u32,
+    },
+    /// Of a queue pair without a reliable connection, this is a message for which a receive was too short, or
+    /// whose rest or key was wrong: its sender is told of none of these. Of a reliable one it may be a failed
+    /// send.
+    Failed {
+        qpn: u32,
+    },
+}
+
+impl Message {
+    /// Other failed completions may be receives too. Their queue pairs are in the error state, and the
+    /// receives are made up for when these go.
+    #[inline(always)]
+    pub(super) fn of(wc: &Wc) -> Self {
+        let qpn = wc.qp_num;
+        match WcStatus(wc.status) {
+            WcStatus::SUCCESS if wc.opcode & WcOpcode::RECV.0 != 0 => Self::Received { qpn },
+            WcStatus::REM_INV_REQ_ERR | WcStatus::REM_ACCESS_ERR => Self::Failed { qpn },
+            _ => Self::None,
+        }
+    }
+}
+
+/// The message of a completion.
 ///
 /// # Safety
 ///
 /// The slot lies between what was counted and what the kernel has filled. The kernel does not fill it again
 /// before the completion is taken, and it is not taken before it is counted.
 #[inline(always)]
-unsafe fn message(slot: NonNull<u8>) -> (u32, bool) {
+unsafe fn message(slot: NonNull<u8>) -> Message {
     // SAFETY: by this function's contract; every bit pattern is a completion.
-    let wc = unsafe { slot.cast::<Wc>().read() };
-    // A failed completion does not say whether it was a receive; its queue pair has come to its end then.
-    let received = WcStatus(wc.status) == WcStatus::SUCCESS && wc.opcode & WcOpcode::RECV.0 != 0;
-    (wc.qp_num, received)
+    Message::of(&unsafe { slot.cast::<Wc>().read() })
 }
 
 impl Shared {
@@ -287,7 +316,7 @@ impl Shared {
     }
 
     /// Adds a new queue pair that receives from a shared queue. No message of it has come yet.
-    pub(super) fn attach(&self, qpn: u32, srq: &Arc<SrqRing>) {
+    pub(super) fn attach(&self, qpn: u32, srq: &Arc<SrqRing>, transport: QpType) {
         let mut place = self.lock();
         let known = place.as_mut().and_then(|ring| {
             if ring.has_receivers {
@@ -299,7 +328,7 @@ impl Shared {
                 let _ = ring.receivers.count_from(filled);
                 ring.has_receivers = true;
             }
-            ring.receivers.insert(qpn, srq)
+            ring.receivers.insert(qpn, srq, transport)
         });
         self.draw_attention();
         drop(place);

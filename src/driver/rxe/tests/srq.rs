@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use uverbs_uapi::enums::{WcOpcode, WcStatus};
+use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use uverbs_uapi::rxe::RecvWqe;
 use uverbs_uapi::types::Wc;
 
@@ -45,6 +45,7 @@ struct Srq {
 struct Receiver {
     attached: Attached,
     qpn: u32,
+    transport: QpType,
     srq: usize,
     cq: usize,
     /// The element into which a message comes.
@@ -168,14 +169,15 @@ impl Srq {
 
 impl Model {
     /// A new queue pair, with the lowest number that is free.
-    fn come(&mut self, srq: usize, cq: usize) {
+    fn come(&mut self, srq: usize, cq: usize, transport: QpType) {
         let Some(qpn) = (17..21).find(|qpn| self.receivers.iter().all(|it| it.qpn != *qpn)) else {
             return;
         };
-        let attached = Attached::new(qpn, self.srqs[srq].queue.ring(), self.cqs[cq].cq.shared());
+        let (ring, shared) = (self.srqs[srq].queue.ring(), self.cqs[cq].cq.shared());
         self.receivers.push(Receiver {
-            attached,
+            attached: Attached::new(qpn, ring, shared, transport),
             qpn,
+            transport,
             srq,
             cq,
             held: None,
@@ -213,8 +215,15 @@ impl Model {
             return;
         };
         // Nothing says which kind of request has failed.
-        let fails = status != WcStatus::SUCCESS;
-        let opcode = if fails { 0 } else { WcOpcode::RECV.0 };
+        let opcode = match status {
+            WcStatus::SUCCESS => WcOpcode::RECV.0,
+            _ => 0,
+        };
+        let goes_on = match status {
+            WcStatus::SUCCESS => true,
+            WcStatus::REM_INV_REQ_ERR => receiver.transport != QpType::RC,
+            _ => false,
+        };
         let wc = Wc {
             wr_id: element,
             qp_num: receiver.qpn,
@@ -224,21 +233,23 @@ impl Model {
         };
         if self.cqs[receiver.cq].kernel.put(wc) {
             receiver.held = None;
-            receiver.failed = fails;
-            self.srqs[receiver.srq].lost |= fails;
+            receiver.failed = !goes_on;
+            self.srqs[receiver.srq].lost |= !goes_on;
         }
     }
 
-    /// A completion of a send; or of a receive, of a queue pair that receives from no shared queue.
+    /// A completion of a send; or of a receive, of a queue pair that receives from no shared queue. Sends of
+    /// reliable connections can fail like receives.
     fn other(&mut self, cq: usize, qpn: u32) {
-        let shares = self.receivers.iter().any(|it| it.qpn == qpn);
-        let opcode = if shares {
-            WcOpcode::SEND
-        } else {
-            WcOpcode::RECV
+        let known = self.receivers.iter().find(|it| it.qpn == qpn);
+        let (opcode, status) = match known.map(|it| it.transport) {
+            Some(QpType::RC) => (WcOpcode::SEND, WcStatus::REM_INV_REQ_ERR),
+            Some(_) => (WcOpcode::SEND, WcStatus::SUCCESS),
+            None => (WcOpcode::RECV, WcStatus::SUCCESS),
         };
         let wc = Wc {
             qp_num: qpn,
+            status: status.0,
             opcode: opcode.0,
             ..Wc::default()
         };
@@ -310,7 +321,7 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
         for fails in [false, true] {
             let (mut srq, cq) = (Srq::new(0), Completions::new(8, 0));
             srq.post(1);
-            let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared());
+            let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared(), QpType::RC);
             // A message begins, and its queue pair is destroyed.
             srq.take();
             assert_eq!(srq.queue.ring().progress().in_flight(), 1);
@@ -346,7 +357,7 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
 fn a_ring_that_is_lost_tells_nothing() {
     let (mut srq, mut cq) = (Srq::new(0), Completions::new(8, 0));
     srq.post(3);
-    let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared());
+    let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared(), QpType::RC);
     srq.take();
     let lost = srq.queue.replace(|| Ok(()), |(), _| Err(()));
     assert_eq!(lost, Err(()));
@@ -380,7 +391,10 @@ fn run(start: u32, steps: &[Step]) {
         let there = (!model.receivers.is_empty()).then(|| whom.index(model.receivers.len()));
         match (what, there) {
             (0..3, _) => model.srqs[two].post(number % 4),
-            (3..5, _) => model.come(two, *number as usize % 2),
+            (3..5, _) => {
+                let transport = [QpType::RC, QpType::UC, QpType::UD][*number as usize / 2 % 3];
+                model.come(two, *number as usize % 2, transport);
+            }
             (5, Some(at)) => model.go(at),
             (6..9, Some(at)) => model.begin(at),
             (9..12, Some(at)) => model.end(at, WcStatus::SUCCESS),
@@ -394,6 +408,7 @@ fn run(start: u32, steps: &[Step]) {
                 }
             }
             (16, _) => model.cqs[two].resize(4 << (number % 3), *number),
+            (17, Some(at)) => model.end(at, WcStatus::REM_INV_REQ_ERR),
             _ => {}
         }
         (0..2).for_each(|srq| model.check(srq));
@@ -415,7 +430,7 @@ proptest! {
     #[test]
     fn elements_are_in_flight_until_they_are_received(
         start in 0u32..8,
-        steps in prop::collection::vec((0u8..17, any::<prop::sample::Index>(), any::<u32>()), 1..80),
+        steps in prop::collection::vec((0u8..18, any::<prop::sample::Index>(), any::<u32>()), 1..80),
     ) {
         run(start, &steps);
     }
@@ -442,10 +457,37 @@ fn what_was_counted_a_round_ago_is_counted_anew() {
     for _ in 0..3 {
         finish(&mut completions, wc(30, WcOpcode::SEND));
     }
-    let _attached = Attached::new(17, srq.queue.ring(), completions.cq.shared());
+    let _attached = Attached::new(17, srq.queue.ring(), completions.cq.shared(), QpType::RC);
     srq.post(1);
     assert!(srq.take().is_some());
     assert_eq!(srq.queue.ring().progress().in_flight(), 1);
     finish(&mut completions, wc(17, WcOpcode::RECV));
     assert_eq!(srq.queue.ring().progress().in_flight(), 0);
+}
+
+/// Would catch a failed receive of UD that is not counted, and a failed send of RC that is.
+#[test]
+fn failures_of_unreliable_queue_pairs_are_messages() {
+    let failed = [WcStatus::REM_INV_REQ_ERR, WcStatus::REM_ACCESS_ERR];
+    for (transport, status, left) in [
+        (QpType::UD, failed[0], 0),
+        (QpType::UC, failed[0], 0),
+        (QpType::UC, failed[1], 0),
+        (QpType::RC, failed[0], 1),
+        (QpType::UD, WcStatus::WR_FLUSH_ERR, 1),
+    ] {
+        let (mut srq, mut completions) = (Srq::new(0), Completions::new(4, 0));
+        let ring = srq.queue.ring();
+        let _attached = Attached::new(17, ring, completions.cq.shared(), transport);
+        srq.post(1);
+        assert!(srq.take().is_some());
+        assert!(completions.kernel.put(Wc {
+            qp_num: 17,
+            status: status.0,
+            ..Wc::default()
+        }));
+        assert!(completions.cq.poll().unwrap().next().is_some());
+        let in_flight = srq.queue.ring().progress().in_flight();
+        assert_eq!(in_flight, left, "{transport:?} {status:?}");
+    }
 }

@@ -142,8 +142,9 @@ impl contract::Cq for Cq {
         self.capacity
     }
 
+    /// Reports what has come up, as a poll does: a caller that waits does not poll an empty queue.
     fn is_empty(&mut self) -> Result<bool, PollError> {
-        Ok(self.waiting(self.ring.filled())?.is_empty())
+        Ok(self.poll()?.0.is_empty())
     }
 
     #[inline(always)]

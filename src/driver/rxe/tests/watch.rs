@@ -10,6 +10,7 @@ use super::ring::{Filling, consumer, producer};
 use crate::driver::contract::methods::*;
 use crate::driver::rxe::cq::Cq;
 use crate::driver::rxe::watch::Watch;
+use crate::work::PollError;
 
 /// x86's size of a completion slot.
 const LOG2: u32 = 7;
@@ -189,6 +190,20 @@ fn what_was_before_a_reset_stays_forgotten_in_another_ring() {
         }
         assert!(cq.is_empty().unwrap());
     }
+}
+
+/// Would catch an overrun that nobody hears of who waits: the kernel has dropped what would end the waiting.
+#[test]
+fn an_empty_queue_reports_an_overrun_once() {
+    let completions = Memory::ring(8, LOG2);
+    let mut cq = cq(&completions);
+    assert_eq!(cq.is_empty(), Ok(true));
+    cq.shared().overran();
+    assert_eq!(cq.is_empty(), Err(PollError::Overrun));
+    assert_eq!(cq.is_empty(), Ok(true));
+    cq.shared().overran();
+    assert_eq!(cq.poll().map(drop), Err(PollError::Overrun));
+    assert_eq!(cq.is_empty(), Ok(true));
 }
 
 /// Would catch a poller that never stops looking closer.

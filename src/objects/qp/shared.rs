@@ -35,7 +35,8 @@ pub(crate) struct QpShared {
     pub(super) transport: QpType,
     pub(super) operations: Operations,
     /// The state that this side set last, a `QpState`. The kernel may have moved the QP on to SQE or ERR.
-    /// Both allow posting, so this never refuses what the kernel would accept.
+    /// Both allow posting, so this never refuses what the kernel would accept. Of calls on several threads the
+    /// last one to store has not always been the last one in the kernel: see `advance`.
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     state: AtomicU8,
@@ -223,7 +224,7 @@ impl QpShared {
     ) -> Result<()> {
         change.core.qp_handle = kernel.handle().0;
         let raw = &change.core;
-        let to = raw.state();
+        let (before, to) = (self.state(), raw.state());
         let connects = matches!(to, None | Some(QpState::INIT | QpState::RTR | QpState::RTS));
         let driver = match connects {
             true => kernel.backing().modify_data(),
@@ -245,7 +246,7 @@ impl QpShared {
             self.fetches.store(fetches, Ordering::Relaxed);
         }
         if let Some(state) = to {
-            self.store(state);
+            self.advance(before, state);
         }
         if to == Some(QpState::RTS) {
             self.connected.store(true, Ordering::Relaxed);
@@ -304,6 +305,26 @@ impl QpShared {
         self.state.store(state.0 as u8, Ordering::Relaxed);
     }
 
+    /// Stores the state to which a call has led, or which it found; before the call it was `before`. If other
+    /// calls have stored one meanwhile, it does not go back: only a reset leads back, and comes before the
+    /// whole call or after it.
+    fn advance(&self, before: QpState, state: QpState) {
+        let progress = |of: QpState| match of {
+            QpState::RESET => 0,
+            QpState::INIT => 1,
+            QpState::RTR => 2,
+            QpState::ERR => 4,
+            _ => 3,
+        };
+        let next = |now: u8| {
+            let now = QpState(now.into());
+            let stays = now != before && progress(state) < progress(now);
+            (!stays).then_some(state.0 as u8)
+        };
+        let relaxed = Ordering::Relaxed;
+        let _ = self.state.fetch_update(relaxed, relaxed, next);
+    }
+
     /// Says which step failed, and with which path.
     #[cold]
     pub(super) fn explained(&self, error: Error, raw: &abi::ModifyQp, from: QpState) -> Error {
@@ -324,8 +345,9 @@ impl QpShared {
             qp: kernel.handle(),
             attr_mask: mask.bits(),
         };
+        let before = self.state();
         let info = QpInfo::from(kernel.execute(&command)?);
-        self.store(info.state);
+        self.advance(before, info.state);
         Ok(info)
     }
 }
@@ -415,6 +437,26 @@ pub(super) mod tests {
             qp.kernel_alone().destroy().unwrap();
             assert_eq!(told.load(Ordering::Relaxed), 2);
         });
+    }
+
+    /// Would catch a query, or a change, that another thread's change has overtaken and that takes the state
+    /// back: posts would be refused for good.
+    #[test]
+    fn an_overtaken_call_does_not_take_the_state_back() {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let qp = shared(&Context::over(file), QpType::RC);
+        for (before, meanwhile, state, after) in [
+            (QpState::INIT, QpState::RTS, QpState::INIT, QpState::RTS),
+            (QpState::INIT, QpState::ERR, QpState::RTR, QpState::ERR),
+            (QpState::INIT, QpState::RTR, QpState::ERR, QpState::ERR),
+            (QpState::RTS, QpState::SQD, QpState::RTS, QpState::RTS),
+            // Nothing has come between: somebody else has reset it.
+            (QpState::RTS, QpState::RTS, QpState::INIT, QpState::INIT),
+        ] {
+            qp.store(meanwhile);
+            qp.advance(before, state);
+            assert_eq!(qp.state(), after, "{before:?} {meanwhile:?} {state:?}");
+        }
     }
 
     /// Would catch regions that are deregistered although a queue pair that uses them may live on: its state

@@ -42,6 +42,8 @@ impl QpBacking {
         set_ece(options: u32) -> ();
         modify_data() -> DriverData;
         modified(reply: &DriverReply) -> ();
+        begins() -> ();
+        has_begun() -> ();
         close() -> ();
         sends() -> Progress;
         receives() -> Option<Progress>;

@@ -618,6 +618,12 @@ pub(crate) trait QpBacking: Debug + Clone {
     /// Takes the kernel driver's answer to [`Self::modify_data`].
     fn modified(&self, _reply: &DriverReply) {}
 
+    /// The kernel takes it to RTR or RTS, in which packets come in, or tries to.
+    fn begins(&self) {}
+
+    /// The kernel has taken it to RTR or RTS.
+    fn has_begun(&self) {}
+
     /// Stops this side from writing to the memory that requests name.
     fn close(&self) {}
 

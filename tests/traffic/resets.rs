@@ -14,7 +14,9 @@ use support::{
     Pair, QKEY, Result, Setup, Side, completion, completions, device, fail, nothing, open, pattern,
     same, talk, test, until,
 };
-use uverbs::{Access, ConnectOptions, Inline, Qp, QpState, Rc, Uc, WcOpcode, WcStatus, mw::Type2};
+use uverbs::{
+    Access, ConnectOptions, Inline, Qp, QpState, Rc, Uc, WcOpcode, WcStatus, mw::Type2, qp::QpAttr,
+};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -44,7 +46,36 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_shared_receive_queue_stays,
         ),
         test("resets::a_bound_window", a_bound_window),
+        test(
+            "resets::before_a_connection_it_stays_the_same",
+            before_a_connection_it_stays_the_same,
+        ),
     ]
+}
+
+/// Catches a queue pair with another number after an attempt to connect that has not come far: the peer, which
+/// has the endpoint from before, would connect to nobody.
+fn before_a_connection_it_stays_the_same() -> Result {
+    let context = open()?;
+    let mut pair = Pair::<Rc>::unconnected(&context, &Setup::default())?;
+    let init = QpAttr {
+        state: Some(QpState::INIT),
+        port: Some(1),
+        pkey_index: Some(0),
+        access: Some(Access::empty()),
+        ..QpAttr::default()
+    };
+    let names = (pair.a.qp.qpn(), pair.a.qp.handle());
+    let endpoint = pair.a.qp.endpoint()?;
+    for _ in 0..3 {
+        pair.a.qp.modify(&init)?;
+        pair.a.qp.reset()?;
+        same((pair.a.qp.qpn(), pair.a.qp.handle()), names, "its names")?;
+    }
+    pair.b.qp.connect_with(&endpoint, &options())?;
+    let peer = pair.b.qp.endpoint()?;
+    pair.a.qp.connect_with(&peer, &options())?;
+    talk::sends(&mut pair)
 }
 
 /// How often an attack is made.

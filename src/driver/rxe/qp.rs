@@ -16,9 +16,7 @@ use super::srq::Attached;
 use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
-use crate::command::{
-    CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, DriverReply, QpSpec, Unread,
-};
+use crate::command::{CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, QpSpec, Unread};
 use crate::driver::answer;
 use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
 use crate::error::{Result, Subject, Verb};
@@ -33,7 +31,7 @@ pub(crate) struct QpCore(Arc<Core>);
 #[derive(Debug)]
 struct Core {
     spec: QpSpec,
-    /// It has left the state RESET.
+    /// It has been in the state RTR: before that it neither sends nor receives anything.
     ///
     /// Relaxed throughout: resetting takes the queue pair exclusively, so no change of its state is under
     /// way.
@@ -73,7 +71,7 @@ impl contract::QpBacking for QpCore {
         recv.is_some_and(|recv| recv.names(in_flight, key))
     }
 
-    fn modified(&self, _: &DriverReply) {
+    fn has_begun(&self) {
         self.0.begun.store(true, Ordering::Relaxed);
     }
 }

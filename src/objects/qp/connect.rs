@@ -542,8 +542,10 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// # Errors
     ///
     /// The peer's endpoint lacks a GID, or also a LID, or there is no route to it. The queue pair then stays
-    /// in the state that it reached; call [`Qp::reset`] before another attempt. Retry after `ETIMEDOUT`: on
-    /// Ethernet the kernel requests the peer's link-layer address once, and gives up after a second.
+    /// in the state that it reached, which is INIT at most in these cases; call [`Qp::reset`] before another
+    /// attempt. The peer may keep this side's endpoint, as long as this queue pair has not been in the state
+    /// RTR. Retry after `ETIMEDOUT`: on Ethernet the kernel requests the peer's link-layer address once, and
+    /// gives up after a second.
     pub fn connect(&mut self, peer: &Endpoint) -> Result<()>
     where
         T: Connected,

@@ -156,7 +156,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// Its next connection starts with another packet sequence number: send the peer the new
     /// [`Qp::endpoint`].
     ///
-    /// On soft-RoCE, a reliable queue pair that has left the state RESET also gets a new [`Qp::qpn`] and a
+    /// On soft-RoCE, a reliable queue pair that has been in the state RTR also gets a new [`Qp::qpn`] and a
     /// new [`Qp::handle`]. The kernel's reset keeps the remains of an interrupted READ, and the next READ or
     /// atomic would complete without data. So the library replaces the kernel's queue pair with a new one, of
     /// the same capacities, with the same [`Qp::id`], queues and domain. Its allocator, if any, is asked for

@@ -230,6 +230,10 @@ impl QpShared {
             true => kernel.backing().modify_data(),
             false => DriverData::default(),
         };
+        let receives = matches!(to, Some(QpState::RTR | QpState::RTS));
+        if receives {
+            kernel.backing().begins();
+        }
         let changed = match driver.is_empty() {
             true => kernel.modify(change).map(|()| DriverReply::new()),
             false => kernel.execute(&ModifyQp { base: *raw, driver }),
@@ -240,6 +244,9 @@ impl QpShared {
         };
         if connects {
             kernel.backing().modified(&reply);
+        }
+        if receives {
+            kernel.backing().has_begun();
         }
         if change.core.mask().contains(QpAttrMask::MAX_QP_RD_ATOMIC) {
             let fetches = change.core.max_rd_atomic > 0;

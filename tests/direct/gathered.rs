@@ -272,7 +272,7 @@ fn by_requests() -> Result {
             expected.extend_from_slice(&texts[at % 2][range]);
         }
         let mut batch = pair.a.qp.batch();
-        batch.signaled(1).gather(&mut key, parts)?;
+        batch.signaled(1).gather(&key, parts)?;
         same(key.len() as usize, expected.len(), "the bytes of all parts")?;
         same(kept(&regions), before + count, "who keeps the regions")?;
         batch
@@ -348,7 +348,7 @@ fn fenced() -> Result {
 fn rows() -> Result {
     let mut pair = roomy()?;
     let (pd, direct) = (&pair.pd, Direct::of(pair.pd.context())?);
-    let (_, mut key) = allocated(pd, 4)?;
+    let (_, key) = allocated(pd, 4)?;
     let filled = |bytes| pd.register(bytes, Access::LOCAL_WRITE).map(Arc::new);
     let (table, other) = (filled((b'A'..b'A' + 64).collect())?, filled(vec![b'-'])?);
     let columns = direct
@@ -357,7 +357,7 @@ fn rows() -> Result {
         .strided(&table, 0..3, 16)?
         .strided(&table, 7..9, 16)?
         .part(&other, 0..1)?;
-    pair.a.qp.one(1).gather(&mut key, columns)?;
+    pair.a.qp.one(1).gather(&key, columns)?;
     completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)?;
     same(key.len(), 24, "the bytes of all rows")?;
     pair.a.qp.one(2).write(key.slice(..)?, pair.b.mr.remote())?;
@@ -383,14 +383,14 @@ fn a_key_waits_for_requests() -> Result {
     let direct = Direct::of(pair.pd.context())?;
     let mut stall = |on: bool| control.ask("stall", json!({"function": 0, "on": on}));
     for names in [false, true] {
-        let (regions, mut key) = allocated(&pair.pd, 4)?;
+        let (regions, key) = allocated(&pair.pd, 4)?;
         let describe = || {
             let parts = direct.gather(&pair.pd, Access::LOCAL_WRITE);
             parts.part(&regions[0], 0..64)?.part(&regions[1], 0..64)
         };
         pair.a.mr.write_at(0, &[7; 128])?;
         if names {
-            pair.a.qp.one(1).gather(&mut key, describe()?)?;
+            pair.a.qp.one(1).gather(&key, describe()?)?;
             completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)?;
         }
         stall(true)?;
@@ -399,7 +399,7 @@ fn a_key_waits_for_requests() -> Result {
                 let from = pair.a.mr.remote().slice(..128)?;
                 pair.a.qp.one(2).read(key.slice(..)?, from)?;
             }
-            false => pair.a.qp.one(2).gather(&mut key, describe()?)?,
+            false => pair.a.qp.one(2).gather(&key, describe()?)?,
         }
         let refused = match key.destroy() {
             Err(refused) => refused,
@@ -424,13 +424,13 @@ fn requests_refused() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let (pd, direct) = (&pair.pd, Direct::of(pair.pd.context())?);
     let other = pair.context.alloc_pd()?;
-    let (regions, mut key) = allocated(pd, 8)?;
+    let (regions, key) = allocated(pd, 8)?;
     let read_only = region(pd, Access::empty())?;
     let describe = |pd, region: &Region, count: usize| -> Result<_> {
         let parts = direct.gather(pd, Access::LOCAL_WRITE);
         Ok((0..count).try_fold(parts, |parts, at| parts.part(region, at..at + 1))?)
     };
-    let mut fixed = describe(pd, &regions[0], 1)?.create()?;
+    let fixed = describe(pd, &regions[0], 1)?.create()?;
     let foreign = region(&other, Access::LOCAL_WRITE)?;
     let rows = |count, stride| -> Result<_> {
         let parts = direct.gather(pd, Access::LOCAL_WRITE).rows(count);
@@ -448,14 +448,14 @@ fn requests_refused() -> Result {
         (rows(too_far, 8)?, "8196"),
     ];
     for (parts, words) in cases {
-        let refused = pair.a.qp.one(1).gather(&mut key, parts);
+        let refused = pair.a.qp.one(1).gather(&key, parts);
         says(&refused.err().ok_or(words)?, &[words])?;
     }
     let to_fixed = pair
         .a
         .qp
         .one(1)
-        .gather(&mut fixed, describe(pd, &regions[0], 1)?);
+        .gather(&fixed, describe(pd, &regions[0], 1)?);
     same(to_fixed, Err(GatherError::Count(0)), "parts by a command")?;
     match rows(2, 8)?.create() {
         Err(GatherError::Rows(_)) => {}
@@ -464,7 +464,7 @@ fn requests_refused() -> Result {
     same((key.len(), kept(&regions)), (0, 1), "what the key covers")?;
     same(pair.a.qp.halves().0.in_flight(), 0, "what was posted")?;
     // As far as it may go.
-    pair.a.qp.one(1).gather(&mut key, rows(too_far - 1, 8)?)?;
+    pair.a.qp.one(1).gather(&key, rows(too_far - 1, 8)?)?;
     completion(&mut pair.a.cq)?.is(WcOpcode::DRIVER1)
 }
 

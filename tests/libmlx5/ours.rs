@@ -209,7 +209,7 @@ impl Side {
         for (slice, stride) in parts {
             description = description.strided(&self.memory, range(*slice), *stride)?;
         }
-        let key = self.key.as_mut().ok_or("no key")?;
+        let key = self.key.as_ref().ok_or("no key")?;
         let mut batch = self.qps[0].batch();
         start(&mut batch, flags).gather(key, description)?;
         batch.ring()?;

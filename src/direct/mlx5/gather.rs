@@ -5,8 +5,8 @@ use std::any::Any;
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Range, RangeBounds};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::flags::Access;
 use zerocopy::IntoBytes;
@@ -344,8 +344,12 @@ impl Gathers<'_> {
         let object = direct.create_object(&command, output.as_mut_bytes());
         let object = object.map_err(GatherError::Command)?;
         let mut created = GatheredKey::new(object, pd, key(&output));
-        (created.length, created.access) = (length, access);
-        created.held.regions.extend(self.into_regions());
+        *created.held.cover_mut() = Cover {
+            length,
+            access,
+            regions: self.into_regions().collect(),
+            former: 0,
+        };
         Ok(created)
     }
 }
@@ -396,7 +400,7 @@ fn empty(pdn: u32, units: u16, is_invalidated: bool) -> CreateMkeyIn {
     command
 }
 
-impl<T: Transport> Request<'_, '_, T> {
+impl<'q, T: Transport> Request<'_, 'q, T> {
     /// Replaces the parts of a key from [`Direct::alloc_key`]. Later requests of the same queue pair may use
     /// them, and so may peers when this request has completed
     /// ([`WcOpcode::DRIVER1`](crate::WcOpcode::DRIVER1)). RC queue pairs have this operation.
@@ -408,6 +412,21 @@ impl<T: Transport> Request<'_, '_, T> {
     /// request fails, or its batch is dropped, the key covers what it covered before, and its
     /// [length](GatheredKey::len) here is wrong.
     ///
+    /// The batch borrows the key until it is rung: later requests in it may name the key, and nobody can drop
+    /// it. This does not compile:
+    ///
+    /// ```compile_fail,E0505
+    /// use uverbs::{Qp, Rc, direct::mlx5::{GatherError, GatheredKey, Gathers}};
+    ///
+    /// fn post(qp: &mut Qp<Rc>, key: GatheredKey, parts: Gathers<'_>) -> Result<(), GatherError> {
+    ///     let mut batch = qp.batch();
+    ///     batch.signaled(1).gather(&key, parts)?;
+    ///     drop(key);
+    ///     batch.ring()?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`GatherError::Post`] with [`PostError::NotInTransport`] on queue pairs other than RC, and with
@@ -416,7 +435,7 @@ impl<T: Transport> Request<'_, '_, T> {
     /// `mlx5dv_wr_mkey_configure(3)`.
     #[doc(alias = "mlx5dv_wr_mkey_configure")]
     #[doc(alias = "mlx5dv_wr_mr_list")]
-    pub fn gather(self, key: &mut GatheredKey, parts: Gathers<'_>) -> Result<(), GatherError>
+    pub fn gather(self, key: &'q GatheredKey, parts: Gathers<'_>) -> Result<(), GatherError>
     where
         T: BindWindow,
     {
@@ -428,22 +447,29 @@ impl<T: Transport> Request<'_, '_, T> {
         let layout = parts.layout();
         let (length, access) = (layout.length(), parts.access);
         let given = access | needed(access);
-        let (rkey, regions) = (key.rkey.0, &mut key.held.regions);
-        let former = regions.len();
-        // First: once the request is in the ring, the device may know these regions.
-        regions.extend(parts.into_regions());
+        let rkey = key.rkey.0;
+        // Until the request is in the ring: others may give the key parts by another queue pair.
+        let mut cover = key.held.cover();
+        let former = cover.regions.len();
+        // First: once the request is in the ring, the device may know these regions. Relaxed: the batch's
+        // borrow has ended before `drop` loads it.
+        cover.regions.extend(parts.into_regions());
+        key.is_named.store(true, Ordering::Relaxed);
         let posted = self.put_own::<Device>(|queue, at, request| {
             queue.write_gathering(at, request, rkey, Some(given), Some(&layout))
         });
         if let Err(error) = posted {
             // If only the doorbell has failed, the request is in the ring.
-            if !matches!(error, PostError::Doorbell(_)) {
-                regions.truncate(former);
-            }
+            let gone = match error {
+                PostError::Doorbell(_) => Vec::new(),
+                _ => cover.regions.split_off(former),
+            };
+            // Without the lock: these may be the last of their regions.
+            drop(cover);
+            drop(gone);
             return Err(error.into());
         }
-        (key.former, key.length, key.access) = (former, length, access);
-        *key.is_named.get_mut() = true;
+        (cover.former, cover.length, cover.access) = (former, length, access);
         Ok(())
     }
 
@@ -483,12 +509,8 @@ impl<T: Transport> Request<'_, '_, T> {
 pub struct GatheredKey {
     held: ManuallyDrop<Held>,
     rkey: RemoteKey,
-    length: u64,
-    access: Access,
     /// Units that a request may give it; 0 for a key that got its parts by a command.
     room: usize,
-    /// How many of the regions are from before the last request.
-    former: usize,
     /// Whether requests of this side may name it.
     is_named: AtomicBool,
     pd: PdUse,
@@ -497,8 +519,29 @@ pub struct GatheredKey {
 /// The key with the regions that it may name.
 struct Held {
     object: DevxObject,
-    /// Dropped after the key.
+    /// Dropped after the key. Requests change it while batches borrow the key.
+    cover: Mutex<Cover>,
+}
+
+/// What the key covers when the requests so far have been executed.
+struct Cover {
+    length: u64,
+    access: Access,
     regions: Vec<Kept>,
+    /// How many of the regions are from before the last request.
+    former: usize,
+}
+
+impl Held {
+    // It is consistent after each store, so a panic elsewhere did no harm.
+    fn cover(&self) -> MutexGuard<'_, Cover> {
+        self.cover.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn cover_mut(&mut self) -> &mut Cover {
+        let cover = self.cover.get_mut();
+        cover.unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl GatheredKey {
@@ -507,13 +550,15 @@ impl GatheredKey {
         Self {
             held: ManuallyDrop::new(Held {
                 object,
-                regions: Vec::new(),
+                cover: Mutex::new(Cover {
+                    length: 0,
+                    access: Access::empty(),
+                    regions: Vec::new(),
+                    former: 0,
+                }),
             }),
             rkey: RemoteKey(key),
-            length: 0,
-            access: Access::empty(),
             room: 0,
-            former: 0,
             is_named: AtomicBool::new(false),
             pd: pd.user(User::Mr),
         }
@@ -526,19 +571,19 @@ impl GatheredKey {
 
     /// Bytes of all parts.
     pub fn len(&self) -> u64 {
-        self.length
+        self.held.cover().length
     }
 
     /// Whether it has no parts yet.
     pub fn is_empty(&self) -> bool {
-        self.length == 0
+        self.len() == 0
     }
 
     /// All parts as a peer addresses them, from address 0 on. Send it to the peer.
     pub fn remote(&self) -> RemoteSlice {
         RemoteSlice {
             address: 0,
-            length: self.length,
+            length: self.len(),
             rkey: self.rkey,
         }
     }
@@ -551,11 +596,15 @@ impl GatheredKey {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
         // Relaxed: every slice has been given back before `drop` loads it.
         self.is_named.store(true, Ordering::Relaxed);
-        let tag = match needed(self.access).contains(Access::LOCAL_WRITE) {
+        let (length, access) = {
+            let cover = self.held.cover();
+            (cover.length, cover.access)
+        };
+        let tag = match needed(access).contains(Access::LOCAL_WRITE) {
             true => self.pd.tag(),
             false => self.pd.tag().read_only(),
         };
-        LocalSlice::within(range, 0, self.length, LocalKey(self.rkey.0), tag)
+        LocalSlice::within(range, 0, length, LocalKey(self.rkey.0), tag)
     }
 
     /// The object, for commands that query its state.
@@ -568,10 +617,14 @@ impl GatheredKey {
     /// # Safety
     ///
     /// That request has completed successfully, and so have all requests of this side that name the key and
-    /// were posted before it completed.
+    /// were posted before it completed. The requests that gave it parts were posted to one queue pair, or each
+    /// when the one before had completed.
     pub unsafe fn forget_former(&mut self) {
-        self.held.regions.drain(..self.former);
-        self.former = 0;
+        let Cover {
+            regions, former, ..
+        } = self.held.cover_mut();
+        regions.drain(..*former);
+        *former = 0;
     }
 
     /// How far the queues are that have requests in flight which may name it.
@@ -621,14 +674,14 @@ impl Drop for GatheredKey {
 impl Parked for Held {
     fn leak(mut self: Box<Self>) {
         self.object.leave();
-        mem::forget(mem::take(&mut self.regions));
+        mem::forget(mem::take(&mut self.cover_mut().regions));
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         // If the kernel refuses, or a subscriber of traces panics, the regions stay.
-        let regions = ManuallyDrop::new(mem::take(&mut self.regions));
+        let regions = ManuallyDrop::new(mem::take(&mut self.cover_mut().regions));
         if self.object.end() {
             drop(ManuallyDrop::into_inner(regions));
         }
@@ -637,10 +690,11 @@ impl Drop for Held {
 
 impl fmt::Debug for GatheredKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cover = self.held.cover();
         f.debug_struct("GatheredKey")
             .field("rkey", &self.rkey)
-            .field("len", &self.length)
-            .field("regions", &self.held.regions.len())
+            .field("len", &cover.length)
+            .field("regions", &cover.regions.len())
             .finish()
     }
 }

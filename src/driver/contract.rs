@@ -181,7 +181,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::IntoDevice, HANDING_OVER))
     }
 
-    /// Takes a completion queue back that was handed over. The queue pair that reports to it has been reset.
+    /// Fails if a completion queue that was handed over, with its queue pair, cannot be taken back.
+    fn may_take_back(&self, _handle: CqHandle, _cq: &Self::Cq) -> Result<()> {
+        Err(Self::lacks(Verb::Reclaim, HANDING_OVER))
+    }
+
+    /// Takes a completion queue back that [may be](Self::may_take_back). The queue pair that reports to it has been reset.
     fn take_back(&self, _fd: &CommandFd, _handle: CqHandle, _cq: &mut Self::Cq) -> Result<()> {
         Err(Self::lacks(Verb::Reclaim, HANDING_OVER))
     }

@@ -483,6 +483,13 @@ impl Device {
         })
     }
 
+    pub(crate) fn may_take_back(&self, handle: CqHandle, cq: &mut Cq) -> Result<()> {
+        dispatch!(self, D(device) => match D::get_mut(cq) {
+            Some(cq) => device.may_take_back(handle, cq),
+            None => Err(foreign(Verb::Reclaim)),
+        })
+    }
+
     pub(crate) fn take_back(&self, fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
         dispatch!(self, D(device) => match D::get_mut(cq) {
             Some(cq) => device.take_back(fd, handle, cq),

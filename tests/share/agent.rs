@@ -29,7 +29,7 @@ use uverbs::alloc::{BufferCounts, Counting, Udmabuf, UnmappedDmabuf};
 use uverbs::cq::Notify;
 use uverbs::handover::{Overrun, Region};
 use uverbs::mr::RawMemory;
-use uverbs::qp::{DeviceQueue, Reclaimed};
+use uverbs::qp::{DeviceQueue, QpAttr, Reclaimed};
 use uverbs::{Caps, Cause, Context, Cq, Endpoint, Error, Mr, ParentDomain, Qp, QpState, Rc};
 use uverbs_queue::mlx5::agent::{Mapped, Space};
 use zerocopy::IntoBytes;
@@ -110,7 +110,7 @@ impl Data {
 /// The owner's side: a queue pair for the agent, and the peer that it is connected to.
 struct Owner {
     context: Context,
-    _domain: ParentDomain,
+    domain: ParentDomain,
     peer: Qp<Rc>,
     peers_cq: Cq,
     target: Mr<Vec<u8>>,
@@ -165,7 +165,7 @@ fn owner_on(
     let data = Data::new(&domain, SLOT * SLOTS)?;
     let owner = Owner {
         context,
-        _domain: domain,
+        domain,
         peer,
         peers_cq,
         target,
@@ -325,7 +325,8 @@ fn receives() -> Result {
 }
 
 /// Catches a library that touches rings which it cannot reach, creates the queues somewhere else than its
-/// allocator says, or keeps what it was given. The memory stands for a GPU's: only its agent, and who sets
+/// allocator says, or keeps what it was given; and one that lets regions go when it cannot take the queue
+/// back, or lets it be started again. The memory stands for a GPU's: only its agent, and who sets
 /// it, map it.
 fn unmapped() -> Result {
     const BYTES: usize = 1 << 20;
@@ -369,15 +370,42 @@ fn unmapped() -> Result {
     agent.expect("done")?;
     owner.came(0, SLOTS as u64)?;
     agent.finish()?;
+    // A region that is dropped, of which a slice was taken, waits for the queue.
+    let spare = owner.domain.register(vec![0u8; SLOT], OPEN)?;
+    let _ = spare.slice(..)?;
+    drop(spare);
+    same(owner.domain.reclaim(), 1, "regions that wait")?;
     // SAFETY: the agent has ended.
-    let Err(refused) = (unsafe { queue.reclaim() }) else {
+    let Err(mut refused) = (unsafe { queue.reclaim() }) else {
         return fail("rings that are not mapped came back");
     };
     says(&refused.error, &["does not reach it"])?;
+    same(owner.domain.reclaim(), 1, "regions that still wait")?;
+    same(refused.queue.query()?.state, QpState::RTS, "the state")?;
+    takes_no_change(&mut refused.queue)?;
     let regions = refused.queue.destroy().map_err(|refused| refused.error)?;
     same(regions.len(), 1, "regions that came back")?;
     let live: u64 = rings.counts().values().map(BufferCounts::live).sum();
     same(live, 0, "buffers that did not come back")
+}
+
+/// A queue that did not come back can be failed where that is a change of state, and nothing else.
+fn takes_no_change(queue: &mut Away) -> Result {
+    for state in [None, Some(QpState::INIT), Some(QpState::RTS)] {
+        let attr = QpAttr {
+            state,
+            ..QpAttr::default()
+        };
+        let refused = [queue.modify(&attr), queue.control().modify(&attr)];
+        for refused in refused {
+            says(&refused.unwrap_err(), &["have not come back"])?;
+        }
+    }
+    if queue.query()?.state == QpState::RESET {
+        return Ok(());
+    }
+    queue.fail()?;
+    same(queue.query()?.state, QpState::ERR, "the state")
 }
 
 /// Sets each byte of a range.
@@ -559,9 +587,9 @@ fn fails_with_its_owner() -> Result {
     let (mut queue, mut agent) = owner.hand_over(own)?;
     agent.say("write 0 100")?;
     agent.expect("done")?;
-    let reset = uverbs::qp::QpAttr {
+    let reset = QpAttr {
         state: Some(QpState::RESET),
-        ..uverbs::qp::QpAttr::default()
+        ..QpAttr::default()
     };
     says(&queue.modify(&reset).unwrap_err(), &["reset"])?;
     // A region of the domain's that is dropped waits: the agent may name it.
@@ -612,8 +640,9 @@ fn nonsense() -> Result {
         // SAFETY: the agent has ended.
         match unsafe { queue.reclaim() } {
             Ok(_) => {}
-            Err(refused) => {
+            Err(mut refused) => {
                 says(&refused.error, &["no room"])?;
+                takes_no_change(&mut refused.queue)?;
                 let regions = refused.queue.destroy().map_err(|refused| refused.error)?;
                 same(regions.len(), 1, "regions that came back")?;
             }

@@ -159,13 +159,18 @@ pub(super) fn hand_over(leaving: Leaving<'_>) -> Result<HandedOver> {
     })
 }
 
-/// Takes a completion queue back. All queue pairs that report to it are at rest.
-pub(super) fn take_back(fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
+/// Fails if a ring or a record of a queue lies where this process cannot clear it.
+pub(super) fn may_take_back(handle: CqHandle, cq: &Cq) -> Result<()> {
     if !cq.can_come_back() {
         let subject = Subject::numbered("CQ", handle.0.into());
         let why = "a ring or a record lies where this process does not reach it: destroy the queue";
         return Err(Error::invalid(Verb::Reclaim, subject, why));
     }
+    Ok(())
+}
+
+/// Takes a completion queue back. All queue pairs that report to it are at rest.
+pub(super) fn take_back(fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
     let state = fd.execute(&QueryCq {
         handle,
         cqn: cq.cqn(),

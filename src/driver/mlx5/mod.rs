@@ -248,6 +248,10 @@ impl contract::Driver for Device {
         handover::hand_over(leaving)
     }
 
+    fn may_take_back(&self, handle: CqHandle, cq: &Cq) -> Result<()> {
+        handover::may_take_back(handle, cq)
+    }
+
     fn take_back(&self, fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
         handover::take_back(fd, handle, cq)
     }

@@ -309,7 +309,8 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     /// # Errors
     ///
     /// As for [`Qp::modify`]. The state RESET is refused: it starts the rings anew, and the agent would not
-    /// know. [`reclaim`](Self::reclaim) takes the queue to that state.
+    /// know. [`reclaim`](Self::reclaim) takes the queue to that state. When that has failed, every state but
+    /// ERR is refused.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
         self.qp.control().modify(attr)
     }
@@ -340,8 +341,9 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Or the completion queue overran, as it
     /// does when an agent stores nonsense in its record: it takes no more completions. Or the kernel does not
     /// pass the question on to the device (that needs DEVX). Or the device has been removed. The error
-    /// returns the queue, which can then only be destroyed. If the queue pair is in the state RESET by then,
-    /// the device no longer uses the agent's rings.
+    /// returns the queue, which can then only be destroyed. Rings that are out of reach are refused before the
+    /// queue pair is changed: the agent's requests go on, and [`fail`](Self::fail) still stops them. If it is
+    /// in the state RESET by then, the device no longer uses the agent's rings.
     ///
     /// # Safety
     ///
@@ -359,10 +361,20 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     }
 
     fn take_back(&mut self) -> Result<()> {
-        self.qp.reset()?;
+        // First: no other thread takes it to a state in which it works before it is back.
+        self.qp.shared().bar(true);
         let context = self.qp.context().clone();
         let (fd, handle) = (context.fd(), self.cq.handle());
-        context.driver().take_back(fd, handle, self.cq.ring())
+        // Before the reset, after which regions are let go: in rings that this process does not reach, the
+        // agent's requests outlast it.
+        context.driver().may_take_back(handle, self.cq.ring())?;
+        self.qp.reset()?;
+        let back = context.driver().take_back(fd, handle, self.cq.ring());
+        match back {
+            Ok(()) => self.qp.shared().bar(false),
+            Err(_) => self.qp.shared().flight.renew(Queues::Away),
+        }
+        back
     }
 
     /// Destroys the queue pair, and with it the completion queue; returns the regions. An agent that still

@@ -16,7 +16,7 @@ use crate::command::{DriverData, DriverReply, ModifyQp, QueryQp, Quiet, WrittenM
 use crate::context::Context;
 use crate::cq::CqShared;
 use crate::driver::{RecvQueue, ResetQp, SendQueue};
-use crate::error::{Error, Result, Subject};
+use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
 use crate::pd::PdUse;
 use crate::probes;
@@ -54,6 +54,11 @@ pub(crate) struct QpShared {
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     max_datagram: AtomicU32,
+    /// An agent had it, and it is not back: of all changes it takes that to the state ERR alone.
+    ///
+    /// Relaxed throughout: it is stored before the lock of `kernel` is taken for the reset, and loaded under
+    /// that lock.
+    is_barred: AtomicBool,
     /// This side's end of the path, as [`Qp::endpoint`] last returned it.
     told: Mutex<Option<Local>>,
     pd: PdUse,
@@ -85,6 +90,7 @@ impl QpShared {
             connected: AtomicBool::new(false),
             fetches: AtomicBool::new(true),
             max_datagram: AtomicU32::new(u32::MAX),
+            is_barred: AtomicBool::new(false),
             told: Mutex::new(None),
             pd,
             flight,
@@ -192,11 +198,20 @@ impl QpShared {
         told.take()
     }
 
+    /// Makes [`modify`](Self::modify) refuse every state but ERR, or no longer.
+    pub(super) fn bar(&self, is_barred: bool) {
+        self.is_barred.store(is_barred, Ordering::Relaxed);
+    }
+
     /// Changes attributes; not for the state RESET.
     pub(super) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let mut change = WrittenModifyQp::from(attr.to_abi());
         // Held until the state is stored, so that a reset comes before all of this or after it.
         let kernel = self.kernel();
+        if self.is_barred.load(Ordering::Relaxed) && attr.state != Some(QpState::ERR) {
+            let why = "its agent's rings have not come back: destroy it";
+            return Err(Error::invalid(Verb::ModifyQp, kernel.subject(), why));
+        }
         let from = self.check(&kernel, &change.core)?;
         self.change(&kernel, &mut change, from)
     }

@@ -218,6 +218,10 @@ fn what_is_refused() -> Result {
     gather(Access::REMOTE_READ)
         .part(&read_only, 0..1)?
         .create()?;
+    for flag in [Access::RELAXED_ORDERING, Access::MW_BIND, Access::ON_DEMAND] {
+        let parts = gather(Access::REMOTE_READ | flag).part(&read_only, 0..1)?;
+        refused(parts.create(), &["cannot have", &format!("{flag:?}")])?;
+    }
     let of_other = gather(Access::REMOTE_READ).part(&foreign, 0..1)?;
     refused(of_other.create(), &["another protection domain"])?;
     refused(gather(Access::REMOTE_READ).create(), &["1 to 4076 parts"])?;

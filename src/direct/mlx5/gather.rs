@@ -35,6 +35,8 @@ pub enum GatherError {
     ForeignPd,
     /// A region does not give this side the access that the key would give.
     Access(Access),
+    /// Keys over parts do not have these access flags.
+    Flags(Access),
     /// There are no parts, or more than this number, which fit into the command or into the key.
     Count(usize),
     /// The rows are not possible; the text says why.
@@ -58,6 +60,7 @@ impl fmt::Display for GatherError {
                     "a region was registered without {access:?}, which the key is to give"
                 )
             }
+            Self::Flags(access) => write!(f, "a key over parts cannot have {access:?}"),
             Self::Count(most) => write!(f, "the key covers 1 to {most} parts"),
             Self::Rows(why) => write!(f, "rows cannot be like this: {why}"),
             Self::Command(error) => fmt::Display::fmt(error, f),
@@ -133,7 +136,8 @@ impl fmt::Debug for Gathers<'_> {
 impl Direct {
     /// Starts the description of a key that covers parts of several regions of a protection domain. `access`
     /// is what the key allows: remote read, write and atomic operations to peers, and
-    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE) to requests of this side.
+    /// [`LOCAL_WRITE`](Access::LOCAL_WRITE) to requests of this side. Other flags are refused by
+    /// [`create`](Gathers::create) and [`Request::gather`].
     #[doc(alias = "mlx5dv_create_mkey")]
     pub fn gather<'a>(&'a self, pd: &'a Pd, access: Access) -> Gathers<'a> {
         Gathers {
@@ -198,6 +202,12 @@ const LIST_BLOCK: u16 = 4;
 fn key(created: &CreateMkeyOut) -> u32 {
     (created.get(CreateMkeyOut::MKEY_INDEX) as u32) << 8
 }
+
+/// What keys can give.
+const GIVEN: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC);
 
 /// The access that a region must give this side for what the key gives.
 fn needed(access: Access) -> Access {
@@ -275,6 +285,10 @@ impl Gathers<'_> {
         if self.pieces.iter().any(|piece| piece.pd != self.pd.tag()) {
             return Err(GatherError::ForeignPd);
         }
+        let none = self.access.difference(GIVEN);
+        if !none.is_empty() {
+            return Err(GatherError::Flags(none));
+        }
         let needed = needed(self.access);
         if self
             .pieces
@@ -324,8 +338,9 @@ impl Gathers<'_> {
     ///
     /// # Errors
     ///
-    /// A region belongs to another domain, or has less access; there are no parts, or more than fit into a
-    /// command; there are [`rows`](Self::rows); the device refuses. Manual page: `mlx5dv_create_mkey(3)`.
+    /// A region belongs to another domain, or has less access; the access has a flag that keys do not have;
+    /// there are no parts, or more than fit into a command; there are [`rows`](Self::rows); the device refuses.
+    /// Manual page: `mlx5dv_create_mkey(3)`.
     pub fn create(self) -> Result<GatheredKey, GatherError> {
         self.check(CreateMkeyIn::MOST_UNITS)?;
         let layout = self.layout();

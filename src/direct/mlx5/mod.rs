@@ -211,7 +211,20 @@ impl Direct {
         let subject = || Subject::numbered("PD", pd.handle().0.into());
         let parts = [("the PD", Some(pd.context()))];
         self.context.check_parts(Verb::InitObj, subject, parts)?;
-        self.context.fd().execute(&QueryPd(pd.handle()))
+        let told = self.context.fd().execute(&QueryPd(pd.handle()))?;
+        domain_number(told, subject)
+    }
+}
+
+/// The number of a protection domain as the kernel tells it, if it fits into the structures of commands.
+fn domain_number(told: u32, subject: impl Fn() -> Subject) -> Result<u32> {
+    const BITS: u32 = 24;
+    match told >> BITS {
+        0 => Ok(told),
+        _ => {
+            let what = format!("the number {told:#x}, which has more than {BITS} bits");
+            Err(Error::malformed(Verb::InitObj, subject(), what))
+        }
     }
 }
 
@@ -277,6 +290,17 @@ mod tests {
         let error = take(&input, &refused, &mut output).unwrap_err();
         assert_eq!(error.refusal(), Some(expected));
         assert_eq!(output[0], 5);
+    }
+
+    /// Would catch a number that no command has room for: setting such a field panics.
+    #[test]
+    fn a_number_of_a_domain_has_24_bits() {
+        let number = |told| domain_number(told, || Subject::numbered("PD", 3));
+        assert_eq!(number(0xff_ffff), Ok(0xff_ffff));
+        let error = number(0x100_0000).unwrap_err().to_string();
+        for part in ["init_obj", "PD 3", "0x1000000"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]

@@ -1,15 +1,13 @@
 //! Pages of the device's registers (UAR), for doorbells of queues that commands create.
 
 use std::fmt;
-use std::os::fd::AsFd;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use rustix::param::page_size;
+use rustix::mm::ProtFlags;
 use uverbs_uapi::mlx5::UarAllocType;
 
 use super::Direct;
-use crate::command::Mapped;
+use crate::driver::mlx5::Map;
 use crate::driver::mlx5::command::{AllocUar, NewUar, UarHandle};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::owned::Owned;
@@ -53,33 +51,14 @@ impl Direct {
         } = fd.execute(&AllocUar(kind))?;
         // From here on it is freed if something fails.
         let object = Owned::new(self.context(), handle);
-        let subject = || Subject::the("UAR");
-        let length = (length as usize).next_multiple_of(page_size());
+        let length = length as usize;
         if length < UAR {
             let what = format!("a UAR of {length} bytes");
-            return Err(Error::malformed(Verb::AllocUar, subject(), what));
+            return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
         }
-        // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let base = unsafe {
-            let flags = MapFlags::SHARED;
-            mmap(
-                ptr::null_mut(),
-                length,
-                ProtFlags::WRITE,
-                flags,
-                fd.as_fd(),
-                offset,
-            )
-        };
-        let base = base.map_err(|errno| Error::os(Verb::MapQueue, subject(), errno))?;
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| Error::malformed(Verb::MapQueue, subject(), "mapped at address 0"))?;
+        let map = Map::new(fd, "UAR", offset, length, ProtFlags::WRITE)?;
         Ok(Uar {
-            mapping: Mapping {
-                base,
-                length,
-                _noted: fd.mapped(base, length),
-            },
+            map,
             object,
             offset,
             page_id,
@@ -87,31 +66,14 @@ impl Direct {
     }
 }
 
-struct Mapping {
-    base: NonNull<u8>,
-    length: usize,
-    _noted: Mapped,
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is owned, and not used after this. It does not fail for a mapping.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
-    }
-}
-
 /// A mapped page of registers. Dropping it unmaps and frees it.
 pub struct Uar {
-    mapping: Mapping,
+    // Unmapped before the page is freed.
+    map: Map,
     object: Owned<UarHandle>,
     offset: u64,
     page_id: u32,
 }
-
-// SAFETY: the mapping is owned, and any thread may use it.
-unsafe impl Send for Uar {}
-// SAFETY: shared references only give addresses.
-unsafe impl Sync for Uar {}
 
 impl Uar {
     /// The number by which commands name it.
@@ -132,21 +94,21 @@ impl Uar {
     /// Where the page is mapped.
     #[cfg(feature = "c-abi")]
     pub(crate) fn base(&self) -> NonNull<u8> {
-        self.mapping.base
+        self.map.base()
     }
 
     /// The first register that announces requests: a program stores the first 8 bytes of its last request
     /// there. It is valid as long as this value lives. Only writes are possible.
     pub fn send_register(&self) -> NonNull<u8> {
         // SAFETY: it lies in the page.
-        unsafe { self.mapping.base.add(SEND) }
+        unsafe { self.map.base().add(SEND) }
     }
 
     /// The register that arms completion queues: a program stores the second word of the record and the
     /// queue's number there, as 8 bytes. It is valid as long as this value lives. Only writes are possible.
     pub fn arm_register(&self) -> NonNull<u8> {
         // SAFETY: it lies in the page.
-        unsafe { self.mapping.base.add(ARM) }
+        unsafe { self.map.base().add(ARM) }
     }
 }
 

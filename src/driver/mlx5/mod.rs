@@ -77,6 +77,8 @@ use super::answer;
 use super::contract::{
     self, ContextOptions, CqParts, DcTargetParts, QpName, QpParts, Replacement, ResetQp,
 };
+#[cfg(feature = "mlx5-direct")]
+pub(crate) use super::kit::map::Map;
 use super::kit::memory::{Memory, Record, Records};
 use super::kit::{barrier, copy, ledger, map, memory, turn};
 use super::options::Options;

@@ -286,12 +286,14 @@ mod tests {
         use crate::direct::mlx5::{Refusal, Status};
         use crate::error::{Errno, Subject, Verb};
 
-        let refused = |status| {
-            CommandError::Device(Refusal {
+        let refused = |status| CommandError::Device {
+            refusal: Refusal {
                 opcode: 0x200,
                 status,
                 syndrome: 1,
-            })
+            },
+            verb: Verb::DevxObjCreate,
+            subject: Subject::the("key"),
         };
         let failure = |status| of_refusal(refused(status));
         assert_eq!(failure(Status::NO_RES_ERR), Failure(Errno::AGAIN));

@@ -178,7 +178,9 @@ impl Direct {
         };
         let command = empty(self.pdn(pd)?, units, is_invalidated);
         let mut output = CreateMkeyOut::default();
-        let object = self.create_object(command.as_bytes(), output.as_mut_bytes())?;
+        let object = self
+            .create_object(command.as_bytes(), output.as_mut_bytes())
+            .map_err(|error| error.about(Subject::the("key")))?;
         Ok(EmptyKey {
             object,
             key: key(&output),
@@ -357,7 +359,8 @@ impl Gathers<'_> {
         let command = command(pdn, access, length, parts);
         let mut output = CreateMkeyOut::default();
         let object = direct.create_object(&command, output.as_mut_bytes());
-        let object = object.map_err(GatherError::Command)?;
+        let object =
+            object.map_err(|error| GatherError::Command(error.about(Subject::the("key"))))?;
         let mut created = GatheredKey::new(object, pd, key(&output));
         *created.held.cover_mut() = Cover {
             length,

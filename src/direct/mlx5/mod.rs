@@ -132,7 +132,8 @@ impl Direct {
             input,
             output: lengths?,
         };
-        take(input, &self.context.fd().execute(&command)?, output)
+        let answer = self.context.fd().execute(&command)?;
+        take((Verb::DevxGeneralCmd, subject), input, &answer, output)
     }
 
     /// Executes a command that queries something.
@@ -244,8 +245,13 @@ fn lengths(
     Ok(output.len())
 }
 
-/// Takes the device's answer to a command.
-fn take(input: &[u8], answer: &Answered, output: &mut [u8]) -> Result<(), CommandError> {
+/// Takes the device's answer to a command that this verb gave it.
+fn take(
+    (verb, subject): (Verb, impl Fn() -> Subject),
+    input: &[u8],
+    answer: &Answered,
+    output: &mut [u8],
+) -> Result<(), CommandError> {
     output.fill(0);
     for (to, from) in output.iter_mut().zip(answer) {
         *to = *from;
@@ -253,11 +259,15 @@ fn take(input: &[u8], answer: &Answered, output: &mut [u8]) -> Result<(), Comman
     let (head, _) = Answer::read_from_prefix(output).unwrap_or_default();
     match Status(head.get(Answer::STATUS) as u8) {
         Status(0) => Ok(()),
-        status => Err(CommandError::Device(Refusal {
-            opcode: opcode(input),
-            status,
-            syndrome: head.get(Answer::SYNDROME) as u32,
-        })),
+        status => Err(CommandError::Device {
+            refusal: Refusal {
+                opcode: opcode(input),
+                status,
+                syndrome: head.get(Answer::SYNDROME) as u32,
+            },
+            verb,
+            subject: subject(),
+        }),
     }
 }
 
@@ -277,8 +287,9 @@ mod tests {
     fn an_answer_is_taken_also_if_it_is_a_refusal() {
         let input = [4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let mut output = [0xff; 20];
+        let given = || (Verb::DevxObjQuery, || Subject::numbered("object", 7));
         let done: Answered = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3].into();
-        assert_eq!(take(&input, &done, &mut output), Ok(()));
+        assert_eq!(take(given(), &input, &done, &mut output), Ok(()));
         assert_eq!(output[9..12], [1, 2, 3]);
         assert_eq!(output[12..], [0; 8], "what the device did not write");
         let refused: Answered = [5, 0, 0, 0, 0, 0x2b, 0xc7, 0x1f, 0, 0, 0, 0, 0, 0, 0, 0].into();
@@ -287,8 +298,10 @@ mod tests {
             status: Status::BAD_RES_ERR,
             syndrome: 0x2b_c71f,
         };
-        let error = take(&input, &refused, &mut output).unwrap_err();
+        let error = take(given(), &input, &refused, &mut output).unwrap_err();
         assert_eq!(error.refusal(), Some(expected));
+        let text = Error::from(error).to_string();
+        assert!(text.contains("devx_obj_query on object 7"), "{text}");
         assert_eq!(output[0], 5);
     }
 

@@ -95,7 +95,7 @@ impl Direct {
         let object = handle.map(|handle| DevxObject {
             object: Owned::new(self.context(), handle),
         });
-        take(input, &answer, output)?;
+        take((Verb::DevxObjCreate, subject), input, &answer, output)?;
         object.ok_or_else(|| {
             let what = "an object without a handle";
             Error::malformed(Verb::DevxObjCreate, subject(), what).into()
@@ -167,7 +167,8 @@ pub(crate) fn query(
         input,
         output: lengths(Verb::DevxObjQuery, subject, input, output)?,
     };
-    take(input, &context.fd().execute(&command)?, output)
+    let answer = context.fd().execute(&command)?;
+    take((Verb::DevxObjQuery, subject), input, &answer, output)
 }
 
 /// As [`Direct::modify`], with bytes.
@@ -183,7 +184,8 @@ pub(crate) fn modify(
         input,
         output: lengths(Verb::DevxObjModify, subject, input, output)?,
     };
-    take(input, &context.fd().execute(&command)?, output)
+    let answer = context.fd().execute(&command)?;
+    take((Verb::DevxObjModify, subject), input, &answer, output)
 }
 
 /// An object that a command has created. Dropping it destroys it.

@@ -97,7 +97,15 @@ impl fmt::Display for Refusal {
 #[non_exhaustive]
 pub enum CommandError {
     /// The device refused it.
-    Device(Refusal),
+    #[non_exhaustive]
+    Device {
+        /// The command, and why.
+        refusal: Refusal,
+        /// The verb that gave the command.
+        verb: Verb,
+        /// What it was for.
+        subject: Subject,
+    },
     /// The kernel or this library refused it before it reached the device.
     Verb(Error),
 }
@@ -106,17 +114,20 @@ impl CommandError {
     /// The device's refusal, if it refused.
     pub fn refusal(&self) -> Option<Refusal> {
         match self {
-            Self::Device(refusal) => Some(*refusal),
+            Self::Device { refusal, .. } => Some(*refusal),
             Self::Verb(_) => None,
         }
     }
 
-    /// The error of a verb, for callers that have one error type.
-    pub(super) fn of(self, verb: Verb, subject: Subject) -> Error {
+    /// Names the object as users know it.
+    pub(super) fn about(self, subject: Subject) -> Self {
         match self {
-            Self::Device(refusal) => Error::os(verb, subject, rustix::io::Errno::REMOTEIO)
-                .with_detail(refusal.to_string()),
-            Self::Verb(error) => error,
+            Self::Device { refusal, verb, .. } => Self::Device {
+                refusal,
+                verb,
+                subject,
+            },
+            Self::Verb(error) => Self::Verb(error.about(subject)),
         }
     }
 }
@@ -124,7 +135,11 @@ impl CommandError {
 impl fmt::Display for CommandError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Device(refusal) => fmt::Display::fmt(refusal, f),
+            Self::Device {
+                refusal,
+                verb,
+                subject,
+            } => write!(f, "{verb} on {subject}: {refusal}"),
             Self::Verb(error) => fmt::Display::fmt(error, f),
         }
     }
@@ -138,9 +153,18 @@ impl From<Error> for CommandError {
     }
 }
 
+/// For callers that have one error type: the refusal is a detail of `EREMOTEIO`.
 impl From<CommandError> for Error {
     fn from(error: CommandError) -> Self {
-        error.of(Verb::DevxGeneralCmd, Subject::the("device"))
+        match error {
+            CommandError::Device {
+                refusal,
+                verb,
+                subject,
+            } => Error::os(verb, subject, rustix::io::Errno::REMOTEIO)
+                .with_detail(refusal.to_string()),
+            CommandError::Verb(error) => error,
+        }
     }
 }
 
@@ -164,8 +188,18 @@ mod tests {
             ..refusal
         };
         assert!(unknown.to_string().contains("status 0x77"));
-        let error = Error::from(CommandError::Device(refusal));
+        let refused = CommandError::Device {
+            refusal,
+            verb: Verb::DevxObjCreate,
+            subject: Subject::the("DEVX object"),
+        };
+        let refused = refused.about(Subject::the("key"));
+        let error = Error::from(refused.clone());
         assert_eq!(error.errno(), Some(rustix::io::Errno::REMOTEIO));
-        assert!(error.to_string().contains("no such object"), "{error}");
+        for text in [refused.to_string(), error.to_string()] {
+            for part in ["devx_obj_create on", "key", "no such object"] {
+                assert!(text.contains(part), "{text}");
+            }
+        }
     }
 }

@@ -58,7 +58,9 @@ impl Direct {
         let mut input = [0; 2 * size_of::<GeneralObjInCmdHdr>()];
         input[..size_of::<GeneralObjInCmdHdr>()].copy_from_slice(command.as_bytes());
         let mut answer = GeneralObjOutCmdHdr::new_zeroed();
-        let object = self.create_object(&input, answer.as_mut_bytes())?;
+        let object = self
+            .create_object(&input, answer.as_mut_bytes())
+            .map_err(|error| error.about(subject()))?;
         let first = answer.get(GeneralObjOutCmdHdr::OBJ_ID) as u32;
         let end = first.checked_add(1 << log).filter(|end| *end <= 1 << 24);
         let end = end.ok_or_else(|| {

@@ -53,8 +53,8 @@ impl Drop for Freed {
 
 impl UarPage {
     /// Allocates and maps a UAR page that is freed with this value. It outlives what the device rings on it
-    /// for; whoever has it mapped as well, by the command file or by fork(2), keeps it from others: the
-    /// kernel frees it behind the last mapping.
+    /// for. The kernel gives it to nobody else as long as anybody has it mapped, by the command file or by
+    /// fork(2).
     pub(super) fn freed(fd: &Arc<CommandFd>, kind: UarAllocType) -> Result<Self> {
         let (page, handle) = Self::alloc(fd, kind)?;
         let fd = Arc::clone(fd);

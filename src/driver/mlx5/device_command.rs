@@ -117,8 +117,9 @@ impl Ways {
 }
 
 impl Command for QueryCapabilities {
-    type Reply = Ways;
+    type Reply = Answer<Ways>;
     const VERB: Verb = Verb::DevxGeneralCmd;
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
 
     fn subject(&self) -> Subject {
         Subject::the("device")
@@ -134,7 +135,8 @@ impl Command for QueryCapabilities {
         );
         Some(|_, answer| {
             let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
-            Ok(Ways::read(bytes.get(CAPABILITIES_AT..).unwrap_or_default()))
+            let capabilities = bytes.get(CAPABILITIES_AT..).unwrap_or_default();
+            Ok(Refused::granted(bytes).map(|_| Ways::read(capabilities)))
         })
     }
 }
@@ -262,17 +264,18 @@ struct CqAnswer {
 const CQ_ANSWER: usize = 0x10 + 0x40 + 0xc0;
 
 impl CqAnswer {
-    fn context(self) -> CqContext {
-        CqContext {
+    fn context(self) -> Answer<CqContext> {
+        Refused::granted(&self.header).map(|_| CqContext {
             has_failed: self.status.get() >> 28 != 0,
             produced: self.producer_counter.get() & 0xff_ffff,
-        }
+        })
     }
 }
 
 impl Command for QueryCq {
-    type Reply = CqContext;
+    type Reply = Answer<CqContext>;
     const VERB: Verb = Verb::DevxCqQuery;
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
 
     fn subject(&self) -> Subject {
         Subject::numbered("CQ", self.handle.0.into())
@@ -449,9 +452,15 @@ mod tests {
             has_failed: false,
             produced: 0x1_0203,
         };
-        assert_eq!(read(&bytes), expected);
+        assert_eq!(read(&bytes), Ok(expected));
         bytes[0x10] = 0x90;
-        assert!(read(&bytes).has_failed);
+        assert!(read(&bytes).unwrap().has_failed);
+        // Would catch a refusal that is taken for an answer, or loses what the device said.
+        (bytes[0], bytes[7]) = (5, 9);
+        let refused = read(&bytes).unwrap_err();
+        let error = refused.error(QueryCq::VERB, Subject::numbered("CQ", 3));
+        let text = error.to_string();
+        assert!(text.contains("status is 0x5, its syndrome 0x9"), "{text}");
     }
 
     #[test]

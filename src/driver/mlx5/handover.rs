@@ -14,7 +14,7 @@ use uverbs_uapi::enums::QpType;
 use uverbs_uapi::handle::CqHandle;
 
 use super::cq::Cq;
-use super::device_command::QueryCq;
+use super::device_command::{QueryCq, ask};
 use super::format::BLOCK;
 use super::qp::QpCore;
 use super::recv::RecvQueue;
@@ -171,10 +171,11 @@ pub(super) fn may_take_back(handle: CqHandle, cq: &Cq) -> Result<()> {
 
 /// Takes a completion queue back. All queue pairs that report to it are at rest.
 pub(super) fn take_back(fd: &CommandFd, handle: CqHandle, cq: &mut Cq) -> Result<()> {
-    let state = fd.execute(&QueryCq {
+    let query = QueryCq {
         handle,
         cqn: cq.cqn(),
-    })?;
+    };
+    let state = ask(fd, &query)?;
     if state.has_failed {
         let subject = Subject::numbered("CQ", handle.0.into());
         let why =

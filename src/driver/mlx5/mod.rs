@@ -664,7 +664,7 @@ impl Device {
 
     /// The ports that may be bonded; `None` if there are none, or the device cannot be queried.
     pub(crate) fn lag_ports(&self, fd: &CommandFd) -> Option<NonZeroU8> {
-        NonZeroU8::new(self.ways(fd)?.lag_ports)
+        NonZeroU8::new(self.ways(fd).ok()??.lag_ports)
     }
 
     /// Whether there are registers to which requests are copied.

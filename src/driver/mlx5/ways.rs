@@ -6,9 +6,10 @@ use uverbs_uapi::mlx5::{DciStreamsCaps, QueryDevRespFlags, QueryDeviceResp};
 
 use super::Device;
 use super::device_command::{Change, ChangeQp, QueryCapabilities, QueryLag, QueryQp, Ways, ask};
-use crate::command::{CommandFd, DriverData, QpSpec, QueryDeviceWith, driver_reply};
+use super::refusal::Answer;
+use crate::command::{Command, CommandFd, DriverData, QpSpec, QueryDeviceWith, driver_reply};
 use crate::driver::contract::{DcStreams, QpName, STREAMS};
-use crate::error::{Error, Result, Subject, Verb};
+use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::work::LagPort;
 
 /// What a kernel or function lacks that takes no commands of the device's own.
@@ -22,24 +23,38 @@ fn lacks(verb: Verb, qp: QpName, what: &str) -> Error {
     )
 }
 
-impl Device {
-    /// What the device can do; `None` if it cannot be queried.
-    pub(super) fn ways(&self, fd: &CommandFd) -> Option<Ways> {
-        if let Some(ways) = self.ways.get() {
-            return Some(*ways);
+/// The answer to the query of capabilities; `None` if the kernel passes no commands on.
+fn told(result: Result<Answer<Ways>>) -> Result<Option<Ways>> {
+    match result {
+        Ok(Ok(ways)) => Ok(Some(ways)),
+        Ok(Err(refused)) => {
+            Err(refused.error(QueryCapabilities::VERB, QueryCapabilities.subject()))
         }
-        let ways = fd.execute(&QueryCapabilities).ok()?;
+        // It has no such method, or the context was created without (`devx_get_uid` in `devx.c`).
+        Err(error) if error.is_unsupported() || error.errno() == Some(Errno::INVAL) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Device {
+    /// What the device can do; `None` if it takes no commands of its own.
+    pub(super) fn ways(&self, fd: &CommandFd) -> Result<Option<Ways>> {
+        if let Some(ways) = self.ways.get() {
+            return Ok(Some(*ways));
+        }
+        let ways = told(fd.execute(&QueryCapabilities))?;
         // Two threads may come here at once, with the same answer.
-        Some(*self.ways.get_or_init(|| ways))
+        Ok(ways.map(|ways| *self.ways.get_or_init(|| ways)))
     }
 
     fn ways_for(&self, fd: &CommandFd, verb: Verb, qp: QpName) -> Result<Ways> {
-        self.ways(fd).ok_or_else(|| lacks(verb, qp, NO_COMMANDS))
+        let ways = self.ways(fd)?;
+        ways.ok_or_else(|| lacks(verb, qp, NO_COMMANDS))
     }
 
     /// Whether the bytes of a message are written in their order, as far as the device says.
     pub(super) fn is_data_in_order(&self, fd: &CommandFd, qp: QpName) -> Result<bool> {
-        match self.ways(fd) {
+        match self.ways(fd)? {
             Some(ways) if ways.data_in_order => Ok(ask(fd, &QueryQp(qp))?.data_in_order),
             _ => Ok(false),
         }
@@ -74,7 +89,7 @@ impl Device {
             return lacks(", which Linux 6.13 and newer firmware brought");
         }
         let [datagrams, unreliable, reliable] = self
-            .ways(fd)
+            .ways(fd)?
             .map(|ways| ways.out_of_order)
             .unwrap_or_default();
         let has = match spec.qp_type {
@@ -189,5 +204,30 @@ impl Device {
         }
         let change = Change::LagPort(port);
         ask(fd, &ChangeQp { qp, change })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::refusal::Refused;
+    use super::*;
+
+    /// Would catch an interrupted or removed device, or one that refuses, that counts as one without commands.
+    #[test]
+    fn a_query_that_fails_is_no_answer() {
+        let failed = |errno| {
+            let subject = Subject::the("device");
+            told(Err(Error::os(Verb::DevxGeneralCmd, subject, errno)))
+        };
+        for errno in [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT] {
+            assert_eq!(failed(errno), Ok(None), "{errno}");
+        }
+        for errno in [Errno::IO, Errno::NOMEM, Errno::NODEV] {
+            assert_eq!(failed(errno).unwrap_err().errno(), Some(errno));
+        }
+        let refused = Refused::granted(&[2, 0, 0, 0, 0, 0, 0x12, 0x34]).unwrap_err();
+        let error = told(Ok(Err(refused))).unwrap_err().to_string();
+        assert!(error.contains("0x1234"), "{error}");
+        assert_eq!(told(Ok(Ok(Ways::default()))), Ok(Some(Ways::default())));
     }
 }

@@ -9,6 +9,7 @@ mod refusals;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
@@ -178,9 +179,24 @@ impl CommandFd {
     #[cold]
     pub(crate) fn abandon_with<H: Object, G>(&self, handle: H, given: G) {
         let given = ManuallyDrop::new(given);
-        if self.execute(&Destroy(handle)).is_ok() {
+        if self.destroy_patiently(handle).is_ok() {
             drop(ManuallyDrop::into_inner(given));
         }
+    }
+
+    /// Destroys an object for a caller that cannot return an error.
+    ///
+    /// While another holder of the file has a command on the handle under way, the kernel refuses with EBUSY
+    /// (`uverbs_try_lock_object` in `rdma_core.c`), as it may if other objects use this one. The former is
+    /// over soon, so the kernel is asked a few times.
+    pub(crate) fn destroy_patiently<H: Object>(&self, handle: H) -> Result<()> {
+        for pause in PAUSES {
+            match self.execute(&Destroy(handle)) {
+                Err(error) if error.errno() == Some(Errno::BUSY) => std::thread::sleep(pause),
+                result => return result,
+            }
+        }
+        self.execute(&Destroy(handle))
     }
 
     /// Whether the kernel has `INVOKE_WRITE`: QUERY_DEVICE without room for its answer is then ENOSPC.
@@ -325,6 +341,15 @@ impl AsFd for CommandFd {
         self.fd.as_fd()
     }
 }
+
+/// How long to wait before a refused object is destroyed again: a command on one handle takes microseconds.
+const PAUSES: [Duration; 5] = [
+    Duration::from_micros(1),
+    Duration::from_micros(10),
+    Duration::from_micros(50),
+    Duration::from_micros(200),
+    Duration::from_micros(500),
+];
 
 /// A command that failed.
 struct Failed {

@@ -117,7 +117,7 @@ pub(crate) type Undo = fn(&CommandFd, u32) -> bool;
 
 /// The [`Undo`] of commands that create such an object.
 pub(crate) fn undo<H: Object>(fd: &CommandFd, handle: u32) -> bool {
-    fd.execute(&Destroy(H::from(handle))).is_ok()
+    fd.destroy_patiently(H::from(handle)).is_ok()
 }
 
 /// Reads an answer that is empty or not needed.

@@ -55,6 +55,10 @@ pub(crate) enum Queues {
     Unknown,
 }
 
+/// What a region waits for that the kernel has refused to deregister.
+const REFUSED: &str =
+    "memory windows that are bound to it, or another holder of the file that uses its handle";
+
 /// How far an object's queues were at some time.
 struct Stand {
     flight: Arc<Flight>,
@@ -68,13 +72,17 @@ struct Stand {
 #[derive(Default)]
 pub(crate) struct Stands(Vec<Stand>);
 
-/// A region that the program has dropped. Dropping this deregisters it.
+/// A region that the program has dropped. Dropping this deregisters it, or keeps its memory for good.
 pub(crate) trait Parked: Send {
+    /// Deregisters it, and drops its memory. Returns it if the kernel refuses, but may not do so later.
+    fn release(self: Box<Self>) -> Option<Box<dyn Parked>>;
+
     /// Keeps it registered, and its memory, for good.
     fn leak(self: Box<Self>);
 }
 
-/// A region that is deregistered when the queues have passed the counts in `stands`.
+/// A region that is deregistered when the queues have passed the counts in `stands`. If there are none, the
+/// kernel has refused it, and is asked again.
 struct Waiting {
     stands: Stands,
     region: Box<dyn Parked>,
@@ -273,10 +281,25 @@ impl Flights {
         self.count.store(left, Ordering::Relaxed);
         drop(waiting);
         // Without the lock: deregistering is a system call, and the memory may be of any type.
-        for Waiting { region, .. } in gone {
-            drop(region);
+        let refused: Vec<_> = gone
+            .into_iter()
+            .filter_map(|waiting| waiting.region.release())
+            .collect();
+        left + self.keep(refused)
+    }
+
+    /// Has regions that the kernel refuses wait for the next look. Returns how many they are.
+    fn keep(&self, refused: Vec<Box<dyn Parked>>) -> usize {
+        let count = refused.len();
+        if count > 0 {
+            let mut waiting = lock(&self.waiting);
+            waiting.extend(refused.into_iter().map(|region| Waiting {
+                stands: Stands::default(),
+                region,
+            }));
+            self.count.store(waiting.len(), Ordering::Relaxed);
         }
-        left
+        count
     }
 
     /// What the remaining regions wait for.
@@ -285,7 +308,10 @@ impl Flights {
         for Waiting { stands, .. } in &*lock(&self.waiting) {
             let separator = if text.is_empty() { "" } else { "; " };
             // Writing to a string does not fail.
-            let _ = write!(text, "{separator}{stands}");
+            let _ = match stands.is_empty() {
+                true => write!(text, "{separator}{REFUSED}"),
+                false => write!(text, "{separator}{stands}"),
+            };
         }
         text
     }
@@ -336,6 +362,8 @@ mod tests {
     struct End {
         is_deregistered: AtomicBool,
         is_leaked: AtomicBool,
+        /// How often the kernel refuses before it is deregistered.
+        refusals: AtomicUsize,
     }
 
     impl End {
@@ -348,6 +376,15 @@ mod tests {
     struct Region(Arc<End>);
 
     impl Parked for Region {
+        fn release(self: Box<Self>) -> Option<Box<dyn Parked>> {
+            let times = self.0.refusals.load(Ordering::Relaxed);
+            if times > 0 {
+                self.0.refusals.store(times - 1, Ordering::Relaxed);
+                return Some(self);
+            }
+            None
+        }
+
         fn leak(self: Box<Self>) {
             self.0.is_leaked.store(true, Ordering::Relaxed);
             mem::forget(self);
@@ -381,6 +418,20 @@ mod tests {
         assert_eq!(flights.reap(), 1);
         drop(flights);
         assert_eq!(end.told(), (false, true));
+    }
+
+    /// Would catch a region that is registered for as long as the context lives because the kernel has refused
+    /// once.
+    #[test]
+    fn what_is_refused_is_asked_for_again() {
+        let (flights, flight, end) = waiting();
+        end.refusals.store(2, Ordering::Relaxed);
+        flights.end(&flight);
+        assert_eq!(end.told(), (false, false));
+        let text = flights.waiting_for();
+        assert!(text.contains("memory windows"), "{text}");
+        assert_eq!((flights.reap(), end.told()), (1, (false, false)));
+        assert_eq!((flights.reap(), end.told()), (0, (true, false)));
     }
 
     /// Would catch a region that still waits for an object that is gone, or whose requests were forgotten.

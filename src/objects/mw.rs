@@ -148,6 +148,14 @@ impl<K: MwKind> Mw<K> {
     }
 }
 
+impl<K: MwKind> Drop for Mw<K> {
+    fn drop(&mut self) {
+        self.object.end(|_| ());
+        // Its region may have been dropped before, and wait for it.
+        self.pd.reap();
+    }
+}
+
 impl<K: MwKind> fmt::Debug for Mw<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mw")
@@ -166,7 +174,7 @@ impl<K: MwKind> fmt::Debug for Mw<K> {
 ///
 /// It borrows its region, as a [`LocalSlice`](crate::LocalSlice) does. While a window is bound to a region,
 /// the kernel refuses to deregister the region: [`Mr::deregister`](crate::Mr::deregister) fails and returns
-/// it.
+/// it, and a region that is dropped stays registered until the window is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window<'r> {
     pub(crate) address: u64,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-use crate::command::{Command, Destroy, Object};
+use crate::command::{Command, CommandFd, Destroy, Object};
 use crate::context::Context;
 use crate::error::{Cause, Error, Result, Subject};
 
@@ -77,24 +77,31 @@ impl<H: Object, B> Owned<H, B> {
 
     /// Executes a command on it.
     pub(crate) fn execute<C: Command>(&self, command: &C) -> Result<C::Reply> {
-        self.context.fd().execute(command).map_err(|error| {
-            // Otherwise the command names the handle.
-            match self.number {
-                None => error,
-                Some(_) => error.about(self.subject()),
-            }
-        })
+        let result = self.context.fd().execute(command);
+        result.map_err(|error| self.named(error))
+    }
+
+    fn named(&self, error: Error) -> Error {
+        match self.number {
+            // The command names the handle.
+            None => error,
+            Some(_) => error.about(self.subject()),
+        }
     }
 
     /// Destroys it, if that has not been done yet.
     pub(crate) fn destroy(&mut self) -> Result<()> {
+        self.destroy_by(|fd, handle| fd.execute(&Destroy(handle)))
+    }
+
+    fn destroy_by(&mut self, how: impl FnOnce(&CommandFd, H) -> Result<()>) -> Result<()> {
         match self.stand {
             Stand::Ours => (),
             Stand::Unknown => return Err(self.busy("a panic while it was destroyed".into())),
             Stand::Left | Stand::Gone => return Ok(()),
         }
         self.stand = Stand::Unknown;
-        let destroyed = self.execute(&Destroy(self.handle));
+        let destroyed = how(self.context.fd(), self.handle).map_err(|error| self.named(error));
         self.stand = match destroyed {
             Ok(()) => Stand::Gone,
             Err(_) => Stand::Ours,
@@ -109,7 +116,7 @@ impl<H: Object, B> Owned<H, B> {
         if self.stand == Stand::Unknown {
             return false;
         }
-        let Err(error) = self.destroy() else {
+        let Err(error) = self.destroy_by(CommandFd::destroy_patiently) else {
             return true;
         };
         self.leave();
@@ -167,6 +174,7 @@ pub(crate) mod tests {
     use std::os::fd::OwnedFd;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::rc::Rc;
+    use std::sync::Arc;
 
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
@@ -177,6 +185,7 @@ pub(crate) mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
+    use crate::error::{Errno, Verb};
 
     /// A subscriber that calls a function with the text of each event of a target.
     pub(crate) struct Listener<F>(pub(crate) &'static str, pub(crate) F);
@@ -257,6 +266,16 @@ pub(crate) mod tests {
         assert!(instead.get());
         drop(object);
         assert_eq!(drops.get(), 0);
+    }
+
+    /// Would catch an object that stays because another holder of the file has just looked at it.
+    #[test]
+    fn what_is_dropped_while_others_look_goes_when_they_have() {
+        let (_kernel, object, drops) = object();
+        let fd = Arc::clone(object.context().fd());
+        fd.refuse(Verb::DestroyCq, Errno::BUSY, 3);
+        drop(object);
+        assert_eq!((fd.refusals_left(), drops.get()), (0, 1));
     }
 
     #[test]

@@ -391,6 +391,11 @@ impl PdInner {
 
     #[inline]
     fn dealloc(&mut self) -> Result<()> {
+        self.dealloc_by(Self::free_object)
+    }
+
+    #[inline]
+    fn dealloc_by(&mut self, free: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
         // Relaxed: `&mut` orders this after the call of `leave`, through the `Arc`.
         if let Stand::Owned(owned) = &self.stand
             && owned.load(Ordering::Relaxed)
@@ -402,14 +407,14 @@ impl PdInner {
             }
             // Until the result is known, as for other objects (`Owned::destroy`).
             owned.store(false, Ordering::Relaxed);
-            let freed = self.free_object();
+            let freed = free(self);
             owned.store(freed.is_err(), Ordering::Relaxed);
             freed?;
         }
         Ok(())
     }
 
-    /// The error of freeing it while regions wait for queues that the kernel has kept.
+    /// The error of freeing it while dropped regions wait.
     #[cold]
     fn awaited(&self, flights: &Flights) -> Error {
         let by = format!("dropped MRs wait for {}", flights.waiting_for());
@@ -455,7 +460,8 @@ impl PdInner {
 impl Drop for PdInner {
     #[inline]
     fn drop(&mut self) {
-        if let Err(error) = self.dealloc() {
+        let patiently = |pd: &Self| pd.context.fd().destroy_patiently(pd.handle);
+        if let Err(error) = self.dealloc_by(patiently) {
             // The kernel frees it when the context is closed.
             tracing::debug!(target: "uverbs", %error, "a PD could not be freed when it was dropped");
         }

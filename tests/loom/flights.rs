@@ -71,6 +71,11 @@ impl Fate {
 pub(crate) struct Region(Fate);
 
 impl Parked for Region {
+    fn release(self: Box<Self>) -> Option<Box<dyn Parked>> {
+        drop(self);
+        None
+    }
+
     fn leak(self: Box<Self>) {
         self.0.leaked.fetch_add(1, Ordering::Relaxed);
         std::mem::forget(self);

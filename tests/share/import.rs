@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use libtest_mimic::Trial;
 use rustix::net::{
@@ -42,6 +43,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             mr_deregistered_for_everyone,
         ),
         test_without_leaks("import::disowned_objects_stay", disowned_objects_stay),
+        test_without_leaks(
+            "import::dropped_while_others_look",
+            dropped_while_others_look,
+        ),
     ]
 }
 
@@ -68,6 +73,36 @@ fn after_dup() -> Result {
     let mut pair = Exchange::new(&other)?;
     pair.write_to(seen.remote())?;
     pair.read_from(mr.remote())
+}
+
+/// Catches a region, or its PD, that stays because another holder of the file has a command on its handle under
+/// way when it is dropped: the kernel then refuses with EBUSY.
+fn dropped_while_others_look() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let other = import(&context)?.import_pd(pd.handle())?;
+    let (looked_at, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let registered = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Relaxed, both: there is nothing behind them.
+            while !is_over.load(Ordering::Relaxed) {
+                // Often the region is gone by then.
+                let _ = other.import_mr(MrHandle(looked_at.load(Ordering::Relaxed)));
+            }
+        });
+        let all = (0..1000).try_for_each(|_| {
+            let mr = pd.register(vec![0u8; 64], OPEN)?;
+            looked_at.store(mr.handle().0, Ordering::Relaxed);
+            Ok::<_, uverbs::Error>(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        all
+    });
+    registered?;
+    drop(other);
+    assert_eq!(pd.reclaim(), 0);
+    assert_eq!(context.mr_handles()?, []);
+    Ok(pd.dealloc()?)
 }
 
 /// A context with a PD and an MR whose memory a child writes to.

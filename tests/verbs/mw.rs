@@ -29,6 +29,10 @@ pub(crate) fn tests() -> Vec<Trial> {
             a_region_under_a_window_stays_or_is_closed,
         ),
         test(
+            "mw::a_region_dropped_first_goes_with_its_window",
+            a_region_dropped_first_goes_with_its_window,
+        ),
+        test(
             "mw::what_breaks_a_queue_pair_is_refused",
             what_breaks_a_queue_pair_is_refused,
         ),
@@ -50,6 +54,30 @@ fn bytes(mr: &Mr<Vec<u8>>) -> Result<Vec<u8>> {
     let mut all = vec![0; mr.len()];
     mr.read_at(0, &mut all)?;
     Ok(all)
+}
+
+/// Catches a region that stays registered, with its memory and its PD, because it was dropped before a window
+/// that is bound to it.
+fn a_region_dropped_first_goes_with_its_window() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    let context = pair.pd.context().clone();
+    let before = context.mr_handles()?.len();
+    for by_drop in [true, false] {
+        let target = region(&pair)?;
+        let mut mw = pair.pd.alloc_mw::<Type1>()?;
+        let window = target.window(16..24, Access::REMOTE_WRITE)?;
+        pair.b
+            .post(|request| request.bind_mw(&mut mw, window))?
+            .is(WcOpcode::BIND_MW)?;
+        drop(target);
+        match by_drop {
+            true => drop(mw),
+            false => mw.dealloc()?,
+        }
+        same(context.mr_handles()?.len(), before, "regions")?;
+        same(pair.pd.reclaim(), 0, "regions that wait")?;
+    }
+    Ok(())
 }
 
 /// Catches a window with the wrong place or length, and a region that was open all along.

@@ -690,6 +690,11 @@ impl Drop for GatheredKey {
 // The regions keep the domain. So the domain does not end while a key waits that has regions, and if the
 // kernel keeps a queue for good, all of them stay.
 impl Parked for Held {
+    fn release(self: Box<Self>) -> Option<Box<dyn Parked>> {
+        drop(self);
+        None
+    }
+
     fn leak(mut self: Box<Self>) {
         self.object.leave();
         mem::forget(mem::take(&mut self.cover_mut().regions));

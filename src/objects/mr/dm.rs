@@ -57,6 +57,7 @@ impl Pd {
             access,
             pinned_for_writing: false,
             sliced: AtomicBool::new(false),
+            windowed: AtomicBool::new(false),
             pd: self.region_use(),
         };
         Ok(DmMr {

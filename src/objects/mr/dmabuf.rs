@@ -100,6 +100,7 @@ impl Pd {
             access,
             pinned_for_writing: true,
             sliced: AtomicBool::new(false),
+            windowed: AtomicBool::new(false),
             pd: self.region_use(),
         })
     }

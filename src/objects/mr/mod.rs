@@ -220,6 +220,7 @@ impl Pd {
             access,
             pinned_for_writing: pins_for_writing(access),
             sliced: AtomicBool::new(false),
+            windowed: AtomicBool::new(false),
             pd: self.region_use(),
         })
     }
@@ -319,8 +320,10 @@ fn with_limit(error: Error, limit: Option<u64>) -> Error {
 /// reports this instead of waiting, [`Mr::deregister_by`] waits. A region of which no slice was ever taken is
 /// deregistered at once. Peers can use its remote key until it is deregistered.
 ///
-/// Dropping it deregisters it. If the kernel refuses, the memory is leaked rather than freed under the
-/// device.
+/// Dropping it deregisters it. If the kernel refuses since a window is bound to it, or another holder of the
+/// file uses its handle, it is deregistered later: when the window is freed, or whenever a region of the
+/// protection domain is dropped ([`Pd::reclaim`]). If the kernel refuses otherwise, the memory is leaked
+/// rather than freed under the device.
 ///
 /// ```no_run
 /// use uverbs::Access;
@@ -422,7 +425,7 @@ impl<M: Memory> Mr<M> {
         range: impl RangeBounds<usize>,
         access: Access,
     ) -> Result<Window<'_>, OutOfBounds> {
-        self.held.region.mark_sliced();
+        self.held.region.mark_windowed();
         let Region {
             iova,
             length,

@@ -12,7 +12,7 @@ use uverbs_uapi::handle::MrHandle;
 
 use crate::command::{Command, Destroy};
 use crate::context::Context;
-use crate::error::{Cause, Error, Result, Verb};
+use crate::error::{Cause, Errno, Error, Result, Verb};
 use crate::flight::{Parked, Stands};
 use crate::memory::Still;
 use crate::pd::RegionUse;
@@ -33,6 +33,8 @@ pub(super) struct Region {
     pub(super) pinned_for_writing: bool,
     /// Whether slices were ever taken of it, so that requests may name it.
     pub(super) sliced: AtomicBool,
+    /// Whether windows may have been bound to it.
+    pub(super) windowed: AtomicBool,
     pub(super) pd: RegionUse,
 }
 
@@ -84,6 +86,14 @@ impl Region {
     pub(super) fn mark_sliced(&self) {
         // Relaxed: see `stands`.
         self.sliced.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that windows may be bound to it.
+    #[inline]
+    pub(super) fn mark_windowed(&self) {
+        self.mark_sliced();
+        // Relaxed: as `sliced`.
+        self.windowed.store(true, Ordering::Relaxed);
     }
 
     /// The whole region for an agent, whose requests may name it from then on.
@@ -152,7 +162,8 @@ impl Region {
 /// A registered range with what must live as long as it is registered.
 ///
 /// Dropping it deregisters the range, at once or when the requests that may name it have completed. If the
-/// kernel refuses, the memory is leaked rather than freed while the device may use it.
+/// kernel refuses because of windows or of another holder of the file, it is asked again later; if it refuses
+/// otherwise, the memory is leaked rather than freed while the device may use it.
 pub(super) struct Held<T: Send + 'static> {
     memory: Still<T>,
     pub(super) region: Region,
@@ -227,9 +238,15 @@ impl<T: Send + 'static> Drop for Held<T> {
             // SAFETY: this is the destructor; it is moved out once.
             memory: unsafe { std::ptr::read(memory) },
             handle: region.handle,
+            // Relaxed: see `stands`.
+            windowed: region.windowed.load(Ordering::Relaxed),
             context: region.pd.context().clone(),
         };
-        if !stands.is_empty() {
+        let left = match stands.is_empty() {
+            true => left.release(),
+            false => Some(left),
+        };
+        if let Some(left) = left {
             region.pd.flights().wait(stands, Box::new(left));
         }
     }
@@ -240,10 +257,50 @@ impl<T: Send + 'static> Drop for Held<T> {
 struct Left<T> {
     memory: Still<T>,
     handle: MrHandle,
+    windowed: bool,
     context: Context,
 }
 
-impl<T: Send> Parked for Left<T> {
+impl<T> Left<T> {
+    /// Deregisters the range, and drops the memory. Returns it if the kernel refuses, but may not do so later.
+    fn release(self) -> Option<Self> {
+        // If a subscriber of traces panics, the memory is leaked, and the handle is not used again.
+        let this = ManuallyDrop::new(self);
+        let deregistered = this.deregister();
+        if let Err(error) = &deregistered
+            && (this.windowed || error.errno() == Some(Errno::BUSY))
+        {
+            return Some(ManuallyDrop::into_inner(this));
+        }
+        // SAFETY: they are moved out once, and `this` is neither used nor dropped afterwards.
+        let (memory, _context) = unsafe {
+            (
+                std::ptr::read(&raw const this.memory),
+                std::ptr::read(&raw const this.context),
+            )
+        };
+        match deregistered {
+            Ok(()) => drop(memory.into_inner()),
+            Err(error) => report_leak(&error),
+        }
+        None
+    }
+
+    fn deregister(&self) -> Result<()> {
+        // As in `Region::deregister`.
+        self.context.fd().destroy_patiently(self.handle)
+    }
+}
+
+fn report_leak(error: &Error) {
+    tracing::warn!(target: "uverbs", %error, "an MR could not be deregistered; its memory is leaked");
+}
+
+impl<T: Send + 'static> Parked for Left<T> {
+    fn release(self: Box<Self>) -> Option<Box<dyn Parked>> {
+        Some(Box::new(Left::release(*self)?))
+    }
+
     fn leak(self: Box<Self>) {
         let this = ManuallyDrop::new(*self);
         // SAFETY: it is moved out once, and `this` is neither used nor dropped afterwards.
@@ -253,14 +310,11 @@ impl<T: Send> Parked for Left<T> {
 
 impl<T> Drop for Left<T> {
     fn drop(&mut self) {
-        // As in `Region::deregister`.
-        match self.context.fd().execute(&Destroy(self.handle)) {
+        match self.deregister() {
             // Dropped once, here: the device does not know the range any more.
             // SAFETY: this is the destructor.
             Ok(()) => unsafe { self.memory.drop() },
-            Err(error) => {
-                tracing::warn!(target: "uverbs", %error, "an MR could not be deregistered; its memory is leaked");
-            }
+            Err(error) => report_leak(&error),
         }
     }
 }
@@ -281,6 +335,7 @@ pub(super) mod tests {
     use super::*;
     use crate::error::Subject;
     use crate::flight::Queues;
+    use crate::mw::Type1;
     use crate::owned::tests::Listener;
     use crate::pd::{Pd, Stand, User};
 
@@ -315,6 +370,7 @@ pub(super) mod tests {
             access: Access::empty(),
             pinned_for_writing: false,
             sliced: AtomicBool::new(true),
+            windowed: AtomicBool::new(false),
             pd: pd.region_use(),
         };
         let memory = Memory(Arc::clone(&drops), panics);
@@ -378,6 +434,46 @@ pub(super) mod tests {
             assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [0, 0]);
             drop(kept);
         }
+    }
+
+    /// Would catch a region that stays because another holder of the file has just looked at it, however long
+    /// that takes; and one of which the kernel says that the device still has it that is asked for again.
+    #[test]
+    fn a_region_that_others_look_at_goes_when_they_have() {
+        for (times, waits, errno) in [(3, 0, Errno::BUSY), (40, 1, Errno::BUSY), (1, 0, Errno::IO)]
+        {
+            let (kernel, pd) = kernel();
+            let fd = pd.context().fd();
+            let (held, drops) = region(&pd, 3, false);
+            fd.refuse(Verb::DeregMr, errno, times);
+            drop(held);
+            assert_eq!(pd.reclaim(), waits, "{errno}");
+            while fd.refusals_left() > 0 {
+                assert_eq!(drops.load(Ordering::Relaxed), 0);
+                pd.reclaim();
+            }
+            let goes = errno == Errno::BUSY;
+            assert_eq!(deregistered(&kernel), if goes { vec![3] } else { vec![] });
+            assert_eq!(drops.load(Ordering::Relaxed), u32::from(goes));
+        }
+    }
+
+    /// Would catch a region that stays registered for good because it was dropped before a window that is
+    /// bound to it.
+    #[test]
+    fn a_region_goes_behind_its_windows() {
+        let (kernel, pd) = kernel();
+        let mw = pd.alloc_mw::<Type1>().unwrap();
+        let (held, drops) = region(&pd, 3, false);
+        held.region.mark_windowed();
+        let fd = pd.context().fd();
+        fd.refuse(Verb::DeregMr, Errno::INVAL, 3);
+        drop(held);
+        assert_eq!((pd.reclaim(), drops.load(Ordering::Relaxed)), (1, 0));
+        assert_eq!(fd.refusals_left(), 0);
+        drop(mw);
+        assert_eq!(drops.load(Ordering::Relaxed), 1);
+        drop((pd, kernel));
     }
 
     /// Would catch memory that is given back, or a handle that is used again, when it is not known whether

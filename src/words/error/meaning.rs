@@ -89,7 +89,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
         (Verb::AllocShpd, Errno::ADDRINUSE) => "the address is taken",
         (Verb::AllocShpd, Errno::ACCESS) => "this user may not create a socket in the directory",
-        (Verb::DeallocPd, Errno::BUSY) => "MRs, MWs, AHs, QPs, SRQs or WQs still use the PD",
+        (Verb::DeallocPd, Errno::BUSY) => {
+            "MRs, MWs, AHs, QPs, SRQs or WQs still use the PD, or another holder of the file uses its handle right now"
+        }
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"
         }
@@ -119,7 +121,10 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the advice is for writing, and a slice's region is not writable"
         }
         (Verb::AllocMw, Errno::INVAL) => "the device lacks this type of memory window",
-        (Verb::DeregMr, Errno::BUSY) => "the MR is in use: memory windows are bound to it",
+        (Verb::DeregMr, Errno::BUSY) => {
+            "memory windows are bound to the MR, or another holder of the file uses its handle right now"
+        }
+        (Verb::ReregMr, Errno::BUSY) => "another holder of the file uses its handle right now",
         (Verb::DeregMr, Errno::INVAL) => "memory windows are still bound to the MR",
         (Verb::CreateCq, Errno::INVAL) => {
             "the number of entries is 0 or more than the device's max_cqe, or there is no such completion vector"
@@ -127,7 +132,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::ResizeCq, Errno::INVAL) => {
             "the new size is 0, more than the device's max_cqe, or smaller than the completions that wait"
         }
-        (Verb::DestroyCq, Errno::BUSY) => "QPs, SRQs or WQs still report to the CQ",
+        (Verb::DestroyCq, Errno::BUSY) => {
+            "QPs, SRQs or WQs still report to the CQ, or another holder of the file uses its handle right now"
+        }
         (Verb::CreateQp, Errno::INVAL) => {
             "a capacity exceeds the device's limits, or the transport needs other attributes"
         }
@@ -157,7 +164,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::ModifyQp | Verb::CreateAh, Errno::NETUNREACH) => {
             "there is no route to the peer's GID from the network device of the source GID"
         }
-        (Verb::DestroyQp, Errno::BUSY) => "multicast groups are still attached to the QP",
+        (Verb::DestroyQp, Errno::BUSY) => {
+            "multicast groups are still attached to the QP, or another holder of the file uses its handle right now"
+        }
         (Verb::PostSend, Errno::INVAL) => {
             "the QP is not in a state that sends (RTS, SQD, SQE or ERR)"
         }
@@ -167,7 +176,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::AttachMcast, Errno::INVAL) => {
             "only UD QPs can join a multicast group, and the GID must be a multicast one"
         }
-        (Verb::DestroySrq, Errno::BUSY) => "QPs still receive from the SRQ",
+        (Verb::DestroySrq, Errno::BUSY) => {
+            "QPs still receive from the SRQ, or another holder of the file uses its handle right now"
+        }
         (Verb::QueryPort, Errno::NODEV) => "the device has been removed or renamed",
         (Verb::QueryPort | Verb::QueryPortSpeed, Errno::INVAL) => "the device has no such port",
         (Verb::QueryGid, Errno::INVAL) => {
@@ -178,7 +189,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::OpenXrcd, Errno::INVAL) => {
             "the file's XRC domain is already open, but a new one was requested"
         }
-        (Verb::CloseXrcd, Errno::BUSY) => "QPs and SRQs are still in the XRC domain",
+        (Verb::CloseXrcd, Errno::BUSY) => {
+            "QPs and SRQs are still in the XRC domain, or another holder of the file uses its handle right now"
+        }
         (Verb::OpenQp, Errno::INVAL) => "the XRC domain has no target of this number",
         (Verb::CreateQp, Errno::PERM) => {
             "QPs for raw packets need the capability CAP_NET_RAW, and a sandbox (seccomp) may forbid those of any type"
@@ -187,7 +200,9 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "the length is 0 or more than the device allocates in one piece, or the device lacks the alignment"
         }
         (Verb::AllocDm, Errno::NOMEM) => "the device has not enough memory left",
-        (Verb::FreeDm, Errno::BUSY) => "MRs are still registered in the DM",
+        (Verb::FreeDm, Errno::BUSY) => {
+            "MRs are still registered in the DM, or another holder of the file uses its handle right now"
+        }
         (Verb::RegDmMr, Errno::INVAL) => {
             "the range does not lie within the DM, or the device does not have the access"
         }
@@ -264,7 +279,9 @@ fn in_general(errno: Errno) -> Option<&'static str> {
         Errno::NOENT => "the kernel knows no object of this kind by this handle",
         Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",
         Errno::PROTONOSUPPORT | Errno::NOTTY => "the kernel does not have this method",
-        Errno::BUSY => "other objects still use it",
+        Errno::BUSY => {
+            "other objects still use it, or another holder of the file uses its handle right now"
+        }
         Errno::MFILE => "the process has no file descriptor left (RLIMIT_NOFILE)",
         Errno::NFILE => "the host has no file descriptor left (fs.file-max)",
         Errno::PERM => {

@@ -14,7 +14,7 @@ use uverbs_uapi::write as abi;
 use super::region::{Held, Region};
 use super::{Memory, Mr, check_access, pins_for_writing, without_unknown_options};
 use crate::command::ReregMr;
-use crate::error::{Cause, DestroyError, Error, Result, Subject, Verb};
+use crate::error::{Cause, DestroyError, Errno, Error, Result, Subject, Verb};
 use crate::memory::Still;
 use crate::pd::{Pd, RegionUse};
 use crate::work::{LocalKey, RemoteKey};
@@ -115,8 +115,9 @@ impl<M: Memory> Mr<M> {
     /// In these cases the region is as it was: [`Cause::Busy`] if requests in flight may name the region, as
     /// for [`Mr::deregister`]; `change` is empty; the access flags contradict each other or the memory; the
     /// protection domain belongs to another context; or the new access writes to pages that were registered
-    /// for reading. Otherwise the kernel or its driver lacks the verb (soft-RoCE has it since Linux 6.2), or
-    /// it fails. Manual page: `ibv_rereg_mr(3)`.
+    /// for reading; this library's driver lacks the verb; or `EBUSY`: another holder of the file uses the
+    /// region's handle right now. Otherwise the kernel or its driver lacks the verb (soft-RoCE has it since
+    /// Linux 6.2), or it fails. Manual page: `ibv_rereg_mr(3)`.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(self, change: Rereg<'_>) -> Result<Self, ReregError<Self, M>> {
         let region = &self.held.region;
@@ -193,10 +194,17 @@ impl<M: Memory> Mr<M> {
     }
 }
 
-/// Whether a region is unchanged after an error of the kernel: true if the driver lacks the only change that
-/// was asked for. If there were several changes, it may have made the first.
+/// Whether a region is unchanged after an error.
 fn is_whole(command: &abi::ReregMr, error: &Error) -> bool {
-    matches!(error.cause(), Cause::Unsupported(_)) && command.flags.count_ones() == 1
+    match (error.cause(), error.errno()) {
+        // Another holder of the file used its handle, which the kernel sees first (`uobj_get_write`).
+        (_, Some(Errno::BUSY)) => true,
+        // This library has refused, before the kernel was asked.
+        (Cause::Unsupported(_), None) => true,
+        // The driver lacks the only change. If there were several, it may have made the first.
+        (Cause::Unsupported(_), Some(_)) => command.flags.count_ones() == 1,
+        _ => false,
+    }
 }
 
 /// A region that keeps all memory that it may reach.
@@ -295,19 +303,17 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::error::Errno;
     use crate::flight::Queues;
     use crate::mr::region::tests::{Memory, deregistered, kernel, region};
 
     #[test]
-    fn a_region_is_whole_only_if_the_one_thing_asked_for_is_not_there() {
+    fn a_region_is_whole_if_the_kernel_has_changed_nothing() {
         let subject = || Subject::the("MR");
-        let lacks = Error::unsupported(
-            Verb::ReregMr,
-            subject(),
-            "the driver does not have this verb",
-        );
-        let failed = Error::os(Verb::ReregMr, subject(), Errno::NOMEM);
+        let (verb, why) = (Verb::ReregMr, "the driver does not have this verb");
+        let lacks = Error::unsupported_by_kernel(verb, subject(), Errno::OPNOTSUPP, why);
+        let refused = Error::unsupported(verb, subject(), why);
+        let failed = Error::os(verb, subject(), Errno::NOMEM);
+        let busy = Error::os(verb, subject(), Errno::BUSY);
         let [translation, pd, access] = [
             ReregMrFlags::CHANGE_TRANSLATION,
             ReregMrFlags::CHANGE_PD,
@@ -324,6 +330,25 @@ mod tests {
         // A driver may have moved the region before it finds that it cannot change the access.
         assert!(!is_whole(&asked(pd | access), &lacks));
         assert!(!is_whole(&asked(ReregMrFlags::all()), &lacks));
+        for nothing_done in [&refused, &busy] {
+            assert!(is_whole(&asked(pd | access), nothing_done));
+        }
+    }
+
+    /// Would catch a region that its owner loses to a look of another holder of the file, or to a driver that
+    /// has no changes at all. The sample driver has none.
+    #[test]
+    fn a_change_that_was_not_sent_leaves_the_region() {
+        let (_file, pd) = kernel();
+        let memory = pd.register(vec![0u8; 64], Access::empty()).unwrap();
+        let other = pd.parent_domain().create().unwrap();
+        let change = Rereg {
+            pd: Some(&other),
+            access: Some(Access::REMOTE_READ),
+        };
+        let failed = memory.rereg(change).unwrap_err();
+        assert!(matches!(failed.after, AfterRereg::Unchanged(_)), "{failed}");
+        assert!(failed.error.is_unsupported(), "{failed}");
     }
 
     /// Would catch a region that waits for requests which cannot name it: it is in the list of a protection

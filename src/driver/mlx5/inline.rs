@@ -9,7 +9,7 @@
 //! breaks this.)
 
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::entries::View;
 use super::format::{
@@ -25,9 +25,16 @@ use super::srq::SrqRing;
 /// The most bytes in a completion.
 const MOST: usize = 64;
 
-/// Where the requests of a queue pair with inline scatter lie, for the poller.
+/// Where the requests of a queue pair with inline scatter lie, for the poller: `None` once the requests are
+/// forgotten, when the user owns their memory again, and other requests may take their places. The poller may
+/// keep this longer than the queue pair lives, but no ring. Locked from the read of a request to the end of
+/// the copy.
 #[derive(Debug)]
-pub(super) struct Landing {
+pub(super) struct Landing(Mutex<Option<Lent>>);
+
+/// The rings whose requests have lent their memory.
+#[derive(Clone, Debug)]
+struct Lent {
     rings: Arc<Rings>,
     /// The first byte of each ring in `rings`.
     recv_ring: NonNull<u8>,
@@ -36,16 +43,10 @@ pub(super) struct Landing {
     blocks: u32,
     /// The ring in which receives lie, if it is a shared one.
     srq: Option<Arc<SrqRing>>,
-    /// False once the requests are forgotten: the user owns their memory again, and other requests may take
-    /// their places. Locked from the read of a request to the end of the copy.
-    lent: Mutex<bool>,
 }
 
 // SAFETY: the rings are memory that `rings` keeps, and are only read.
-unsafe impl Send for Landing {}
-// SAFETY: as above. What is read belongs to a request that the device has, and that nobody forgets before
-// `lent` is unlocked; so it is not written meanwhile.
-unsafe impl Sync for Landing {}
+unsafe impl Send for Lent {}
 
 /// The result of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +105,7 @@ impl Landing {
         srq: Option<Arc<SrqRing>>,
     ) -> Self {
         let recv_ring = rings.base();
-        Self {
+        Self(Mutex::new(Some(Lent {
             // SAFETY: the send ring lies in the same memory.
             send_ring: unsafe { recv_ring.add(recv.bytes()) },
             recv_ring,
@@ -112,19 +113,24 @@ impl Landing {
             recv,
             blocks,
             srq,
-            lent: Mutex::new(true),
-        }
+        })))
     }
 
-    /// A new one like this, for a queue pair that starts again.
-    pub(super) fn renewed(&self) -> Self {
-        let srq = self.srq.clone();
-        Self::new(Arc::clone(&self.rings), self.recv, self.blocks, srq)
+    /// Stops all copying, and returns a new one for the same rings, for a queue pair that starts again. It
+    /// is closed if this was.
+    pub(super) fn renew(&self) -> Self {
+        Self(Mutex::new(self.lock().take()))
     }
 
-    /// Stops all copying.
+    /// Stops all copying, and lets the rings go.
     pub(super) fn close(&self) {
-        *self.lent.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        let lent = self.lock().take();
+        // Without the lock: buffers may go back to an allocator.
+        drop(lent);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Lent>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies the data of a completion to its request's memory. `None` if the completion makes no sense.
@@ -165,20 +171,20 @@ impl Landing {
         }
         // Locked from the first read of the rings on: a thread that resets the queue pair closes this before
         // requests are written again.
-        let lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        if !*lent {
+        let lent = self.lock();
+        let Some(lent) = &*lent else {
             return Some(Landed::Forgotten);
-        }
+        };
         let (slices, length) = match code {
             cqe::REQ => {
-                let (slices, atomic) = self.sent(reporter.send.as_ref()?, counter)?;
+                let (slices, atomic) = lent.sent(reporter.send.as_ref()?, counter)?;
                 (slices, if atomic { 8 } else { length })
             }
             cqe::RESP_SEND | cqe::RESP_SEND_IMM | cqe::RESP_SEND_INV => {
                 let slices = match &reporter.recv {
-                    Receiver::Own(ledger) => self.own(ledger, counter)?,
+                    Receiver::Own(ledger) => lent.own(ledger, counter)?,
                     Receiver::Shared(ledger) if ledger.is_posted(counter) => {
-                        self.shared(counter)?
+                        lent.shared(counter)?
                     }
                     _ => return None,
                 };
@@ -192,10 +198,12 @@ impl Landing {
         // SAFETY: the list belongs to a request that the device has, so it is not written until its
         // completion is noted, which is after this. The memory that it names is lent: as the queue pair's
         // creator has promised, these are addresses of this process, of writable memory that nobody else uses
-        // as long as `lent` is true.
+        // as long as it is lent; the lock is held.
         Some(unsafe { scatter(data, slices) })
     }
+}
 
+impl Lent {
     /// The slices of the next receive request, if the device has it and this is its index.
     fn own(&self, ledger: &RecvLedger, counter: u16) -> Option<Slices> {
         let next = ledger.next();

@@ -448,8 +448,7 @@ impl QpCore {
     fn land_anew(&self) -> Option<Arc<Landing>> {
         let landing = self.landing.as_ref()?;
         let mut landing = landing.lock().unwrap_or_else(PoisonError::into_inner);
-        landing.close();
-        *landing = Arc::new(landing.renewed());
+        *landing = Arc::new(landing.renew());
         Some(Arc::clone(&landing))
     }
 }

@@ -15,7 +15,10 @@ use super::super::format::{INDEX_MASK, cqe};
 use super::super::memory::Memory;
 use super::super::recv::SharedRecvQueue;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
-use crate::alloc::{Allocation, Allocator, BufferRequest, Buffers, Dmabufs, ResourceType};
+use crate::alloc::{
+    Allocation, Allocator, BufferCounts, BufferRequest, Buffers, Counting, Dmabufs, GuardPages,
+    ResourceType,
+};
 use crate::driver::contract::methods::*;
 use crate::driver::contract::receiving;
 use crate::error::AllocError;
@@ -414,6 +417,43 @@ unsafe impl Allocator for Dropping {
     }
 }
 
+/// Would catch the rings of a queue pair with inline scatter that stay with the poller, who has not looked since:
+/// their allocator would wait for them although the queue pair is gone.
+#[test]
+fn rings_go_with_their_queue_pair_whether_or_not_anybody_polls() {
+    let allocator = Arc::new(Counting::new(GuardPages::new()));
+    let buffers = Buffers {
+        allocator: Arc::clone(&allocator) as Arc<dyn Allocator>,
+        live: Arc::default(),
+        pd: PdHandle(1),
+        domain: 2,
+        dmabufs: Dmabufs::Refused("rings in dma-bufs"),
+        unmapped: None,
+    };
+    let live = || {
+        allocator
+            .counts()
+            .values()
+            .map(BufferCounts::live)
+            .sum::<u64>()
+    };
+    let (mut cq, mut producer) = cq(15, 64);
+    for resets in [false, true] {
+        let mut one = Pair::inline_in(QpType::RC, cap(8, 1, 0), &cq, &buffers);
+        send(&mut one, 1);
+        finish(&mut producer, &one, 0);
+        // The poller knows it from now on.
+        assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(1));
+        if resets {
+            one.core.reset(&mut one.send, one.recv.as_mut());
+        }
+        assert_eq!(live(), 2);
+        one.core.close();
+        drop(one);
+        assert_eq!(live(), 0);
+    }
+}
+
 /// Runs code that may wait for a lock forever.
 fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
@@ -470,9 +510,9 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
             if polls {
                 assert_eq!(take(&mut cq).map(|taken| taken.wr_id()), Some(1));
             }
+            *allocator.0.lock().unwrap() = Some(pair(&cq));
             first.core.close();
             drop(first);
-            *allocator.0.lock().unwrap() = Some(pair(&cq));
             match polls {
                 // One poll to learn of it, one to drop it.
                 true => {

@@ -106,9 +106,10 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// Makes the open file a context of the device.
     fn get_context(fd: &CommandFd, options: ContextOptions) -> Result<(Self, GetContextReply)>;
 
-    /// Joins the context that another owner of the open file has made of it.
+    /// Joins the context that another owner of the open file has made of it. Drivers with
+    /// [`Options::IMPORT`] have this.
     fn query_context(_fd: &CommandFd) -> Result<(Self, GetContextReply)> {
-        Err(Self::lacks(Verb::ImportDevice, "contexts of others"))
+        Err(Self::lacks(Verb::ImportDevice, OTHERS))
     }
 
     /// Allocates a protection domain.
@@ -380,6 +381,7 @@ pub(crate) const STREAMS: &str = "streams of DC initiators";
 pub(crate) const ECE: &str = "enhanced connection establishment (ECE)";
 pub(crate) const DC: &str = "dynamic connections (DC)";
 pub(crate) const HANDING_OVER: &str = "queue pairs for agents, which post without this library";
+pub(crate) const OTHERS: &str = "contexts of others";
 pub(crate) const LAG: &str = "physical ports of queue pairs (LAG)";
 pub(crate) const NO_WALL_CLOCK: &str = "a clock whose time of day the kernel tells";
 pub(crate) const NO_CLOCK: &str = "a clock that programs can read";

@@ -355,6 +355,7 @@ impl Driver {
     /// Joins the context that another owner of the open file has made of it.
     pub(crate) fn query_context(self, fd: &CommandFd) -> Result<(Device, GetContextReply)> {
         dispatch!(self, D(_) => {
+            has::<D>(Verb::ImportDevice, Options::IMPORT)?;
             let (device, reply) = D::query_context(fd)?;
             Ok((D::wrap(Arc::new(device)), reply))
         })
@@ -400,6 +401,12 @@ impl Device {
         null_lkey() -> Result<u32>;
         raw_clock(fd: &CommandFd) -> Result<u64>;
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
+    }
+
+    /// Fails if other holders of the file cannot join the context.
+    #[cfg(feature = "share")]
+    pub(crate) fn check_joinable(&self, verb: Verb) -> Result<()> {
+        dispatch!(self, D(_device) => has::<D>(verb, Options::IMPORT))
     }
 
     /// Whether rings may lie in dma-bufs. Which ones do is up to the allocator, so [`Buffers`] refuses them.

@@ -5,7 +5,7 @@
 
 use bitflags::bitflags;
 
-use super::contract::{CqParts, HANDING_OVER, QpParts, STREAMS};
+use super::contract::{CqParts, HANDING_OVER, OTHERS, QpParts, STREAMS};
 use crate::command::{CreateCq, QpSpec, RegMr};
 
 bitflags! {
@@ -44,6 +44,8 @@ bitflags! {
         const STREAMS = 1 << 14;
         /// Queue pairs that can be handed over, with their completion queues.
         const FOR_AGENT = 1 << 12;
+        /// Contexts that another owner of the open file has made, which this process joins.
+        const IMPORT = 1 << 15;
     }
 }
 
@@ -66,6 +68,7 @@ impl Options {
             Self::SERVICE_LEVEL => "service levels of queue pairs, instead of paths",
             Self::STREAMS => STREAMS,
             Self::FOR_AGENT => HANDING_OVER,
+            Self::IMPORT => OTHERS,
             _ => return None,
         })
     }
@@ -113,10 +116,10 @@ mod tests {
     #[test]
     fn each_has_a_name_of_its_own() {
         let mut names: Vec<_> = Options::all().iter().map(|it| it.what().unwrap()).collect();
-        assert_eq!(names.len(), 15);
+        assert_eq!(names.len(), 16);
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 15);
+        assert_eq!(names.len(), 16);
         assert_eq!(Options::empty().what(), None);
     }
 }

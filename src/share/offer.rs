@@ -147,7 +147,8 @@ impl<'a> OfferBuilder<'a> {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`] if the protection domain is already on offer. [`Cause::Invalid`] for a name that is
+    /// [`Cause::Busy`] if the protection domain is already on offer. [`Cause::Unsupported`] if the driver has
+    /// no imported contexts, without which nobody could join (an EFA's). [`Cause::Invalid`] for a name that is
     /// too long, empty or used twice, for more than 64 regions or one of another protection domain, for a
     /// [`memory`](Self::memory) that follows no region or another file, or if an allowed user cannot be
     /// distinguished from others. `EADDRINUSE` if the address is taken; `EPERM` if another process has
@@ -158,6 +159,8 @@ impl<'a> OfferBuilder<'a> {
         let pd = self.pd.context().clone();
         let failed = |errno| Error::os(VERB, subject(), errno);
         let invalid = |why| Error::invalid(VERB, subject(), why);
+        // Before a file exists by which others get the command file.
+        pd.driver().check_joinable(VERB)?;
         let foreign = self.regions.iter().find(|one| one.pd != self.pd.tag());
         if let Some(Offered { region, .. }) = foreign {
             let why = format!("the region {:?} belongs to another PD", region.name);

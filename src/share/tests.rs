@@ -23,10 +23,26 @@ use super::listener::Listener;
 use super::message::{self, Grant, Refusal, Region, parse_reply};
 use super::offer;
 use super::request::{self, Delivery, Failed, Time};
+use crate::context::Context;
 
 const KEY: ShareKey = ShareKey::new(0x0123_4567_89ab_cdef);
 const PATIENCE: Duration = Duration::from_secs(30);
 const TIME: Time = Time::Each(PATIENCE);
+
+/// Would catch a command file that is given away although nobody can do anything with it: the sample driver,
+/// like EFA's, has no contexts of others.
+#[test]
+fn what_nobody_can_join_is_not_offered() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("offer");
+    let (_kernel, file) = rustix::pipe::pipe().unwrap();
+    let pd = Context::over(file).alloc_pd().unwrap();
+    let offer = pd.offer(KEY).at(&Address::Path(path.clone()));
+    let error = offer.map(drop).unwrap_err();
+    assert!(error.is_unsupported(), "{error}");
+    assert!(error.to_string().contains("contexts of others"), "{error}");
+    assert!(!path.exists());
+}
 
 /// A broker in a directory of its own.
 struct Stall {

@@ -83,7 +83,8 @@ impl contract::Driver for Rxe {
         .union(Options::CQ_BUFFERS)
         .union(Options::MR_IOVA)
         .union(Options::MR_DMABUF)
-        .union(Options::MR_CHANGES);
+        .union(Options::MR_CHANGES)
+        .union(Options::IMPORT);
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
         by_functions: Errno::NOSPC,

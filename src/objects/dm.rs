@@ -189,7 +189,11 @@ impl Dm {
             Some(shared) => how(&mut shared.object),
             None => {
                 let regions = Arc::strong_count(&self.0) - 1;
-                Err(self.0.object.busy(format!("{regions} MRs are in it")))
+                let by = match regions {
+                    1 => "1 MR is in it".into(),
+                    _ => format!("{regions} MRs are in it"),
+                };
+                Err(self.0.object.busy(by))
             }
         };
         match result {

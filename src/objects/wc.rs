@@ -64,6 +64,10 @@ impl Completion {
     }
 
     /// The opcode of the completed request, or why it failed.
+    ///
+    /// # Errors
+    ///
+    /// The request failed.
     #[inline(always)]
     pub fn result(&self) -> Result<WcOpcode, CompletionError> {
         if self.is_ok() {

@@ -28,6 +28,8 @@ impl Pd {
     /// deregistered. [`Dm::export_dmabuf`](crate::dm::Dm::export_dmabuf) makes a dma-buf that is revoked when
     /// its memory is freed.
     ///
+    /// # Errors
+    ///
     /// The driver has no such regions: soft-RoCE has none, nor has mlx5 on newer kernels (seen with Linux
     /// 7.3) if the firmware has no on-demand paging. The range is empty or not within the dma-buf; `iova` has
     /// another offset in its page; the access flags contradict each other; the device cannot reach the

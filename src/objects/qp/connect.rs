@@ -693,6 +693,8 @@ fn draw_psn(context: &Context, subject: impl FnOnce() -> Subject) -> Result<u32>
 impl Context {
     /// The path to a peer, for an address handle or a connection.
     ///
+    /// # Errors
+    ///
     /// The peer has no GID and the port is an Ethernet port, or the peer has no LID either. Or this side's
     /// GID cannot be found: the port has none, or no longer has the one that the
     /// [options](ConnectOptions::queried) know.

@@ -234,6 +234,10 @@ impl<'r> LocalSlice<'r> {
     }
 
     /// A part of it, in bytes from its start.
+    ///
+    /// # Errors
+    ///
+    /// The range does not lie within it.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self, OutOfBounds> {
         Self::within(range, self.address, self.length.into(), self.lkey, self.pd)
     }

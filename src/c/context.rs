@@ -12,7 +12,6 @@ use super::device::DeviceObject;
 use super::direct::Kept;
 use super::failure::{Failure, Result, pointer};
 use super::object::{CStruct, Object, destroy, object};
-use super::on_demand::Regions;
 use super::{cq, dm, domain, mr, mw, poll, poll_ex, qp_ex, query, recv, send, srq, xrcd};
 use crate::context::{Context, OpenOptions};
 use crate::driver::Listed;
@@ -25,7 +24,6 @@ pub(super) struct ContextObject {
     c: CStruct<verbs_context>,
     context: Context,
     device: Arc<DeviceObject>,
-    on_demand: Regions,
     kept: Kept,
 }
 
@@ -51,7 +49,6 @@ impl ContextObject {
             c: CStruct::new(extended(c)),
             context,
             device,
-            on_demand: Regions::default(),
             kept: Kept::default(),
         }))
     }
@@ -59,11 +56,6 @@ impl ContextObject {
     /// The crate's context.
     pub(super) fn context(&self) -> &Context {
         &self.context
-    }
-
-    /// Its regions that are on demand.
-    pub(super) fn on_demand(&self) -> &Regions {
-        &self.on_demand
     }
 
     /// The objects that direct verbs keep with it.

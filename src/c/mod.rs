@@ -42,7 +42,6 @@ mod mr;
 mod mw;
 mod names;
 mod object;
-mod on_demand;
 mod pd;
 mod poll;
 mod poll_ex;

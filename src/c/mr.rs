@@ -11,10 +11,8 @@ use uverbs_uapi::write as abi;
 
 use super::abi::ibv_pd;
 use super::abi::queue::ibv_mr;
-use super::context::context as opened;
 use super::failure::{Failure, Result, pointer, status};
 use super::object::{CStruct, Object, destroy, object};
-use super::on_demand::OnDemand;
 use super::pd::{PdObject, pd};
 use crate::command::{
     AdviseMr, Destroy, DriverData, DriverReply, QueryMr, RegDmabufMr, RegMr, RegMrReply, ReregMr,
@@ -31,8 +29,8 @@ pub(super) struct MrObject {
     /// does it need a parent domain, whose allocator and thread domain are for queues.
     kernel: Option<(MrHandle, PdUse)>,
     kind: Kind,
-    /// Its entry in the list of regions on demand, if advice about regions needs that list.
-    on_demand: Option<OnDemand>,
+    /// Whether it is in the context's list of regions on demand.
+    on_demand: bool,
 }
 
 /// The memory of a region.
@@ -112,15 +110,10 @@ fn register(pd: &PdObject, c: *mut ibv_pd, wanted: Wanted) -> Result<*mut ibv_mr
     let reply = context.driver().reg_mr(context.fd(), command)?;
     let place = (wanted.address, wanted.length);
     let kind = Kind::of_memory(access);
-    let on_demand = match access & Access::ON_DEMAND.bits() {
-        0 => None,
-        // SAFETY: the domain is of a context that is open.
-        _ => Some(
-            unsafe { opened(pd.c_context()) }?
-                .on_demand()
-                .note(reply.lkey),
-        ),
-    };
+    let on_demand = access & Access::ON_DEMAND.bits() != 0;
+    if on_demand {
+        context.on_demand().note(reply.lkey);
+    }
     Ok(MrObject::give_with(pd, c, place, reply, kind, on_demand))
 }
 
@@ -133,7 +126,7 @@ impl MrObject {
         reply: RegMrReply,
         kind: Kind,
     ) -> *mut ibv_mr {
-        Self::give_with(pd, c, (addr, length), reply, kind, None)
+        Self::give_with(pd, c, (addr, length), reply, kind, false)
     }
 
     fn give_with(
@@ -142,7 +135,7 @@ impl MrObject {
         (addr, length): (*mut c_void, usize),
         reply: RegMrReply,
         kind: Kind,
-        on_demand: Option<OnDemand>,
+        on_demand: bool,
     ) -> *mut ibv_mr {
         let mr = ibv_mr {
             context: pd.c_context(),
@@ -162,7 +155,7 @@ impl MrObject {
         c: ibv_mr,
         handle: Option<MrHandle>,
         kind: Kind,
-        on_demand: Option<OnDemand>,
+        on_demand: bool,
     ) -> *mut ibv_mr {
         let object = Self {
             c: CStruct::new(c),
@@ -219,10 +212,11 @@ impl MrObject {
         let keys = context.driver().rereg_mr(context.fd(), &command)?;
         // SAFETY: the struct is the object's, and the caller has the object exclusively.
         let c = unsafe { &mut *self.c.get() };
-        (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
-        if let Some(on_demand) = &mut self.on_demand {
-            on_demand.change(keys.lkey);
+        if self.on_demand {
+            context.on_demand().forget(c.lkey);
+            context.on_demand().note(keys.lkey);
         }
+        (c.lkey, c.rkey) = (keys.lkey, keys.rkey);
         if flags.contains(ReregMrFlags::CHANGE_ACCESS) {
             self.kind = Kind::of_memory(access);
         }
@@ -397,7 +391,7 @@ pub(super) unsafe extern "C" fn alloc_null_mr(c: *mut ibv_pd) -> *mut ibv_mr {
             lkey: pd.pd().context().driver().null_lkey()?,
             rkey: 0,
         };
-        Ok(MrObject::give_as(pd, mr, None, Kind::Elsewhere, None))
+        Ok(MrObject::give_as(pd, mr, None, Kind::Elsewhere, false))
     }))
 }
 
@@ -421,8 +415,8 @@ pub(super) unsafe extern "C" fn advise_mr(
                 0 => Vec::new(),
                 _ => std::slice::from_raw_parts(list, count).to_vec(),
             };
-            if context.driver().refusals().advice {
-                let known = opened(pd.c_context())?.on_demand();
+            if !context.driver().kernel_checks_advice() {
+                let known = context.on_demand();
                 if parts.is_empty() || !parts.iter().all(|part| known.has(part.lkey)) {
                     return Err(Failure::UNSUPPORTED);
                 }
@@ -443,7 +437,15 @@ pub unsafe extern "C" fn ibv_dereg_mr(c: *mut ibv_mr) -> c_int {
     unsafe {
         destroy(c, |mr: &mut MrObject| match &mr.kernel {
             Some((handle, pd)) => {
-                pd.context().fd().execute(&Destroy(*handle))?;
+                let (known, lkey) = (pd.context().on_demand(), (*c).lkey);
+                if mr.on_demand {
+                    known.forget(lkey);
+                }
+                let deregistered = pd.context().fd().execute(&Destroy(*handle));
+                if mr.on_demand && deregistered.is_err() {
+                    known.note(lkey);
+                }
+                deregistered?;
                 probes::region_gone((*c).lkey);
                 Ok(())
             }

@@ -45,6 +45,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     const ABI_VERSIONS: RangeInclusive<u32>;
     /// What the driver supports besides the plain objects.
     const OPTIONS: Options = Options::empty();
+    /// Whether the kernel's driver checks that advice is about regions on demand.
+    const CHECKS_ADVICE: bool = true;
     /// How C programs are refused, if they know other errnos from libibverbs's provider than the usual ones.
     #[cfg(feature = "c-abi")]
     const REFUSALS: Refusals = Refusals::DEFAULT;
@@ -460,8 +462,6 @@ pub(crate) struct Refusals {
     pub(crate) negative_counts: bool,
     /// Sends are refused before the state RTS. Without this, the kernel decides.
     pub(crate) early_sends: bool,
-    /// Advice is refused except for regions that are known to be on demand: the kernel does not check.
-    pub(crate) advice: bool,
     /// `ibv_start_poll` refuses unknown attributes. Without this, it looks at none.
     pub(crate) poll_attributes: bool,
 }
@@ -477,7 +477,6 @@ impl Refusals {
         atomics_of_any_length: false,
         negative_counts: false,
         early_sends: false,
-        advice: false,
         poll_attributes: false,
     };
 }

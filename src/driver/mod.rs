@@ -403,6 +403,11 @@ impl Device {
         wall_clock(fd: &CommandFd) -> Result<WallClock>;
     }
 
+    /// Whether the kernel's driver checks that advice is about regions on demand.
+    pub(crate) fn kernel_checks_advice(&self) -> bool {
+        dispatch!(self, D(_device) => D::CHECKS_ADVICE)
+    }
+
     /// Fails if other holders of the file cannot join the context.
     #[cfg(feature = "share")]
     pub(crate) fn check_joinable(&self, verb: Verb) -> Result<()> {

@@ -27,6 +27,7 @@ use crate::device::{Device, DriverId};
 use crate::driver::{self, ContextOptions, Driver};
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::flight::Flights;
+use crate::mr::OnDemand;
 use crate::work::Operations;
 
 /// How to open a device.
@@ -162,6 +163,7 @@ struct Inner {
     live_buffers: Arc<Live>,
     /// By the handles of their PDs, since one PD may have been imported twice.
     flights: Mutex<HashMap<u32, Weak<Flights>>>,
+    on_demand: OnDemand,
     /// Completion queues with the numbers by which events name them, so that an overrun reaches their
     /// pollers. A queue is added and removed by its place; only an overrun searches for a number.
     completion_queues: Mutex<Slab<(u64, driver::CqBacking)>>,
@@ -191,6 +193,7 @@ impl Context {
             drawn: Mutex::default(),
             live_buffers: Arc::default(),
             flights: Mutex::default(),
+            on_demand: OnDemand::default(),
             completion_queues: Mutex::default(),
         }))
     }
@@ -209,6 +212,11 @@ impl Context {
         let flights = Arc::new(Flights::default());
         all.insert(pd.0, Arc::downgrade(&flights));
         flights
+    }
+
+    /// The regions on demand.
+    pub(crate) fn on_demand(&self) -> &OnDemand {
+        &self.0.on_demand
     }
 
     /// A context that writes its commands to this file.

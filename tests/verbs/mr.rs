@@ -7,8 +7,8 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use support::{
-    ALL, LIMIT, Pair, Result, Setup, all_there_is, completion, fail, has, open, same, says, skip,
-    test,
+    ALL, LIMIT, Pair, Result, Setup, all_there_is, completion, device, fail, has, open, same, says,
+    skip, test,
 };
 use uverbs::uapi::flags::OdpGeneralCapBits;
 use uverbs::{
@@ -46,6 +46,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ),
         test("mr::on_demand_is_flushed", on_demand_is_flushed),
         test("mr::prefetch", prefetch),
+        test("mr::advice_about_pinned_memory", advice_about_pinned_memory),
         test("mr::words_that_peers_write", words_that_peers_write),
         test("mr::a_raw_map_for_reading", a_raw_map_for_reading),
         test("mr::one_memory_on_two_pds", one_memory_on_two_pds),
@@ -569,12 +570,21 @@ fn on_demand_is_flushed() -> Result {
     same(&start(&untouched)?, b"flushed", "the memory")
 }
 
+/// Catches advice about pinned memory that reaches the kernel: soft-RoCE's driver there takes the description of
+/// such a region for the longer one of a region on demand, and uses what lies behind it (seen on 7.3).
+fn advice_about_pinned_memory() -> Result {
+    let pd = open()?.alloc_pd()?;
+    let pinned = pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;
+    let refused = pd.advise_mr(Advice::PREFETCH, true, pinned.slice(..)?);
+    let error = refused.err().ok_or("it was taken")?;
+    if device().is_rxe() {
+        same(error.errno(), None, "the kernel's word")?;
+        same(error.to_string().contains("on demand"), true, "the reason")?;
+    }
+    Ok(())
+}
+
 /// Catches advice that is encoded wrongly, and slices of another protection domain that are let through.
-///
-/// Pinned memory is not tried: soft-RoCE, the only driver here that has the advice, does not ask what a
-/// region is (rxe_ib_prefetch_sg_list in rxe_odp.c). It takes the description of a pinned one for the longer
-/// one of a region on demand and uses what lies behind it, which now and then is an oops with a lock held
-/// (seen on 7.3).
 fn prefetch() -> Result {
     let mut pair = Pair::<Rc>::new()?;
     let mr = on_demand(&pair, page(None)?)?;

@@ -20,9 +20,9 @@ impl Pd {
     /// of a region without [`ON_DEMAND`](crate::Access::ON_DEMAND); its pages are not mapped, or not writable
     /// although the advice is for writing. Manual page: `ibv_advise_mr(3)`.
     ///
-    /// Soft-RoCE does not check that a region has [`ON_DEMAND`](crate::Access::ON_DEMAND)
-    /// (`rxe_ib_prefetch_sg_list` in `drivers/infiniband/sw/rxe/rxe_odp.c`, up to Linux 7.3): without it, the
-    /// kernel reads beyond the end of one of its objects and may crash. Do not pass a slice of such a region.
+    /// The kernel does not check that a region of soft-RoCE has [`ON_DEMAND`](crate::Access::ON_DEMAND)
+    /// (`rxe_ib_prefetch_sg_list` in `drivers/infiniband/sw/rxe/rxe_odp.c`, up to Linux 7.3), so the library
+    /// does, and there refuses slices of regions that another process has registered too.
     #[doc(alias = "ibv_advise_mr")]
     pub fn advise_mr<'r>(
         &self,
@@ -44,6 +44,12 @@ impl Pd {
             );
             return Err(Error::invalid(Verb::AdviseMr, subject(), why));
         }
+        let context = self.context();
+        let is_on_demand = |slice: &LocalSlice<'_>| context.on_demand().has(slice.lkey.0);
+        if !context.driver().kernel_checks_advice() && !slices.iter().all(is_on_demand) {
+            let why = "a slice's region was not registered for paging on demand by this process";
+            return Err(Error::invalid(Verb::AdviseMr, subject(), why));
+        }
         let mut flags = AdviseMrFlags::empty();
         flags.set(AdviseMrFlags::FLUSH, wait);
         let parts = slices.iter().map(|slice| Sge {
@@ -57,6 +63,6 @@ impl Pd {
             flags,
             parts: parts.collect(),
         };
-        self.context().fd().execute(&command)
+        context.fd().execute(&command)
     }
 }

@@ -58,6 +58,7 @@ impl Pd {
             pinned_for_writing: false,
             sliced: AtomicBool::new(false),
             windowed: AtomicBool::new(false),
+            on_demand: false,
             pd: self.region_use(),
         };
         Ok(DmMr {

@@ -103,6 +103,7 @@ impl Pd {
             pinned_for_writing: true,
             sliced: AtomicBool::new(false),
             windowed: AtomicBool::new(false),
+            on_demand: false,
             pd: self.region_use(),
         })
     }

@@ -12,6 +12,7 @@ mod dmabuf;
 mod implicit;
 mod nameable;
 mod null;
+mod on_demand;
 mod query;
 mod region;
 mod rereg;
@@ -34,6 +35,7 @@ pub use dmabuf::DmabufMr;
 pub use implicit::ImplicitMr;
 pub use nameable::Nameable;
 pub use null::NullMr;
+pub(crate) use on_demand::OnDemand;
 pub use query::MrInfo;
 pub use rereg::{AfterRereg, Rereg, ReregError, ReregMemoryError, UnusableMr};
 pub use uverbs_uapi::enums::AdviseMrAdvice as Advice;
@@ -221,6 +223,7 @@ impl Pd {
             pinned_for_writing: pins_for_writing(access),
             sliced: AtomicBool::new(false),
             windowed: AtomicBool::new(false),
+            on_demand: access.contains(Access::ON_DEMAND),
             pd: self.region_use(),
         })
     }

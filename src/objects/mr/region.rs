@@ -35,6 +35,8 @@ pub(super) struct Region {
     pub(super) sliced: AtomicBool,
     /// Whether windows may have been bound to it.
     pub(super) windowed: AtomicBool,
+    /// Whether it is in its context's list of regions on demand.
+    pub(super) on_demand: bool,
     pub(super) pd: RegionUse,
 }
 
@@ -50,9 +52,26 @@ impl Region {
         // When a device is removed, the kernel releases all memory and still takes this command,
         // successfully. So an error always means that the device may still use the memory: adapters fail with
         // EIO.
-        self.pd.context().fd().execute(&Destroy(self.handle))?;
-        probes::region_gone(self.lkey.0);
-        Ok(())
+        self.forget_on_demand();
+        let deregistered = self.pd.context().fd().execute(&Destroy(self.handle));
+        match &deregistered {
+            Ok(()) => probes::region_gone(self.lkey.0),
+            Err(_) => self.note_on_demand(),
+        }
+        deregistered
+    }
+
+    /// Enters it in its context's list if it is on demand.
+    pub(super) fn note_on_demand(&self) {
+        if self.on_demand {
+            self.pd.context().on_demand().note(self.lkey.0);
+        }
+    }
+
+    pub(super) fn forget_on_demand(&self) {
+        if self.on_demand {
+            self.pd.context().on_demand().forget(self.lkey.0);
+        }
     }
 
     /// How far the queues are that have requests in flight which may name it.
@@ -172,6 +191,7 @@ pub(super) struct Held<T: Send + 'static> {
 impl<T: Send + 'static> Held<T> {
     pub(super) fn new(memory: Still<T>, region: Region) -> Self {
         probes::region(region.lkey.0, region.address.addr(), region.length);
+        region.note_on_demand();
         Self { memory, region }
     }
 
@@ -234,6 +254,7 @@ impl<T: Send + 'static> Drop for Held<T> {
         // First: this may drop other regions, with memory of any type. If the destructor of that memory
         // panics, this region stays registered, and its memory is leaked.
         let stands = region.stands();
+        region.forget_on_demand();
         let left = Left {
             // SAFETY: this is the destructor; it is moved out once.
             memory: unsafe { std::ptr::read(memory) },
@@ -371,6 +392,7 @@ pub(super) mod tests {
             pinned_for_writing: false,
             sliced: AtomicBool::new(true),
             windowed: AtomicBool::new(false),
+            on_demand: false,
             pd: pd.region_use(),
         };
         let memory = Memory(Arc::clone(&drops), panics);

@@ -218,6 +218,9 @@ fn unusable<V, T: Send + 'static>(
     // No request in flight named it when the kernel was called, and none can from here on, so it need not
     // wait.
     region.sliced = AtomicBool::new(false);
+    // Its key may be another region's.
+    region.forget_on_demand();
+    region.on_demand = false;
     let held = Held::new(memory, region);
     ReregError {
         after: AfterRereg::Unusable(UnusableMr { held, or_pd }),
@@ -287,6 +290,8 @@ impl Region {
 
     /// Updates the fields after a change.
     fn changed(&mut self, change: Rereg<'_>, keys: abi::ReregMrResp) {
+        // The caller notes it under its new key.
+        self.forget_on_demand();
         self.lkey = LocalKey(keys.lkey);
         self.rkey = RemoteKey(keys.rkey);
         if let Some(access) = change.access {

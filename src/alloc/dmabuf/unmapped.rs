@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Dmabuf;
 use crate::alloc::free_list::FreeList;
@@ -67,10 +67,28 @@ impl UnmappedDmabuf {
         &self.dmabuf
     }
 
-    fn give_back(&self, start: usize, size: usize) {
+    /// Takes a range out of the list of free ones.
+    fn take(&self, size: usize, alignment: usize) -> Option<Taken<'_>> {
+        let start = self.free().take(size, alignment)?;
+        let range = start..start + size;
+        Some(Taken { of: self, range })
+    }
+
+    fn free(&self) -> MutexGuard<'_, FreeList> {
         // The list is whole after every statement, so a panic elsewhere has not spoilt it.
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        free.give_back(start, start + size);
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A range that goes back to the list of free ones unless a buffer has it.
+struct Taken<'a> {
+    of: &'a UnmappedDmabuf,
+    range: Range<usize>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.of.free().give_back(self.range.start, self.range.end);
     }
 }
 
@@ -82,23 +100,20 @@ unsafe impl Allocator for UnmappedDmabuf {
             return Ok(Allocation::Default);
         };
         let (size, alignment) = request.span();
-        let taken = {
-            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            free.take(size, alignment)
-        };
-        let Some(start) = taken else {
+        let Some(taken) = self.take(size, alignment) else {
             return Err(AllocError::new(format!(
                 "the dma-buf of {} bytes has no {size} left in one piece",
                 self.dmabuf.length()
             )));
         };
-        let offset = start as u64;
+        let offset = taken.range.start as u64;
+        // If it panics, the range goes back.
         if let Err(error) = (self.fill)(offset..offset + size as u64, byte) {
-            self.give_back(start, size);
             return Err(AllocError::new(format!(
                 "{size} bytes of the dma-buf could not be set: {error}"
             )));
         }
+        std::mem::forget(taken);
         Ok(Allocation::Unmapped {
             dmabuf: self.dmabuf.clone(),
             offset,
@@ -110,7 +125,8 @@ unsafe impl Allocator for UnmappedDmabuf {
     }
 
     unsafe fn free_unmapped(&self, _: &Dmabuf, offset: u64, request: &BufferRequest) {
-        self.give_back(offset as usize, request.span().0);
+        let start = offset as usize;
+        self.free().give_back(start, start + request.span().0);
     }
 }
 
@@ -119,5 +135,36 @@ impl fmt::Debug for UnmappedDmabuf {
         f.debug_struct("UnmappedDmabuf")
             .field("dmabuf", &self.dmabuf)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::alloc::testing::memory;
+
+    /// Would catch a range that is lost if the caller's function panics or fails.
+    #[test]
+    fn a_range_that_cannot_be_set_is_free_again() {
+        let fill = |range: Range<u64>, byte: u8| match byte {
+            0 => panic!("{range:?} is out of luck"),
+            1 => Err(io::ErrorKind::Other.into()),
+            _ => Ok(()),
+        };
+        // SAFETY: there is no memory.
+        let allocator = unsafe { UnmappedDmabuf::new(Dmabuf::of_length(0x1000), fill) };
+        let ask = |byte| {
+            let request = BufferRequest {
+                unmapped: Some(byte),
+                ..memory(0x1000, 0x1000)
+            };
+            catch_unwind(AssertUnwindSafe(|| allocator.allocate(&request)))
+        };
+        assert!(ask(0).is_err(), "it has not panicked");
+        assert!(ask(1).unwrap().is_err());
+        assert!(ask(2).unwrap().is_ok());
+        assert!(ask(2).unwrap().is_err(), "it is taken");
     }
 }

@@ -132,15 +132,41 @@ impl HugePages {
         let bytes = needed.checked_next_multiple_of(self.size.bytes());
         let bytes = bytes.ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::HUGETLB | self.size.map_flag();
-        Mapping::shared(bytes, flags).map_err(|error| {
+        let failed = |what: &str, error: io::Error| {
             let pages = bytes / self.size.bytes();
             let free = self.size.count("free_hugepages").unwrap_or(0);
             let why = format!(
-                "mapping {pages} huge pages of {}, of which {free} are free: {error}",
+                "{what} {pages} huge pages of {}, of which {free} are free: {error}",
                 self.size
             );
             io::Error::new(error.kind(), why)
-        })
+        };
+        let mapping = Mapping::shared(bytes, flags).map_err(|error| failed("mapping", error))?;
+        populate(&mapping).map_err(|error| {
+            let limit = "; a cgroup may have a limit (hugetlb.*.max)";
+            failed(
+                "taking",
+                io::Error::new(error.kind(), format!("{error}{limit}")),
+            )
+        })?;
+        Ok(mapping)
+    }
+}
+
+/// Takes the pages of a mapping. The kernel has reserved them, but a limit of the cgroup holds when a page is
+/// first touched, and then ends the process by SIGBUS. Before Linux 5.14 there is no call for it.
+///
+/// With `libc`: not every rustix has the advice.
+fn populate(mapping: &Mapping) -> io::Result<()> {
+    let (base, length) = (mapping.base().as_ptr(), mapping.length());
+    // SAFETY: the range is a mapping of this process, of which only the pages are taken.
+    let status = unsafe { libc::madvise(base.cast(), length, libc::MADV_POPULATE_WRITE) };
+    if status == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        error => Err(error),
     }
 }
 
@@ -148,7 +174,9 @@ impl HugePages {
 // and live as long as the allocator.
 unsafe impl Allocator for HugePages {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
-        self.pool.allocate(request, |needed| self.map(needed))
+        let granularity = self.size.bytes();
+        self.pool
+            .allocate(request, granularity, |needed| self.map(needed))
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {
@@ -191,7 +219,7 @@ mod tests {
         let request = memory(64, 64);
         let mut addresses = Vec::new();
         for _ in 0..3 {
-            let memory = pool.allocate(&request, |needed| {
+            let memory = pool.allocate(&request, 0x1000, |needed| {
                 mapped += 1;
                 Mapping::shared(needed.next_multiple_of(0x10000), MapFlags::empty())
             });
@@ -203,8 +231,20 @@ mod tests {
         assert_eq!(mapped, 1);
         // SAFETY: it is the pool's, and nothing uses it.
         unsafe { pool.free(addresses[1]) };
-        let again = pool.allocate(&request, |_| Err(io::ErrorKind::OutOfMemory.into()));
+        let again = pool.allocate(&request, 0x1000, |_| Err(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(again.unwrap(), Allocation::Memory(addresses[1]));
+    }
+
+    /// Would catch one huge page too many: of 1 GiB there may be only one.
+    #[test]
+    fn a_buffer_of_a_page_takes_one_page() {
+        let pool = Pool::default();
+        for (alignment, expected) in [(0x1000, 0x10000), (0x10000, 0x10000), (0x20000, 0x30000)] {
+            let _ = pool.allocate(&memory(0x10000, alignment), 0x10000, |needed| {
+                assert_eq!(needed, expected);
+                Err(io::ErrorKind::OutOfMemory.into())
+            });
+        }
     }
 
     #[test]

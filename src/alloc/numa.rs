@@ -4,6 +4,7 @@ use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::MapFlags;
+use rustix::param::page_size;
 
 use super::mapping::Mapping;
 use super::pool::Pool;
@@ -102,7 +103,8 @@ fn bind(mapping: &Mapping, node: u32) -> io::Result<()> {
 // and live as long as the allocator.
 unsafe impl Allocator for NumaMemory {
     fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
-        self.pool.allocate(request, |needed| self.map(needed))
+        self.pool
+            .allocate(request, page_size(), |needed| self.map(needed))
     }
 
     unsafe fn free(&self, memory: NonNull<[u8]>, _: &BufferRequest) {

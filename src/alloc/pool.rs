@@ -22,21 +22,24 @@ impl Pool {
     /// Cuts a zeroed buffer from a mapping that has room, or from a new one. For a place it answers with the
     /// driver's default.
     ///
-    /// `map` gets the number of bytes that are needed and may map more.
+    /// `map` gets the number of bytes that are needed and may map more, at a multiple of `granularity`, a
+    /// power of two.
     pub(super) fn allocate(
         &self,
         request: &BufferRequest,
+        granularity: usize,
         map: impl FnOnce(usize) -> io::Result<Mapping>,
     ) -> Result<Allocation, AllocError> {
         match request.purpose {
             Purpose::Place => Ok(Allocation::Default),
-            Purpose::Memory => self.cut(request, map).map_err(AllocError::new),
+            Purpose::Memory => self.cut(request, granularity, map).map_err(AllocError::new),
         }
     }
 
     fn cut(
         &self,
         request: &BufferRequest,
+        granularity: usize,
         map: impl FnOnce(usize) -> io::Result<Mapping>,
     ) -> io::Result<Allocation> {
         let (size, alignment) = request.span();
@@ -48,9 +51,12 @@ impl Pool {
             Some(memory) => memory,
             None => {
                 // So much that the mapping has an aligned buffer in it at whatever address it lies.
-                let needed = size
-                    .checked_add(alignment)
-                    .ok_or(io::ErrorKind::OutOfMemory)?;
+                let slack = if alignment > granularity {
+                    alignment
+                } else {
+                    0
+                };
+                let needed = size.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
                 let mapping = map(needed)?;
                 let free = FreeList::new(mapping.start(), mapping.end());
                 let mut chunk = Chunk { mapping, free };

@@ -367,7 +367,13 @@ impl fmt::Debug for ParentDomain {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(feature = "c-abi")]
+    use uverbs_uapi::cmd;
     use uverbs_uapi::handle::PdHandle;
+    #[cfg(feature = "c-abi")]
+    use uverbs_uapi::write::CmdHdr;
+    #[cfg(feature = "c-abi")]
+    use zerocopy::FromBytes;
 
     use super::*;
     use crate::context::Context;
@@ -393,5 +399,27 @@ mod tests {
             drop(domain);
         });
         gone.unwrap().join().unwrap();
+    }
+
+    /// Would catch a protection domain that nobody frees because a C program has unimported a parent domain over it.
+    #[cfg(feature = "c-abi")]
+    #[test]
+    fn a_domain_does_not_give_its_pd_away() {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let pd = Context::over(file).alloc_pd().unwrap();
+        let mut domain = Pd::from(pd.parent_domain().create().unwrap());
+        domain.release_in_place().unwrap_err();
+        drop(domain);
+        let mut next = || {
+            let mut command = [0; 64];
+            rustix::io::read(&kernel, &mut command[..8]).unwrap();
+            let (header, _) = CmdHdr::read_from_prefix(&command).unwrap();
+            let length = usize::from(header.in_words) * 4;
+            rustix::io::read(&kernel, &mut command[8..length]).unwrap();
+            header.command
+        };
+        assert_eq!(next(), cmd::ALLOC_PD);
+        pd.dealloc().unwrap();
+        assert_eq!(next(), cmd::DEALLOC_PD);
     }
 }

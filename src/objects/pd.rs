@@ -329,12 +329,19 @@ impl Pd {
         })
     }
 
-    /// Releases a PD through a reference and leaves the kernel's object to others.
+    /// Releases a PD through a reference and leaves the kernel's object to others. A parent domain has no
+    /// such object, and the PD under it may be this process's own.
     #[cfg(feature = "c-abi")]
     pub(crate) fn release_in_place(&mut self) -> Result<()> {
-        self.end_in_place(|inner| {
-            inner.leave();
-            Ok(())
+        self.end_in_place(|inner| match inner.stand {
+            Stand::Over(_) => {
+                let why = "a parent domain is not imported; it is freed";
+                Err(Error::invalid(Verb::DeallocPd, inner.subject(), why))
+            }
+            Stand::Owned(_) | Stand::Imported(_) => {
+                inner.leave();
+                Ok(())
+            }
         })
     }
 

@@ -119,9 +119,9 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         fd.execute(&AllocPd::default()).map(|(handle, _)| handle)
     }
 
-    /// Checks a handle from the kernel's list with the kernel's driver, if that has a query for it.
-    fn import_pd(&self, _fd: &CommandFd, _handle: PdHandle) -> Result<()> {
-        Ok(())
+    /// Checks the handle of a protection domain with the kernel's driver. False if that has no query for it.
+    fn import_pd(&self, _fd: &CommandFd, _handle: PdHandle) -> Result<bool> {
+        Ok(false)
     }
 
     /// Registers memory of this process. A driver may add its part of the command, read the answer, or refuse

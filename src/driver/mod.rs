@@ -386,7 +386,7 @@ impl Device {
         operations(transport: QpType) -> Operations;
         query_mask(transport: QpType) -> QpAttrMask;
         alloc_pd(fd: &CommandFd) -> Result<PdHandle>;
-        import_pd(fd: &CommandFd, handle: PdHandle) -> Result<()>;
+        import_pd(fd: &CommandFd, handle: PdHandle) -> Result<bool>;
         without_ece(verb: Verb) -> Error;
         max_requests(reported: u32) -> u32;
         has_long_datagrams() -> bool;

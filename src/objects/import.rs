@@ -79,7 +79,9 @@ impl Context {
     ///
     /// [`Cause::NotFound`] if the handle names no protection domain; the text says what it names, if
     /// anything. The kernel reuses handles: a stale one may name a newer protection domain, which cannot be
-    /// detected. Manual page: `ibv_import_pd(3)`.
+    /// detected. [`Cause::Unsupported`](crate::Cause::Unsupported) if the context has more protection domains
+    /// than the kernel lists (16,383), this one is not among those, and the kernel's driver has no query for
+    /// it (mlx5's has). Manual page: `ibv_import_pd(3)`.
     #[doc(alias = "ibv_import_pd")]
     pub fn import_pd(&self, handle: PdHandle) -> Result<ImportedPd> {
         self.import_leased_pd(handle, None)
@@ -91,8 +93,20 @@ impl Context {
         handle: PdHandle,
         lease: Option<OwnedFd>,
     ) -> Result<ImportedPd> {
-        check(self, object::PD, handle.0, Verb::ImportPd)?;
-        self.driver().import_pd(self.fd(), handle)?;
+        let listed = check(self, object::PD, handle.0, Verb::ImportPd);
+        match listed {
+            // With more PDs than the kernel lists, the word of its driver is enough.
+            Err(error) if error.is_unsupported() && error.errno().is_none() => {
+                match self.driver().import_pd(self.fd(), handle) {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) => return Err(error),
+                }
+            }
+            listed => {
+                listed?;
+                self.driver().import_pd(self.fd(), handle)?;
+            }
+        }
         Ok(ImportedPd(Pd::new(
             self.clone(),
             handle,
@@ -160,6 +174,17 @@ impl Context {
 
 /// The handles of all objects of a kind. `verb` is for errors.
 pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<u32>> {
+    match listed(context, object, verb)? {
+        (handles, true) => Ok(handles),
+        (_, false) => {
+            let what = "the context has more objects of a kind than the kernel can list";
+            Err(Error::unsupported(verb, Subject::the("context"), what))
+        }
+    }
+}
+
+/// The handles of the objects of a kind, as many as the kernel lists, and whether these are all.
+fn listed(context: &Context, object: u16, verb: Verb) -> Result<(Vec<u32>, bool)> {
     let mut room = InfoHandles::USUAL;
     loop {
         let listed = context.fd().execute(&InfoHandles { object, room });
@@ -173,12 +198,9 @@ pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<
             ),
             _ => error,
         })?;
-        if handles.len() < room {
-            return Ok(handles);
-        }
-        if room == InfoHandles::MAX {
-            let what = "the context has more objects of a kind than the kernel can list";
-            return Err(Error::unsupported(verb, Subject::the("context"), what));
+        if handles.len() < room || room == InfoHandles::MAX {
+            let are_all = handles.len() < room;
+            return Ok((handles, are_all));
         }
         room = (room * 8).min(InfoHandles::MAX);
     }
@@ -186,14 +208,23 @@ pub(crate) fn handles(context: &Context, object: u16, verb: Verb) -> Result<Vec<
 
 /// Fails unless an object of this kind has this handle in the context; the text says what the handle names.
 pub(crate) fn check(context: &Context, object: u16, handle: u32, verb: Verb) -> Result<()> {
-    if handles(context, object, verb)?.contains(&handle) {
+    let (listed_handles, are_all) = listed(context, object, verb)?;
+    if listed_handles.contains(&handle) {
         return Ok(());
     }
-    let has = |other: u16| {
-        let listed = handles(context, other, verb);
-        listed.is_ok_and(|all| all.contains(&handle))
-    };
     let kind = name_of(object);
+    if !are_all {
+        let what = format!(
+            "a way to look for it: the kernel lists {} {kind}s of a context, there are more, and it is not among these",
+            listed_handles.len()
+        );
+        let subject = Subject::numbered(kind, handle.into());
+        return Err(Error::unsupported(verb, subject, what));
+    }
+    let has = |other: u16| {
+        let listed = listed(context, other, verb);
+        listed.is_ok_and(|(all, _)| all.contains(&handle))
+    };
     let text = match KINDS.iter().find(|(other, ..)| has(*other)) {
         Some((_, article, other)) => {
             format!("the handle names {article} {other}, which is no {kind}")

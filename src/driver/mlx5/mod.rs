@@ -182,8 +182,8 @@ impl contract::Driver for Device {
         fd.execute(&AllocPd { driver }).map(|(handle, _)| handle)
     }
 
-    fn import_pd(&self, fd: &CommandFd, handle: PdHandle) -> Result<()> {
-        fd.execute(&command::QueryPd(handle)).map(drop)
+    fn import_pd(&self, fd: &CommandFd, handle: PdHandle) -> Result<bool> {
+        fd.execute(&command::QueryPd(handle)).map(|_| true)
     }
 
     fn create_cq(

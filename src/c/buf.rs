@@ -10,16 +10,19 @@ use super::abi::queue::ibv_mr;
 use super::failure::{Failure, Result, minus_one, pointer};
 use super::mr::{ibv_reg_dmabuf_mr, ibv_reg_mr_iova2};
 use super::object::{CStruct, Object, destroy, object};
-use super::pd::pd;
+use super::pd::{PdObject, pd};
+use crate::alloc::{Grant, Purpose};
 use crate::error::Errno;
+use crate::pd::{PdUse, User};
 
-/// A buffer of whole pages. It is ordinary memory: no driver here has another kind of buffer.
+/// A buffer of whole pages. It is ordinary memory, or what the program's own allocator has given for it: no
+/// driver here has another kind of buffer.
 #[repr(C)]
 pub(super) struct BufObject {
     c: CStruct<ibv_buf>,
     memory: NonNull<u8>,
-    /// Its allocation; the program uses `size` bytes of it.
-    layout: Layout,
+    source: Source,
+    /// The program uses so many bytes of it.
     size: usize,
     /// The program's pointer to the domain for which it was allocated.
     pd: *mut ibv_pd,
@@ -30,34 +33,54 @@ unsafe impl Object for BufObject {
     type C = ibv_buf;
 }
 
-impl BufObject {
-    fn new(pd: *mut ibv_pd, size: usize) -> Result<Box<Self>> {
+/// Where a buffer's memory comes from.
+enum Source {
+    /// An allocation of this library.
+    Own(NonNull<u8>, Layout),
+    /// The allocator of a parent domain, which stays as long as the buffer.
+    Granted(#[expect(dead_code, reason = "dropped with the buffer")] (Grant, PdUse)),
+}
+
+/// Of buffers for regions, as libmlx5 has it.
+const RESOURCE: u64 = 0;
+
+impl Source {
+    /// Memory in whole pages, and its first byte.
+    fn new(pd: &PdObject, size: usize) -> Result<(Self, NonNull<u8>)> {
         let no_memory = Failure(Errno::NOMEM);
         let page = rustix::param::page_size();
-        let layout = Layout::from_size_align(size.max(1), page).map_err(|_| no_memory)?;
+        let whole = size.checked_next_multiple_of(page).ok_or(no_memory)?;
+        if let Some(buffers) = pd.pd().buffers() {
+            let buffers = buffers.without_dmabufs("buffers of a C program in dma-bufs");
+            let granted = buffers.allocate(whole, page, RESOURCE.into(), Purpose::Memory);
+            // The program's allocator says no more than that it has none.
+            if let Some(grant) = granted.map_err(|_| no_memory)? {
+                let memory = grant.address();
+                return Ok((Self::Granted((grant, pd.pd().user(User::Pool))), memory));
+            }
+        }
+        let layout = Layout::from_size_align(whole, page).map_err(|_| no_memory)?;
         // SAFETY: the layout has at least one byte.
         let memory = NonNull::new(unsafe { alloc(layout) }).ok_or(no_memory)?;
-        Ok(Box::new(Self {
-            c: CStruct::new(ibv_buf::new()),
-            memory,
-            layout,
-            size,
-            pd,
-        }))
+        Ok((Self::Own(memory, layout), memory))
     }
+}
 
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Self::Own(memory, layout) = self {
+            // SAFETY: it was allocated with this layout, and belongs to this value.
+            unsafe { dealloc(memory.as_ptr(), *layout) };
+        }
+    }
+}
+
+impl BufObject {
     /// Whether the `length` bytes from `address` on lie in the buffer.
     fn has(&self, address: *mut c_void, length: usize) -> bool {
         let offset = address.addr().checked_sub(self.memory.addr().get());
         let end = offset.and_then(|offset| offset.checked_add(length));
         end.is_some_and(|end| end <= self.size)
-    }
-}
-
-impl Drop for BufObject {
-    fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and belongs to the object.
-        unsafe { dealloc(self.memory.as_ptr(), self.layout) };
     }
 }
 
@@ -68,15 +91,21 @@ pub unsafe extern "C" fn ibv_alloc_buf(
     buf: *mut *mut ibv_buf,
 ) -> *mut c_void {
     // SAFETY: the caller passes a PD, and room for a pointer.
-    pointer(unsafe { pd(c) }.and_then(|_| {
-        if buf.is_null() {
+    pointer(unsafe { pd(c) }.and_then(|pd| {
+        if buf.is_null() || size == 0 {
             return Err(Failure::INVALID);
         }
-        let object = BufObject::new(c, size)?;
-        let address = object.memory.as_ptr().cast();
+        let (source, memory) = Source::new(pd, size)?;
+        let object = Box::new(BufObject {
+            c: CStruct::new(ibv_buf::new()),
+            memory,
+            source,
+            size,
+            pd: c,
+        });
         // SAFETY: as above.
         unsafe { buf.write(object.give()) };
-        Ok(address)
+        Ok(memory.as_ptr().cast())
     }))
 }
 

@@ -86,10 +86,10 @@ unsafe fn build(c: *mut ibv_context, attr: &ibv_parent_domain_init_attr) -> Resu
     }
     // The program's functions get the domain's address, so its memory is allocated first.
     let mut place: Box<std::mem::MaybeUninit<PdObject>> = Box::new_uninit();
-    if attr.comp_mask & mask::ALLOCATORS != 0 {
-        let (Some(alloc), Some(free)) = (attr.alloc, attr.free) else {
-            return Err(Failure::INVALID);
-        };
+    // As in libmlx5, one function without the other has no effect.
+    if attr.comp_mask & mask::ALLOCATORS != 0
+        && let (Some(alloc), Some(free)) = (attr.alloc, attr.free)
+    {
         domain = domain.allocator(Callbacks {
             domain: place.as_mut_ptr().cast(),
             context: match attr.comp_mask & mask::PD_CONTEXT {

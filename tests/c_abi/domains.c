@@ -4,6 +4,8 @@
 
 #include "check.h"
 
+#include <dlfcn.h>
+
 #define MOST 64
 
 /* What the allocator of a parent domain has seen. */
@@ -214,6 +216,61 @@ static void refused(void)
 	say_object("of nothing", ibv_alloc_parent_domain(context, &attr));
 }
 
+/* One function of an allocator without the other has no effect. */
+static void half_an_allocator(void)
+{
+	struct seen seen = {};
+	struct side side = make_ground();
+	struct ibv_parent_domain_init_attr attr = {
+		.pd = side.pd, .pd_context = &seen,
+		.comp_mask = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT,
+	};
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_qp_init_attr qp_attr = basic(side.cq, IBV_QPT_RC);
+		struct ibv_pd *domain;
+		struct ibv_qp *qp;
+
+		attr.alloc = i ? NULL : allocate;
+		attr.free = i ? take_back : NULL;
+		NEED(domain = say_object("domain", ibv_alloc_parent_domain(context, &attr)));
+		NEED(qp = say_object("queue pair", ibv_create_qp(domain, &qp_attr)));
+		say_status("queue pair", ibv_destroy_qp(qp));
+		say("called", "%d %d", seen.count, seen.back);
+		say_status("domain", ibv_dealloc_pd(domain));
+	}
+}
+
+/* A buffer for regions lies where the program says, too. The headers are older than the functions. */
+static void buffers(void)
+{
+	void *(*alloc_buf)(struct ibv_pd *, size_t, void **) = dlsym(RTLD_DEFAULT, "ibv_alloc_buf");
+	void (*free_buf)(void *) = dlsym(RTLD_DEFAULT, "ibv_free_buf");
+	struct ibv_pd *pd = ibv_alloc_pd(context), *domain;
+	void *buf, *address;
+	struct seen seen = {};
+
+	if (!alloc_buf || !free_buf) {
+		say("buffer", "no function");
+		return;
+	}
+	say_object("of nothing", alloc_buf(pd, 0, &buf));
+	NEED(domain = make_domain(pd, NULL, &seen));
+	NEED(address = say_object("buffer", alloc_buf(domain, 5000, &buf)));
+	say("asked", "%d, type %llu", seen.count, (unsigned long long)seen.type[0]);
+	say("it is the program's", "%d", address == seen.memory[0]);
+	say_status("domain in use", ibv_dealloc_pd(domain));
+	free_buf(buf);
+	say("back", "%d, wrong %d", seen.back, seen.wrong);
+	seen = (struct seen) { .domain = domain, .fixed = true };
+	say_object("without memory", alloc_buf(domain, 5000, &buf));
+	seen.answer = IBV_ALLOCATOR_USE_DEFAULT;
+	NEED(say_object("by default", alloc_buf(domain, 5000, &buf)));
+	free_buf(buf);
+	say("back", "%d", seen.back);
+	say_status("domain", ibv_dealloc_pd(domain));
+}
+
 /* Two queue pairs of a thread domain are between start and end at once, which one thread may do. */
 static void without_locks(void)
 {
@@ -267,5 +324,5 @@ static void without_locks(void)
 
 MAIN(
 	{ "thread_domain", thread_domain }, { "own_memory", own_memory }, { "drivers_memory", drivers_memory },
-	{ "no_memory", no_memory }, { "refused", refused }, { "without_locks", without_locks },
+	{ "no_memory", no_memory }, { "refused", refused }, { "half_an_allocator", half_an_allocator }, { "buffers", buffers }, { "without_locks", without_locks },
 )

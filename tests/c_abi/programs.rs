@@ -18,7 +18,7 @@ const PROGRAMS: [(&str, usize); 10] = [
     ("extended", 30),
     ("attributes", 25),
     ("dm", 5),
-    ("domains", 6),
+    ("domains", 8),
     ("events", 12),
     ("lifetime", 10),
     ("threads", 5),

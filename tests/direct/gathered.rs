@@ -225,10 +225,10 @@ fn what_is_refused() -> Result {
     let of_other = gather(Access::REMOTE_READ).part(&foreign, 0..1)?;
     refused(of_other.create(), &["another protection domain"])?;
     refused(gather(Access::REMOTE_READ).create(), &["1 to 4076 parts"])?;
-    for range in [0..0, 0..REGION + 1] {
+    for (range, words) in [(0..0, "no bytes"), (0..REGION + 1, "do not lie within")] {
         match gather(Access::REMOTE_READ).part(&read_only, range) {
-            Err(GatherError::OutOfBounds(_)) => {}
-            other => return fail(format!("{other:?}")),
+            Err(error) => says(&error, &[words])?,
+            Ok(parts) => return fail(format!("{parts:?}")),
         }
     }
     Ok(())

@@ -29,8 +29,10 @@ use crate::work::{LocalKey, LocalSlice, PdTag};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GatherError {
-    /// A part does not lie within its region, or has no bytes, or 4 GiB or more.
+    /// A part does not lie within its region, or has more than 2 GiB.
     OutOfBounds(OutOfBounds),
+    /// A part has no bytes.
+    Empty,
     /// A region, or the key, belongs to another protection domain.
     ForeignPd,
     /// A region does not give this side the access that the key would give.
@@ -51,6 +53,7 @@ impl fmt::Display for GatherError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OutOfBounds(error) => fmt::Display::fmt(error, f),
+            Self::Empty => f.write_str("a part has no bytes"),
             Self::ForeignPd => {
                 f.write_str("a region or the key belongs to another protection domain")
             }
@@ -225,7 +228,7 @@ impl Gathers<'_> {
     ///
     /// # Errors
     ///
-    /// The part does not lie within the region, has no bytes, or has 4 GiB or more.
+    /// The part does not lie within the region, has no bytes, or has more than 2 GiB.
     pub fn part<R: Nameable + Send + Sync + 'static>(
         self,
         region: &Arc<R>,
@@ -249,11 +252,7 @@ impl Gathers<'_> {
         let (slice, length, access) = region.part(range).map_err(GatherError::OutOfBounds)?;
         let length = length as u64;
         if slice.is_empty() {
-            return Err(GatherError::OutOfBounds(OutOfBounds {
-                start,
-                end: start,
-                length,
-            }));
+            return Err(GatherError::Empty);
         }
         self.pieces.push(Piece {
             part: Part {
@@ -610,7 +609,7 @@ impl GatheredKey {
     ///
     /// # Errors
     ///
-    /// The range does not lie within it, or is 4 GiB or more.
+    /// The range does not lie within it, or has more than 2 GiB.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<LocalSlice<'_>, OutOfBounds> {
         // Relaxed: every slice has been given back before `drop` loads it.
         self.is_named.store(true, Ordering::Relaxed);

@@ -71,6 +71,12 @@ impl contract::QpBacking for QpCore {
         recv.is_some_and(|recv| recv.names(in_flight, key))
     }
 
+    fn begins(&self) {
+        if let Some(srq) = &self.0.srq {
+            srq.begin();
+        }
+    }
+
     fn has_begun(&self) {
         self.0.begun.store(true, Ordering::Relaxed);
     }
@@ -200,9 +206,14 @@ fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Re
     if waited {
         fd.execute(reset.command)?;
     }
-    let Core { watched, qpn, .. } = &*reset.backing.0;
+    let Core {
+        watched, qpn, srq, ..
+    } = &*reset.backing.0;
     for cq in watched.iter().flatten() {
         cq.forget(*qpn);
+    }
+    if let Some(srq) = srq {
+        srq.stop();
     }
     Ok(())
 }
@@ -228,6 +239,9 @@ fn replace(
         .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
     fd.execute(reset.command)
         .inspect_err(|_| fd.abandon(handle))?;
+    if let Some(srq) = srq {
+        srq.stop();
+    }
     // A window keeps its queue pair, whose destruction would wait for the window (`rxe_do_bind_mw` in
     // `rxe_mw.c`).
     let stays = reset.send.has_bound_windows();

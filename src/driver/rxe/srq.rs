@@ -29,7 +29,7 @@ pub(crate) struct SrqRing {
     /// ended: then the user owns the ring's memory again.
     look: Mutex<Option<Look>>,
     counts: Counts,
-    /// Queue pairs that receive from it.
+    /// Queue pairs that receive from it: those that may have been in RTR since they were made or reset.
     receivers: Mutex<u32>,
 }
 
@@ -294,8 +294,7 @@ impl Receivers {
     }
 }
 
-/// The share of a queue pair in its shared receive queue. The queue pair counts as a receiver as long as this
-/// lives.
+/// The share of a queue pair in its shared receive queue.
 #[derive(Debug)]
 pub(super) struct Attached {
     qpn: u32,
@@ -303,17 +302,42 @@ pub(super) struct Attached {
     ring: Arc<SrqRing>,
     /// The completion queue of its receives.
     cq: Arc<Shared>,
+    /// It counts as a receiver.
+    receives: Mutex<bool>,
 }
 
 impl Attached {
     pub(super) fn new(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>, transport: QpType) -> Self {
-        *lock(&ring.receivers) += 1;
         cq.attach(qpn, ring, transport);
         Self {
             qpn,
             transport,
             ring: Arc::clone(ring),
             cq: Arc::clone(cq),
+            receives: Mutex::new(false),
+        }
+    }
+
+    /// Messages may come in from now on.
+    pub(super) fn begin(&self) {
+        let mut receives = lock(&self.receives);
+        if !*receives {
+            *receives = true;
+            *lock(&self.ring.receivers) += 1;
+        }
+    }
+
+    /// No messages come in any more: the kernel has reset the queue pair. Those that have come are counted.
+    pub(super) fn stop(&self) {
+        self.cq.count_received();
+        self.leave();
+    }
+
+    fn leave(&self) {
+        if mem::take(&mut *lock(&self.receives)) {
+            let mut receivers = lock(&self.ring.receivers);
+            *receivers -= 1;
+            self.ring.make_up(*receivers);
         }
     }
 
@@ -326,8 +350,6 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.cq.detach(self.qpn, &self.ring);
-        let mut receivers = lock(&self.ring.receivers);
-        *receivers -= 1;
-        self.ring.make_up(*receivers);
+        self.leave();
     }
 }

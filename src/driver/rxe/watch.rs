@@ -336,6 +336,15 @@ impl Shared {
         drop(known);
     }
 
+    /// Counts the messages of shared queues that have come, if any queue pair receives from one.
+    pub(super) fn count_received(&self) {
+        if let Some(ring) = &mut *self.lock()
+            && ring.has_receivers
+        {
+            let _ = ring.count_received();
+        }
+    }
+
     /// Removes a queue pair that received from a shared queue and is gone.
     pub(super) fn detach(&self, qpn: u32, srq: &Arc<SrqRing>) {
         let mut place = self.lock();

@@ -15,7 +15,8 @@ use crate::driver::contract::{SrqBacking, receiving};
 use crate::driver::rxe::cq::Cq;
 use crate::driver::rxe::map::RingView;
 use crate::driver::rxe::recv::RecvQueue;
-use crate::driver::rxe::srq::{Attached, SharedRecvQueue};
+use crate::driver::rxe::srq::{Attached, SharedRecvQueue, SrqRing};
+use crate::driver::rxe::watch::Shared;
 use crate::work::{LocalKey, LocalSlice, PdTag, Progress};
 
 /// Slots of 128 bytes, for elements and completions.
@@ -51,6 +52,7 @@ struct Receiver {
     /// The element into which a message comes.
     held: Option<(u32, u64)>,
     failed: bool,
+    is_connected: bool,
 }
 
 struct Completions {
@@ -167,6 +169,13 @@ impl Srq {
     }
 }
 
+/// A queue pair to which messages may come.
+fn receiver(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>, transport: QpType) -> Attached {
+    let attached = Attached::new(qpn, ring, cq, transport);
+    attached.begin();
+    attached
+}
+
 impl Model {
     /// A new queue pair, with the lowest number that is free.
     fn come(&mut self, srq: usize, cq: usize, transport: QpType) {
@@ -175,13 +184,14 @@ impl Model {
         };
         let (ring, shared) = (self.srqs[srq].queue.ring(), self.cqs[cq].cq.shared());
         self.receivers.push(Receiver {
-            attached: Attached::new(qpn, ring, shared, transport),
+            attached: receiver(qpn, ring, shared, transport),
             qpn,
             transport,
             srq,
             cq,
             held: None,
             failed: false,
+            is_connected: true,
         });
     }
 
@@ -195,7 +205,32 @@ impl Model {
         } = self.receivers.swap_remove(at);
         self.srqs[srq].lost |= held.is_some();
         drop(attached);
-        if self.receivers.iter().all(|it| it.srq != srq) {
+        self.all_gone(srq);
+    }
+
+    /// A queue pair is reset. A reliable one is replaced by another, which is not connected yet when it goes.
+    fn reset(&mut self, at: usize) {
+        let receiver = &mut self.receivers[at];
+        let srq = receiver.srq;
+        let held = receiver.held.take();
+        if receiver.transport == QpType::RC {
+            let new = receiver.attached.renew(receiver.qpn + 10);
+            receiver.attached.stop();
+            receiver.attached = new;
+            receiver.qpn += 10;
+        } else {
+            receiver.attached.stop();
+        }
+        receiver.failed = false;
+        receiver.is_connected = false;
+        self.srqs[srq].lost |= held.is_some();
+        self.all_gone(srq);
+    }
+
+    /// What was lost is made up for once nobody receives.
+    fn all_gone(&mut self, srq: usize) {
+        let mut receivers = self.receivers.iter();
+        if receivers.all(|it| it.srq != srq || !it.is_connected) {
             self.srqs[srq].lost = false;
         }
     }
@@ -203,6 +238,8 @@ impl Model {
     /// A message begins.
     fn begin(&mut self, at: usize) {
         let receiver = &mut self.receivers[at];
+        receiver.is_connected = true;
+        receiver.attached.begin();
         if receiver.held.is_none() && !receiver.failed {
             receiver.held = self.srqs[receiver.srq].take();
         }
@@ -321,7 +358,7 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
         for fails in [false, true] {
             let (mut srq, cq) = (Srq::new(0), Completions::new(8, 0));
             srq.post(1);
-            let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared(), QpType::RC);
+            let attached = receiver(17, srq.queue.ring(), cq.cq.shared(), QpType::RC);
             // A message begins, and its queue pair is destroyed.
             srq.take();
             assert_eq!(srq.queue.ring().progress().in_flight(), 1);
@@ -357,7 +394,7 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
 fn a_ring_that_is_lost_tells_nothing() {
     let (mut srq, mut cq) = (Srq::new(0), Completions::new(8, 0));
     srq.post(3);
-    let attached = Attached::new(17, srq.queue.ring(), cq.cq.shared(), QpType::RC);
+    let attached = receiver(17, srq.queue.ring(), cq.cq.shared(), QpType::RC);
     srq.take();
     let lost = srq.queue.replace(|| Ok(()), |(), _| Err(()));
     assert_eq!(lost, Err(()));
@@ -409,6 +446,7 @@ fn run(start: u32, steps: &[Step]) {
             }
             (16, _) => model.cqs[two].resize(4 << (number % 3), *number),
             (17, Some(at)) => model.end(at, WcStatus::REM_INV_REQ_ERR),
+            (18, Some(at)) => model.reset(at),
             _ => {}
         }
         (0..2).for_each(|srq| model.check(srq));
@@ -430,7 +468,7 @@ proptest! {
     #[test]
     fn elements_are_in_flight_until_they_are_received(
         start in 0u32..8,
-        steps in prop::collection::vec((0u8..18, any::<prop::sample::Index>(), any::<u32>()), 1..80),
+        steps in prop::collection::vec((0u8..19, any::<prop::sample::Index>(), any::<u32>()), 1..80),
     ) {
         run(start, &steps);
     }
@@ -457,7 +495,7 @@ fn what_was_counted_a_round_ago_is_counted_anew() {
     for _ in 0..3 {
         finish(&mut completions, wc(30, WcOpcode::SEND));
     }
-    let _attached = Attached::new(17, srq.queue.ring(), completions.cq.shared(), QpType::RC);
+    let _attached = receiver(17, srq.queue.ring(), completions.cq.shared(), QpType::RC);
     srq.post(1);
     assert!(srq.take().is_some());
     assert_eq!(srq.queue.ring().progress().in_flight(), 1);
@@ -478,7 +516,7 @@ fn failures_of_unreliable_queue_pairs_are_messages() {
     ] {
         let (mut srq, mut completions) = (Srq::new(0), Completions::new(4, 0));
         let ring = srq.queue.ring();
-        let _attached = Attached::new(17, ring, completions.cq.shared(), transport);
+        let _attached = receiver(17, ring, completions.cq.shared(), transport);
         srq.post(1);
         assert!(srq.take().is_some());
         assert!(completions.kernel.put(Wc {

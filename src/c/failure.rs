@@ -80,9 +80,10 @@ impl Failure {
     #[cold]
     pub(super) fn of_function(error: PostError, refusals: &Refusals) -> Self {
         match error {
-            PostError::TooManySges { .. }
-            | PostError::InlineTooLong { .. }
-            | PostError::QueueFull { .. } => Self(refusals.by_functions),
+            PostError::TooManySges { .. } | PostError::InlineTooLong { .. } => {
+                Self(refusals.long_by_functions)
+            }
+            PostError::QueueFull { .. } => Self(refusals.full_by_functions),
             _ => Self::of_post(error),
         }
     }

@@ -8,6 +8,7 @@ use super::abi::context::ibv_context;
 use super::abi::port::{gid_type_sysfs, ibv_gid, ibv_gid_entry};
 use super::context::{ContextObject, context};
 use super::failure::{Failure, Result, minus_one, status};
+use crate::command::QueryGid;
 use crate::error::Errno;
 use crate::gid::{GidEntry, GidType};
 
@@ -35,6 +36,20 @@ fn entry(context: &ContextObject, port: u32, index: u32) -> Result<ibv_gid_entry
     Ok(c_entry(&entry))
 }
 
+/// As [`entry`], for functions to which an empty entry (`None`) is no failure: it costs one command, and the
+/// log has no line of it.
+fn entry_if_any(context: &ContextObject, port: u8, index: u32) -> Result<Option<ibv_gid_entry>> {
+    let command = QueryGid {
+        port: port.into(),
+        index,
+    };
+    match context.context().fd().execute(&command) {
+        Ok(entry) => Ok(Some(c_entry(&entry.into()))),
+        Err(error) if error.errno() == Some(Errno::NODATA) => Ok(None),
+        Err(_) => entry(context, port.into(), index).map(Some),
+    }
+}
+
 /// `ibv_query_gid(3)`. An empty entry is all zeros, and no error.
 pub unsafe extern "C" fn ibv_query_gid(
     c: *mut ibv_context,
@@ -46,11 +61,8 @@ pub unsafe extern "C" fn ibv_query_gid(
     minus_one(unsafe {
         context(c).and_then(|context| {
             let index = index.try_into().map_err(|_| Failure::INVALID)?;
-            *gid = match entry(context, port.into(), index) {
-                Ok(entry) => entry.gid,
-                Err(Failure(Errno::NODATA)) => ibv_gid { raw: [0; 16] },
-                Err(failure) => return Err(failure),
-            };
+            let entry = entry_if_any(context, port, index)?;
+            *gid = entry.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid);
             Ok(())
         })
     })
@@ -119,10 +131,9 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     // SAFETY: the caller passes an open context and room for the type.
     minus_one(unsafe {
         context(c).and_then(|context| {
-            *to = match entry(context, port.into(), index) {
-                Ok(entry) if entry.gid_type == Number::ROCE_V2.0 => gid_type_sysfs::ROCE_V2,
-                Ok(_) | Err(Failure(Errno::NODATA)) => gid_type_sysfs::IB_ROCE_V1,
-                Err(failure) => return Err(failure),
+            *to = match entry_if_any(context, port, index)? {
+                Some(entry) if entry.gid_type == Number::ROCE_V2.0 => gid_type_sysfs::ROCE_V2,
+                _ => gid_type_sysfs::IB_ROCE_V1,
             };
             Ok(())
         })

@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn alloc_mw(c: *mut ibv_pd, kind: c_int) -> *mut ib
         let object = MwObject {
             c: CStruct::new(mw),
             handle,
-            pd: pd.pd().user(User::Mw),
+            pd: pd.pd().user_of_root(User::Mw),
         };
         Ok(Box::new(object).give())
     }))

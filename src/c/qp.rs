@@ -75,12 +75,16 @@ unsafe impl Object for QpObject {
 }
 
 impl QpObject {
-    /// Opens or shuts its queues for a new state.
+    /// Opens or shuts its queues for a new state: sends are refused until RTS.
     pub(super) fn came_to(&self, state: QpState) {
-        let resets = state == QpState::RESET;
-        self.receives.shut(resets);
-        if self.refusals.early_sends && (resets || state == QpState::RTS) {
-            self.sends.shut(resets);
+        let refuses = self.refusals.in_error;
+        let shuts_receives = state == QpState::RESET || refuses && state == QpState::ERR;
+        self.receives.shut(shuts_receives);
+        match state {
+            QpState::RESET => self.sends.shut(true),
+            QpState::SQE | QpState::ERR if refuses => self.sends.shut(true),
+            QpState::RTS | QpState::SQD => self.sends.shut(false),
+            _ => {}
         }
     }
 
@@ -272,7 +276,7 @@ fn create(
             // Only one thread at a time uses the objects in a thread domain.
             single_threaded: domain.is_some(),
         })),
-        sends: Gate::new(refusals.early_sends),
+        sends: Gate::new(true),
         receives: Gate::new(true),
         has_functions: parts.functions.is_some(),
         operations,

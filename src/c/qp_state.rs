@@ -181,9 +181,14 @@ pub unsafe extern "C" fn ibv_query_qp(
     // SAFETY: the caller passes a queue pair and room for both kinds of attributes.
     status(unsafe {
         qp(c).and_then(|qp| {
+            let mask = mask as u32;
+            // The kernel ignores them, and there is no answer to them.
+            if mask >= QpAttrMask::RATE_LIMIT.bits() {
+                return Err(Failure::UNSUPPORTED);
+            }
             let command = QueryQp {
                 qp: qp.handle,
-                attr_mask: mask as u32,
+                attr_mask: mask,
             };
             let found = qp.context.fd().execute(&command)?;
             let caps = match &qp.backing {
@@ -191,8 +196,13 @@ pub unsafe extern "C" fn ibv_query_qp(
                 _ => qp.caps,
             };
             let c = qp.c();
-            if mask as u32 & QpAttrMask::STATE.bits() != 0 {
+            if mask & QpAttrMask::STATE.bits() != 0 {
                 (*c).state = found.qp_state.into();
+                // The device may have come to it by itself.
+                let state = QpState((*c).state);
+                if state == QpState::ERR {
+                    qp.came_to(state);
+                }
             }
             attr.write(c_attr(&found, caps));
             init.write(ibv_qp_init_attr {

@@ -104,8 +104,13 @@ unsafe fn post<D: Listed>(
         }
         next = request.next;
     }
-    let rung = queue.ring(start, end);
-    result.and(rung.map(drop).map_err(Failure::from))
+    let rung = queue.ring(start, end).map_err(|error| {
+        // SAFETY: by this function's contract.
+        unsafe { tell_bad(bad, first) };
+        Failure::from(error)
+    });
+    // What the device does not know of comes before what was not written.
+    rung.and(result)
 }
 
 /// The flags of a request that do not depend on its payload.
@@ -240,6 +245,10 @@ unsafe fn write<D: Listed>(
     let words: SmallVec<[ibv_sge; 2]>;
     let sges = match operation {
         Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } => {
+            // First: the list may only claim so many slices.
+            if sges.len() > queue.max_sge() as usize {
+                return Err(Failure(qp.refusals.long_request));
+            }
             if qp.refusals.bad_atomics && !is_atomic(remote, sges) {
                 return Err(Failure::INVALID);
             }
@@ -383,7 +392,7 @@ unsafe fn operation(request: &ibv_send_wr) -> Option<Operation> {
             remote: target,
             add: atomic.compare_add,
         },
-        WrOpcode::ATOMIC_WRITE => Operation::AtomicWrite { remote },
+        // ATOMIC_WRITE is for functions alone, which have its 8 bytes.
         _ => return None,
     })
 }

@@ -56,5 +56,9 @@ fn find(context: &ContextObject, attr: &ibv_ah_attr) -> Result<Station> {
 
 /// The IP address in a RoCE GID.
 fn address(gid: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(gid).to_canonical()
+    match gid {
+        // A multicast group of IPv4, as RoCE v1 has it.
+        [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => [a, b, c, d].into(),
+        _ => Ipv6Addr::from(gid).to_canonical(),
+    }
 }

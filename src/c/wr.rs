@@ -526,7 +526,7 @@ impl Session {
     /// Like [`Self::fail`], for a payload that is too long.
     #[cold]
     fn fail_too_long(&mut self, qp: &QpObject) {
-        self.fail(Failure(qp.refusals.by_functions));
+        self.fail(Failure(qp.refusals.long_by_functions));
     }
 
     /// Whether a request has begun. If not, the call belongs to no request, and everything fails.

@@ -448,8 +448,10 @@ pub(crate) struct QpName {
 pub(crate) struct Refusals {
     /// A request in a list with more slices or inline bytes than the queue pair has.
     pub(crate) long_request: Errno,
-    /// The same by the functions `ibv_wr_*`, and if there is no room.
-    pub(crate) by_functions: Errno,
+    /// The same by the functions `ibv_wr_*`.
+    pub(crate) long_by_functions: Errno,
+    /// A request by these functions for which there is no room.
+    pub(crate) full_by_functions: Errno,
     /// Unknown attributes and flags of an object to create.
     pub(crate) unknown: Errno,
     /// Atomic operations of fewer than 8 bytes, or at an address that is not a multiple of 8, are refused in
@@ -460,8 +462,8 @@ pub(crate) struct Refusals {
     /// A request in a list with a negative number of slices is refused. Without this, it counts as one with
     /// none.
     pub(crate) negative_counts: bool,
-    /// Sends are refused before the state RTS. Without this, the kernel decides.
-    pub(crate) early_sends: bool,
+    /// Posts are refused in the error states. Without this, the device flushes them.
+    pub(crate) in_error: bool,
     /// `ibv_start_poll` refuses unknown attributes. Without this, it looks at none.
     pub(crate) poll_attributes: bool,
 }
@@ -471,12 +473,13 @@ impl Refusals {
     /// The errnos of most providers.
     pub(crate) const DEFAULT: Self = Self {
         long_request: Errno::INVAL,
-        by_functions: Errno::NOMEM,
+        long_by_functions: Errno::NOMEM,
+        full_by_functions: Errno::NOMEM,
         unknown: Errno::INVAL,
         bad_atomics: false,
         atomics_of_any_length: false,
         negative_counts: false,
-        early_sends: false,
+        in_error: false,
         poll_attributes: false,
     };
 }

@@ -542,9 +542,14 @@ static void parent_goes_first(void)
 	struct ibv_parent_domain_init_attr attr = { .pd = side.pd };
 	struct ibv_pd *parent;
 	struct ibv_mr *mr;
+	struct ibv_mw *mw;
 
 	if (is_soft())
 		return;
+	NEED(parent = ibv_alloc_parent_domain(context, &attr));
+	NEED(mw = ibv_alloc_mw(parent, IBV_MW_TYPE_2));
+	say_status("parent of a window", ibv_dealloc_pd(parent));
+	say_status("window", ibv_dealloc_mw(mw));
 	NEED(parent = ibv_alloc_parent_domain(context, &attr));
 	NEED(mr = ibv_reg_mr(parent, side.memory, 4096, IBV_ACCESS_LOCAL_WRITE));
 	say_status("parent", ibv_dealloc_pd(parent));
@@ -564,6 +569,8 @@ static void asked_without_state(void)
 	NEED(!to_init(side.qp));
 	side.qp->state = IBV_QPS_UNKNOWN;
 	say_status("access", ibv_query_qp(side.qp, &attr, IBV_QP_ACCESS_FLAGS, &init));
+	say("known", "%d", side.qp->state);
+	say_status("pace", ibv_query_qp(side.qp, &attr, IBV_QP_STATE | IBV_QP_RATE_LIMIT, &init));
 	say("known", "%d", side.qp->state);
 	say_status("state", ibv_query_qp(side.qp, &attr, IBV_QP_STATE, &init));
 	say("known", "%d", side.qp->state);
@@ -593,6 +600,19 @@ static void domain_goes_first(void)
 	say_status("null region", ibv_dereg_mr(mr));
 	if (status)
 		say_status("domain", ibv_dealloc_pd(pd));
+}
+
+/* All entries of a port, most of which are empty. */
+static void empty_gids(void)
+{
+	struct ibv_port_attr port;
+	union ibv_gid gid;
+	int failed = 0;
+
+	NEED(!ibv_query_port(context, 1, &port));
+	for (int i = 0; i < port.gid_tbl_len; i++)
+		failed += !!ibv_query_gid(context, 1, i, &gid);
+	say("failed", "%d", failed);
 }
 
 /* Which station takes packets for a peer. */
@@ -631,6 +651,7 @@ static void stations(void)
 	resolve("one that has to be asked", attr, "::ffff:10.9.0.88");
 	resolve("a group", attr, "::ffff:239.129.2.3");
 	resolve("a group of IPv6", attr, "ff0e::1:2");
+	resolve("a group of IPv4 on RoCE v1", attr, "ff0e::ffff:224.0.0.5");
 	resolve("nowhere", attr, "::ffff:192.0.2.1");
 	resolve("by its name", attr, "fe80::5054:ff:fe12:3456");
 	attr.grh.sgid_index = 200;
@@ -645,5 +666,5 @@ MAIN(
 	{ "imported", imported }, { "ece", ece }, { "rarities", rarities }, { "null_region", null_region },
 	{ "the_clock", the_clock }, { "moderation", moderation }, { "advice", advice },
 	{ "domain_goes_first", domain_goes_first }, { "parent_goes_first", parent_goes_first },
-	{ "asked_without_state", asked_without_state }, { "stations", stations },
+	{ "asked_without_state", asked_without_state }, { "empty_gids", empty_gids }, { "stations", stations },
 )

@@ -113,6 +113,22 @@ static void crooked_atomic(struct ibv_send_wr *wr, struct pair *pair)
 	wr->wr.atomic.remote_addr += 4;
 }
 
+/* The list has one slice. */
+static void huge_atomic(struct ibv_send_wr *wr, struct pair *pair)
+{
+	short_atomic(wr, pair);
+	word.length = 8;
+	wr->num_sge = 1 << 30;
+}
+
+/* It is for functions. In a list its 8 bytes would have to be where the slices are. */
+static void atomic_write(struct ibv_send_wr *wr, struct pair *pair)
+{
+	word = part(&pair->a, 0, 8);
+	wr->sg_list = &word;
+	wr->opcode = 15; /* IBV_WR_ATOMIC_WRITE */
+}
+
 static void fewer_than_none(struct ibv_send_wr *wr, struct pair *pair)
 {
 	(void)pair;
@@ -128,6 +144,8 @@ static void bad_inline_third(void) { with_bad(2, too_much_inline); }
 static void short_atomic_third(void) { if (is_soft()) with_bad(2, short_atomic); }
 static void crooked_atomic_third(void) { if (is_soft()) with_bad(2, crooked_atomic); }
 static void bad_opcode_third(void) { with_bad(2, unknown_opcode); }
+static void huge_atomic_third(void) { with_bad(2, huge_atomic); }
+static void atomic_write_third(void) { with_bad(2, atomic_write); }
 
 /* A list longer than the ring: as many as it takes are posted. How many that is the rest of the list says. */
 static void full_send_queue(void)
@@ -343,6 +361,25 @@ static void too_early(void)
 		say_status("send after a reset", ibv_post_send(pair.a.qp, wrs, &bad));
 	list_receives(&sge, 1);
 	say_status("receive after a reset", ibv_post_recv(pair.a.qp, recvs, &bad_receive));
+}
+
+/* A request that comes too early is named, and is not posted later. */
+static void named_too_early(void)
+{
+	struct pair pair = { make_ground(), make_side(IBV_QPT_RC) };
+	struct ibv_qp_init_attr attr = basic(pair.a.cq, IBV_QPT_RC);
+	struct ibv_send_wr *bad = NULL;
+	struct ibv_sge sge;
+
+	NEED(pair.a.qp = ibv_create_qp(pair.a.pd, &attr));
+	NEED(!to_init(pair.a.qp) && !to_rtr(pair.a.qp, pair.b.qp->qp_num));
+	connect_qp(pair.b.qp, pair.a.qp);
+	list_writes(&pair, &sge, 1);
+	say_status("send", ibv_post_send(pair.a.qp, wrs, &bad));
+	say("named", "%d", bad == wrs);
+	NEED(!to_rts(pair.a.qp));
+	say_status("again", ibv_post_send(pair.a.qp, wrs, &bad));
+	say_completions("sent", pair.a.cq, 1);
 }
 
 /* A receive that waits, and sends that come later, are flushed in the error state. */
@@ -572,7 +609,8 @@ MAIN(
 	{ "good_list", good_list }, { "bad_slices_first", bad_slices_first }, { "bad_slices_third", bad_slices_third },
 	{ "bad_slices_last", bad_slices_last }, { "bad_inline_third", bad_inline_third },
 	{ "short_atomic_third", short_atomic_third }, { "crooked_atomic_third", crooked_atomic_third },
-	{ "bad_opcode_third", bad_opcode_third }, { "full_send_queue", full_send_queue },
+	{ "huge_atomic_third", huge_atomic_third }, { "atomic_write_third", atomic_write_third },
+	{ "bad_opcode_third", bad_opcode_third }, { "named_too_early", named_too_early }, { "full_send_queue", full_send_queue },
 	{ "unread_completions", unread_completions }, { "full_receive_queue", full_receive_queue },
 	{ "full_shared_queue", full_shared_queue }, { "bad_receive", bad_receive },
 	{ "negative_count_third", negative_count_third }, { "negative_receives", negative_receives },

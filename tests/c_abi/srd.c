@@ -188,6 +188,43 @@ static void message(const char *what, uint64_t id, enum kind kind, unsigned int 
 	completion("  received", recv_cq, id % 2);
 }
 
+/* What is posted in the state ERR. */
+static void in_error(void)
+{
+	struct ibv_qp_attr error = { .qp_state = IBV_QPS_ERR };
+	struct ibv_sge sge = { (uintptr_t)memory, 8, mr->lkey };
+	struct ibv_send_wr send = {
+		.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED,
+		.wr.ud = { ah, receiver->qp_num, QKEY },
+	}, *bad;
+	struct ibv_recv_wr receive = { .sg_list = &sge, .num_sge = 1 }, *bad_receive;
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(sender);
+
+	CHECK(!ibv_modify_qp(sender, &error, IBV_QP_STATE));
+	printf("in error: send %d", ibv_post_send(sender, &send, &bad));
+	printf(", receive %d", ibv_post_recv(sender, &receive, &bad_receive));
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, ah, receiver->qp_num, QKEY);
+	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)memory, 8);
+	printf(", by functions %d\n", ibv_wr_complete(qp));
+}
+
+/* A payload that is longer than any request, which is no full queue. */
+static void too_long(void)
+{
+	static uint8_t bytes[4096];
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(sender);
+
+	ibv_wr_start(qp);
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_send(qp);
+	ibv_wr_set_ud_addr(qp, ah, receiver->qp_num, QKEY);
+	ibv_wr_set_inline_data(qp, bytes, sizeof(bytes));
+	printf("too long: %d\n", ibv_wr_complete(qp));
+}
+
 int main(int argc, char **argv)
 {
 	uint64_t id = 1;
@@ -223,6 +260,8 @@ int main(int argc, char **argv)
 	receive(id + 100, 1);
 	post(id++, SEND, 200);
 	completion("too long", send_cq, false);
+	too_long();
+	in_error();
 	CHECK(!ibv_destroy_qp(sender) && !ibv_destroy_qp(receiver) && !ibv_destroy_ah(ah) && !ibv_dereg_mr(mr));
 	puts("ends: well");
 	return 0;

@@ -138,7 +138,9 @@ impl contract::Driver for Efa {
         .union(Options::SERVICE_LEVEL);
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
-        early_sends: true,
+        long_by_functions: Errno::INVAL,
+        in_error: true,
+        poll_attributes: true,
         ..contract::Refusals::DEFAULT
     };
 

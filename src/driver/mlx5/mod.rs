@@ -119,7 +119,6 @@ impl contract::Driver for Device {
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
         long_request: Errno::NOMEM,
-        early_sends: true,
         poll_attributes: true,
         atomics_of_any_length: true,
         ..contract::Refusals::DEFAULT

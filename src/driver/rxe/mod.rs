@@ -90,7 +90,8 @@ impl contract::Driver for Rxe {
     const CHECKS_ADVICE: bool = false;
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
-        by_functions: Errno::NOSPC,
+        long_by_functions: Errno::NOSPC,
+        full_by_functions: Errno::NOSPC,
         unknown: Errno::OPNOTSUPP,
         bad_atomics: true,
         negative_counts: true,

@@ -82,11 +82,11 @@ impl Command for CreateId {
     }
 }
 
-/// Destroys an identifier that came with a request and that cannot be used.
+/// Destroys an identifier.
 impl Command for DestroyId {
     type Reply = abi::DestroyIdResp;
     const NUMBER: u32 = cmd::DESTROY_ID;
-    const VERB: Verb = Verb::GetRequest;
+    const VERB: Verb = Verb::DestroyId;
 
     fn answer_at(&mut self, address: u64) {
         self.response = address;

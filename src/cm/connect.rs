@@ -127,8 +127,8 @@ impl<Q: QueuePair> Connecting<Q> {
         let connected = queue_pair::use_ece(&mut self.qp, raw.ece)
             .and_then(|()| queue_pair::connect(&self.id, &mut self.qp, &self.params, self.depths));
         if let Err(error) = connected {
-            // The first error is the one to return. The peer is notified at the latest when the file is
-            // closed.
+            // The first error is the one to return. The peer is notified at the latest when the identifier is
+            // destroyed.
             let _ = self.id.execute(&Reject {
                 id: self.id.number(),
                 reason: abi::RejectReason::CONSUMER_DEFINED.0 as u8,

@@ -18,7 +18,8 @@ use crate::error::{Errno, Result, Subject, Verb};
 
 /// A connection: a queue pair in the state RTS, or an XRC target, and its [`Link`].
 ///
-/// It derefs to the queue pair. Dropping it notifies the peer and does not wait.
+/// It derefs to the queue pair. Dropping it notifies the peer and does not wait, also while a process
+/// that was forked meanwhile has its file.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! An identifier of the connection manager, alone on its file: closing the file destroys it.
+//! An identifier of the connection manager, alone on its file.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::qp::QpAttr;
 /// numbers.
 pub(super) const OWN: u64 = 1;
 
-/// An identifier.
+/// An identifier. Dropping it destroys it, which notifies the peer of whatever ends with it.
 #[derive(Debug)]
 pub(super) struct Id {
     file: File,
@@ -88,12 +88,7 @@ impl Id {
             Err(errno) => Err(Error::os(MigrateId::VERB, subject, errno)),
         };
         if taken.is_err() {
-            // The first error is the one to report. If this one fails too, the identifier goes with the
-            // listener.
-            let _ = self.file.send(&DestroyId {
-                id: number,
-                ..Default::default()
-            });
+            destroy(&self.file, number);
         }
         taken
     }
@@ -176,6 +171,24 @@ impl Id {
     pub(super) fn wait(&self, limit: Option<Duration>) -> Result<()> {
         let waited = self.file.wait(limit);
         waited.map_err(|errno| self.error(Verb::GetCmEvent, errno))
+    }
+}
+
+/// Destroys an identifier on this file. The kernel does not wait for a peer.
+fn destroy(file: &File, number: u32) {
+    // The kernel refuses a forked process, whose parent has the identifier. Otherwise it is destroyed at the
+    // latest when the file is closed.
+    let _ = file.send(&DestroyId {
+        id: number,
+        ..Default::default()
+    });
+}
+
+/// Closing the file would also destroy it, but only when the last process that has the file closes it: a
+/// process that was forked has it too.
+impl Drop for Id {
+    fn drop(&mut self) {
+        destroy(&self.file, self.number);
     }
 }
 

@@ -85,7 +85,8 @@
 //! Each state has only the methods that are possible in it.
 //!
 //! Every kernel identifier has a file of its own, which is readable when there may be events. Events need no
-//! acknowledgement, and dropping never waits for a peer.
+//! acknowledgement. Dropping destroys the identifier, also while a forked process still has its file, and
+//! never waits for a peer.
 
 pub(crate) mod address;
 mod attributes;

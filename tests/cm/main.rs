@@ -7,6 +7,7 @@ mod datagrams;
 mod domains;
 mod down;
 mod faults;
+mod forked;
 mod ground;
 mod hostile;
 mod infiniband;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         connect::tests(),
         listen::tests(),
         faults::tests(),
+        forked::tests(),
         killed::tests(),
         breakage::tests(),
         hostile::tests(),

@@ -228,6 +228,8 @@ verbs! {
     SharePd = "share_pd",
     /// Makes an identifier of the connection manager.
     CreateId = "create_id",
+    /// Destroys an identifier of the connection manager.
+    DestroyId = "destroy_id",
     /// Binds an identifier of the connection manager to an address.
     BindAddr = "bind_addr",
     /// Finds the device and the neighbour on the route to a peer.

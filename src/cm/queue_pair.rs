@@ -110,12 +110,31 @@ impl QueuePair for XrcTarget {
     }
 }
 
-/// Takes a queue pair to INIT, unless it is there already.
+/// Takes a queue pair to INIT. One that is there already, perhaps for another peer, gets the port, the
+/// partition and the Q_Key of this one.
 pub(super) fn init(id: &Id, verb: Verb, qp: &mut impl QueuePair, device: u32) -> Result<()> {
+    check(id, verb, qp, device)?;
+    qp.modify(&id.attributes(QpState::INIT)?)
+}
+
+/// As [`init`], for the request of a peer that has sent these options.
+pub(super) fn init_for(
+    id: &Id,
+    qp: &mut impl QueuePair,
+    device: u32,
+    peer: abi::Ece,
+) -> Result<()> {
+    check(id, Verb::Accept, qp, device)?;
+    // The device gets them with the change of the state, also with the one from INIT to INIT.
+    use_ece(qp, peer)?;
+    qp.modify(&id.attributes(QpState::INIT)?)
+}
+
+/// Refuses a queue pair of another device, or in a state that it cannot be connected from.
+fn check(id: &Id, verb: Verb, qp: &impl QueuePair, device: u32) -> Result<()> {
     id::check_device(verb, id.subject(), qp.context(), device)?;
     match qp.state() {
-        QpState::RESET => qp.modify(&id.attributes(QpState::INIT)?),
-        QpState::INIT => Ok(()),
+        QpState::RESET | QpState::INIT => Ok(()),
         other => {
             let why = format!("the queue pair is in the state {other:?}, not in RESET or INIT");
             Err(Error::invalid(verb, id.subject().clone(), why))

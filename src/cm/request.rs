@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use uverbs_uapi::enums::{AsyncEventType, QpState, QpType};
+use uverbs_uapi::enums::{AsyncEventType, QpType};
 use uverbs_uapi::rdma_cm::{self as abi, Event, EventResp};
 
 use super::command::{Accept, Notify, Reject};
@@ -96,16 +96,14 @@ impl<T: Listens> Request<T> {
     }
 
     /// Takes a queue pair from RESET to INIT, so that receives can be posted before the peer is answered.
-    /// Optional: otherwise [`accept`](Self::accept) does it.
+    /// Optional: otherwise [`accept`](Self::accept) does it. One in INIT, as a failed attempt returns it, is
+    /// set up for this peer.
     ///
     /// # Errors
     ///
     /// The queue pair belongs to another device, or is in another state.
     pub fn init(&self, qp: &mut impl QueuePair<Kind = T>) -> Result<()> {
-        if qp.state() == QpState::RESET {
-            queue_pair::use_ece(qp, self.raw.ece)?;
-        }
-        queue_pair::init(&self.id, Verb::Accept, qp, self.device_index())
+        queue_pair::init_for(&self.id, qp, self.device_index(), self.raw.ece)
     }
 
     /// Refuses the request. `data` is private data of the refusal: at most 148 bytes, or 136 for a datagram

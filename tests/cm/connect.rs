@@ -4,9 +4,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use support::{LIMIT, QUIET, Result, device, fail, open, same, says, test_without_leaks};
+use support::{
+    Hca, LIMIT, QUIET, Result, device, fail, open, same, says, test_on_adapter, test_without_leaks,
+};
 use uverbs::cm::{self, Event, First, Listener, Params, Pending, RejectReason, Resolved, Step};
-use uverbs::qp::QpState;
+use uverbs::qp::{Ece, QpState};
 use uverbs::{Access, Inline, Rc, Uc};
 
 use crate::ground::{Side, Two, both, listener, own_address, request, way_to};
@@ -32,9 +34,34 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("connect::a_queue_pair_again", a_queue_pair_again),
         ("connect::many", many),
     ];
+    let mut tests = Vec::from(tests.map(|(name, run)| test_without_leaks(name, run)));
+    tests.push(test_on_adapter(
+        "connect::options_of_one_in_init",
+        |_: Hca| options_of_one_in_init(),
+    ));
     tests
-        .map(|(name, run)| test_without_leaks(name, run))
-        .into()
+}
+
+/// Catches an answer about options that the queue pair of the accepting side does not use, since it was in
+/// INIT before the request came.
+fn options_of_one_in_init() -> Result {
+    let listener = listener()?;
+    let (here, there) = (Side::new()?, Side::new()?);
+    let way = way_to(listener.local_addr())?;
+    let mut other = there.qp()?;
+    way.init(&mut other)?;
+    let mut qp = here.qp()?;
+    // One of the device's two options.
+    let some = Ece {
+        options: qp.query_ece()?.options & !0b10,
+        ..qp.query_ece()?
+    };
+    qp.set_ece(some)?;
+    let connecting = way.connect(qp, &Params::default(), b"")?;
+    let accepting = request(&listener)?.accept(other, &Params::default(), b"")?;
+    let (active, passive) = both(connecting, accepting)?;
+    same(passive.query_ece()?, some, "what the accepting side uses")?;
+    same(active.query_ece()?, some, "what the asking side uses")
 }
 
 /// Catches connections between the wrong queue pairs, and addresses of the wrong side.

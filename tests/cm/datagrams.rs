@@ -10,6 +10,7 @@ use support::{
 };
 use uverbs::ah::{AddressVector, UdPeer};
 use uverbs::cm::{self, Group, Listener, Membership, Pending, RejectReason, Request, Resolved};
+use uverbs::qp::QpAttr;
 use uverbs::transport::Dc;
 use uverbs::{Caps, ConnectOptions, Inline, Qp, QpState, Ud, WcOpcode, WcStatus};
 
@@ -21,8 +22,9 @@ use crate::programs::Program;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 10] = [
+    let tests: [Named; 11] = [
         ("datagrams::look_up_and_send", look_up_and_send),
+        ("datagrams::one_in_init", one_in_init),
         ("datagrams::nobody_there", nobody_there),
         ("datagrams::refused", refused),
         ("datagrams::too_much_private_data", too_much_private_data),
@@ -84,6 +86,23 @@ fn received(side: &mut Side) -> Result<Vec<u8>> {
 fn look_up_and_send() -> Result {
     let listener = listener()?;
     ask_and_send(way_to(&listener)?, &listener, (b"who is there?", 180))
+}
+
+/// Catches a queue pair in INIT that keeps the key of what it was for before.
+fn one_in_init() -> Result {
+    let listener = listener()?;
+    let side = Side::new()?;
+    let way = way_to(&listener)?;
+    let mut qp = queue_pair(&side)?;
+    qp.modify(&QpAttr {
+        state: Some(QpState::INIT),
+        pkey_index: Some(0),
+        port: Some(way.port()),
+        qkey: Some(5),
+        ..QpAttr::default()
+    })?;
+    way.activate(&mut qp)?;
+    same(qp.query()?.qkey, 0x0123_4567, "the key")
 }
 
 /// Asks a listener for its queue pair with this question, whose field has so many bytes, and sends a datagram

@@ -63,6 +63,7 @@ impl<T: Initiates + End> Resolved<T> {
         let data = message.fill(self.id.subject(), data)?;
         self.init(qp)?;
         let depths = params.depths(qp.context())?;
+        self.forget_changes()?;
         self.id.execute(&Connect {
             id: self.id.number(),
             conn_param: params.wire(qp.qpn(), depths, data),

@@ -44,20 +44,30 @@ impl Id {
     /// Makes an identifier.
     pub(super) fn create(space: PortSpace, qp_type: QpType, subject: Subject) -> Result<Self> {
         let file = File::open()?;
-        let command = CreateId {
-            uid: OWN,
-            ps: space.0 as u16,
-            qp_type: qp_type.0 as u8,
-            ..Default::default()
-        };
-        match file.send(&command) {
-            Ok(made) => Ok(Self {
+        match make(&file, space, qp_type) {
+            Ok(number) => Ok(Self {
                 file,
-                number: made.id,
+                number,
                 subject,
             }),
             Err(errno) => Err(Error::os(CreateId::VERB, subject, errno)),
         }
+    }
+
+    /// Destroys it and makes another one on its file, which stays the same for whoever waits for it. The
+    /// kernel drops the events of the old one. If that fails, it is of no use any more.
+    pub(super) fn replace(
+        &mut self,
+        space: PortSpace,
+        qp_type: QpType,
+        subject: Subject,
+    ) -> Result<()> {
+        // First: it may have the address and port that the other one needs.
+        destroy(&self.file, self.number);
+        self.subject = subject;
+        let made = make(&self.file, space, qp_type);
+        self.number = made.map_err(|errno| self.error(CreateId::VERB, errno))?;
+        Ok(())
     }
 
     /// A file for another identifier.
@@ -172,6 +182,17 @@ impl Id {
         let waited = self.file.wait(limit);
         waited.map_err(|errno| self.error(Verb::GetCmEvent, errno))
     }
+}
+
+/// Makes an identifier on this file, and returns its number.
+fn make(file: &File, space: PortSpace, qp_type: QpType) -> Result<u32, Errno> {
+    let command = CreateId {
+        uid: OWN,
+        ps: space.0 as u16,
+        qp_type: qp_type.0 as u8,
+        ..Default::default()
+    };
+    file.send(&command).map(|made| made.id)
 }
 
 /// Destroys an identifier on this file. The kernel does not wait for a peer.

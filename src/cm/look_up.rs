@@ -46,6 +46,7 @@ impl<T: LookedUp> Resolved<T> {
     pub fn look_up(self, data: &[u8]) -> Result<LookingUp<T>> {
         let message = Message::LOOK_UP.by(&self.route);
         let (private_data, private_data_len) = message.fill(self.id.subject(), data)?;
+        self.forget_changes()?;
         self.id.execute(&Connect {
             id: self.id.number(),
             conn_param: abi::ConnParam {

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 use std::vec;
 
+use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::{Event, EventResp, IdOption};
 
 use super::address::{self, Address, IbAddr};
@@ -15,7 +16,7 @@ use super::command::{ResolveRoute, resolve_addr};
 use super::event;
 use super::id::Id;
 use super::pending::describe::Describe;
-use super::pending::{Failed, Pending, Step, step, subject_of};
+use super::pending::{Failed, Pending, Step, subject_of};
 use super::queue_pair::{self, QueuePair};
 use super::route::Route;
 use super::space::Initiates;
@@ -27,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Starts the description of an address resolution.
 ///
 /// Names are resolved by the system's resolver, in this call. If there are several addresses, each is tried
-/// in turn.
+/// in turn; if all fail, the error is that of the first.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -123,7 +124,9 @@ impl<T: Initiates> Resolve<T> {
         self
     }
 
-    /// The acknowledgement timeout: 4.096 µs · 2ⁿ, n below 32. The kernel's default is 0.5 to 2 seconds.
+    /// The acknowledgement timeout: 4.096 µs · 2ⁿ, n below 32. The kernel's default is 0.5 to 2 seconds. Only
+    /// [`Rc`](crate::Rc) and [`Xrc`](crate::transport::Xrc) have one; for others [`start`](Self::start)
+    /// refuses it.
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
         self.ack_timeout = Some(exponent);
         self
@@ -141,47 +144,69 @@ impl<T: Initiates> Resolve<T> {
     /// # Errors
     ///
     /// There is no connection manager ([`Cause::Unsupported`]); the address is a wildcard or a loopback
-    /// address, which the kernel interprets differently; the local address is not this host's. Manual page:
-    /// `rdma_resolve_addr(3)`.
+    /// address, which the kernel interprets differently; the local address is not this host's; the
+    /// acknowledgement timeout is too long or not for this type. Manual page: `rdma_resolve_addr(3)`.
     #[doc(alias = "rdma_resolve_addr")]
     pub fn start(self) -> Result<Resolving<T>> {
-        let mut peers = self.peers.clone().into_iter();
-        let id = self.first(&mut peers)?;
-        Ok(Resolving {
-            id,
-            peers,
+        let mut left = Left {
+            peers: self.peers.clone().into_iter(),
+            failed: None,
+        };
+        let (peer, subject) = self.next(&mut left)?;
+        let mut resolving = Resolving {
+            id: Id::create(T::PORT_SPACE, T::KIND, subject)?,
+            left,
             how: self,
-        })
+        };
+        match resolving.how.ask(&resolving.id, peer) {
+            Ok(()) => {}
+            Err(error) => resolving.next(error)?,
+        }
+        Ok(resolving)
     }
 
-    /// Starts with the first address that can be tried.
-    fn first(&self, peers: &mut vec::IntoIter<Address>) -> Result<Id> {
-        let mut refused = None;
-        for peer in peers {
-            match self.look(peer) {
-                Ok(id) => return Ok(id),
-                Err(error) => refused = refused.or(Some(error)),
+    /// The next address that can be tried, and the name of the connection to it.
+    fn next(&self, left: &mut Left) -> Result<(Address, Subject)> {
+        while let Some(peer) = left.peers.next() {
+            let subject = subject_of("to", peer);
+            match self.check(&subject, peer) {
+                Ok(()) => return Ok((peer, subject)),
+                Err(error) => left.note(error),
             }
         }
         let none = || {
             let cause = Cause::NotFound("no address is left to try".into());
             Error::new(Verb::ResolveAddr, Subject::the("address"), cause)
         };
-        Err(refused.unwrap_or_else(none))
+        Err(left.failed.take().unwrap_or_else(none))
     }
 
-    fn look(&self, peer: Address) -> Result<Id> {
-        let subject = subject_of("to", peer);
-        address::check_peer(&subject, peer)?;
+    /// Refuses what the kernel would understand in another way, or not at all.
+    fn check(&self, subject: &Subject, peer: Address) -> Result<()> {
+        address::check_peer(subject, peer)?;
         if let Some(own) = self.source {
-            address::check_own(Verb::ResolveAddr, &subject, own)?;
+            address::check_own(Verb::ResolveAddr, subject, own)?;
             if own.ib().is_some() != peer.ib().is_some() {
                 let why =
                     "of the own address and the peer's, one is of IP and the other of InfiniBand";
-                return Err(Error::invalid(Verb::ResolveAddr, subject, why));
+                return Err(Error::invalid(Verb::ResolveAddr, subject.clone(), why));
             }
         }
-        let id = Id::create(T::PORT_SPACE, T::KIND, subject)?;
+        let why = match self.ack_timeout {
+            None => return Ok(()),
+            // The kernel would complain in its log (`rdma_set_ack_timeout` in drivers/infiniband/core/cma.c).
+            Some(_) if !matches!(T::KIND, QpType::RC | QpType::XRC_SEND) => {
+                "only RC and XRC have an acknowledgement timeout"
+            }
+            Some(..32) => return Ok(()),
+            // The kernel would take it, and its packets have 5 bits for it.
+            Some(_) => "the exponent of the acknowledgement timeout must be below 32",
+        };
+        Err(Error::invalid(Verb::SetOption, subject.clone(), why))
+    }
+
+    /// Makes the kernel look for the way to a peer.
+    fn ask(&self, id: &Id, peer: Address) -> Result<()> {
         if let Some(tos) = self.type_of_service {
             id.set(IdOption::TOS, &[tos])?;
         }
@@ -193,8 +218,7 @@ impl<T: Initiates> Resolve<T> {
             self.milliseconds(),
             self.source.map(|own| own.wire(T::PORT_SPACE)),
             peer.wire(T::PORT_SPACE),
-        ))?;
-        Ok(id)
+        ))
     }
 
     /// The time limit in the kernel's form, which has no value for "no limit".
@@ -204,52 +228,89 @@ impl<T: Initiates> Resolve<T> {
     }
 }
 
-/// An address resolution in progress.
+/// What is left to try.
+#[derive(Debug)]
+struct Left {
+    peers: vec::IntoIter<Address>,
+    /// Why the first address failed: it is the one to report if all fail.
+    failed: Option<Error>,
+}
+
+impl Left {
+    /// Notes why an address failed.
+    fn note(&mut self, error: Error) {
+        self.failed.get_or_insert(error);
+    }
+}
+
+/// An address resolution in progress. Its file becomes the file of the [`Resolved`].
 #[derive(Debug)]
 pub struct Resolving<T> {
+    /// The same file for all addresses: whoever waits for it need not know that there are several.
     id: Id,
-    /// The addresses that have not been tried.
-    peers: vec::IntoIter<Address>,
+    left: Left,
     how: Resolve<T>,
 }
 
+/// What an event means to a resolution in progress.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    /// The device and the neighbour are known.
+    Address,
+    /// The path is known.
+    Path,
+    /// This verb has failed.
+    Failed(Verb),
+    /// Nothing: another event will come.
+    Nothing,
+}
+
+impl News {
+    fn of(raw: &EventResp) -> Self {
+        match Event(raw.event) {
+            Event::ADDR_RESOLVED if raw.status == 0 => Self::Address,
+            Event::ROUTE_RESOLVED if raw.status == 0 => Self::Path,
+            Event::ROUTE_ERROR => Self::Failed(Verb::ResolveRoute),
+            // The address of the interface or of the neighbour has changed meanwhile.
+            Event::ADDR_CHANGE | Event::UNREACHABLE => Self::Nothing,
+            _ => Self::Failed(Verb::ResolveAddr),
+        }
+    }
+}
+
 impl<T: Initiates> Resolving<T> {
-    /// Takes pending events; returns the last one once the route is known.
-    fn advance(&mut self) -> Result<Option<EventResp>> {
+    /// Takes pending events; returns the route once it is known.
+    fn advance(&mut self) -> Result<Option<Route>> {
         while let Some(raw) = self.id.try_event()? {
-            let (verb, done) = match Event(raw.event) {
-                Event::ADDR_RESOLVED if raw.status == 0 => {
-                    let command = ResolveRoute {
-                        id: self.id.number(),
-                        timeout_ms: self.how.milliseconds(),
-                    };
-                    match self.id.execute(&command) {
-                        Ok(()) => continue,
-                        Err(error) => (Verb::ResolveRoute, Err(error)),
-                    }
+            match News::of(&raw) {
+                News::Address => self.id.execute(&ResolveRoute {
+                    id: self.id.number(),
+                    timeout_ms: self.how.milliseconds(),
+                })?,
+                News::Path => {
+                    let route = Route::of(&self.id, |peer| subject_of("to", peer))?;
+                    let none = || self.id.error(Verb::ResolveRoute, Errno::IO);
+                    return route.ok_or_else(none).map(Some);
                 }
-                Event::ROUTE_RESOLVED if raw.status == 0 => return Ok(Some(raw)),
-                Event::ROUTE_ERROR => (Verb::ResolveRoute, Ok(())),
-                _ => (Verb::ResolveAddr, Ok(())),
-            };
-            let error = match done {
-                Ok(()) => event::failure(verb, self.id.subject(), &raw),
-                Err(error) => error,
-            };
-            // The next address, if there is one; otherwise the first failure is reported.
-            self.id = self.how.first(&mut self.peers).map_err(|_| error)?;
+                News::Failed(verb) => {
+                    return Err(event::failure(verb, self.id.subject(), &raw));
+                }
+                News::Nothing => {}
+            }
         }
         Ok(None)
     }
 
-    fn resolved(self) -> Result<Resolved<T>> {
-        match Route::of(&self.id, |peer| subject_of("to", peer))? {
-            Some(route) => Ok(Resolved {
-                id: self.id,
-                route,
-                of: PhantomData,
-            }),
-            None => Err(self.id.error(Verb::ResolveRoute, Errno::IO)),
+    /// Goes on with the next address that can be tried, on the same file, since this one has failed.
+    fn next(&mut self, mut error: Error) -> Result<()> {
+        loop {
+            self.left.note(error);
+            let (peer, subject) = self.how.next(&mut self.left)?;
+            let made = self.id.replace(T::PORT_SPACE, T::KIND, subject);
+            match made.and_then(|()| self.how.ask(&self.id, peer)) {
+                Ok(()) => return Ok(()),
+                Err(another) => error = another,
+            }
         }
     }
 }
@@ -271,8 +332,20 @@ impl<T: Initiates> Pending for Resolving<T> {
     type Back = ();
 
     fn try_finish(mut self) -> Result<Step<Self>, Failed<()>> {
-        let advanced = self.advance();
-        step(self, advanced, |resolving, _| resolving.resolved())
+        loop {
+            let failed = match self.advance() {
+                Ok(Some(route)) => {
+                    return Ok(Step::Done(Resolved {
+                        id: self.id,
+                        route,
+                        of: PhantomData,
+                    }));
+                }
+                Ok(None) => return Ok(Step::Pending(self)),
+                Err(error) => self.next(error),
+            };
+            failed.map_err(|error| Failed { back: (), error })?;
+        }
     }
 
     fn cancel(self) {}
@@ -289,8 +362,20 @@ pub struct Resolved<T> {
 }
 
 impl<T: Initiates> Resolved<T> {
+    /// Takes events of the time since it was resolved. Addresses that have changed meanwhile do not end an
+    /// attempt that is only made now.
+    pub(super) fn forget_changes(&self) -> Result<()> {
+        while let Some(raw) = self.id.try_event()? {
+            if News::of(&raw) != News::Nothing {
+                return Err(event::failure(Verb::Connect, self.id.subject(), &raw));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a queue pair from RESET to INIT, so that receives can be posted before the connection is
-    /// requested. Optional: otherwise [`connect`](Self::connect) does it.
+    /// requested. Optional: otherwise [`connect`](Self::connect) does it. One in INIT, as a failed attempt
+    /// returns it, is set up for this peer.
     ///
     /// # Errors
     ///
@@ -311,5 +396,52 @@ impl<T> Deref for Resolved<T> {
 impl<T> AsFd for Resolved<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.id.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rc, Ud, transport::Xrc};
+
+    /// Catches a change of an address that passes for the end of a resolution: others than that.
+    #[test]
+    fn a_change_is_no_failure() {
+        let news = |event: Event, status: i32| {
+            News::of(&EventResp {
+                event: event.0,
+                status: status as u32,
+                ..EventResp::default()
+            })
+        };
+        let address = News::Failed(Verb::ResolveAddr);
+        assert_eq!(news(Event::ADDR_RESOLVED, 0), News::Address);
+        assert_eq!(news(Event::ADDR_RESOLVED, -19), address);
+        assert_eq!(news(Event::ROUTE_RESOLVED, 0), News::Path);
+        assert_eq!(news(Event::ADDR_ERROR, -110), address);
+        let route = News::Failed(Verb::ResolveRoute);
+        assert_eq!(news(Event::ROUTE_ERROR, -22), route);
+        assert_eq!(news(Event::DEVICE_REMOVAL, 0), address);
+        assert_eq!(news(Event::ADDR_CHANGE, 0), News::Nothing);
+        assert_eq!(news(Event::UNREACHABLE, -110), News::Nothing);
+    }
+
+    /// Catches a timeout that reaches a kernel that refuses it, or that puts it into five bits.
+    #[test]
+    fn a_timeout_that_cannot_be_is_refused() {
+        fn refused<T: Initiates>(exponent: u8) -> Option<String> {
+            let resolve = resolve::<T>("10.9.0.2:7").unwrap();
+            let resolve = resolve.ack_timeout(exponent);
+            let peer = resolve.peers[0];
+            let checked = resolve.check(&Subject::the("connection"), peer);
+            checked.err().map(|error| error.to_string())
+        }
+        assert_eq!(refused::<Rc>(31), None);
+        assert_eq!(refused::<Xrc>(0), None);
+        let too_long = refused::<Rc>(32).unwrap();
+        assert!(too_long.contains("set_option on connection"), "{too_long}");
+        assert!(too_long.contains("below 32"), "{too_long}");
+        let not_here = refused::<Ud>(14).unwrap();
+        assert!(not_here.contains("only RC and XRC"), "{not_here}");
     }
 }

@@ -12,13 +12,18 @@ use uverbs::device::PortState;
 use uverbs::qp::QpState;
 use uverbs::{Inline, Qp, Rc, WcOpcode, WcStatus};
 
-use crate::ground::{Side, error, failed_well, request};
+use crate::connect::readable;
+use crate::ground::{Side, both, error, failed_well, request};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("down::under_a_connection", under_a_connection),
         test("down::while_connecting", while_connecting),
         test("down::the_neighbour_changes", the_neighbour_changes),
+        test(
+            "down::the_neighbour_changes_before_an_attempt",
+            the_neighbour_changes_before_an_attempt,
+        ),
     ]
 }
 
@@ -151,6 +156,29 @@ fn the_neighbour_changes() -> Result {
     two.talk(&mut active)?;
     same(active.link().event_within(QUIET)?, None, "what is told")?;
     drop((active, passive, two));
+    before.await_back()
+}
+
+/// Catches an attempt that fails at once, because the peer's address on the link was another for a while
+/// before it.
+fn the_neighbour_changes_before_an_attempt() -> Result {
+    only_on_rxe("the adapter's wire is no network interface")?;
+    let wire = Wire::new()?;
+    let before = Objects::of_all_devices()?;
+    let two = Two::on(&wire)?;
+    let way = wire.way(two.listener.local_addr())?;
+    wire.here
+        .has_for_neighbour(&wire.there, "02:00:00:ff:ff:ff")?;
+    until("the event", || Ok(readable(&way)?.then_some(())))?;
+    wire.here.knows(&wire.there)?;
+    let params = Params::default();
+    let connecting = way.connect(two.here.qp()?, &params, b"").map_err(error)?;
+    let request = request(&two.listener)?;
+    let accepting = request
+        .accept(two.there.qp()?, &params, b"")
+        .map_err(error)?;
+    drop(both(connecting, accepting)?);
+    drop(two);
     before.await_back()
 }
 

@@ -18,6 +18,7 @@ mod loss;
 mod model;
 mod programs;
 mod refused;
+mod resolve;
 mod xrc;
 
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         load::tests(),
         programs::tests(),
         refused::tests(),
+        resolve::tests(),
         xrc::tests(),
         infiniband::tests(),
     ])

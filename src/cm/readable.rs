@@ -11,15 +11,21 @@ use super::pending::{Failed, Pending, Step};
 use super::space::Listens;
 use super::{Link, Listener, Request};
 use crate::error::{Cause, Errno, Error, Result, Verb};
+use crate::event_file::is_readable;
 use crate::readable::{Readable, Watching};
 
 /// A step in progress as a future. Dropping it cancels the step.
+///
+/// It tells its [`Readable`] that it is [done](Readable::done) before it looks at what has come, and so
+/// before the file may be closed.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless they are awaited"]
 pub struct Finish<P: Pending, W: Readable> {
     /// `None` once it has ended.
     pending: Option<P>,
     by: W,
+    /// `by` may be waiting for the file.
+    is_watched: bool,
 }
 
 impl<P: Pending, W: Readable> Finish<P, W> {
@@ -27,18 +33,26 @@ impl<P: Pending, W: Readable> Finish<P, W> {
         Self {
             pending: Some(pending),
             by,
+            is_watched: false,
         }
     }
 
     /// Cancels it and returns what was put into it; `None` if it has already finished.
     pub fn cancel(mut self) -> Option<P::Back> {
+        self.forget();
         self.pending.take().map(P::cancel)
+    }
+
+    /// Before the file may be closed: its number may be another file's from then on.
+    fn forget(&mut self) {
+        self.is_watched = false;
+        self.by.done();
     }
 }
 
 impl<P: Pending, W: Readable> Drop for Finish<P, W> {
     fn drop(&mut self) {
-        self.by.done();
+        self.forget();
     }
 }
 
@@ -52,7 +66,7 @@ impl<P: Pending + Unpin, W: Readable + Unpin> Future for Finish<P, W> {
         let this = self.get_mut();
         let polled = this.look(cx);
         if polled.is_ready() {
-            this.by.done();
+            this.forget();
         }
         polled
     }
@@ -64,16 +78,25 @@ impl<P: Pending, W: Readable> Finish<P, W> {
             return Poll::Pending;
         };
         loop {
-            pending = match pending.try_finish() {
-                Ok(Step::Done(output)) => return Poll::Ready(Ok(output)),
-                Ok(Step::Pending(still)) => still,
-                Err(failed) => return Poll::Ready(Err(failed)),
-            };
+            // A step ends with an event, and one that fails closes its file. If the file cannot be checked,
+            // the step reports why.
+            if !self.is_watched || is_readable(pending.as_fd()).unwrap_or(true) {
+                if self.is_watched {
+                    self.forget();
+                }
+                pending = match pending.try_finish() {
+                    Ok(Step::Done(output)) => return Poll::Ready(Ok(output)),
+                    Ok(Step::Pending(still)) => still,
+                    Err(failed) => return Poll::Ready(Err(failed)),
+                };
+            }
+            self.is_watched = true;
             match self.by.poll_readable(pending.as_fd(), cx) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(error)) => {
                     let (_, subject) = pending.describe();
                     let error = Error::new(Verb::GetCmEvent, subject, cause(&error));
+                    self.forget();
                     let back = pending.cancel();
                     return Poll::Ready(Err(Failed { back, error }));
                 }
@@ -155,7 +178,7 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
+    use std::os::fd::{AsRawFd, OwnedFd, RawFd};
     use std::task::Waker;
 
     use super::super::pending::describe::Describe;
@@ -263,6 +286,52 @@ mod tests {
             Poll::Ready(Ok(42))
         ));
         assert!(script.0.is_empty(), "it has ended");
+    }
+
+    /// Notes whether the file that was asked for last is open when nobody waits for it any more.
+    struct Number(Option<RawFd>, Vec<bool>);
+
+    impl Readable for &mut Number {
+        fn poll_readable(
+            &mut self,
+            fd: BorrowedFd<'_>,
+            _: &mut Context<'_>,
+        ) -> Poll<io::Result<()>> {
+            self.0 = Some(fd.as_raw_fd());
+            Poll::Pending
+        }
+
+        fn done(&mut self) {
+            if let Some(number) = self.0.take() {
+                let file = std::path::PathBuf::from(format!("/proc/self/fd/{number}"));
+                self.1.push(file.exists() || file.is_symlink());
+            }
+        }
+    }
+
+    /// Catches a file that is closed while it is still registered: meanwhile another thread may open one of
+    /// the same number, which would then be taken from the registry.
+    #[test]
+    fn who_waits_is_told_before_the_file_closes() {
+        let mut told = Number(None, Vec::new());
+        for how in ["cancelled", "dropped", "failed", "done"] {
+            let (byte, write) = pipe();
+            let mut finish = byte.finish(&mut told);
+            assert!(poll(&mut finish).is_pending());
+            match how {
+                "cancelled" => assert_eq!(finish.cancel(), Some(7)),
+                "dropped" => drop(finish),
+                "failed" => {
+                    drop(write);
+                    assert!(matches!(poll(&mut finish), Poll::Ready(Err(_))));
+                }
+                _ => {
+                    rustix::io::write(&write, &[42]).unwrap();
+                    assert!(matches!(poll(&mut finish), Poll::Ready(Ok(42))));
+                }
+            }
+        }
+        assert_eq!(told.1, [true; 4]);
     }
 
     #[test]

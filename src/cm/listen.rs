@@ -202,7 +202,8 @@ impl<T: Listens> Listener<T> {
         self.id.subject().clone()
     }
 
-    /// The next request, if there is one. It has a file of its own.
+    /// The next request, if there is one. It has a file of its own. A request whose device was removed before
+    /// it was taken is refused; on a wildcard other devices go on.
     ///
     /// # Errors
     ///
@@ -221,7 +222,13 @@ impl<T: Listens> Listener<T> {
                 }
             };
             match Event(raw.event) {
-                Event::CONNECT_REQUEST => return Request::take(&self.id, &raw, file).map(Some),
+                Event::CONNECT_REQUEST => match Request::take(&self.id, &raw, file) {
+                    // Its device has been removed since it came. The listener may be one for all devices.
+                    Err(error) if error.is_device_gone() => {
+                        tracing::warn!(target: "uverbs", %error, "a request for a connection is refused");
+                    }
+                    taken => return taken.map(Some),
+                },
                 Event::DEVICE_REMOVAL => {
                     return Err(self.id.error(Verb::GetCmEvent, Errno::IO));
                 }

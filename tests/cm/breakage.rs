@@ -1,23 +1,30 @@
 //! What connections stand on breaks: the device, the number of open files, the room for requests.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 
 use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::{LIMIT, OwnDevice, QUIET, Result, fail, only_on_rxe, same, test, test_without_leaks};
+use support::{
+    LIMIT, OwnDevice, QUIET, Result, fail, only_on_rxe, same, test, test_without_leaks, until,
+};
 use uverbs::cm::{self, Event, Listener, Params, Pending};
 use uverbs::error::Errno;
 use uverbs::qp::QpState;
 use uverbs::{Context, Rc};
 
+use crate::connect::readable;
 use crate::ground::{Side, Two, both, listener, request, way_to};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("breakage::the_device_is_removed", device_removed),
+        test(
+            "breakage::the_device_of_a_request_is_removed",
+            device_of_a_request_removed,
+        ),
         test_without_leaks("breakage::no_file_is_left", no_file_left),
         test_without_leaks("breakage::more_requests_than_room", more_requests_than_room),
     ]
@@ -25,10 +32,14 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 /// A listener on a device of its own.
 fn listener_on(context: &Context) -> Result<Listener<Rc>> {
+    let address = SocketAddr::new(ip_of(context)?, 0);
+    Ok(cm::listen::<Rc>(address)?.start()?)
+}
+
+fn ip_of(context: &Context) -> Result<IpAddr> {
     let ips = context.gid_table()?;
     let ip = ips.iter().find_map(|entry| entry.gid.as_ipv4());
-    let address = SocketAddr::new(ip.ok_or("no address")?.into(), 0);
-    Ok(cm::listen::<Rc>(address)?.start()?)
+    Ok(ip.ok_or("no address")?.into())
 }
 
 /// Catches whatever waits for a device that is gone, at each step, and queue pairs that are lost with it.
@@ -102,6 +113,46 @@ fn told_of_removal(device: &OwnDevice) -> Result<Child> {
         same(qp.qpn(), number, "the queue pair")?;
     }
     Ok(removal)
+}
+
+/// Catches a listener for all devices that fails because one of them went with a request.
+fn device_of_a_request_removed() -> Result {
+    only_on_rxe("here soft-RoCE's device goes")?;
+    let device = OwnDevice::new()?;
+    let listener = cm::listen::<Rc>("0.0.0.0:0")?.start()?;
+    let port = listener.local_addr().port();
+    let mut removal = removed_with_a_request(&device, &listener)?;
+    support::role::await_end(&mut removal)?;
+    same(removal.wait()?.success(), true, "the removal")?;
+    same(
+        readable(&listener)?,
+        true,
+        "whether the request is still there",
+    )?;
+    let next = listener.try_next()?;
+    same(next.is_none(), true, "a request on a device that is gone")?;
+    let mut address = crate::ground::own_address();
+    address.set_port(port);
+    let side = Side::new()?;
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    let accepting = request(&listener)?.accept(side.qp()?, &Params::default(), b"")?;
+    both(connecting, accepting).map(drop)
+}
+
+/// Removes a device on which a request has come that nobody has taken, and gives the program that does it.
+fn removed_with_a_request(device: &OwnDevice, listener: &Listener<Rc>) -> Result<Child> {
+    let context = device.open()?;
+    let side = Side::on(&context)?;
+    let address = SocketAddr::new(ip_of(&context)?, listener.local_addr().port());
+    let connecting = way_to(address)?.connect(side.qp()?, &Params::default(), b"")?;
+    until("the request", || Ok(readable(listener)?.then_some(())))?;
+    let removal = Command::new("rdma")
+        .args(["link", "del", &device.name])
+        .spawn()?;
+    match connecting.within(LIMIT) {
+        Err(_) => Ok(removal),
+        Ok(_) => fail("nobody accepted"),
+    }
 }
 
 /// Runs something with no file descriptor left to this process.

@@ -16,6 +16,8 @@ pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
 pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
     match errno {
         Errno::IO => true,
+        // The kernel has closed the identifier (`ucma_get_ctx` in drivers/infiniband/core/ucma.c).
+        Errno::NXIO => is_of_an_identifier(verb),
         Errno::NODEV => matches!(
             verb,
             Verb::QueryPort
@@ -28,6 +30,28 @@ pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Whether it is a command to the connection manager about an existing identifier.
+fn is_of_an_identifier(verb: Verb) -> bool {
+    matches!(
+        verb,
+        Verb::BindAddr
+            | Verb::ResolveAddr
+            | Verb::ResolveRoute
+            | Verb::ResolveService
+            | Verb::QueryId
+            | Verb::SetOption
+            | Verb::Connect
+            | Verb::Listen
+            | Verb::GetRequest
+            | Verb::Accept
+            | Verb::Reject
+            | Verb::Disconnect
+            | Verb::InitQpAttr
+            | Verb::Notify
+            | Verb::JoinMulticast
+    )
 }
 
 fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
@@ -248,15 +272,15 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::Notify, Errno::ISCONN) => "the connection is established already",
         (Verb::JoinMulticast, Errno::NODEV) => "no RDMA device has a route to the group",
         (Verb::JoinMulticast, Errno::NOSYS) => "the device's link layer has no multicast",
-        (Verb::ResolveAddr | Verb::ResolveRoute, Errno::NXIO)
-        | (
+        (_, Errno::NXIO) if is_of_an_identifier(verb) => "the device has been removed",
+        (
             Verb::Connect
             | Verb::Accept
             | Verb::Listen
             | Verb::GetCmEvent
             | Verb::Disconnect
             | Verb::InitQpAttr,
-            Errno::NXIO | Errno::NODEV,
+            Errno::NODEV,
         ) => "the device has been removed",
         (
             Verb::CreateId | Verb::ResolveAddr | Verb::Connect | Verb::Accept | Verb::GetCmEvent,

@@ -432,6 +432,9 @@ mod tests {
             assert!(!gone(verb, Errno::NODEV), "{verb}");
         }
         assert!(!gone(Verb::RegMr, Errno::NOMEM));
+        // What the connection manager answers about an identifier whose device has gone.
+        assert!(gone(Verb::GetRequest, Errno::NXIO) && gone(Verb::QueryId, Errno::NXIO));
+        assert!(!gone(Verb::OpenDevice, Errno::NXIO) && !gone(Verb::CreateId, Errno::NXIO));
     }
 
     #[test]

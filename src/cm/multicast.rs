@@ -1,7 +1,7 @@
 //! Multicast groups by their IP addresses.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,8 @@ const PATIENCE_MS: u32 = 2000;
 
 /// Starts the description of a membership in a multicast group. As with [`listen`](super::listen) and
 /// [`resolve`](super::resolve), `group` is an address or a name; the first address of a name is used. Groups
-/// have no ports: the port is ignored.
+/// have no ports: the port is ignored. The scope of an IPv6 group (`[ff02::7%2]:0`), the index of a network
+/// interface, says on which link.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -58,10 +59,16 @@ pub fn join(group: impl ToSocketAddrs + fmt::Debug) -> Result<Join> {
     let addresses = addresses(Verb::JoinMulticast, group)?;
     Ok(Join {
         // `addresses` never returns an empty list.
-        group: addresses[0].socket().ip(),
+        group: without_port(addresses[0].socket()),
         source: None,
         send_only: false,
     })
+}
+
+/// The address with its scope. Neither groups nor sources have a port here.
+fn without_port(mut address: SocketAddr) -> SocketAddr {
+    address.set_port(0);
+    address
 }
 
 /// The description of a membership.
@@ -70,7 +77,7 @@ pub fn join(group: impl ToSocketAddrs + fmt::Debug) -> Result<Join> {
 /// use uverbs::cm::{self, Pending};
 ///
 /// // To send only, from the device that has this address.
-/// let join = cm::join("239.9.8.7:0")?.source("10.9.0.1".parse()?).send_only(true);
+/// let join = cm::join("239.9.8.7:0")?.source("10.9.0.1:0".parse()?).send_only(true);
 /// let group = join.start()?.wait()?;
 /// println!("{} on {}", group.gid(), group.device()?.name());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -78,15 +85,16 @@ pub fn join(group: impl ToSocketAddrs + fmt::Debug) -> Result<Join> {
 #[must_use = "no group is joined before `start`"]
 #[derive(Clone, Debug)]
 pub struct Join {
-    group: IpAddr,
-    source: Option<IpAddr>,
+    group: SocketAddr,
+    source: Option<SocketAddr>,
     send_only: bool,
 }
 
 impl Join {
-    /// The own address to join from; it decides which device is used.
-    pub fn source(mut self, own: IpAddr) -> Self {
-        self.source = Some(own);
+    /// The own address to join from; it decides which device is used. The port is ignored. A link-local
+    /// address needs its scope.
+    pub fn source(mut self, own: SocketAddr) -> Self {
+        self.source = Some(without_port(own));
         self
     }
 
@@ -105,23 +113,29 @@ impl Join {
     /// also unsupported, but only waiting for the join reports it. Manual page: `rdma_join_multicast(3)`.
     #[doc(alias = "rdma_join_multicast")]
     pub fn start(self) -> Result<Joining> {
-        let subject = Subject::named("multicast group", self.group);
-        if !self.group.is_multicast() {
+        let subject = self.subject();
+        if !self.group.ip().is_multicast() {
             let why = "the address is not one of a group";
             return Err(Error::invalid(Verb::JoinMulticast, subject, why));
         }
-        let source = self.source.map(|own| SocketAddr::new(own, 0));
-        if let Some(own) = source {
+        if let Some(own) = self.source {
             address::check_own(Verb::ResolveAddr, &subject, Address::Ip(own))?;
         }
         let id = Id::create(PortSpace::UDP, QpType::UD, subject)?;
-        let (source, peer) = (source.map(Wire::from), self.wire());
+        let (source, peer) = (self.source.map(Wire::from), Wire::from(self.group));
         id.execute(&resolve_addr(id.number(), PATIENCE_MS, source, peer))?;
         Ok(Joining { id, how: self })
     }
 
-    fn wire(&self) -> Wire {
-        Wire::from(SocketAddr::new(self.group, 0))
+    /// The group in errors: as an address without a port, with its scope if it has one.
+    fn subject(&self) -> Subject {
+        match self.group {
+            SocketAddr::V6(group) if group.scope_id() != 0 => {
+                let name = format_args!("{}%{}", group.ip(), group.scope_id());
+                Subject::named("multicast group", name)
+            }
+            group => Subject::named("multicast group", group.ip()),
+        }
     }
 }
 
@@ -157,7 +171,7 @@ impl Joining {
             true => JoinFlags::SENDONLY_FULLMEMBER,
             false => JoinFlags::FULLMEMBER,
         };
-        let group = self.how.wire();
+        let group = Wire::from(self.how.group);
         let command = JoinMcast {
             id: self.id.number(),
             uid: MEMBERSHIP,
@@ -415,5 +429,23 @@ impl Drop for Attached {
         if let Err(error) = self.qp.context().fd().execute(&command) {
             tracing::debug!(target: "uverbs", %error, "a QP could not be detached from its group");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a link that is lost on the way to the kernel, and a port that gets there.
+    #[test]
+    fn a_group_is_on_a_link() {
+        let join = join("[ff02::7%3]:9").unwrap();
+        let join = join.source("[fe80::1%3]:5".parse().unwrap());
+        assert_eq!(Some(join.group), "[ff02::7%3]:0".parse().ok());
+        assert_eq!(join.source, "[fe80::1%3]:0".parse().ok());
+        let subject = join.subject().to_string();
+        assert_eq!(subject, "multicast group ff02::7%3");
+        let wire = Wire::from(join.group);
+        assert_eq!(wire.bytes.0[24..28], 3_u32.to_ne_bytes());
     }
 }

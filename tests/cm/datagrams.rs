@@ -1,6 +1,6 @@
 //! Datagrams: peers that are looked up by address, and multicast groups.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use libtest_mimic::Trial;
 use support::wait::until_so;
@@ -22,7 +22,7 @@ use crate::programs::Program;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 11] = [
+    let tests: [Named; 12] = [
         ("datagrams::look_up_and_send", look_up_and_send),
         ("datagrams::one_in_init", one_in_init),
         ("datagrams::nobody_there", nobody_there),
@@ -32,6 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("datagrams::udaddy_client", udaddy_client),
         ("multicast::all_receive", all_receive),
         ("multicast::all_receive_by_ipv6", all_receive_by_ipv6),
+        ("multicast::all_receive_on_a_link", all_receive_on_a_link),
         ("multicast::send_only", send_only),
         ("multicast::mckey_receives", mckey_receives),
     ];
@@ -387,14 +388,14 @@ fn too_much_private_data() -> Result {
 }
 
 /// A group, and the own address from which it is joined.
-type Addresses = (IpAddr, IpAddr);
+type Addresses = (SocketAddr, SocketAddr);
 
 fn by_ipv4() -> Result<Addresses> {
-    Ok((GROUP.parse()?, own_address().ip()))
+    Ok((SocketAddr::new(GROUP.parse()?, 0), own_address()))
 }
 
 fn group((group, own): Addresses, send_only: bool) -> Result<Group> {
-    let join = cm::join((group, 0))?.source(own);
+    let join = cm::join(group)?.source(own);
     Ok(join.send_only(send_only).start()?.within(LIMIT)?)
 }
 
@@ -428,16 +429,51 @@ fn all_receive() -> Result {
 /// Catches groups of IPv6 that are joined as others, or whose datagrams go elsewhere.
 fn all_receive_by_ipv6() -> Result {
     let interface = Ipv6::new()?;
-    let addresses = ("ff15::9:8:7".parse()?, interface.address.into());
+    of_ipv6((
+        "[ff15::9:8:7]:0".parse()?,
+        SocketAddr::new(interface.address.into(), 0),
+    ))
+}
+
+/// Catches a link that is lost on the way to the kernel: a link-local address leads nowhere then.
+fn all_receive_on_a_link() -> Result {
+    let netdev = own_netdev()?;
+    let index = std::fs::read_to_string(format!("/sys/class/net/{netdev}/ifindex"))?;
+    let index = index.trim().parse()?;
+    let on_the_link =
+        |ip: &str| -> Result<SocketAddrV6> { Ok(SocketAddrV6::new(ip.parse()?, 0, 0, index)) };
+    let shown = run(&format!("ip -o -6 addr show dev {netdev} scope link"))?;
+    let own = shown.split_whitespace().nth(3);
+    let own = own.and_then(|own| own.split_once('/'));
+    let (own, _) = own.ok_or("no link-local address")?;
+    let (group, own) = (on_the_link("ff12::9:8:7")?, on_the_link(own)?);
+    let Err(refused) = cm::join("[ff12::9:8:7]:0")?
+        .source((*own.ip(), 0).into())
+        .start()
+    else {
+        return fail("an address on no link");
+    };
+    says(&refused, &["needs its scope"])?;
+    of_ipv6((group.into(), own.into()))
+}
+
+fn of_ipv6(addresses: Addresses) -> Result {
     if !device().has_gids() {
         return of_group(addresses);
     }
-    let joining = cm::join((addresses.0, 0))?.source(addresses.1).start()?;
+    let joining = cm::join(addresses.0)?.source(addresses.1).start()?;
     let Err(error) = joining.within(LIMIT) else {
         return fail("the kernel of RoCE v2 has learnt of groups of IPv6");
     };
     same(error.error.is_unsupported(), true, "that it is told so")?;
     says(&error, &["groups with IPv6 addresses"])
+}
+
+/// The device's network interface.
+fn own_netdev() -> Result<String> {
+    let shown = run(&format!("ip -o addr show to {}", own_address().ip()))?;
+    let netdev = shown.split_whitespace().nth(1);
+    Ok(netdev.ok_or("no interface has the address")?.to_owned())
 }
 
 /// An IPv6 address of the device's network interface.
@@ -450,10 +486,8 @@ impl Ipv6 {
     /// Adds it, and waits until the device has it among its GIDs, where these are addresses.
     fn new() -> Result<Self> {
         let context = open()?;
-        let shown = run(&format!("ip -o addr show to {}", own_address().ip()))?;
-        let netdev = shown.split_whitespace().nth(1);
         let added = Self {
-            netdev: netdev.ok_or("no interface has the address")?.to_owned(),
+            netdev: own_netdev()?,
             address: "fd00:9::1".parse()?,
         };
         added.change("add")?;

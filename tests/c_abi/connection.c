@@ -192,6 +192,44 @@ static void cancelled(void)
 	rdma_freeaddrinfo(own);
 }
 
+/*
+ * The queue pair of a request cannot be created: the program does not get its identifier. librdmacm leaves that with
+ * the event.
+ */
+static void request_without_qp(void)
+{
+	struct rdma_addrinfo hints = { .ai_flags = RAI_PASSIVE, .ai_port_space = RDMA_PS_TCP }, *own;
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 1 << 30, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct rdma_event_channel *client = rdma_create_event_channel();
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	struct rdma_cm_id *listener, *id, *taken;
+	struct rdma_cm_event *event;
+
+	NEED(client);
+	NEED(!rdma_getaddrinfo(ADDRESS, "7481", &hints, &own));
+	NEED(!rdma_create_ep(&listener, own, NULL, &attr));
+	NEED(!rdma_listen(listener, 1));
+	NEED(inet_pton(AF_INET, ADDRESS, &address.sin_addr) == 1);
+	address.sin_port = rdma_get_src_port(listener);
+	id = ask(client, &address);
+	say("request", "%d", rdma_get_request(listener, &taken));
+	NEED(listener->event);
+	taken = listener->event->id;
+	say("left", "%s", taken == listener ? "the listener" : "the request");
+	if (taken != listener)
+		NEED(!rdma_destroy_id(taken));
+	event = next(client);
+	say("the peer", "%s", rdma_event_str(event->event));
+	NEED(!rdma_ack_cm_event(event));
+	rdma_destroy_qp(id);
+	say_or_errno("destroy", rdma_destroy_id(id));
+	rdma_destroy_ep(listener);
+	rdma_freeaddrinfo(own);
+}
+
 MAIN(
-	{ "confirmation_fails", confirmation_fails }, { "cancelled", cancelled },
+	{ "confirmation_fails", confirmation_fails }, { "cancelled", cancelled }, { "request_without_qp", request_without_qp },
 )

@@ -214,14 +214,21 @@ fn compare(program: &'static str, checks: usize) -> Result {
     }
 }
 
-/// Catches events of librdmacm that come otherwise than on rdma-core's, and an identifier that never ends.
+/// Catches events of librdmacm that come otherwise than on rdma-core's, and an identifier that never ends. A
+/// request whose queue pair cannot be created is refused here; rdma-core's leaves it to the program.
 fn connection() -> Result {
     let program = c_program("connection")?;
     let run = |library: &Library| -> Result<BTreeMap<String, Facts>> {
         library.is_used_by(&program)?;
         read(&tell(library, &program, &[device().name(), "-1"])?)
     };
-    let (theirs, ours) = (run(&Library::Theirs)?, run(&Library::ours_with_rdmacm()?)?);
+    let mut theirs = run(&Library::Theirs)?;
+    let mut ours = run(&Library::ours_with_rdmacm()?)?;
+    for (facts, left) in [(&mut theirs, "the request"), (&mut ours, "the listener")] {
+        let check = facts.get_mut("request_without_qp");
+        let told = check.and_then(|check| check.remove(&("left".to_owned(), 0)));
+        same(told.as_deref(), Some(left), "whose identifier is left")?;
+    }
     let well = !theirs.is_empty() && theirs.values().all(ends_well);
     match well && ours == theirs {
         true => Ok(()),

@@ -166,7 +166,13 @@ unsafe fn request(listener: &IdObject, event: *mut rdma_cm_event) -> Result<*mut
     unsafe {
         match new {
             Ok(new) => (*new).event = event,
-            Err(_) => (*listener.c()).event = event,
+            Err(_) => {
+                if Kind((*event).event) == Kind::CONNECT_REQUEST {
+                    // The program does not get this identifier. Its peer is refused.
+                    rdma_destroy_id(std::mem::replace(&mut (*event).id, listener.c()));
+                }
+                (*listener.c()).event = event;
+            }
         }
     }
     new

@@ -204,10 +204,10 @@ unsafe fn admit(listener: &IdObject, event: &rdma_cm_event) -> Result<*mut rdma_
 pub unsafe extern "C" fn rdma_destroy_ep(c: *mut rdma_cm_id) {
     // SAFETY: the caller passes an identifier for the last time.
     unsafe {
-        let Some(fields) = c.as_ref() else {
+        if c.is_null() {
             return;
-        };
-        let (has_qp, has_srq) = (!fields.qp.is_null(), !fields.srq.is_null());
+        }
+        let (has_qp, has_srq) = (!(*c).qp.is_null(), !(*c).srq.is_null());
         if has_qp {
             rdma_destroy_qp(c);
         }

@@ -284,8 +284,10 @@ fn request(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
 
 fn admit(listener: &IdObject, raw: &EventResp) -> Result<*mut rdma_cm_id> {
     // SAFETY: the struct is the listener's.
-    let c = unsafe { &*listener.c() };
-    let mut new = IdObject::new(c.channel, c.context, c.ps, c.qp_type)?;
+    let mut new = unsafe {
+        let c = listener.c();
+        IdObject::new((*c).channel, (*c).context, (*c).ps, (*c).qp_type)?
+    };
     new.set_handle(raw.id);
     {
         let mut state = new.state();

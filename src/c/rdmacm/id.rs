@@ -168,33 +168,35 @@ impl IdObject {
         lock(&self.state)
     }
 
-    /// A field of the program's struct, with its present value. A program does not change an identifier while
-    /// a call uses it.
-    fn read<T>(&self, field: impl FnOnce(&rdma_cm_id) -> T) -> T {
-        // SAFETY: the struct is this object's, and is initialised.
-        field(unsafe { &*self.c() })
-    }
+    // The fields of the program's struct, one by one: a reference to all of it would say that no other thread
+    // writes any of them meanwhile, not even one that reads events. A program does not change a field while a
+    // call uses it.
 
     pub(super) fn channel(&self) -> *mut rdma_event_channel {
-        self.read(|c| c.channel)
+        // SAFETY: the struct is this object's, and is initialised.
+        unsafe { (*self.c()).channel }
     }
 
     /// NULL if there is none.
     pub(super) fn qp(&self) -> *mut ibv_qp {
-        self.read(|c| c.qp)
+        // SAFETY: as above.
+        unsafe { (*self.c()).qp }
     }
 
     /// NULL if the identifier is not bound to a device.
     pub(super) fn verbs(&self) -> *mut ibv_context {
-        self.read(|c| c.verbs)
+        // SAFETY: as above.
+        unsafe { (*self.c()).verbs }
     }
 
     pub(super) fn is_ud(&self) -> bool {
-        self.read(|c| c.qp_type) == QpType::UD.0
+        // SAFETY: as above.
+        unsafe { (*self.c()).qp_type == QpType::UD.0 }
     }
 
     pub(super) fn is_of_tcp(&self) -> bool {
-        self.read(|c| c.ps) == PortSpace::TCP.0
+        // SAFETY: as above.
+        unsafe { (*self.c()).ps == PortSpace::TCP.0 }
     }
 
     /// Sends a command on the channel.
@@ -326,17 +328,22 @@ pub unsafe extern "C" fn rdma_create_id(
 /// `rdma_destroy_id(3)`. Waits until the program has acknowledged the events that it has read.
 pub unsafe extern "C" fn rdma_destroy_id(c: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller passes an identifier, for the last time if this succeeds.
-    minus_one(unsafe { id(c) }.and_then(|id| {
-        let reply = id.send(&DestroyId {
-            id: id.handle(),
-            ..Default::default()
-        })?;
-        id.drop_event();
-        id.acknowledged.wait_for(reply.events_reported);
-        // SAFETY: `give` made it from a box, and neither the kernel nor an event refers to it any more.
+    minus_one(unsafe { id(c) }.and_then(end).map(|()| {
+        // SAFETY: `give` made it from a box. Neither the kernel nor an event refers to it any more, and no
+        // reference to it is left here.
         drop(unsafe { Box::from_raw(c.cast::<IdObject>()) });
-        Ok(())
     }))
+}
+
+/// Destroys an identifier in the kernel, and waits until nothing refers to it any more.
+fn end(id: &IdObject) -> Result<()> {
+    let reply = id.send(&DestroyId {
+        id: id.handle(),
+        ..Default::default()
+    })?;
+    id.drop_event();
+    id.acknowledged.wait_for(reply.events_reported);
+    Ok(())
 }
 
 /// `rdma_migrate_id(3)`. Waits until the program has acknowledged the events of the old channel.

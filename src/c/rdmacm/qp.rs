@@ -191,21 +191,22 @@ pub(super) fn keep_agreed(id: &IdObject) -> Result<()> {
 ///
 /// # Safety
 /// The identifier's objects exist.
-pub(super) unsafe fn create_cqs(c: &mut rdma_cm_id, send: u32, recv: u32) -> Result<()> {
-    let (context, of) = (c.verbs, (&raw mut *c).cast());
-    let sides = [
-        (recv, &mut c.recv_cq, &mut c.recv_cq_channel),
-        (send, &mut c.send_cq, &mut c.send_cq_channel),
-    ];
-    for (size, cq, channel) in sides {
+pub(super) unsafe fn create_cqs(c: *mut rdma_cm_id, send: u32, recv: u32) -> Result<()> {
+    // SAFETY: the caller vouches for it.
+    let (context, sides) = unsafe {
+        let recv_side = (&raw mut (*c).recv_cq, &raw mut (*c).recv_cq_channel);
+        let send_side = (&raw mut (*c).send_cq, &raw mut (*c).send_cq_channel);
+        ((*c).verbs, [(recv, recv_side), (send, send_side)])
+    };
+    for (size, (cq, channel)) in sides {
         if size == 0 {
             continue;
         }
         let size = c_int::try_from(size).map_err(|_| Failure::INVALID)?;
-        // SAFETY: the identifier is bound to the device.
+        // SAFETY: the identifier is bound to the device, and these are fields of it.
         unsafe {
             *channel = verbs::made(verbs::ibv_create_comp_channel(context))?;
-            *cq = verbs::made(verbs::ibv_create_cq(context, size, of, *channel, 0))?;
+            *cq = verbs::made(verbs::ibv_create_cq(context, size, c.cast(), *channel, 0))?;
         }
     }
     Ok(())
@@ -215,22 +216,26 @@ pub(super) unsafe fn create_cqs(c: &mut rdma_cm_id, send: u32, recv: u32) -> Res
 ///
 /// # Safety
 /// The identifier's objects exist, and no other queue uses them any more.
-pub(super) unsafe fn destroy_cqs(c: &mut rdma_cm_id) {
-    if is_target(c) && !c.srq.is_null() {
-        return;
-    }
+pub(super) unsafe fn destroy_cqs(c: *mut rdma_cm_id) {
     // SAFETY: the caller vouches for it.
     unsafe {
+        if is_target(c) && !(*c).srq.is_null() {
+            return;
+        }
         verbs::destroy_cqs(
-            [&mut c.recv_cq, &mut c.send_cq],
-            [&mut c.recv_cq_channel, &mut c.send_cq_channel],
+            [&mut (*c).recv_cq, &mut (*c).send_cq],
+            [&mut (*c).recv_cq_channel, &mut (*c).send_cq_channel],
         );
     }
 }
 
 /// Whether XRC initiators connect to it: its queue pair is then a target, in an XRC domain.
-pub(super) fn is_target(c: &rdma_cm_id) -> bool {
-    c.qp_type == QpType::XRC_RECV.0
+///
+/// # Safety
+/// The identifier exists.
+pub(super) unsafe fn is_target(c: *const rdma_cm_id) -> bool {
+    // SAFETY: the caller vouches for it.
+    unsafe { (*c).qp_type == QpType::XRC_RECV.0 }
 }
 
 /// `rdma_create_qp_ex(3)`.
@@ -250,40 +255,40 @@ unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()>
     // SAFETY: the struct is the object's. The attributes are the caller's, and are written up to the domain,
     // for which they have room in each version.
     unsafe {
-        let c = &mut *id.c();
+        let c = id.c();
         let differs = |own: *mut ibv_cq, asked: *mut ibv_cq| {
             !own.is_null() && !asked.is_null() && own != asked
         };
         if attr.is_null()
-            || c.verbs.is_null()
-            || !c.qp.is_null()
-            || differs(c.send_cq, (*attr).send_cq)
-            || differs(c.recv_cq, (*attr).recv_cq)
+            || (*c).verbs.is_null()
+            || !(*c).qp.is_null()
+            || differs((*c).send_cq, (*attr).send_cq)
+            || differs((*c).recv_cq, (*attr).recv_cq)
         {
             return Err(Failure::INVALID);
         }
         if (*attr).comp_mask & verbs::QP_INIT_ATTR_PD == 0 || (*attr).pd.is_null() {
             (*attr).comp_mask |= verbs::QP_INIT_ATTR_PD;
-            (*attr).pd = c.pd;
-        } else if (*(*attr).pd).context != c.verbs {
+            (*attr).pd = (*c).pd;
+        } else if (*(*attr).pd).context != (*c).verbs {
             return Err(Failure::INVALID);
         }
         if is_target(c)
             && ((*attr).comp_mask & verbs::QP_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null())
         {
-            (*attr).xrcd = device::xrcd(c.verbs)?;
+            (*attr).xrcd = device::xrcd((*c).verbs)?;
             (*attr).comp_mask |= verbs::QP_INIT_ATTR_XRCD;
         }
         let lacking = |cq: bool, size: u32| if cq { size } else { 0 };
         let send = lacking(
-            (*attr).send_cq.is_null() && c.send_cq.is_null(),
+            (*attr).send_cq.is_null() && (*c).send_cq.is_null(),
             (*attr).cap.max_send_wr,
         );
         let recv = lacking(
-            (*attr).recv_cq.is_null() && c.recv_cq.is_null(),
+            (*attr).recv_cq.is_null() && (*c).recv_cq.is_null(),
             (*attr).cap.max_recv_wr,
         );
-        let made = create_cqs(c, send, recv).and_then(|()| create_between(id, c, attr));
+        let made = create_cqs(c, send, recv).and_then(|()| create_between(id, attr));
         if made.is_err() {
             destroy_cqs(c);
         }
@@ -295,23 +300,20 @@ unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()>
 ///
 /// # Safety
 /// The contract of [`create_qp`].
-unsafe fn create_between(
-    id: &IdObject,
-    c: &mut rdma_cm_id,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> Result<()> {
-    // SAFETY: the caller vouches for it.
+unsafe fn create_between(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
+    // SAFETY: the caller vouches for it; the struct is the object's.
     unsafe {
+        let c = id.c();
         if (*attr).send_cq.is_null() {
-            (*attr).send_cq = c.send_cq;
+            (*attr).send_cq = (*c).send_cq;
         }
         if (*attr).recv_cq.is_null() {
-            (*attr).recv_cq = c.recv_cq;
+            (*attr).recv_cq = (*c).recv_cq;
         }
         if (*attr).srq.is_null() {
-            (*attr).srq = c.srq;
+            (*attr).srq = (*c).srq;
         }
-        let qp = verbs::create_qp_ex(c.verbs, attr)?;
+        let qp = verbs::create_qp_ex((*c).verbs, attr)?;
         let ready = offer_ece(id, qp)
             .and_then(|()| initialise(id, qp))
             .and_then(|()| take_ece(id, qp));
@@ -319,7 +321,7 @@ unsafe fn create_between(
             verbs::ibv_destroy_qp(qp);
             return ready;
         }
-        (c.pd, c.qp) = ((*qp).pd, qp);
+        ((*c).pd, (*c).qp) = ((*qp).pd, qp);
     }
     Ok(())
 }
@@ -377,12 +379,12 @@ pub(super) unsafe fn create_plain(
 pub unsafe extern "C" fn rdma_destroy_qp(c: *mut rdma_cm_id) {
     // SAFETY: the caller passes an identifier, and does not use its queue pair any more.
     unsafe {
-        let Some(c) = c.as_mut() else {
+        if c.is_null() {
             return;
-        };
-        if !c.qp.is_null() {
-            verbs::ibv_destroy_qp(c.qp);
-            c.qp = null_mut();
+        }
+        if !(*c).qp.is_null() {
+            verbs::ibv_destroy_qp((*c).qp);
+            (*c).qp = null_mut();
         }
         destroy_cqs(c);
     }

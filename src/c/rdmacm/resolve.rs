@@ -20,16 +20,22 @@ fn milliseconds(timeout: c_int) -> u32 {
 /// Stores the kernel's addresses in the identifier, and the device once there is one.
 pub(super) fn query_addr(id: &IdObject) -> Result<()> {
     let reply = id.send(&QueryAddr::of(id.handle()))?;
+    let c = id.c();
     // SAFETY: the struct is the object's.
-    let c = unsafe { &mut *id.c() };
-    put(&mut c.route.addr.src, &reply.src_addr.0, reply.src_size);
-    put(&mut c.route.addr.dst, &reply.dst_addr.0, reply.dst_size);
+    unsafe {
+        let addr = &raw mut (*c).route.addr;
+        put(&mut (*addr).src, &reply.src_addr.0, reply.src_size);
+        put(&mut (*addr).dst, &reply.dst_addr.0, reply.dst_size);
+    }
     let mut state = id.state();
     if state.device.is_none() && reply.port_num != 0 {
         let device = Use::of(reply.node_guid.get().to_be(), reply.ibdev_index)?;
-        (c.verbs, c.pd) = (device.verbs, device.pd);
-        c.port_num = reply.port_num;
-        c.route.addr.ibaddr.pkey = reply.pkey;
+        // SAFETY: as above.
+        unsafe {
+            ((*c).verbs, (*c).pd) = (device.verbs, device.pd);
+            (*c).port_num = reply.port_num;
+            (*c).route.addr.ibaddr.pkey = reply.pkey;
+        }
         state.device = Some(device);
     }
     Ok(())
@@ -49,9 +55,11 @@ pub(super) fn query_gid(id: &IdObject) -> Result<()> {
         raw: address[8..24].try_into().unwrap_or_default(),
     };
     // SAFETY: the struct is the object's.
-    let c = unsafe { &mut *id.c() };
-    c.route.addr.ibaddr.sgid = gid(&reply.src_addr.0);
-    c.route.addr.ibaddr.dgid = gid(&reply.dst_addr.0);
+    unsafe {
+        let addr = &raw mut (*id.c()).route.addr.ibaddr;
+        (*addr).sgid = gid(&reply.src_addr.0);
+        (*addr).dgid = gid(&reply.dst_addr.0);
+    }
     Ok(())
 }
 
@@ -103,15 +111,26 @@ pub(super) fn resolve_addr(
     peer: Wire,
     timeout_ms: u32,
 ) -> Result<()> {
-    id.send(&command::resolve_addr(
+    // SAFETY: the struct is the object's.
+    let to = unsafe { &raw mut (*id.c()).route.addr.dst };
+    // Before the command: once it is sent, another thread may read the event, which writes the address too.
+    // SAFETY: a field of the struct. No event is under way that writes it.
+    let before = unsafe {
+        let before = to.read();
+        put(&mut *to, &peer.bytes.0, peer.length);
+        before
+    };
+    let sent = id.send(&command::resolve_addr(
         id.handle(),
         timeout_ms,
         source,
         peer,
-    ))?;
-    // SAFETY: the struct is the object's.
-    let c = unsafe { &mut *id.c() };
-    put(&mut c.route.addr.dst, &peer.bytes.0, peer.length);
+    ));
+    if sent.is_err() {
+        // SAFETY: as above; no event comes of what the kernel has refused.
+        unsafe { to.write(before) };
+    }
+    sent?;
     complete(id)
 }
 

@@ -38,23 +38,21 @@ pub unsafe extern "C" fn rdma_create_srq_ex(
 /// The identifier exists, and the attributes are as their mask says.
 unsafe fn create(c: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     // SAFETY: the caller vouches for it.
-    let c = unsafe { &mut *c };
-    if attr.comp_mask & verbs::SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
-        attr.pd = c.pd;
-        attr.comp_mask |= verbs::SRQ_INIT_ATTR_PD;
-    }
-    if c.verbs.is_null() || attr.pd.is_null() {
-        return Err(Failure::INVALID);
-    }
-    // SAFETY: the caller vouches for it.
-    c.srq = unsafe {
-        match attr.srq_type {
-            verbs::SRQT_XRC => create_of_xrc(c, attr)?,
-            _ => verbs::create_srq_ex(c.verbs, attr.pd, attr)?,
+    unsafe {
+        if attr.comp_mask & verbs::SRQ_INIT_ATTR_PD == 0 || attr.pd.is_null() {
+            attr.pd = (*c).pd;
+            attr.comp_mask |= verbs::SRQ_INIT_ATTR_PD;
         }
-    };
-    if c.pd.is_null() {
-        c.pd = attr.pd;
+        if (*c).verbs.is_null() || attr.pd.is_null() {
+            return Err(Failure::INVALID);
+        }
+        (*c).srq = match attr.srq_type {
+            verbs::SRQT_XRC => create_of_xrc(c, attr)?,
+            _ => verbs::create_srq_ex((*c).verbs, attr.pd, attr)?,
+        };
+        if (*c).pd.is_null() {
+            (*c).pd = attr.pd;
+        }
     }
     Ok(())
 }
@@ -64,21 +62,21 @@ unsafe fn create(c: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Result<
 /// # Safety
 /// The contract of [`create`].
 unsafe fn create_of_xrc(
-    c: &mut rdma_cm_id,
+    c: *mut rdma_cm_id,
     attr: &mut ibv_srq_init_attr_ex,
 ) -> Result<*mut ibv_srq> {
-    if attr.comp_mask & verbs::SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
-        attr.xrcd = device::xrcd(c.verbs)?;
-        attr.comp_mask |= verbs::SRQ_INIT_ATTR_XRCD;
-    }
-    let has_cq = attr.comp_mask & verbs::SRQ_INIT_ATTR_CQ != 0 && !attr.cq.is_null();
     // SAFETY: the caller vouches for it.
     unsafe {
+        if attr.comp_mask & verbs::SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
+            attr.xrcd = device::xrcd((*c).verbs)?;
+            attr.comp_mask |= verbs::SRQ_INIT_ATTR_XRCD;
+        }
+        let has_cq = attr.comp_mask & verbs::SRQ_INIT_ATTR_CQ != 0 && !attr.cq.is_null();
         if !has_cq {
             attr.cq = cq_for(c, attr.attr.max_wr)?;
             attr.comp_mask |= verbs::SRQ_INIT_ATTR_CQ;
         }
-        let made = verbs::create_srq_ex(c.verbs, attr.pd, attr);
+        let made = verbs::create_srq_ex((*c).verbs, attr.pd, attr);
         if made.is_err() && !has_cq && qp::is_target(c) {
             qp::destroy_cqs(c);
         }
@@ -91,18 +89,18 @@ unsafe fn create_of_xrc(
 ///
 /// # Safety
 /// The identifier's objects exist.
-unsafe fn cq_for(c: &mut rdma_cm_id, size: u32) -> Result<*mut ibv_cq> {
+unsafe fn cq_for(c: *mut rdma_cm_id, size: u32) -> Result<*mut ibv_cq> {
     // SAFETY: the caller vouches for it.
     unsafe {
         let holds = |cq: &ibv_cq| u32::try_from(cq.cqe).is_ok_and(|entries| entries >= size);
-        if !c.recv_cq.as_ref().is_some_and(holds) {
+        if !(*c).recv_cq.as_ref().is_some_and(holds) {
             if qp::is_target(c) {
                 qp::destroy_cqs(c);
             }
             qp::create_cqs(c, 0, size.max(1))?;
         }
+        Ok((*c).recv_cq)
     }
-    Ok(c.recv_cq)
 }
 
 /// `rdma_create_srq(3)`.
@@ -119,7 +117,7 @@ pub unsafe extern "C" fn rdma_create_srq(
                 srq_context: attr.srq_context,
                 attr: attr.attr,
                 comp_mask: verbs::SRQ_INIT_ATTR_TYPE | verbs::SRQ_INIT_ATTR_PD,
-                srq_type: match c.as_ref().is_some_and(qp::is_target) {
+                srq_type: match qp::is_target(c) {
                     true => verbs::SRQT_XRC,
                     false => verbs::SRQT_BASIC,
                 },
@@ -138,12 +136,12 @@ pub unsafe extern "C" fn rdma_create_srq(
 pub unsafe extern "C" fn rdma_destroy_srq(c: *mut rdma_cm_id) {
     // SAFETY: the caller passes an identifier, and does not use its queue any more.
     unsafe {
-        let Some(c) = c.as_mut() else {
+        if c.is_null() {
             return;
-        };
-        if !c.srq.is_null() {
-            verbs::ibv_destroy_srq(c.srq);
-            c.srq = null_mut();
+        }
+        if !(*c).srq.is_null() {
+            verbs::ibv_destroy_srq((*c).srq);
+            (*c).srq = null_mut();
         }
         qp::destroy_cqs(c);
     }

@@ -241,10 +241,7 @@ pub unsafe extern "C" fn rdma_notify(c: *mut rdma_cm_id, event: u32) -> c_int {
 pub unsafe extern "C" fn rdma_disconnect(c: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller passes an identifier.
     minus_one(unsafe { id(c) }.and_then(|id| {
-        if id.verbs().is_null() {
-            return Err(Failure::INVALID);
-        }
-        qp::to_error(id)?;
+        qp::shut_down(id)?;
         id.send(&Disconnect { id: id.handle() })?;
         complete(id)
     }))

@@ -21,6 +21,11 @@ use crate::cm::command::InitQpAttr;
 /// Bits of the mask that exist only in the kernel, for link-layer addresses.
 const OF_THE_KERNEL: u32 = 0x01e0_0000;
 
+/// `IBV_TRANSPORT_IB`: InfiniBand and RoCE.
+const TRANSPORT_IB: c_int = 0;
+/// `IBV_TRANSPORT_IWARP`.
+const TRANSPORT_IWARP: c_int = 1;
+
 fn attributes(state: QpState) -> ibv_qp_attr {
     // SAFETY: zeros are valid attributes.
     let mut attr: ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -101,13 +106,32 @@ pub(super) fn to_rts(id: &IdObject, initiator_depth: Option<u8>) -> Result<()> {
 
 /// Takes the identifier's queue pair, if there is one, to ERR: its requests are flushed.
 pub(super) fn to_error(id: &IdObject) -> Result<()> {
+    to_state(id, QpState::ERR)
+}
+
+fn to_state(id: &IdObject, state: QpState) -> Result<()> {
     let qp = id.qp();
     if qp.is_null() {
         return Ok(());
     }
-    let mut attr = attributes(QpState::ERR);
+    let mut attr = attributes(state);
     // SAFETY: the program keeps the queue pair while it is on the identifier.
     unsafe { verbs::modify_qp(qp, &mut attr, QpAttrMask::STATE.bits() as c_int) }
+}
+
+/// Ends the requests of the identifier's queue pair, if there is one, before the connection ends. On iWARP
+/// requests under way go on until the kernel ends the connection.
+pub(super) fn shut_down(id: &IdObject) -> Result<()> {
+    let context = id.verbs();
+    if context.is_null() {
+        return Err(Failure::INVALID);
+    }
+    // SAFETY: the identifier is bound to the device, which is open.
+    match unsafe { (*(*context).device).transport_type } {
+        TRANSPORT_IB => to_error(id),
+        TRANSPORT_IWARP => to_state(id, QpState::SQD),
+        _ => Err(Failure::INVALID),
+    }
 }
 
 /// Takes a new queue pair to a state in which receives can be posted; a queue pair for datagrams to RTS.

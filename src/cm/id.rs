@@ -197,8 +197,8 @@ fn make(file: &File, space: PortSpace, qp_type: QpType) -> Result<u32, Errno> {
 
 /// Destroys an identifier on this file. The kernel does not wait for a peer.
 fn destroy(file: &File, number: u32) {
-    // The kernel refuses a forked process, whose parent has the identifier. Otherwise it is destroyed at the
-    // latest when the file is closed.
+    // The kernel refuses a process that has forked, whose parent has the identifier. Otherwise it is
+    // destroyed at the latest when the file is closed.
     let _ = file.send(&DestroyId {
         id: number,
         ..Default::default()

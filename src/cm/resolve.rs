@@ -126,7 +126,7 @@ impl<T: Initiates> Resolve<T> {
 
     /// The acknowledgement timeout: 4.096 µs · 2ⁿ, n below 32. The kernel's default is 0.5 to 2 seconds. Only
     /// [`Rc`](crate::Rc) and [`Xrc`](crate::transport::Xrc) have one; for others [`start`](Self::start)
-    /// refuses it.
+    /// refuses.
     pub fn ack_timeout(mut self, exponent: u8) -> Self {
         self.ack_timeout = Some(exponent);
         self

@@ -189,7 +189,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::Reclaim, HANDING_OVER))
     }
 
-    /// Takes a completion queue back that [may be](Self::may_take_back). The queue pair that reports to it has been reset.
+    /// Takes a completion queue back that [may be](Self::may_take_back). The queue pair that reports to it
+    /// has been reset.
     fn take_back(&self, _fd: &CommandFd, _handle: CqHandle, _cq: &mut Self::Cq) -> Result<()> {
         Err(Self::lacks(Verb::Reclaim, HANDING_OVER))
     }

@@ -401,7 +401,8 @@ mod tests {
         gone.unwrap().join().unwrap();
     }
 
-    /// Would catch a protection domain that nobody frees because a C program has unimported a parent domain over it.
+    /// Would catch a protection domain that nobody frees because a C program has unimported a parent domain
+    /// over it.
     #[cfg(feature = "c-abi")]
     #[test]
     fn a_domain_does_not_give_its_pd_away() {
@@ -410,7 +411,7 @@ mod tests {
         let mut domain = Pd::from(pd.parent_domain().create().unwrap());
         domain.release_in_place().unwrap_err();
         drop(domain);
-        let mut next = || {
+        let next = || {
             let mut command = [0; 64];
             rustix::io::read(&kernel, &mut command[..8]).unwrap();
             let (header, _) = CmdHdr::read_from_prefix(&command).unwrap();

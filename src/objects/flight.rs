@@ -420,8 +420,8 @@ mod tests {
         assert_eq!(end.told(), (false, true));
     }
 
-    /// Would catch a region that is registered for as long as the context lives because the kernel has refused
-    /// once.
+    /// Would catch a region that is registered for as long as the context lives because the kernel has
+    /// refused once.
     #[test]
     fn what_is_refused_is_asked_for_again() {
         let (flights, flight, end) = waiting();

@@ -204,7 +204,8 @@ pub struct PortAttr {
     pub active_width: u8,
     /// The speed of a lane, as a code.
     pub active_speed: u8,
-    /// The speed of a lane, as a code: also one that does not fit into `active_speed`, which is then a lower one.
+    /// The speed of a lane, as a code: also one that does not fit into `active_speed`, which is then a lower
+    /// one.
     pub active_speed_ex: u32,
     /// What the link carries, by its width and speed; `None` if one of them is unknown.
     pub bandwidth: Option<Bandwidth>,

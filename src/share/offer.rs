@@ -148,8 +148,8 @@ impl<'a> OfferBuilder<'a> {
     /// # Errors
     ///
     /// [`Cause::Busy`] if the protection domain is already on offer. [`Cause::Unsupported`] if the driver has
-    /// no imported contexts, without which nobody could join (an EFA's). [`Cause::Invalid`] for a name that is
-    /// too long, empty or used twice, for more than 64 regions or one of another protection domain, for a
+    /// no imported contexts, without which nobody could join (an EFA's). [`Cause::Invalid`] for a name that
+    /// is too long, empty or used twice, for more than 64 regions or one of another protection domain, for a
     /// [`memory`](Self::memory) that follows no region or another file, or if an allowed user cannot be
     /// distinguished from others. `EADDRINUSE` if the address is taken; `EPERM` if another process has
     /// replaced the socket. Manual page: `ibv_alloc_shpd(3)`, of Oracle's libibverbs.

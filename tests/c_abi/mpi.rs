@@ -79,7 +79,8 @@ pub(crate) fn tests() -> Vec<Trial> {
 /// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and by
 /// datagrams.
 ///
-/// Both processes are on ours, without commands to the device: UCX with these is among the programs of `runs`.
+/// Both processes are on ours, without commands to the device: UCX with these is among the programs of
+/// `runs`.
 fn over_ucx() -> Result {
     if device().is_rxe() {
         return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");

@@ -53,8 +53,8 @@ enum Family {
     /// The same by addresses of InfiniBand: on its ports alone.
     OwnRdmacmByGid,
     Ucx,
-    /// The same with both sides on ours, and its upper layer: on the adapter alone. On soft-RoCE its datagrams
-    /// time out with libibverbs as well, and the upper layer connects by them.
+    /// The same with both sides on ours, and its upper layer: on the adapter alone. On soft-RoCE its
+    /// datagrams time out with libibverbs as well, and the upper layer connects by them.
     UcxOnOurs,
     /// Its own drivers for the adapter, which create queues and receive pools by commands to the device.
     UcxByCommands,

@@ -29,8 +29,8 @@ impl Child {
     fn fork(act: impl FnOnce()) -> Result<Self> {
         let (mut wait, go) = std::io::pipe()?;
         let (mut acted, mut tell) = std::io::pipe()?;
-        // SAFETY: the child uses nothing that another thread may have locked, and leaves by `_exit`, without
-        // destructors.
+        // SAFETY: the child uses no object that another thread may have locked, and leaves by `_exit`,
+        // without destructors.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             act();

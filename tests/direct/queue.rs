@@ -84,7 +84,8 @@ impl Pool {
             .set(Wq::DBR_ADDR, POOL_RECORD as u64)
             .set(Wq::WQ_UMEM_ID, umem.into())
             .set(Wq::WQ_UMEM_OFFSET, POOL as u64);
-        // SAFETY: the memory stays, and nobody has a reference to it; receives name regions that the tests keep.
+        // SAFETY: the memory stays, and nobody has a reference to it; receives name regions that the tests
+        // keep.
         let (object, told) = unsafe { direct.create_by(&command)? };
         Ok(Self {
             _object: object,
@@ -288,7 +289,8 @@ impl Queue {
         fail("no completion came")
     }
 
-    /// Posts a receive to the pool: the number of its entry, and the address, the length and the key of memory.
+    /// Posts a receive to the pool: the number of its entry, and the address, the length and the key of
+    /// memory.
     pub(crate) fn receive(&mut self, slot: u16, address: u64, length: u32, lkey: u32) -> Result {
         let pool = self.pool.as_mut().ok_or("no pool")?;
         let stride = pool.form.header + SEGMENT;

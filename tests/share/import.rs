@@ -75,8 +75,8 @@ fn after_dup() -> Result {
     pair.read_from(mr.remote())
 }
 
-/// Catches a region, or its PD, that stays because another holder of the file has a command on its handle under
-/// way when it is dropped: the kernel then refuses with EBUSY.
+/// Catches a region, or its PD, that stays because another holder of the file has a command on its handle
+/// under way when it is dropped: the kernel then refuses with EBUSY.
 fn dropped_while_others_look() -> Result {
     let context = open()?;
     let pd = context.alloc_pd()?;

@@ -53,8 +53,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches a queue pair with another number after an attempt to connect that has not come far: the peer, which
-/// has the endpoint from before, would connect to nobody.
+/// Catches a queue pair with another number after an attempt to connect that has not come far: the peer,
+/// which has the endpoint from before, would connect to nobody.
 fn before_a_connection_it_stays_the_same() -> Result {
     let context = open()?;
     let mut pair = Pair::<Rc>::unconnected(&context, &Setup::default())?;

@@ -570,8 +570,8 @@ fn on_demand_is_flushed() -> Result {
     same(&start(&untouched)?, b"flushed", "the memory")
 }
 
-/// Catches advice about pinned memory that reaches the kernel: soft-RoCE's driver there takes the description of
-/// such a region for the longer one of a region on demand, and uses what lies behind it (seen on 7.3).
+/// Catches advice about pinned memory that reaches the kernel: soft-RoCE's driver there takes the description
+/// of such a region for the longer one of a region on demand, and uses what lies behind it (seen on 7.3).
 fn advice_about_pinned_memory() -> Result {
     let pd = open()?.alloc_pd()?;
     let pinned = pd.register(vec![0u8; 4096], Access::LOCAL_WRITE)?;

@@ -16,8 +16,8 @@ pub(crate) fn raw(bytes: &[u8]) -> Result<()> {
         .map_err(|error| Failure::of_output(&error))
 }
 
-/// Prints a message for a person to standard error. Where that cannot be written, nobody reads it: the exit code
-/// still says how the command ended.
+/// Prints a message for a person to standard error. Where that cannot be written, nobody reads it: the exit
+/// code still says how the command ended.
 pub(crate) fn complain(text: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "uverbs: {text}");
 }
@@ -50,8 +50,8 @@ pub(crate) fn rows(header: Vec<String>, rows: Vec<Vec<String>>) -> Result<()> {
     line(table.trim_fmt())
 }
 
-/// Text from elsewhere. Its control characters must not reach the terminal, nor those that are not seen or that
-/// reorder what is: they are shown escaped.
+/// Text from elsewhere. Its control characters must not reach the terminal, nor those that are not seen or
+/// that reorder what is: they are shown escaped.
 pub(crate) struct Foreign<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Foreign<'_> {

@@ -169,8 +169,8 @@ impl IdObject {
     }
 
     // The fields of the program's struct, one by one: a reference to all of it would say that no other thread
-    // writes any of them meanwhile, not even one that reads events. A program does not change a field while a
-    // call uses it.
+    // writes any of them meanwhile, also where it reads events of this identifier. A program does not change
+    // a field while a call uses it.
 
     pub(super) fn channel(&self) -> *mut rdma_event_channel {
         // SAFETY: the struct is this object's, and is initialised.
@@ -329,8 +329,8 @@ pub unsafe extern "C" fn rdma_create_id(
 pub unsafe extern "C" fn rdma_destroy_id(c: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller passes an identifier, for the last time if this succeeds.
     minus_one(unsafe { id(c) }.and_then(end).map(|()| {
-        // SAFETY: `give` made it from a box. Neither the kernel nor an event refers to it any more, and no
-        // reference to it is left here.
+        // SAFETY: `give` made it from a box. Neither the kernel nor an event refers to it any more, nor does
+        // a reference of this function.
         drop(unsafe { Box::from_raw(c.cast::<IdObject>()) });
     }))
 }

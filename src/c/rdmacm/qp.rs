@@ -120,7 +120,8 @@ fn to_state(id: &IdObject, state: QpState) -> Result<()> {
 }
 
 /// Ends the requests of the identifier's queue pair, if there is one, before the connection ends. On iWARP
-/// requests under way go on until the kernel ends the connection.
+/// the kernel itself takes it to ERR once the peer has heard of the end; until then the requests under way go
+/// on.
 pub(super) fn shut_down(id: &IdObject) -> Result<()> {
     let context = id.verbs();
     if context.is_null() {

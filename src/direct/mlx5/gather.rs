@@ -340,8 +340,8 @@ impl Gathers<'_> {
     /// # Errors
     ///
     /// A region belongs to another domain, or has less access; the access has a flag that keys do not have;
-    /// there are no parts, or more than fit into a command; there are [`rows`](Self::rows); the device refuses.
-    /// Manual page: `mlx5dv_create_mkey(3)`.
+    /// there are no parts, or more than fit into a command; there are [`rows`](Self::rows); the device
+    /// refuses. Manual page: `mlx5dv_create_mkey(3)`.
     pub fn create(self) -> Result<GatheredKey, GatherError> {
         self.check(CreateMkeyIn::MOST_UNITS)?;
         let layout = self.layout();
@@ -634,8 +634,8 @@ impl GatheredKey {
     /// # Safety
     ///
     /// That request has completed successfully, and so have all requests of this side that name the key and
-    /// were posted before it completed. The requests that gave it parts were posted to one queue pair, or each
-    /// when the one before had completed.
+    /// were posted before it completed. The requests that gave it parts were posted to one queue pair, or
+    /// each when the one before had completed.
     pub unsafe fn forget_former(&mut self) {
         let Cover {
             regions, former, ..

@@ -50,9 +50,9 @@ impl Direct {
     /// - Every UMEM that the command names stays registered, and nobody has a reference to the memory to
     ///   which the device writes for the object: the entries of a completion queue, and memory that requests
     ///   name.
-    /// - The regions whose keys the command names stay registered, and queues that it names live. So does every
-    ///   [`Uar`](super::Uar) whose number it names: a page that is freed may become another's, and who rings
-    ///   there rings for the object.
+    /// - The regions whose keys the command names stay registered, and queues that it names live. So does
+    ///   every [`Uar`](super::Uar) whose number it names: a page that is freed may become another's, and who
+    ///   rings there rings for the object.
     /// - Requests that are posted to a queue name memory that the device may use as the request says, until
     ///   the request has completed.
     #[doc(alias = "mlx5dv_devx_obj_create")]

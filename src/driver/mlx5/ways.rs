@@ -212,7 +212,7 @@ mod tests {
     use super::super::refusal::Refused;
     use super::*;
 
-    /// Would catch an interrupted or removed device, or one that refuses, that counts as one without commands.
+    /// Would catch a device that is removed, or refuses, and counts as one without commands.
     #[test]
     fn a_query_that_fails_is_no_answer() {
         let failed = |errno| {

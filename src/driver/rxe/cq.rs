@@ -58,8 +58,8 @@ impl Cq {
     }
 
     /// Changes to another ring: `resize` makes the kernel move the completions that wait, and `map` maps the
-    /// ring of its answer, with its capacity. If `map` fails, the completions are lost. No lock is held, since
-    /// an allocator is called.
+    /// ring of its answer, with its capacity. If `map` fails, the completions are lost. No lock is held,
+    /// since an allocator is called.
     pub(super) fn replace<T, E>(
         &mut self,
         resize: impl FnOnce() -> Result<T, E>,

@@ -283,7 +283,8 @@ struct Left<T> {
 }
 
 impl<T> Left<T> {
-    /// Deregisters the range, and drops the memory. Returns it if the kernel refuses, but may not do so later.
+    /// Deregisters the range, and drops the memory. Returns it if the kernel refuses, but may not do so
+    /// later.
     fn release(self) -> Option<Self> {
         // If a subscriber of traces panics, the memory is leaked, and the handle is not used again.
         let this = ManuallyDrop::new(self);

@@ -341,9 +341,9 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Or the completion queue overran, as it
     /// does when an agent stores nonsense in its record: it takes no more completions. Or the kernel does not
     /// pass the question on to the device (that needs DEVX). Or the device has been removed. The error
-    /// returns the queue, which can then only be destroyed. Rings that are out of reach are refused before the
-    /// queue pair is changed: the agent's requests go on, and [`fail`](Self::fail) still stops them. If it is
-    /// in the state RESET by then, the device no longer uses the agent's rings.
+    /// returns the queue, which can then only be destroyed. Rings that are out of reach are refused before
+    /// the queue pair is changed: the agent's requests go on, and [`fail`](Self::fail) still stops them. If
+    /// it is in the state RESET by then, the device no longer uses the agent's rings.
     ///
     /// # Safety
     ///

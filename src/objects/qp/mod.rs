@@ -290,8 +290,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// # Errors
     ///
     /// The kernel refuses, for example while it is attached to a multicast group. Or a half has been
-    /// [swapped](Qp::halves). Or a call of a [`Control`] of it is running: [`Cause::Busy`](crate::Cause::Busy).
-    /// The error returns the queue pair. Manual page: `ibv_destroy_qp(3)`.
+    /// [swapped](Qp::halves). Or a call of a [`Control`] of it is running:
+    /// [`Cause::Busy`](crate::Cause::Busy). The error returns the queue pair. Manual page:
+    /// `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
         match self.destroy_in_place() {

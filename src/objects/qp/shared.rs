@@ -35,8 +35,8 @@ pub(crate) struct QpShared {
     pub(super) transport: QpType,
     pub(super) operations: Operations,
     /// The state that this side set last, a `QpState`. The kernel may have moved the QP on to SQE or ERR.
-    /// Both allow posting, so this never refuses what the kernel would accept. Of calls on several threads the
-    /// last one to store has not always been the last one in the kernel: see `advance`.
+    /// Both allow posting, so this never refuses what the kernel would accept. Of calls on several threads
+    /// the last one to store has not always been the last one in the kernel: see `advance`.
     ///
     /// Relaxed throughout: it decides between an error and a post, and guards no memory.
     state: AtomicU8,

@@ -236,8 +236,8 @@ fn gid(subject: &str, best: uverbs::Result<Option<GidEntry>>, layer: LinkLayer) 
     }
 }
 
-/// Counters of sysfs that grow when something goes wrong, with their meanings: those that the driver adds, and those
-/// of the link that every port may have.
+/// Counters of sysfs that grow when something goes wrong, with their meanings: those that the driver adds,
+/// and those of the link that every port may have.
 const TROUBLE: [(&str, &str); 19] = [
     (
         "out_of_buffer",

@@ -25,8 +25,8 @@ pub(super) fn findings(addresses: &[SocketAddr]) -> Vec<Finding> {
     first_of(addresses.iter().map(|at| at_address(*at)))
 }
 
-/// The findings of the addresses up to the first without anything broken. What is broken before that one is only
-/// a warning.
+/// The findings of the addresses up to the first without anything broken. What is broken before that one is
+/// only a warning.
 fn first_of(addresses: impl Iterator<Item = Vec<Finding>>) -> Vec<Finding> {
     let is_broken = |finding: &Finding| finding.verdict == Verdict::Broken;
     let mut all: Vec<Finding> = Vec::new();

@@ -163,7 +163,8 @@ mod tests {
         assert_eq!(value.to_json(), json!(["LOCAL_WRITE", "0x80000000"]));
     }
 
-    /// Catches a field that is a text in the JSON of one device, and a number of another meaning in that of another.
+    /// Catches a field that is a text in the JSON of one device, and a number of another meaning in that of
+    /// another.
     #[test]
     fn a_code_without_a_name_is_no_number() {
         let value = Value::Code(7);

@@ -360,8 +360,8 @@ fn to_json(info: &Info) -> Json {
 mod tests {
     use super::*;
 
-    /// Catches a fast port that is shown as half as fast, and one whose code is not known as a number of another
-    /// kind in JSON.
+    /// Catches a fast port that is shown as half as fast, and one whose code is not known as a number of
+    /// another kind in JSON.
     #[test]
     fn speeds_have_names() {
         let text = |code| Value::text(format_args!("{code}"));

@@ -4,8 +4,8 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// A CPU for each thread of each device: `near` has the CPUs near each device, and `threads` how many it has.
 ///
-/// It is one of those that this process may use, near the device if any of them is, and with as few other threads
-/// as possible. The two sides may be on one host, so that they begin at the two ends.
+/// It is one of those that this process may use, near the device if any of them is, and with as few other
+/// threads as possible. The two sides may be on one host, so that they begin at the two ends.
 pub(super) fn assign(
     near: &[Vec<usize>],
     threads: &[usize],
@@ -61,7 +61,8 @@ mod tests {
         cpus.into_iter().map(known).collect()
     }
 
-    /// Catches threads that share a CPU while another is free: those of two devices, or of two sides on a host.
+    /// Catches threads that share a CPU while another is free: those of two devices, or of two sides on a
+    /// host.
     #[test]
     fn no_two_threads_share_a_cpu_while_one_is_free() {
         let all = [0, 1, 2, 3, 4, 5, 6, 7];

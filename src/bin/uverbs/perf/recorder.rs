@@ -180,13 +180,14 @@ pub(super) struct Outcome {
     pub(super) samples: Vec<u64>,
 }
 
-/// The largest number of messages that an outcome may have, which a float holds exactly, and the most seconds.
+/// The largest number of messages that an outcome may have, which a float holds exactly, and the most
+/// seconds.
 const MOST_MESSAGES: u64 = 1 << 53;
 const MOST_SECONDS: f64 = 1e9;
 
 impl Outcome {
-    /// Checks an outcome that a file or a peer tells: what is computed from it neither overflows nor divides by
-    /// next to nothing, and plots have axes with an end.
+    /// Checks an outcome that a file or a peer tells: what is computed from it neither overflows nor divides
+    /// by next to nothing, and plots have axes with an end.
     pub(super) fn validate(&self) -> Result<(), String> {
         let seconds = [self.seconds, self.cpu_seconds];
         if !seconds.iter().all(|it| (0.0..=MOST_SECONDS).contains(it)) {

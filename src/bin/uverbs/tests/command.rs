@@ -31,8 +31,8 @@ fn output_that_nobody_reads_ends_the_command_as_its_signal_would() {
     assert!(said.contains("cannot write to standard output"), "{said}");
 }
 
-/// Catches exit codes of connections by address that are others than those of connections over TCP. What depends
-/// on a device is expected where there is none.
+/// Catches exit codes of connections by address that are others than those of connections over TCP. What
+/// depends on a device is expected where there is none.
 #[test]
 fn peers_that_have_no_address_have_the_same_exit_code_everywhere() {
     let without_device = output("devices").status.code() == Some(3);

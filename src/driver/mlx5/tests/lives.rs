@@ -417,8 +417,8 @@ unsafe impl Allocator for Dropping {
     }
 }
 
-/// Would catch the rings of a queue pair with inline scatter that stay with the poller, who has not looked since:
-/// their allocator would wait for them although the queue pair is gone.
+/// Would catch the rings of a queue pair with inline scatter that stay with the poller, who has not looked
+/// since: their allocator would wait for them although the queue pair is gone.
 #[test]
 fn rings_go_with_their_queue_pair_whether_or_not_anybody_polls() {
     let allocator = Arc::new(Counting::new(GuardPages::new()));

@@ -1,5 +1,5 @@
-//! Shared receive queues. The driver makes ordinary ones as receive memory pools (RMP), and XRC's as such; users
-//! make pools by commands of their own.
+//! Shared receive queues. The driver makes ordinary ones as receive memory pools (RMP), and XRC's as such;
+//! users make pools by commands of their own.
 //!
 //! The entries of most are chained: each names the next in its first bytes, and the device follows the chain.
 //! Those of a cyclic pool are taken in the order of the ring.

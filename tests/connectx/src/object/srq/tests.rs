@@ -69,8 +69,8 @@ fn what_is_broken_is_refused() {
     }
 }
 
-/// A change of a pool by a command of that context: the state that it is said to be in, the next, and the mask.
-/// The limit is 3.
+/// A change of a pool by a command of that context: the state that it is said to be in, the next, and the
+/// mask. The limit is 3.
 fn changed(
     function: &mut Function,
     (number, uid): (u32, u64),

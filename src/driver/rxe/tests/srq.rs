@@ -177,11 +177,18 @@ fn receiver(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>, transport: QpType) 
 }
 
 impl Model {
-    /// A new queue pair, with the lowest number that is free.
+    /// The lowest number that is free: the kernel gives no number to two queue pairs.
+    fn free_number(&self) -> u32 {
+        let is_free = |qpn: &u32| self.receivers.iter().all(|it| it.qpn != *qpn);
+        (17..).find(is_free).unwrap()
+    }
+
+    /// A new queue pair, unless there are many.
     fn come(&mut self, srq: usize, cq: usize, transport: QpType) {
-        let Some(qpn) = (17..21).find(|qpn| self.receivers.iter().all(|it| it.qpn != *qpn)) else {
+        if self.receivers.len() == 4 {
             return;
-        };
+        }
+        let qpn = self.free_number();
         let (ring, shared) = (self.srqs[srq].queue.ring(), self.cqs[cq].cq.shared());
         self.receivers.push(Receiver {
             attached: receiver(qpn, ring, shared, transport),
@@ -210,14 +217,15 @@ impl Model {
 
     /// A queue pair is reset. A reliable one is replaced by another, which is not connected yet when it goes.
     fn reset(&mut self, at: usize) {
+        let qpn = self.free_number();
         let receiver = &mut self.receivers[at];
         let srq = receiver.srq;
         let held = receiver.held.take();
         if receiver.transport == QpType::RC {
-            let new = receiver.attached.renew(receiver.qpn + 10);
+            let new = receiver.attached.renew(qpn);
             receiver.attached.stop();
             receiver.attached = new;
-            receiver.qpn += 10;
+            receiver.qpn = qpn;
         } else {
             receiver.attached.stop();
         }

@@ -301,7 +301,7 @@ fn busy() -> Result {
     let Err(refused) = dm.free() else {
         return fail("memory was freed under a region");
     };
-    is_busy(&refused.error, &["free_dm", "1 MRs"])?;
+    is_busy(&refused.error, &["free_dm", "1 MR is"])?;
     let dm = refused.object;
     dm.write_at(0, &[b'x'; 4])?;
     let handle = dm.handle();
@@ -345,7 +345,7 @@ fn stays_while_posted() -> Result {
     let Err(refused) = dm.free() else {
         return fail("memory was freed under a region that waits");
     };
-    is_busy(&refused.error, &["1 MRs"])?;
+    is_busy(&refused.error, &["1 MR is"])?;
     pair.a
         .post(|request| request.send(Inline(&[5; 100])))?
         .is(WcOpcode::SEND)?;

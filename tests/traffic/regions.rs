@@ -14,8 +14,8 @@ use libtest_mimic::Trial;
 use support::pair::options;
 use support::random::{Random, seed_and_steps};
 use support::{
-    LIMIT, Pair, Result, Side, completion, completions, fail, only_on_rxe, own_path, same, says,
-    test,
+    LIMIT, Pair, Result, Side, completion, completions, fail, kernel, only_on_rxe, own_path, same,
+    says, skip, test,
 };
 use uverbs::event::{AsyncEvent, AsyncEventType, EventSource};
 use uverbs::mr::{LocalKey, Memory};
@@ -431,6 +431,9 @@ fn elements_beside_another_completion_ring() -> Result {
 fn elements_that_are_too_short() -> Result {
     const QKEY: u32 = 0x77;
     only_on_rxe("hardware drops such a datagram, or ends the queue pair")?;
+    if kernel() == (6, 1) {
+        return skip("Linux 6.1 does not complete both receives");
+    }
     let context = support::open()?;
     let pd = context.alloc_pd()?;
     let (mut sends, mut receives) = (context.create_cq(16)?, context.create_cq(16)?);

@@ -26,7 +26,7 @@ impl Library {
     /// Ours.
     ///
     /// # Errors
-    /// [`support::outcome::Skip`] if it has not been built.
+    /// [`crate::outcome::Skip`] if it has not been built.
     pub fn ours() -> Result<Self> {
         let own = std::env::current_exe()?;
         let directories = own
@@ -42,7 +42,7 @@ impl Library {
     /// Ours, with our librdmacm.
     ///
     /// # Errors
-    /// [`support::outcome::Skip`] if they have not been built.
+    /// [`crate::outcome::Skip`] if they have not been built.
     pub fn ours_with_rdmacm() -> Result<Self> {
         match Self::ours()? {
             Self::Ours(verbs) if verbs.join(RDMACM).join("librdmacm.so.1").is_file() => {
@@ -122,7 +122,7 @@ const CLIENTS: &str = "clients";
 /// Something of what others wrote, by its path there.
 ///
 /// # Errors
-/// [`support::outcome::Skip`] if it is not there.
+/// [`crate::outcome::Skip`] if it is not there.
 pub fn client(path: &str) -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let mut places = own.ancestors().map(|place| place.join(CLIENTS).join(path));
@@ -137,7 +137,7 @@ pub fn client(path: &str) -> Result<PathBuf> {
 /// As [`client`], of engines and stores, whose tests take long.
 ///
 /// # Errors
-/// As of `client`; and [`support::outcome::Skip`] if neither all tests were asked for nor this one.
+/// As of `client`; and [`crate::outcome::Skip`] if neither all tests were asked for nor this one.
 pub fn engine(path: &str) -> Result<PathBuf> {
     match is_full() {
         true => client(path),
@@ -148,7 +148,7 @@ pub fn engine(path: &str) -> Result<PathBuf> {
 /// A C program of this directory, compiled.
 ///
 /// # Errors
-/// [`support::outcome::Skip`] if the host has no compiler.
+/// [`crate::outcome::Skip`] if the host has no compiler.
 pub fn c_program(name: &str) -> Result<PathBuf> {
     let directory = std::env::var_os("VM_C_PROGRAMS").map(PathBuf::from);
     match directory.map(|directory| directory.join(name)) {

@@ -81,6 +81,19 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
+    /// For tests of what does not depend on the domain; rings in dma-bufs are refused.
+    #[cfg(test)]
+    pub(crate) fn of(allocator: Arc<dyn Allocator>) -> Self {
+        Self {
+            allocator,
+            live: Arc::default(),
+            pd: PdHandle(1),
+            domain: 2,
+            dmabufs: Dmabufs::Refused("rings in dma-bufs"),
+            unmapped: None,
+        }
+    }
+
     /// The same allocator. With `Some` a buffer need not be mapped in this process, and each byte of an
     /// unmapped one must have this value.
     #[allow(dead_code, reason = "not every driver takes dma-bufs")]
@@ -428,17 +441,7 @@ mod tests {
             freed: AtomicUsize::new(0),
         });
         let allocator: Arc<dyn Allocator> = scripted.clone();
-        (
-            scripted,
-            Buffers {
-                allocator,
-                live: Arc::default(),
-                pd: PdHandle(1),
-                domain: 2,
-                dmabufs: Dmabufs::Refused("rings in dma-bufs"),
-                unmapped: None,
-            },
-        )
+        (scripted, Buffers::of(allocator))
     }
 
     /// As [`buffers`], where dma-bufs are accepted. They need not be mapped if `unmapped` is the value of

@@ -348,10 +348,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use uverbs_uapi::handle::PdHandle;
-
     use super::*;
-    use crate::alloc::{Allocation, Allocator, BufferRequest, Dmabufs};
+    use crate::alloc::{Allocation, Allocator, BufferRequest};
     use crate::error::AllocError;
 
     type Result<T, E> = std::result::Result<T, E>;
@@ -386,14 +384,7 @@ mod tests {
     }
 
     fn place(allocator: &Arc<OnePage>) -> Box<Grant> {
-        let buffers = Buffers {
-            allocator: Arc::clone(allocator) as Arc<dyn Allocator>,
-            live: Arc::default(),
-            pd: PdHandle(1),
-            domain: 2,
-            dmabufs: Dmabufs::Refused("rings in dma-bufs"),
-            unmapped: None,
-        };
+        let buffers = Buffers::of(Arc::clone(allocator) as Arc<dyn Allocator>);
         let page = page_size();
         let granted = buffers.allocate(page, page, ResourceType::RXE_CQ, Purpose::Place);
         Box::new(granted.unwrap().unwrap())

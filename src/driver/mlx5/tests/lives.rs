@@ -5,7 +5,6 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use uverbs_uapi::enums::QpType;
-use uverbs_uapi::handle::PdHandle;
 
 use super::super::cq::Cq;
 #[cfg(feature = "c-abi")]
@@ -16,8 +15,7 @@ use super::super::memory::Memory;
 use super::super::recv::SharedRecvQueue;
 use super::device::{Pair, Producer, cap, completion, cq, shared, take};
 use crate::alloc::{
-    Allocation, Allocator, BufferCounts, BufferRequest, Buffers, Counting, Dmabufs, GuardPages,
-    ResourceType,
+    Allocation, Allocator, BufferCounts, BufferRequest, Buffers, Counting, GuardPages, ResourceType,
 };
 use crate::driver::contract::methods::*;
 use crate::driver::contract::receiving;
@@ -422,14 +420,7 @@ unsafe impl Allocator for Dropping {
 #[test]
 fn rings_go_with_their_queue_pair_whether_or_not_anybody_polls() {
     let allocator = Arc::new(Counting::new(GuardPages::new()));
-    let buffers = Buffers {
-        allocator: Arc::clone(&allocator) as Arc<dyn Allocator>,
-        live: Arc::default(),
-        pd: PdHandle(1),
-        domain: 2,
-        dmabufs: Dmabufs::Refused("rings in dma-bufs"),
-        unmapped: None,
-    };
+    let buffers = Buffers::of(Arc::clone(&allocator) as Arc<dyn Allocator>);
     let live = || {
         allocator
             .counts()
@@ -459,14 +450,7 @@ fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let allocator = Arc::new(Dropping::default());
-        let buffers = Buffers {
-            allocator: Arc::clone(&allocator) as Arc<dyn Allocator>,
-            live: Arc::default(),
-            pd: PdHandle(1),
-            domain: 2,
-            dmabufs: Dmabufs::Refused("rings in dma-bufs"),
-            unmapped: None,
-        };
+        let buffers = Buffers::of(Arc::clone(&allocator) as Arc<dyn Allocator>);
         body(&allocator, &buffers);
         let left = allocator.0.lock().unwrap().is_some();
         tell.send(left).unwrap();

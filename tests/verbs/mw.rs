@@ -5,8 +5,8 @@ use support::talk::arrived;
 use support::{Pair, Result, device, fail, open, same, skip, test};
 use uverbs::{
     Access, Cause, Inline, Mr, PostError, QpState, Rc, Uc, WcOpcode, WcStatus,
-    mw::{Type1, Type2},
-    transport::{Connected, StaticTransport},
+    mw::{Mw, Type1, Type2, Window},
+    transport::{BindWindow, Connected, StaticTransport},
 };
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -50,6 +50,12 @@ fn region<T: StaticTransport>(pair: &Pair<T>) -> Result<Mr<Vec<u8>>> {
     Ok(pair.pd.register(vec![0; 64], access)?)
 }
 
+/// Binds a window on the queue pair where the peer's requests arrive.
+fn bind<T: BindWindow>(pair: &mut Pair<T>, mw: &mut Mw<Type1>, window: Window<'_>) -> Result {
+    let bound = pair.b.post(|request| request.bind_mw(mw, window))?;
+    bound.is(WcOpcode::BIND_MW)
+}
+
 fn bytes(mr: &Mr<Vec<u8>>) -> Result<Vec<u8>> {
     let mut all = vec![0; mr.len()];
     mr.read_at(0, &mut all)?;
@@ -66,9 +72,7 @@ fn a_region_dropped_first_goes_with_its_window() -> Result {
         let target = region(&pair)?;
         let mut mw = pair.pd.alloc_mw::<Type1>()?;
         let window = target.window(16..24, Access::REMOTE_WRITE)?;
-        pair.b
-            .post(|request| request.bind_mw(&mut mw, window))?
-            .is(WcOpcode::BIND_MW)?;
+        bind(&mut pair, &mut mw, window)?;
         drop(target);
         match by_drop {
             true => drop(mw),
@@ -86,9 +90,7 @@ fn type_1_opens_a_part() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(16..24, Access::REMOTE_WRITE)?;
-    pair.b
-        .post(|request| request.bind_mw(&mut mw, window))?
-        .is(WcOpcode::BIND_MW)?;
+    bind(&mut pair, &mut mw, window)?;
     let open = window.remote(mw.rkey());
     pair.a
         .post(|request| request.write(Inline(b"in here!"), open))?
@@ -113,9 +115,7 @@ fn bounds_are_the_windows() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(16..24, Access::REMOTE_WRITE)?;
-    pair.b
-        .post(|request| request.bind_mw(&mut mw, window))?
-        .is(WcOpcode::BIND_MW)?;
+    bind(&mut pair, &mut mw, window)?;
     let open = window.remote(mw.rkey());
     let beyond = uverbs::RemoteSlice {
         address: open.address + 8,
@@ -144,9 +144,7 @@ fn type_1_key_follows_the_last() -> Result {
     for turn in 0..300u64 {
         let start = turn as usize % 56;
         let window = target.window(start..start + 8, Access::REMOTE_WRITE)?;
-        pair.b
-            .post(|request| request.bind_mw(&mut mw, window))?
-            .is(WcOpcode::BIND_MW)?;
+        bind(&mut pair, &mut mw, window)?;
         same(mw.rkey(), keys[keys.len() - 1].next(), "key")?;
         keys.push(mw.rkey());
         if turn % 100 == 99 {
@@ -171,9 +169,7 @@ fn type_1_is_unbound() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
-    pair.b
-        .post(|request| request.bind_mw(&mut mw, window))?
-        .is(WcOpcode::BIND_MW)?;
+    bind(&mut pair, &mut mw, window)?;
     pair.b
         .post(|request| request.unbind_mw(&mut mw))?
         .is(WcOpcode::BIND_MW)?;
@@ -190,9 +186,7 @@ fn type_1_on_uc() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(32.., Access::REMOTE_WRITE)?;
-    pair.b
-        .post(|request| request.bind_mw(&mut mw, window))?
-        .is(WcOpcode::BIND_MW)?;
+    bind(&mut pair, &mut mw, window)?;
     pair.a
         .post(|request| request.write(Inline(b"unreliable"), window.remote(mw.rkey())))?
         .is(WcOpcode::RDMA_WRITE)?;
@@ -233,9 +227,7 @@ fn access_is_the_windows() -> Result {
     let target = pair.pd.register(vec![b'x'; 64], access)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_READ)?;
-    pair.b
-        .post(|request| request.bind_mw(&mut mw, window))?
-        .is(WcOpcode::BIND_MW)?;
+    bind(&mut pair, &mut mw, window)?;
     pair.a
         .post(|request| request.write(Inline(b"by region"), target.remote()))?
         .is(WcOpcode::RDMA_WRITE)?;
@@ -252,9 +244,7 @@ fn a_region_under_a_window_stays_or_is_closed() -> Result {
     let target = region(&pair)?;
     let mut mw = pair.pd.alloc_mw::<Type1>()?;
     let window = target.window(.., Access::REMOTE_WRITE)?;
-    pair.b
-        .post(|request| request.bind_mw(&mut mw, window))?
-        .is(WcOpcode::BIND_MW)?;
+    bind(&mut pair, &mut mw, window)?;
     let open = window.remote(mw.rkey());
     let held = match (target.deregister(), device().is_rxe()) {
         (Err(held), true) => held,

@@ -1,17 +1,14 @@
 //! Ceph's messenger over RDMA: the measurement of it, whose client sends messages that its server answers, on
 //! both libraries. `cargo vm clients --full` fetches it, with the C library and the loader of its suite.
 
-use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use support::library::{Library, gid_index};
 use support::peers::{free_port, listens};
-use support::wait::{PROCESS, until_so};
+use support::running::Recorded;
 use support::{Result, device, fail, is_full, skip, test};
-use tempfile::NamedTempFile;
-use uverbs::qp::QpState;
 
 use crate::newer::{libraries_of, loader, root};
 use crate::runs::ADDRESS;
@@ -65,114 +62,32 @@ fn programs() -> Result<PathBuf> {
     }
 }
 
-/// A program, which is killed at the end of the test at the latest.
-struct Side {
-    child: Child,
-    /// What it says, on both streams.
-    said: NamedTempFile,
-}
-
-impl Side {
-    fn start(library: &Library, program: &str, words: &[&str]) -> Result<Self> {
-        let root = programs()?;
-        let mut first: Vec<PathBuf> = library.path().iter().map(PathBuf::from).collect();
-        first.push(libraries_of(&root).join("ceph"));
-        let mut command: Command = loader(&root, &first);
-        command.arg(root.join("usr/bin").join(program));
-        command.args(SETTINGS);
-        let name = device().name();
-        command.arg(format!("--ms_async_rdma_device_name={name}"));
-        let index = gid_index(name)?.unwrap_or(0);
-        command.arg(format!("--ms_async_rdma_gid_idx={index}"));
-        let said = NamedTempFile::new()?;
-        let stream = || fs::OpenOptions::new().append(true).open(said.path());
-        let child = command
-            .args(words)
-            .env("CEPH_CONF", "/dev/null")
-            .stdout(stream()?)
-            .stderr(stream()?)
-            .spawn()?;
-        Ok(Self { child, said })
-    }
-
-    fn said(&self) -> Result<String> {
-        Ok(String::from_utf8_lossy(&fs::read(&self.said)?).into_owned())
-    }
-
-    /// Waits until it is connected by a queue pair.
-    fn is_connected(&mut self) -> Result {
-        until_so(PROCESS, "a connection by RDMA", || {
-            if let Some(status) = self.child.try_wait()? {
-                return fail(format!("it ended with {status}: {}", self.said()?));
-            }
-            self.has_connection()
-        })
-    }
-
-    fn has_connection(&self) -> Result<bool> {
-        let qps = uverbs::device::find(device().name())?.resources()?.qps()?;
-        // The kernel names the thread that has made it.
-        let threads = PathBuf::from(format!("/proc/{}/task", self.child.id()));
-        let is_own = |thread| threads.join(format!("{thread}")).exists();
-        let mut own = qps.iter().filter(|qp| qp.owner.pid().is_some_and(is_own));
-        Ok(own.any(|qp| qp.state == QpState::RTS))
-    }
-
-    /// Waits for the end, as long as a process may take.
-    fn end(&mut self) -> Result<ExitStatus> {
-        let child = &mut self.child;
-        until_so(PROCESS, "the client to end", || {
-            Ok(child.try_wait()?.is_some())
-        })?;
-        Ok(self.child.wait()?)
-    }
-
-    /// Ends it by SIGKILL.
-    fn kill(mut self) -> Result {
-        if let Some(status) = self.child.try_wait()? {
-            return fail(format!("it ended with {status}: {}", self.said()?));
-        }
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    /// Fails unless the process has this library's libibverbs, and not the other.
-    fn uses(&self, library: &Library) -> Result {
-        let maps = fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
-        let mut lines = maps.lines().filter(|line| line.contains("libibverbs.so"));
-        let is_ours = *library != Library::Theirs;
-        let is_right = |line: &str| line.contains("/c-abi/") == is_ours;
-        match lines.next().is_some_and(is_right) && lines.all(is_right) {
-            true => Ok(()),
-            false => fail(format!("a side does not use {library:?}")),
-        }
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        // It has ended already, if all went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a program on this library.
+fn start(library: &Library, program: &str, words: &[&str]) -> Result<Recorded> {
+    let root = programs()?;
+    let mut first: Vec<PathBuf> = library.path().iter().map(PathBuf::from).collect();
+    first.push(libraries_of(&root).join("ceph"));
+    let mut command: Command = loader(&root, &first);
+    command.arg(root.join("usr/bin").join(program));
+    command.args(SETTINGS);
+    let name = device().name();
+    command.arg(format!("--ms_async_rdma_device_name={name}"));
+    let index = gid_index(name)?.unwrap_or(0);
+    command.arg(format!("--ms_async_rdma_gid_idx={index}"));
+    command.args(words).env("CEPH_CONF", "/dev/null");
+    Recorded::start(command)
 }
 
 /// A server that listens on this port.
-fn server(library: &Library, port: u16) -> Result<Side> {
-    let mut server = Side::start(library, SERVER, &[&format!("{ADDRESS}:{port}"), "1", "0"])?;
-    until_so(PROCESS, "the server to listen", || {
-        match server.child.try_wait()? {
-            None => listens(port),
-            Some(status) => fail(format!("it ended with {status}: {}", server.said()?)),
-        }
-    })?;
-    server.uses(library)?;
+fn server(library: &Library, port: u16) -> Result<Recorded> {
+    let mut server = start(library, SERVER, &[&format!("{ADDRESS}:{port}"), "1", "0"])?;
+    server.until("the server to listen", |_| listens(port))?;
+    server.running().uses(library)?;
     Ok(server)
 }
 
 /// A client with one thread, that sends so many messages of a size.
-fn client(library: &Library, port: u16, messages: &str, size: &str) -> Result<Side> {
+fn client(library: &Library, port: u16, messages: &str, size: &str) -> Result<Recorded> {
     let words = [
         &format!("{ADDRESS}:{port}"),
         "1",
@@ -181,7 +96,18 @@ fn client(library: &Library, port: u16, messages: &str, size: &str) -> Result<Si
         "0",
         size,
     ];
-    Side::start(library, CLIENT, &words)
+    start(library, CLIENT, &words)
+}
+
+/// A client that sends messages of this size until it is killed, connected by a queue pair.
+fn endless(library: &Library, port: u16, size: &str) -> Result<Recorded> {
+    let mut client = client(library, port, ENDLESS, size)?;
+    client.until("a connection by RDMA", has_connection)?;
+    Ok(client)
+}
+
+fn has_connection(side: &Recorded) -> Result<bool> {
+    side.running().has_connection_on(device().name())
 }
 
 /// Has a client send messages of all sizes, each of which is answered.
@@ -220,11 +146,10 @@ fn messages() -> Result {
 }
 
 /// Whether both sides have queue pairs while a client sends: else Ceph would have gone by TCP.
-fn of_rdma(library: &Library, server: &Side, port: u16) -> Result<bool> {
-    let mut endless = client(library, port, ENDLESS, SIZES[0])?;
-    endless.is_connected()?;
-    endless.uses(library)?;
-    let is_connected = server.has_connection()?;
+fn of_rdma(library: &Library, server: &Recorded, port: u16) -> Result<bool> {
+    let endless = endless(library, port, SIZES[0])?;
+    endless.running().uses(library)?;
+    let is_connected = has_connection(server)?;
     endless.kill()?;
     Ok(is_connected)
 }
@@ -236,8 +161,7 @@ fn killed_client() -> Result {
     for library in [&Library::Theirs, &ours] {
         let port = free_port()?;
         let server = server(library, port)?;
-        let mut endless = client(library, port, ENDLESS, SIZES[2])?;
-        endless.is_connected()?;
+        let endless = endless(library, port, SIZES[2])?;
         endless.kill()?;
         all_are_answered(library, port).map_err(|error| {
             format!("{library:?}: {error}\nthe server says: {:?}", server.said())
@@ -255,8 +179,7 @@ fn killed_server() -> Result {
     for library in [&Library::Theirs, &ours] {
         let port = free_port()?;
         let first = server(library, port)?;
-        let mut endless = client(library, port, ENDLESS, SIZES[2])?;
-        endless.is_connected()?;
+        let endless = endless(library, port, SIZES[2])?;
         first.kill()?;
         endless.kill()?;
         let next = server(library, port)?;

@@ -2,14 +2,12 @@
 //! and come back by RDMA, and are compared with what this process has computed. `cargo vm clients --full`
 //! builds both programs.
 
-use std::fs::{self, OpenOptions};
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use support::peers::{free_port, listens};
-use support::wait::{PROCESS, until_so};
+use support::running::Recorded;
 use support::{Result, device, fail, skip, test};
-use tempfile::NamedTempFile;
 
 use crate::runs::ADDRESS;
 use support::library::{Library, engine, gid_index};
@@ -40,46 +38,6 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// A program, which is killed at the end of the test at the latest.
-struct Side {
-    child: Child,
-    /// What it says, on both streams.
-    said: NamedTempFile,
-}
-
-impl Side {
-    fn start(mut command: Command) -> Result<Self> {
-        let said = NamedTempFile::new()?;
-        let stream = || OpenOptions::new().append(true).open(said.path());
-        let child = command
-            // It would look for a debugger when it ends because the server has gone.
-            .env("GGML_NO_BACKTRACE", "1")
-            .stdout(stream()?)
-            .stderr(stream()?)
-            .spawn()?;
-        Ok(Self { child, said })
-    }
-
-    fn said(&self) -> Result<String> {
-        Ok(String::from_utf8_lossy(&fs::read(&self.said)?).into_owned())
-    }
-
-    /// Waits for the end, as long as a process may take.
-    fn end(&mut self) -> Result<ExitStatus> {
-        let child = &mut self.child;
-        until_so(PROCESS, "a side to end", || Ok(child.try_wait()?.is_some()))?;
-        Ok(self.child.wait()?)
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        // It has ended already, if all went well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// A program of llama.cpp's, on this library.
 fn program(library: &Library, name: &str) -> Result<Command> {
     let program = engine(&format!("{DIRECTORY}/{name}"))?;
@@ -87,30 +45,28 @@ fn program(library: &Library, name: &str) -> Result<Command> {
         return skip("it looks for a GID that is an IP address, which InfiniBand has not");
     }
     library.is_used_by(&program)?;
-    Ok(library.command(program))
+    let mut command = library.command(program);
+    // It would look for a debugger when it ends because the server has gone.
+    command.env("GGML_NO_BACKTRACE", "1");
+    Ok(command)
 }
 
 /// A server on this port, which listens.
-fn server(library: &Library, port: u16) -> Result<Side> {
+fn server(library: &Library, port: u16) -> Result<Recorded> {
     let mut command = program(library, "rpc-server")?;
     command.args(["--host", ADDRESS, "--port", &port.to_string()]);
     command.args(["--device", "CPU", "--threads", "1"]);
-    let mut server = Side::start(command)?;
-    until_so(PROCESS, "the server to listen", || {
-        match server.child.try_wait()? {
-            None => listens(port),
-            Some(status) => fail(format!("it ended with {status}: {}", server.said()?)),
-        }
-    })?;
+    let mut server = Recorded::start(command)?;
+    server.until("the server to listen", |_| listens(port))?;
     Ok(server)
 }
 
 /// The tests of operators on the server of this port.
-fn client(library: &Library, port: u16) -> Result<Side> {
+fn client(library: &Library, port: u16) -> Result<Recorded> {
     let mut command = program(library, "operators")?;
     command.env("UVERBS_RPC_SERVER", format!("{ADDRESS}:{port}"));
     command.args(["test", "-o", &OPERATORS.join(",")]);
-    Side::start(command)
+    Recorded::start(command)
 }
 
 /// Has a client run all its tests, over a connection by RDMA.
@@ -151,11 +107,8 @@ fn killed() -> Result {
     let port = free_port()?;
     let server_that_goes = server(&ours, port)?;
     let mut client = client(&ours, port)?;
-    until_so(PROCESS, "the client to be connected", || {
-        match client.child.try_wait()? {
-            None => Ok(client.said()?.contains(ACTIVATED)),
-            Some(status) => fail(format!("it ended with {status}: {}", client.said()?)),
-        }
+    client.until("the client to be connected", |client| {
+        Ok(client.said()?.contains(ACTIVATED))
     })?;
     drop(server_that_goes);
     let status = client.end()?;

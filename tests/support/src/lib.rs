@@ -39,6 +39,7 @@ pub mod program;
 pub mod random;
 pub mod refused;
 pub mod role;
+pub mod running;
 pub mod sources;
 pub mod talk;
 pub mod trace;

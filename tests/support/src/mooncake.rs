@@ -3,12 +3,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use uverbs::qp::QpState;
-
 use crate::library::{Library, engine};
+use crate::running::Running;
 use crate::wait::PROCESS;
 use crate::{Result, fail};
 
@@ -41,7 +40,7 @@ pub enum Layout {
 /// A side of transfers, which is killed at the end of the test at the latest.
 #[derive(Debug)]
 pub struct Side {
-    child: Child,
+    running: Running,
     says: Receiver<String>,
     hears: ChildStdin,
 }
@@ -62,7 +61,7 @@ impl Side {
     pub fn target(library: &Library, node: &Node, layout: Layout) -> Result<(Self, String)> {
         let target = Self::start(library, node, layout, "target")?;
         let line = target.line()?;
-        target.uses(library)?;
+        target.running.uses(library)?;
         Ok((target, line))
     }
 
@@ -101,7 +100,12 @@ impl Side {
             // Nobody listens any more when the test has ended.
             lines.for_each(|line| drop(sender.send(line)));
         });
-        Ok(Self { child, says, hears })
+        let running = Running::new(child);
+        Ok(Self {
+            running,
+            says,
+            hears,
+        })
     }
 
     /// What it says next, within the time of a process.
@@ -175,14 +179,9 @@ impl Side {
     /// # Errors
     /// If it has none on one of them.
     pub fn is_connected_on(&self, node: &Node) -> Result {
-        let threads = PathBuf::from(format!("/proc/{}/task", self.child.id()));
         for name in &node.devices {
-            let qps = uverbs::device::find(name)?.resources()?.qps()?;
-            // The kernel names the thread that has made it.
-            let is_own = |thread| threads.join(format!("{thread}")).exists();
-            let mut own = qps.iter().filter(|qp| qp.owner.pid().is_some_and(is_own));
-            if !own.any(|qp| qp.state == QpState::RTS) {
-                return fail(format!("a side has no connection on {name}: {qps:?}"));
+            if !self.running.has_connection_on(name)? {
+                return fail(format!("a side has no connection on {name}"));
             }
         }
         Ok(())
@@ -192,35 +191,7 @@ impl Side {
     ///
     /// # Errors
     /// If it had ended by itself.
-    pub fn kill(mut self) -> Result {
-        if let Some(status) = self.child.try_wait()? {
-            return fail(format!("a side has ended by itself with {status}"));
-        }
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    /// Fails unless the process has this library's libibverbs, and not the other.
-    fn uses(&self, library: &Library) -> Result {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
-        let mut lines = maps.lines().filter(|line| line.contains("libibverbs.so"));
-        let own = library.path();
-        let is_right = |line: &str| match &own {
-            Some(directory) => line.contains(directory.as_str()),
-            None => !line.contains("/c-abi/"),
-        };
-        match lines.next().is_some_and(is_right) && lines.all(is_right) {
-            true => Ok(()),
-            false => fail(format!("a side does not use {library:?}")),
-        }
-    }
-}
-
-impl Drop for Side {
-    fn drop(&mut self) {
-        // It has ended already, if it was killed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub fn kill(self) -> Result {
+        self.running.kill()
     }
 }

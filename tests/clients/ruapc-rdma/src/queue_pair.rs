@@ -298,20 +298,20 @@ impl QueuePair {
         self.post_send(buffers.map(Sent::Buffers), |half, number| {
             let id = WRID::new(kind, number).raw();
             half.post(|batch| {
-                let mut posted = match imm {
-                    Some(imm) => batch.unsignaled(0).send_imm(&pieces, imm)?,
-                    None => batch.unsignaled(0).send(&pieces)?,
+                let mut request = match self.is_signaled(number, flags, signal) {
+                    true => batch.signaled(id),
+                    false => batch.unsignaled(id),
                 };
                 if flags.contains(ibv_send_flags::IBV_SEND_FENCE) {
-                    posted = posted.fence();
+                    request = request.fence();
                 }
                 if flags.contains(ibv_send_flags::IBV_SEND_SOLICITED) {
-                    posted = posted.solicited();
+                    request = request.solicited();
                 }
-                match self.is_signaled(number, flags, signal) {
-                    true => posted.signaled(id),
-                    false => posted.id(id),
-                };
+                match imm {
+                    Some(imm) => request.send_imm(&pieces, imm)?,
+                    None => request.send(&pieces)?,
+                }
                 Ok(())
             })
         })
@@ -360,7 +360,7 @@ impl QueuePair {
             |half, number| {
                 let mut batch = half.batch();
                 batch.post(WRID::new(WRType::Recv, number).raw(), piece)?;
-                batch.ring()
+                Ok(batch.ring())
             },
         );
         posted.map(drop)

@@ -83,6 +83,18 @@ impl CqObject {
         unsafe { (&(*c).comp_events_completed, &(*c).async_events_completed) }
     }
 
+    /// Gives the places of completions that were dropped with their queue pair back to the device. A thread
+    /// that has the queue at this moment, perhaps this one, passes them over when it polls again.
+    pub(super) fn clean(&self) {
+        if self.ring.acquire_at_once() {
+            // SAFETY: the lock is held from before the value is used until after.
+            unsafe {
+                self.ring.held().clean();
+                self.ring.release();
+            }
+        }
+    }
+
     /// Notes that a completion event was read: some devices need the count for arming.
     pub(super) fn event_was_read(&self) {
         if let Some(events) = self.backing.events() {

@@ -10,7 +10,7 @@ use uverbs_uapi::handle::QpHandle;
 
 use super::abi::attr::{ibv_qp_cap, ibv_qp_init_attr};
 use super::abi::ibv_pd;
-use super::abi::queue::{ibv_qp, ibv_qp_ex};
+use super::abi::queue::{ibv_cq, ibv_qp, ibv_qp_ex};
 use super::cq::{CqObject, cq};
 use super::failure::{Failure, Result, pointer};
 use super::lock::{Gate, Locked, Owner, wait_until};
@@ -125,6 +125,12 @@ impl QpObject {
     /// The struct of plain queue pairs.
     pub(super) fn c(&self) -> *mut ibv_qp {
         self.c.get().cast()
+    }
+
+    /// The completion queues to which it reports. One that it does not have is NULL.
+    pub(super) fn cqs(&self) -> [*mut ibv_cq; 2] {
+        // SAFETY: the C struct lies in the object.
+        unsafe { [(*self.c()).send_cq, (*self.c()).recv_cq] }
     }
 
     /// Whether each request names its destination, as for datagrams and XRC.
@@ -435,9 +441,11 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(c: *mut ibv_qp) -> *mut ibv_qp_ex {
 
 /// `ibv_destroy_qp(3)`: waits until all events that were read have been acknowledged.
 pub unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller passes a queue pair, for the last time if this succeeds.
+    // SAFETY: the caller passes a queue pair, for the last time if this succeeds. Its completion queues stay
+    // at least until this returns.
     unsafe {
-        destroy_awaited(c, |qp: &QpObject| {
+        let cqs = qp(c).map(QpObject::cqs);
+        let status = destroy_awaited(c, |qp: &QpObject| {
             let counts = qp.context.fd().execute(&DestroyCounting(qp.handle))?;
             if let Some(backing) = &qp.backing {
                 backing.close();
@@ -445,6 +453,29 @@ pub unsafe extern "C" fn ibv_destroy_qp(c: *mut ibv_qp) -> c_int {
             }
             wait_until(qp.events_acknowledged(), counts.events_reported);
             Ok(())
-        })
+        });
+        if let (0, Ok(cqs)) = (status, cqs) {
+            clean(cqs);
+        }
+        status
+    }
+}
+
+/// Gives the places of completions that were dropped back to the device.
+///
+/// # Safety
+///
+/// The pointers are to completion queues, or NULL.
+pub(super) unsafe fn clean([first, second]: [*mut ibv_cq; 2]) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if let Ok(cq) = cq(first) {
+            cq.clean();
+        }
+        if first != second
+            && let Ok(cq) = cq(second)
+        {
+            cq.clean();
+        }
     }
 }

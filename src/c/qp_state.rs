@@ -12,7 +12,7 @@ use super::abi::port::ibv_gid;
 use super::abi::queue::ibv_qp;
 use super::ah;
 use super::failure::{Failure, Result, status};
-use super::qp::{QpObject, qp};
+use super::qp::{QpObject, clean, qp};
 use crate::command::{DriverData, ModifyQp, QueryQp};
 use crate::driver::{QpName, ResetQp};
 use crate::pd::PdUse;
@@ -98,8 +98,11 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
         context.driver().reset_qp(context.fd(), reset)?;
         // The requests that this thread has begun to post are discarded.
         send.session.fail(Failure::INVALID);
-        Ok(())
-    })
+        Ok::<_, Failure>(())
+    })?;
+    // SAFETY: the queues stay as long as the queue pair.
+    unsafe { clean(qp.cqs()) };
+    Ok(())
 }
 
 fn command(handle: u32, attr: &ibv_qp_attr, mask: QpAttrMask) -> abi::ModifyQp {

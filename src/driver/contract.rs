@@ -828,6 +828,11 @@ pub(crate) trait Cq: Debug {
     /// The most completions that can wait at a time.
     fn capacity(&self) -> u32;
 
+    /// Gives the places of completions that no poll will tell of back to the device. Without this, polls do
+    /// that.
+    #[cfg(feature = "c-abi")]
+    fn clean(&mut self) {}
+
     /// True if no completion waits.
     fn is_empty(&mut self) -> Result<bool, PollError>;
 

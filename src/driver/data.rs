@@ -220,6 +220,12 @@ impl Cq {
         dispatch!(self, D(cq) => cq.is_empty())
     }
 
+    /// Gives the places of completions that no poll will tell of back to the device.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn clean(&mut self) {
+        dispatch!(self, D(cq) => cq.clean());
+    }
+
     #[inline(always)]
     pub(crate) fn poll(&mut self) -> Result<Polled<'_>, PollError> {
         dispatch!(self, D(cq) => Ok(D::wrap(cq.poll()?)))

@@ -400,6 +400,46 @@ static void flushed(void)
 	say_completions("sent", pair.a.cq, 2);
 }
 
+/* A queue pair whose receives are flushed, in a completion queue that nobody polls. */
+static struct ibv_qp *make_flushed(struct side *side)
+{
+	struct ibv_qp_init_attr attr = basic(side->cq, IBV_QPT_RC);
+	struct ibv_sge sge = part(side, 0, 8);
+	struct ibv_recv_wr *bad;
+	struct ibv_qp *qp;
+
+	attr.cap.max_recv_wr = 40;
+	NEED(qp = ibv_create_qp(side->pd, &attr));
+	NEED(!to_init(qp));
+	list_receives(&sge, 40);
+	NEED(!ibv_post_recv(qp, recvs, &bad));
+	to_state(qp, IBV_QPS_ERR);
+	return qp;
+}
+
+/* Completions that go with their queue pair, or with what it was before a reset, leave their places as well. */
+static void flushed_and_gone(void)
+{
+	struct side side = make_ground();
+	struct ibv_qp *qp;
+	struct ibv_wc wc;
+
+	/* With soft-RoCE they stay. */
+	if (is_soft())
+		return;
+	NEED(!ibv_destroy_cq(side.cq));
+	NEED(side.cq = ibv_create_cq(context, 63, NULL, NULL, 0));
+	for (int i = 0; i < 4; i++) {
+		qp = make_flushed(&side);
+		if (i % 2)
+			to_state(qp, IBV_QPS_RESET);
+		NEED(!ibv_destroy_qp(qp));
+	}
+	say("left", "%d", ibv_poll_cq(side.cq, 1, &wc));
+	make_flushed(&side);
+	say_completions("flushed", side.cq, 40);
+}
+
 /* Only what is signaled completes, unless all is. */
 static void signaled(void)
 {
@@ -615,7 +655,8 @@ MAIN(
 	{ "full_shared_queue", full_shared_queue }, { "bad_receive", bad_receive },
 	{ "negative_count_third", negative_count_third }, { "negative_receives", negative_receives },
 	{ "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
-	{ "no_room_for_the_bad", no_room_for_the_bad }, { "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed }, { "signaled", signaled },
+	{ "no_room_for_the_bad", no_room_for_the_bad }, { "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed },
+	{ "flushed_and_gone", flushed_and_gone }, { "signaled", signaled },
 	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "atomics_of_other_lengths", atomics_of_other_lengths }, { "wrong_key", wrong_key },
 	{ "datagram", datagram }, { "shared_queue", shared_queue }, { "poll_nothing", poll_nothing },
 )

@@ -96,6 +96,12 @@ impl Entries {
         }
     }
 
+    /// Whether this side has the entry at this index.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn has(&self, index: u32) -> bool {
+        self.arrived(index).is_some()
+    }
+
     /// Where they lie.
     #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
     pub(super) fn place(&self) -> RingPlace {

@@ -278,6 +278,12 @@ impl<E: Ring, R: Report> Directory<E, R> {
 }
 
 impl<E, R> Inner<E, R> {
+    /// Whether the program polls by itself.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn is_polled_by_program(&self) -> bool {
+        self.is_polled_by_program
+    }
+
     /// Lets a number be used again.
     pub(crate) fn free(&mut self, number: u32) {
         if let Some(taken) = self.taken.get_mut(number as usize) {

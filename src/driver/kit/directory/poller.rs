@@ -139,6 +139,19 @@ impl<R: Report> Reporters<R> {
         drop(gone);
     }
 
+    /// No entry before `end` is passed over any more, and those that are left begin at `first`. They may have
+    /// moved, so a number whose entries are to be taken waits for all of them.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn were_cleaned(&mut self, first: u32, end: u32) {
+        for known in &mut self.known {
+            let forgotten = known.forget_until.take();
+            known.leave_at = known.leave_at.map(|leave_at| match forgotten {
+                Some(until) if !is_before(until, leave_at) => first,
+                _ => end,
+            });
+        }
+    }
+
     /// All entries that have not been taken have moved by one place.
     pub(crate) fn shift(&mut self) {
         for known in &mut self.known {

@@ -1,5 +1,7 @@
 //! Completion queues: polling. [`closer`] handles unusual CQEs.
 
+#[cfg(feature = "c-abi")]
+mod clean;
 mod closer;
 mod moves;
 mod shared;
@@ -223,6 +225,11 @@ impl contract::Cq for Cq {
         }
         backing.ask(solicited_only);
         Ok(())
+    }
+
+    #[cfg(feature = "c-abi")]
+    fn clean(&mut self) {
+        self.take_forgotten_out();
     }
 
     #[inline(always)]

@@ -165,6 +165,42 @@ fn what_a_queue_pair_reported_goes_with_it_where_asked_for() {
     assert_eq!(pair(&cq).number, number, "now it is free");
 }
 
+/// For a C program that destroys and resets queue pairs and does not poll: would catch a ring that fills with
+/// what no poll tells of, an element of a shared queue that stays taken, a completion of another queue pair
+/// that is lost or told as another's, and a number that waits for a poll.
+#[cfg(feature = "c-abi")]
+#[test]
+fn cleaning_makes_room_in_the_ring() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let mut srq = shared(32);
+    let (mut stays, mut index) = (pair(&cq), 0);
+    // More than once round the ring.
+    for round in 0..10 {
+        let mut goes = Pair::with(QpType::RC, cap(8, 1, 0), &cq, &cq, Some(&srq));
+        let number = goes.number;
+        receive_four(&mut srq, &mut producer, &goes, &mut index, 32);
+        for id in 0..2 {
+            send(&mut stays, 10 * round + id);
+            finish(&mut producer, &stays, (2 * round + id) as u16);
+            send(&mut goes, 1000 + id);
+            finish(&mut producer, &goes, id as u16);
+        }
+        goes.core.forget_unread();
+        drop(goes);
+        let before = cq.core().directory.passed();
+        cq.clean();
+        assert_eq!(
+            cq.core().directory.passed().wrapping_sub(before),
+            6,
+            "what is forgotten went back"
+        );
+        assert_eq!(srq.in_flight(), 0);
+        assert_eq!(pair(&cq).number, number, "its number is free");
+        assert_eq!(ids(&mut cq), [10 * round, 10 * round + 1]);
+        cq.told().unwrap();
+    }
+}
+
 /// Would catch a message to a target of dynamic connections that is told when a C program has destroyed it,
 /// and the number perhaps is another's.
 #[cfg(feature = "c-abi")]

@@ -1,13 +1,14 @@
 //! The properties of a device, its ports and their partition keys.
 
 use std::ffi::c_int;
-use std::mem::MaybeUninit;
+use std::mem::{MaybeUninit, offset_of};
 
+use uverbs_uapi::enums::AtomicCap;
 use uverbs_uapi::types::{ExQueryDeviceResp, QueryPortRespEx};
 
 use super::abi::context::ibv_context;
 use super::abi::device::{
-    ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
+    ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_pci_atomic_caps,
     ibv_query_device_ex_input, ibv_values_ex,
 };
 use super::abi::port::{COMPAT_PORT_ATTR, ibv_port_attr};
@@ -15,6 +16,7 @@ use super::context::{ContextObject, context};
 use super::device::put;
 use super::failure::{Failure, Result, minus_one, number, status};
 use crate::command::{QueryPort, QueryPortSpeed};
+use crate::driver::BusAtomics;
 
 /// `ibv_query_device(3)`.
 pub unsafe extern "C" fn ibv_query_device(
@@ -46,7 +48,15 @@ pub(super) unsafe extern "C" fn query_device_ex(
             if unknown || room < size_of::<ibv_device_attr>() {
                 return Err(Failure::INVALID);
             }
-            let found = device_attr(context)?;
+            let mut found = device_attr(context)?;
+            // Only if it is asked for: it takes a command of its own.
+            if room
+                >= offset_of!(ibv_device_attr_ex, pci_atomic_caps)
+                    + size_of::<ibv_pci_atomic_caps>()
+            {
+                let context = context.context();
+                tell_atomics(&mut found, context.driver().bus_atomics(context.fd()));
+            }
             fill(attr.cast(), room, &found);
             Ok(())
         })
@@ -200,6 +210,18 @@ fn extended(attr: &mut ibv_device_attr_ex, found: &ExQueryDeviceResp) {
     attr.phys_port_cnt_ex = found.base.phys_port_cnt.into();
 }
 
+/// Tells which atomic operations are atomic to the processor too.
+fn tell_atomics(attr: &mut ibv_device_attr_ex, found: BusAtomics) {
+    attr.pci_atomic_caps = ibv_pci_atomic_caps {
+        fetch_add: found.fetch_add,
+        swap: found.swap,
+        compare_swap: found.compare_swap,
+    };
+    if attr.orig_attr.atomic_cap == AtomicCap::HCA.0 && found.has_both_of_verbs() {
+        attr.orig_attr.atomic_cap = AtomicCap::GLOB.0;
+    }
+}
+
 /// `ibv_query_port(3)` for programs compiled before the header had it inline.
 pub unsafe extern "C" fn ibv_query_port(
     c: *mut ibv_context,
@@ -288,4 +310,35 @@ pub unsafe extern "C" fn ibv_get_pkey_index(c: *mut ibv_context, port: u8, pkey:
         }
         Ok(index)
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a device whose atomic operations are told to be atomic to the processor, where one is not.
+    #[test]
+    fn atomics_are_global_if_both_are() {
+        let told = |cap: AtomicCap, fetch_add, compare_swap| {
+            // SAFETY: the struct has integers only, for which zeros are values.
+            let mut attr: ibv_device_attr_ex = unsafe { MaybeUninit::zeroed().assume_init() };
+            attr.orig_attr.atomic_cap = cap.0;
+            let found = BusAtomics {
+                fetch_add,
+                swap: 1,
+                compare_swap,
+            };
+            tell_atomics(&mut attr, found);
+            let caps = attr.pci_atomic_caps;
+            assert_eq!(
+                (caps.fetch_add, caps.swap, caps.compare_swap),
+                (fetch_add, 1, compare_swap)
+            );
+            AtomicCap(attr.orig_attr.atomic_cap)
+        };
+        assert_eq!(told(AtomicCap::HCA, 0b11, 0b10), AtomicCap::GLOB);
+        assert_eq!(told(AtomicCap::HCA, 0b10, 0b101), AtomicCap::HCA);
+        assert_eq!(told(AtomicCap::HCA, 0b1, 0b10), AtomicCap::HCA);
+        assert_eq!(told(AtomicCap::NONE, 0b10, 0b10), AtomicCap::NONE);
+    }
 }

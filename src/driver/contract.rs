@@ -359,6 +359,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::GetClockInfo, NO_WALL_CLOCK))
     }
 
+    /// Which atomic operations of the device are atomic on the bus too.
+    #[cfg(feature = "c-abi")]
+    fn bus_atomics(&self, _fd: &CommandFd) -> BusAtomics {
+        BusAtomics::default()
+    }
+
     /// The error for what the driver does not have.
     #[cold]
     fn lacks(verb: Verb, what: &str) -> Error {
@@ -367,6 +373,24 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
             Self::ID
         );
         Error::unsupported(verb, Subject::the("device"), missing)
+    }
+}
+
+/// Atomic operations that are atomic on the bus, and so to the processor as well: for each a set of lengths,
+/// where bit n stands for 2^(n + 2) bytes.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BusAtomics {
+    pub(crate) fetch_add: u16,
+    pub(crate) swap: u16,
+    pub(crate) compare_swap: u16,
+}
+
+#[cfg(feature = "c-abi")]
+impl BusAtomics {
+    /// Whether both operations on 8 bytes that verbs have are among them.
+    pub(crate) fn has_both_of_verbs(self) -> bool {
+        self.fetch_add & self.compare_swap & 1 << 1 != 0
     }
 }
 

@@ -113,9 +113,9 @@ use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHa
 use uverbs_uapi::write::ReregMrResp;
 use zerocopy::FromBytes;
 
-#[cfg(feature = "c-abi")]
-pub(crate) use self::contract::Refusals;
 use self::contract::methods::*;
+#[cfg(feature = "c-abi")]
+pub(crate) use self::contract::{BusAtomics, Refusals};
 pub(crate) use self::contract::{ContextOptions, CqParts, DcStreams, HandedOver, Position, QpName};
 pub(crate) use self::data::{Completion, Polled, Posting, Receiving};
 use self::options::Options;
@@ -374,6 +374,12 @@ impl Device {
     #[cfg(feature = "c-abi")]
     pub(crate) fn refusals(&self) -> contract::Refusals {
         dispatch!(self, D(_) => D::REFUSALS)
+    }
+
+    /// Which atomic operations of the device are atomic on the bus too.
+    #[cfg(feature = "c-abi")]
+    pub(crate) fn bus_atomics(&self, fd: &CommandFd) -> BusAtomics {
+        dispatch!(self, D(device) => device.bus_atomics(fd))
     }
 
     /// The text for C programs of a firmware version for which the kernel has none.

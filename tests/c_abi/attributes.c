@@ -25,13 +25,14 @@ static void queries(void)
 		device.phys_port_cnt, device.atomic_cap, device.fw_ver);
 	say("identifiers", "%016llx %016llx", (unsigned long long)device.node_guid, (unsigned long long)device.sys_image_guid);
 	say_status("more of it", ibv_query_device_ex(context, NULL, &more));
-	say("it has", "paging %llx %x %x %x, clock %llx %llu, flags %llx, segmentation %u, hashes %u, tags %u, windows of memory %llu, atomics %x, ports %u",
+	say("it has", "paging %llx %x %x %x, clock %llx %llu, flags %llx, segmentation %u, hashes %u, tags %u, windows of memory %llu, ports %u",
 		(unsigned long long)more.odp_caps.general_caps, more.odp_caps.per_transport_caps.rc_odp_caps,
 		more.odp_caps.per_transport_caps.uc_odp_caps, more.odp_caps.per_transport_caps.ud_odp_caps,
 		(unsigned long long)more.completion_timestamp_mask, (unsigned long long)more.hca_core_clock,
 		(unsigned long long)more.device_cap_flags_ex, more.tso_caps.max_tso, more.rss_caps.supported_qpts,
-		more.tm_caps.max_num_tags, (unsigned long long)more.max_dm_size, more.pci_atomic_caps.fetch_add,
-		more.phys_port_cnt_ex);
+		more.tm_caps.max_num_tags, (unsigned long long)more.max_dm_size, more.phys_port_cnt_ex);
+	say("atomics", "%d, on the bus %x %x %x", more.orig_attr.atomic_cap, more.pci_atomic_caps.fetch_add,
+		more.pci_atomic_caps.swap, more.pci_atomic_caps.compare_swap);
 	say_status("unknown input", ibv_query_device_ex(context, &input, &more));
 	say_status("port", ibv_query_port(context, 1, &port));
 	say("it is", "state %d, unit %d of %d, %d GIDs, flags %x, messages of %u, keys %u, LID %u of %u, link %d, width %d, speed %d, physical %d, flags %x %x",

@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::refusal::{Answer, Refused};
 use crate::command::{Command, CommandFd, Decode, Request};
+#[cfg(feature = "c-abi")]
+use crate::driver::contract::BusAtomics;
 use crate::driver::contract::QpName;
 use crate::error::{Errno, Result, Subject, Verb};
 
@@ -137,6 +139,53 @@ impl Command for QueryCapabilities {
             let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
             let capabilities = bytes.get(CAPABILITIES_AT..).unwrap_or_default();
             Ok(Refused::granted(bytes).map(|_| Ways::read(capabilities)))
+        })
+    }
+}
+
+/// Asks which atomic operations are atomic on the bus.
+#[cfg(feature = "c-abi")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueryAtomics;
+
+#[cfg(feature = "c-abi")]
+impl QueryAtomics {
+    /// Reads them from the capabilities of atomic operations (`atomic_caps`).
+    fn read(capabilities: &[u8]) -> BusAtomics {
+        let field = |at: usize| match capabilities.get(at..at + 2) {
+            Some(&[high, low]) => u16::from_be_bytes([high, low]),
+            _ => 0,
+        };
+        BusAtomics {
+            fetch_add: field(0x50),
+            swap: field(0x52),
+            compare_swap: field(0x54),
+        }
+    }
+}
+
+#[cfg(feature = "c-abi")]
+impl Command for QueryAtomics {
+    type Reply = Answer<BusAtomics>;
+    const VERB: Verb = Verb::DevxGeneralCmd;
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
+
+    fn subject(&self) -> Subject {
+        Subject::the("device")
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        // Capabilities of atomic operations, as they are now.
+        general(
+            request,
+            op::QUERY_HCA_CAP,
+            3 << 1 | 1,
+            CAPABILITIES_AT + CAPABILITIES,
+        );
+        Some(|_, answer| {
+            let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
+            let capabilities = bytes.get(CAPABILITIES_AT..).unwrap_or_default();
+            Ok(Refused::granted(bytes).map(|_| Self::read(capabilities)))
         })
     }
 }
@@ -441,6 +490,21 @@ mod tests {
         expected[0x18] = 2;
         expected[0x12] = 0x80;
         assert_eq!(bytes(Change::LagPort(2)), expected);
+    }
+
+    /// Would catch capabilities that are read from other places than where the device has them.
+    #[cfg(feature = "c-abi")]
+    #[test]
+    fn atomic_operations_on_the_bus_are_told_apart() {
+        let mut capabilities = [0xff; CAPABILITIES];
+        capabilities[0x50..0x56].copy_from_slice(&[1, 2, 3, 4, 5, 6]);
+        let expected = BusAtomics {
+            fetch_add: 0x102,
+            swap: 0x304,
+            compare_swap: 0x506,
+        };
+        assert_eq!(QueryAtomics::read(&capabilities), expected);
+        assert_eq!(QueryAtomics::read(&[]), BusAtomics::default());
     }
 
     #[test]

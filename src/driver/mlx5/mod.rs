@@ -353,6 +353,12 @@ impl contract::Driver for Device {
         self.null_lkey.ok_or_else(lacks)
     }
 
+    /// A device that takes no commands of its own promises nothing.
+    #[cfg(feature = "c-abi")]
+    fn bus_atomics(&self, fd: &CommandFd) -> contract::BusAtomics {
+        device_command::ask(fd, &device_command::QueryAtomics).unwrap_or_default()
+    }
+
     fn raw_clock(&self, fd: &CommandFd) -> Result<u64> {
         let lacks = || Self::lacks(Verb::QueryRtValues, contract::NO_CLOCK);
         Ok(self.clock(fd)?.ok_or_else(lacks)?.read())

@@ -28,6 +28,9 @@ const ATOMIC_CS_AND_FA: u64 = 0b11;
 /// Operands of 8 bytes.
 const ATOMIC_8_BYTES: u64 = 1 << 3;
 
+/// The same length, in the bits about the bus.
+const SWAP_8_BYTES: u64 = 1 << 1;
+
 /// Pages of 64 KiB, as the driver tells them.
 const LARGEST_UAR_PAGE: u32 = 4;
 
@@ -129,6 +132,8 @@ fn atomics() -> Vec<u8> {
     atomic::ATOMIC_OPERATIONS.set(&mut bytes, ATOMIC_CS_AND_FA);
     atomic::ATOMIC_SIZE_QP.set(&mut bytes, ATOMIC_8_BYTES);
     atomic::ATOMIC_SIZE_DC.set(&mut bytes, ATOMIC_8_BYTES);
+    // On the bus it has this one alone, which verbs do not have: UCX relies on those that verbs have.
+    atomic::SWAP_PCI_ATOMIC.set(&mut bytes, SWAP_8_BYTES);
     bytes
 }
 

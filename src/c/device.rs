@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::abi::device::ibv_device;
 use super::failure::{Failure, Result, pointer};
 use super::object::CStruct;
-use crate::device::{Device, DriverId, NodeType};
+use crate::device::{Device, Discovery, DriverId, NodeType};
 use crate::driver;
 use crate::error::Errno;
 
@@ -139,7 +139,7 @@ pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
     // Locked before the search: of two concurrent searches, the one that began first could end last, and
     // remove a device that the other has just added.
     let mut list = LIST.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = crate::device::devices()?;
+    let found = search(&Discovery::Automatic)?;
     let known = std::mem::take(&mut *list);
     *list = found
         .into_iter()
@@ -152,6 +152,11 @@ pub(super) fn refresh() -> Result<Vec<Arc<DeviceObject>>> {
         )
         .collect();
     Ok(list.clone())
+}
+
+/// The devices that there are. That the kernel has no RDMA is an error.
+fn search(how: &Discovery) -> Result<Vec<Device>> {
+    how.devices_of_rdma()?.ok_or(Failure(Errno::NOSYS))
 }
 
 /// The driver of a device, if it is known.
@@ -231,3 +236,19 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
 }
 
 const _: () = assert!(std::mem::offset_of!(DeviceObject, _ops_of_providers) == 664);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a list that is empty where the manual page has an error.
+    #[test]
+    fn without_rdma_there_is_no_list() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let found = search(&Discovery::Sysfs(sysfs.path().to_owned()));
+        assert_eq!(found.err(), Some(Failure(Errno::NOSYS)));
+        std::fs::create_dir_all(sysfs.path().join("class/infiniband")).unwrap();
+        let found = search(&Discovery::Sysfs(sysfs.path().to_owned()));
+        assert_eq!(found.map(|devices| devices.len()).ok(), Some(0));
+    }
+}

@@ -35,13 +35,20 @@ impl Discovery {
     /// The kernel refused, or its answer is malformed. Under [`Discovery::Netlink`] also if the kernel has no
     /// RDMA netlink.
     pub fn devices(&self) -> Result<Vec<Device>> {
+        Ok(self.devices_of_rdma()?.unwrap_or_default())
+    }
+
+    /// As [`devices`](Self::devices); `None` if the kernel has no RDMA.
+    pub(crate) fn devices_of_rdma(&self) -> Result<Option<Vec<Device>>> {
         let failed = |failure: Failure| failure.of(Verb::ListDevices, Subject::the("devices"));
         let (mut route, infos) = self.survey(|_| false).map_err(failed)?;
-        infos
-            .unwrap_or_default()
+        let Some(infos) = infos else {
+            return Ok(None);
+        };
+        let devices = infos
             .into_iter()
-            .map(|info| route.device(info).map_err(failed))
-            .collect()
+            .map(|info| route.device(info).map_err(failed));
+        devices.collect::<Result<_>>().map(Some)
     }
 
     /// Finds the device with this name.

@@ -102,11 +102,6 @@ impl CqObject {
             events.fetch_add(1, Ordering::Relaxed);
         }
     }
-
-    /// Makes the next poll report that the queue had no room for a completion.
-    pub(super) fn overran(&self) {
-        self.backing.overran();
-    }
 }
 
 /// The object of a C program's completion queue.

@@ -5,7 +5,6 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::atomic::AtomicU32;
 
-use uverbs_uapi::enums::AsyncEventType;
 use uverbs_uapi::event::{AsyncEventDesc, CompEventDesc};
 
 use super::abi::attr::ibv_async_event;
@@ -87,19 +86,12 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     let length = unsafe { read((*c).async_fd, (&raw mut raw).cast(), SIZE) };
     // SAFETY: the caller passes room for an event.
     minus_one(unsafe {
-        whole(length, SIZE).and_then(|()| {
+        whole(length, SIZE).map(|()| {
             probes::event(raw.event_type, raw.element);
-            let event = AsyncEvent::from(raw);
-            let element: *mut c_void = with_exposed_provenance_mut(raw.element as usize);
-            if let (AsyncEventType::CQ_ERR, EventSource::Cq(_)) = (event.kind, event.source) {
-                // The queue stays until this event has been acknowledged.
-                cq(element.cast())?.overran();
-            }
             to.write(ibv_async_event {
-                element,
+                element: with_exposed_provenance_mut(raw.element as usize),
                 event_type: raw.event_type,
             });
-            Ok(())
         })
     })
 }

@@ -138,7 +138,7 @@ pub unsafe extern "C" fn ibv_create_ah(c: *mut ibv_pd, attr: *mut ibv_ah_attr) -
             };
             let object = AhObject {
                 c: CStruct::new(ah),
-                kernel: handle.map(|handle| (handle, pd.pd().user(User::Ah))),
+                kernel: handle.map(|handle| (handle, pd.pd().user_of_root(User::Ah))),
                 pd: pd.pd().tag(),
                 vector,
             };

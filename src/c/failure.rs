@@ -72,6 +72,8 @@ impl Failure {
         Self(match error {
             PostError::QueueFull { .. } => Errno::NOMEM,
             PostError::Doorbell(errno) => errno,
+            // No driver but mlx5's looks at windows, and libmlx5 refuses them like this.
+            PostError::Window(_) => Errno::OPNOTSUPP,
             _ => Errno::INVAL,
         })
     }

@@ -542,8 +542,10 @@ static void parent_goes_first(void)
 	struct side side = make_ground();
 	struct ibv_parent_domain_init_attr attr = { .pd = side.pd };
 	struct ibv_pd *parent;
+	struct ibv_ah_attr way = to_self();
 	struct ibv_mr *mr;
 	struct ibv_mw *mw;
+	struct ibv_ah *ah;
 
 	if (is_soft())
 		return;
@@ -551,6 +553,10 @@ static void parent_goes_first(void)
 	NEED(mw = ibv_alloc_mw(parent, IBV_MW_TYPE_2));
 	say_status("parent of a window", ibv_dealloc_pd(parent));
 	say_status("window", ibv_dealloc_mw(mw));
+	NEED(parent = ibv_alloc_parent_domain(context, &attr));
+	NEED(ah = ibv_create_ah(parent, &way));
+	say_status("parent of a handle", ibv_dealloc_pd(parent));
+	say_status("handle", ibv_destroy_ah(ah));
 	NEED(parent = ibv_alloc_parent_domain(context, &attr));
 	NEED(mr = ibv_reg_mr(parent, side.memory, 4096, IBV_ACCESS_LOCAL_WRITE));
 	say_status("parent", ibv_dealloc_pd(parent));

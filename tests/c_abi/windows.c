@@ -157,6 +157,13 @@ static void refused(void)
 	bind.bind_info.mw_access_flags |= IBV_ACCESS_ZERO_BASED;
 	say_status("from zero", ibv_bind_mw(made.pair.b.qp, mw, &bind));
 	say("same key", "%d", mw->rkey == key);
+	/* Soft-RoCE takes any length, and fails the request. */
+	if (!is_soft()) {
+		bind.bind_info.mw_access_flags = IBV_ACCESS_REMOTE_WRITE;
+		bind.bind_info.length = (1ull << 31) + 1;
+		say_status("of more than 2 GiB", ibv_bind_mw(made.pair.b.qp, mw, &bind));
+		say("same key", "%d", mw->rkey == key);
+	}
 	bind.bind_info = part_of(made.pair.b.mr, 4096);
 	say_status("of a region for none", ibv_bind_mw(made.pair.b.qp, mw, &bind));
 	say_bound(made.pair.b.cq);

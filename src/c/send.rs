@@ -236,19 +236,19 @@ unsafe fn write<D: Listed>(
 ) -> Result<Position> {
     check(qp, operation)?;
     let flags = SendFlags::from_bits_retain(request.send_flags);
-    let sges = match request.num_sge > 0 {
+    let sges = match request.num_sge {
         // SAFETY: by this function's contract.
-        true => unsafe { list(request.sg_list, request.num_sge) },
-        false if is_refused_count(qp, request) => return Err(Failure::INVALID),
-        false => &[],
+        1 => unsafe { list(request.sg_list, 1) },
+        count => {
+            // Before any of them is read: there may be fewer than the request says.
+            check_count::<D>(qp, queue, flags, count)?;
+            // SAFETY: by this function's contract.
+            unsafe { list(request.sg_list, count) }
+        }
     };
     let words: SmallVec<[ibv_sge; 2]>;
     let sges = match operation {
         Operation::CompareSwap { remote, .. } | Operation::FetchAdd { remote, .. } => {
-            // First: the list may only claim so many slices.
-            if sges.len() > queue.max_sge() as usize {
-                return Err(Failure(qp.refusals.long_request));
-            }
             if qp.refusals.bad_atomics && !is_atomic(remote, sges) {
                 return Err(Failure::INVALID);
             }
@@ -280,10 +280,26 @@ unsafe fn write<D: Listed>(
     written.map_err(|error| Failure::of_request(error, &qp.refusals))
 }
 
-/// Whether a request has a negative number of slices, and the device's provider refuses that.
+/// Refuses a number of slices that the queue does not take, or that is negative.
 #[inline(always)]
-fn is_refused_count(qp: &QpObject, request: &ibv_send_wr) -> bool {
-    request.num_sge < 0 && qp.refusals.negative_counts
+fn check_count<D: Listed>(
+    qp: &QpObject,
+    queue: &D::SendQueue,
+    flags: SendFlags,
+    count: c_int,
+) -> Result<()> {
+    let is_exempt = D::REFUSALS.inline_of_any_count && flags.contains(SendFlags::INLINE);
+    match u32::try_from(count) {
+        Ok(count) if count <= queue.max_sge() || is_exempt => Ok(()),
+        Ok(_) => Err(Failure(qp.refusals.long_request)),
+        Err(_) if is_refused_count(qp, count) => Err(Failure::INVALID),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Whether this number of slices is negative, and the device's provider refuses that.
+fn is_refused_count(qp: &QpObject, count: c_int) -> bool {
+    count < 0 && qp.refusals.negative_counts
 }
 
 /// Whether an atomic operation can work on this word, with room for its old value in these slices.
@@ -330,7 +346,7 @@ unsafe fn push_of_key<D: Listed>(
         _ => return Err(Failure::INVALID),
     };
     check(qp, operation)?;
-    if request.num_sge > 0 || is_refused_count(qp, request) {
+    if request.num_sge > 0 || is_refused_count(qp, request.num_sge) {
         return Err(Failure::INVALID);
     }
     let request = WorkRequest {

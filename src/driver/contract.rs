@@ -484,6 +484,8 @@ pub(crate) struct Refusals {
     pub(crate) bad_atomics: bool,
     /// The slices of an atomic operation in a list are 8 bytes, whatever length the program says.
     pub(crate) atomics_of_any_length: bool,
+    /// The slices of an inline request in a list are not counted.
+    pub(crate) inline_of_any_count: bool,
     /// A request in a list with a negative number of slices is refused. Without this, it counts as one with
     /// none.
     pub(crate) negative_counts: bool,
@@ -503,6 +505,7 @@ impl Refusals {
         unknown: Errno::INVAL,
         bad_atomics: false,
         atomics_of_any_length: false,
+        inline_of_any_count: false,
         negative_counts: false,
         in_error: false,
         poll_attributes: false,

@@ -113,12 +113,32 @@ static void crooked_atomic(struct ibv_send_wr *wr, struct pair *pair)
 	wr->wr.atomic.remote_addr += 4;
 }
 
-/* The list has one slice. */
+/* More slices than there are: nothing may read them. */
 static void huge_atomic(struct ibv_send_wr *wr, struct pair *pair)
 {
 	short_atomic(wr, pair);
 	word.length = 8;
 	wr->num_sge = 1 << 30;
+}
+
+static void huge_list(struct ibv_send_wr *wr, struct pair *pair)
+{
+	(void)pair;
+	wr->num_sge = 1 << 30;
+}
+
+static void huge_inline(struct ibv_send_wr *wr, struct pair *pair)
+{
+	huge_list(wr, pair);
+	wr->send_flags |= IBV_SEND_INLINE;
+}
+
+/* As many bytes as there is room for, in more slices. */
+static void inline_of_many_slices(struct ibv_send_wr *wr, struct pair *pair)
+{
+	too_many_slices(wr, pair);
+	wr->num_sge = 40;
+	wr->send_flags |= IBV_SEND_INLINE;
 }
 
 /* It is for functions. In a list its 8 bytes would have to be where the slices are. */
@@ -145,6 +165,9 @@ static void short_atomic_third(void) { if (is_soft()) with_bad(2, short_atomic);
 static void crooked_atomic_third(void) { if (is_soft()) with_bad(2, crooked_atomic); }
 static void bad_opcode_third(void) { with_bad(2, unknown_opcode); }
 static void huge_atomic_third(void) { with_bad(2, huge_atomic); }
+static void huge_list_third(void) { with_bad(2, huge_list); }
+static void huge_inline_third(void) { with_bad(2, huge_inline); }
+static void inline_of_many_slices_third(void) { with_bad(2, inline_of_many_slices); }
 static void atomic_write_third(void) { with_bad(2, atomic_write); }
 
 /* A list longer than the ring: as many as it takes are posted. How many that is the rest of the list says. */
@@ -649,7 +672,9 @@ MAIN(
 	{ "good_list", good_list }, { "bad_slices_first", bad_slices_first }, { "bad_slices_third", bad_slices_third },
 	{ "bad_slices_last", bad_slices_last }, { "bad_inline_third", bad_inline_third },
 	{ "short_atomic_third", short_atomic_third }, { "crooked_atomic_third", crooked_atomic_third },
-	{ "huge_atomic_third", huge_atomic_third }, { "atomic_write_third", atomic_write_third },
+	{ "huge_atomic_third", huge_atomic_third }, { "huge_list_third", huge_list_third },
+	{ "huge_inline_third", huge_inline_third }, { "inline_of_many_slices_third", inline_of_many_slices_third },
+	{ "atomic_write_third", atomic_write_third },
 	{ "bad_opcode_third", bad_opcode_third }, { "named_too_early", named_too_early }, { "full_send_queue", full_send_queue },
 	{ "unread_completions", unread_completions }, { "full_receive_queue", full_receive_queue },
 	{ "full_shared_queue", full_shared_queue }, { "bad_receive", bad_receive },

@@ -139,6 +139,7 @@ impl contract::Driver for Efa {
     #[cfg(feature = "c-abi")]
     const REFUSALS: contract::Refusals = contract::Refusals {
         long_by_functions: Errno::INVAL,
+        inline_of_any_count: true,
         in_error: true,
         poll_attributes: true,
         ..contract::Refusals::DEFAULT

@@ -113,11 +113,6 @@ unsafe fn post<D: Listed>(
     rung.and(result)
 }
 
-/// The flags of a request that do not depend on its payload.
-pub(super) const FLAGS: SendFlags = SendFlags::FENCE
-    .union(SendFlags::SIGNALED)
-    .union(SendFlags::SOLICITED);
-
 /// Writes a request at `at` and returns the position after it. For the usual operations of a connected queue
 /// pair there is code that writes only this operation.
 ///
@@ -259,7 +254,7 @@ unsafe fn write<D: Listed>(
     };
     let with = |payload| WorkRequest {
         wr_id: request.wr_id,
-        flags: flags.intersection(FLAGS),
+        flags: flags.intersection(D::REFUSALS.flags),
         operation,
         to,
         payload,
@@ -351,7 +346,7 @@ unsafe fn push_of_key<D: Listed>(
     }
     let request = WorkRequest {
         wr_id: request.wr_id,
-        flags: SendFlags::from_bits_retain(request.send_flags).intersection(FLAGS),
+        flags: SendFlags::from_bits_retain(request.send_flags).intersection(D::REFUSALS.flags),
         operation,
         to: None,
         payload: Payload::Sges(&[]),

@@ -21,7 +21,7 @@ use super::failure::{Failure, Result, status};
 use super::mw::binding;
 use super::object::object;
 use super::qp::QpObject;
-use super::send::{FLAGS, bytes, check, remote};
+use super::send::{bytes, check, remote};
 use crate::driver::contract::methods::*;
 use crate::driver::typed::ForDriver;
 use crate::driver::{Listed, Position, SendQueue};
@@ -339,7 +339,7 @@ unsafe fn begin<D: Listed>(c: *mut ibv_qp_ex, operation: impl Fn() -> Operation)
         let (qp, session, _) = session::<D>(c);
         let is_next = matches!(session.step, Step::Between);
         match is_next && check(qp, operation()).is_ok() {
-            true => session.begin(c, operation()),
+            true => session.begin::<D>(c, operation()),
             false => begin_closely::<D>(c, operation()),
         }
     }
@@ -365,7 +365,7 @@ unsafe fn begin_closely<D: Listed>(c: *mut ibv_qp_ex, operation: Operation) {
         return;
     }
     // SAFETY: by this function's contract.
-    unsafe { session.begin(c, operation) };
+    unsafe { session.begin::<D>(c, operation) };
 }
 
 /// Makes all that was started fail.
@@ -552,13 +552,13 @@ impl Session {
     ///
     /// The pointer is to the queue pair's extended struct.
     #[inline(always)]
-    unsafe fn begin(&mut self, c: *mut ibv_qp_ex, operation: Operation) {
+    unsafe fn begin<D: Listed>(&mut self, c: *mut ibv_qp_ex, operation: Operation) {
         // SAFETY: by this function's contract.
         let (wr_id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
         self.request = Request {
             operation,
             wr_id,
-            flags: SendFlags::from_bits_retain(flags).intersection(FLAGS),
+            flags: SendFlags::from_bits_retain(flags).intersection(D::REFUSALS.flags),
         };
         self.step = Step::Begun;
     }

@@ -15,6 +15,8 @@ use std::sync::atomic::AtomicU32;
 
 use uverbs_queue::handover::Handover;
 use uverbs_uapi::enums::{QpState, QpType, WcOpcode, WcStatus};
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::flags::{QpAttrMask, WcFlags};
 use uverbs_uapi::handle::{AhHandle, CqHandle, DmHandle, MrHandle, PdHandle, QpHandle, SrqHandle};
 
@@ -486,6 +488,9 @@ pub(crate) struct Refusals {
     pub(crate) atomics_of_any_length: bool,
     /// The slices of an inline request in a list are not counted.
     pub(crate) inline_of_any_count: bool,
+    /// The flags of a request, besides that for inline bytes, that its driver sees. The provider ignores the
+    /// others.
+    pub(crate) flags: SendFlags,
     /// A request in a list with a negative number of slices is refused. Without this, it counts as one with
     /// none.
     pub(crate) negative_counts: bool,
@@ -506,6 +511,9 @@ impl Refusals {
         bad_atomics: false,
         atomics_of_any_length: false,
         inline_of_any_count: false,
+        flags: SendFlags::FENCE
+            .union(SendFlags::SIGNALED)
+            .union(SendFlags::SOLICITED),
         negative_counts: false,
         in_error: false,
         poll_attributes: false,

@@ -1,6 +1,6 @@
 /*
- * Requests of every kind on reliable datagrams of an EFA, one at a time, by ibv_wr_start and by lists; and what is told of
- * each on both sides. The test runs it on libefa and on ours, with a tap on the device, and compares the requests, the
+ * Requests of every kind on reliable datagrams of an EFA, one at a time, by ibv_wr_start and by lists; what is told of
+ * each on both sides; and what is refused. The test runs it on libefa and on ours, with a tap on the device, and compares the requests, the
  * descriptors and what it tells.
  *
  *   srd DEVICE
@@ -188,6 +188,50 @@ static void message(const char *what, uint64_t id, enum kind kind, unsigned int 
 	completion("  received", recv_cq, id % 2);
 }
 
+/* A message by a list, with so many slices of three bytes and these flags. */
+static int post_flagged(int slices, unsigned int flags)
+{
+	struct ibv_sge sge[3];
+	struct ibv_send_wr wr = {
+		.sg_list = sge, .num_sge = slices, .opcode = IBV_WR_SEND, .send_flags = flags,
+		.wr.ud = { ah, receiver->qp_num, QKEY },
+	}, *bad;
+
+	for (int i = 0; i < 3; i++)
+		sge[i] = (struct ibv_sge) { (uintptr_t)memory + 100 * i, 3, mr->lkey };
+	return ibv_post_send(sender, &wr, &bad);
+}
+
+/* The same by functions, with one slice. */
+static int post_flagged_by_functions(unsigned int flags)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(sender);
+
+	ibv_wr_start(qp);
+	qp->wr_flags = flags;
+	ibv_wr_send(qp);
+	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)memory, 3);
+	ibv_wr_set_ud_addr(qp, ah, receiver->qp_num, QKEY);
+	return ibv_wr_complete(qp);
+}
+
+/* Flags that the device does not have, and slices: only those of an inline request are not counted. */
+static void flagged(uint64_t id)
+{
+	static const unsigned int flags[] = { IBV_SEND_FENCE, IBV_SEND_SOLICITED, IBV_SEND_IP_CSUM, 1 << 20 };
+	struct ibv_poll_cq_attr unknown = { .comp_mask = 1 };
+
+	for (int i = 0; i < 4; i++)
+		printf("flag %#x: %d, by functions %d\n", flags[i], post_flagged(1, flags[i] | IBV_SEND_SIGNALED),
+			post_flagged_by_functions(flags[i] | IBV_SEND_SIGNALED));
+	printf("three slices: %d\n", post_flagged(3, IBV_SEND_SIGNALED));
+	receive(id, 1);
+	CHECK(!post_flagged(3, IBV_SEND_SIGNALED | IBV_SEND_INLINE));
+	completion("three inline slices", send_cq, true);
+	completion("  received", recv_cq, true);
+	printf("poll by attributes: %d\n", ibv_start_poll(send_cq, &unknown));
+}
+
 /* What is sent in the state ERR. For a receive, which it refuses too, libefa rings the doorbell all the same. */
 static void in_error(void)
 {
@@ -254,6 +298,7 @@ int main(int argc, char **argv)
 			id++;
 		}
 	}
+	flagged(id++);
 	/* Too long for its receive, and a READ without right. */
 	receive(id + 100, 1);
 	post(id++, SEND, 200);

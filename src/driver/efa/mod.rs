@@ -37,6 +37,8 @@ use uverbs_uapi::attr;
 use uverbs_uapi::efa as abi;
 use uverbs_uapi::enums::{self, QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
+#[cfg(feature = "c-abi")]
+use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle};
 
 use self::cq::{Cq, CqCore};
@@ -140,6 +142,7 @@ impl contract::Driver for Efa {
     const REFUSALS: contract::Refusals = contract::Refusals {
         long_by_functions: Errno::INVAL,
         inline_of_any_count: true,
+        flags: SendFlags::from_bits_retain(!SendFlags::INLINE.bits()),
         in_error: true,
         poll_attributes: true,
         ..contract::Refusals::DEFAULT

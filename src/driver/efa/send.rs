@@ -254,8 +254,8 @@ impl<'a> Parts<'a> {
         let Some(Destination::Datagram(to)) = to else {
             return Err(PostError::Destination);
         };
-        // No request waits for another one.
-        if flags.contains(SendFlags::FENCE) {
+        // No request waits for another one, and none makes an event of its own.
+        if !SendFlags::SIGNALED.contains(flags) {
             return Err(PostError::NotInTransport { transport });
         }
         let (operation, imm, remote) = match operation {

@@ -361,14 +361,11 @@ fn each_operation_has_its_limits() {
     let transport = QpType::DRIVER;
     let lacks = Err(PostError::NotInTransport { transport });
     assert_eq!(refused(swap, Payload::Sges(&SLICES[..1])), lacks);
-    let fenced = batch.write(
-        1,
-        SendFlags::FENCE,
-        Operation::Send,
-        to(),
-        Payload::Inline(b""),
-    );
-    assert_eq!(fenced, lacks);
+    for flag in [SendFlags::FENCE, SendFlags::SOLICITED, SendFlags::IP_CSUM] {
+        let flags = SendFlags::SIGNALED | flag;
+        let flagged = batch.write(1, flags, Operation::Send, to(), Payload::Inline(b""));
+        assert_eq!(flagged, lacks, "{flag:?}");
+    }
     let nowhere = batch.write(
         1,
         SendFlags::empty(),

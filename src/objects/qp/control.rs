@@ -67,11 +67,16 @@ impl Control {
     ///
     /// As for [`Qp::modify`](super::Qp::modify), or the queue pair is gone. The state RESET is refused, since
     /// it restarts the rings of both halves: [`Qp::join`](super::Qp::join) them and use
-    /// [`Qp::reset`](super::Qp::reset).
+    /// [`Qp::reset`](super::Qp::reset). So is a `max_rd_atomic` of 0 once the queue pair sends, of which the
+    /// send half would not know.
     pub fn modify(&self, attr: &QpAttr) -> Result<()> {
         let qp = self.qp(Verb::ModifyQp)?;
         if attr.state == Some(QpState::RESET) {
             let why = "a control cannot reset it: that takes both halves, joined";
+            return Err(Error::invalid(Verb::ModifyQp, qp.subject(), why));
+        }
+        if qp.ends_fetches(attr) {
+            let why = "a control cannot take READs from a queue pair that sends: its send half may post some";
             return Err(Error::invalid(Verb::ModifyQp, qp.subject(), why));
         }
         qp.modify(attr)

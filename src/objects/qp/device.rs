@@ -312,7 +312,10 @@ impl<T: Transport, R> DeviceQueue<T, R> {
     /// know. [`reclaim`](Self::reclaim) takes the queue to that state. When that has failed, every state but
     /// ERR is refused.
     pub fn modify(&mut self, attr: &QpAttr) -> Result<()> {
-        self.qp.control().modify(attr)
+        match attr.state {
+            Some(QpState::RESET) => self.qp.control().modify(attr),
+            _ => self.qp.modify(attr),
+        }
     }
 
     /// Moves the queue pair to the state ERR: the agent's requests complete as flushed, and so do those that

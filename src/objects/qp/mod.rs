@@ -148,6 +148,12 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             let (send, recv) = (self.send.queue_to_reset(), self.recv.queue_to_reset());
             return self.shared.reset(attr, send, recv);
         }
+        if self.shared.ends_fetches(attr) {
+            self.check_halves(Verb::ModifyQp)?;
+            self.shared.modify(attr)?;
+            self.send.check_again();
+            return Ok(());
+        }
         self.shared.modify(attr)
     }
 

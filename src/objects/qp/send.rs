@@ -34,7 +34,7 @@ pub(super) struct Checks {
     pub(super) fixed: Fixed,
     shared: Arc<QpShared>,
     /// The operations that it can post. Empty until it was seen in a state in which it sends. It then sends
-    /// until a reset, which borrows the queue.
+    /// until a reset, which borrows the queue, as does a change that takes operations away.
     ready: Operations,
 }
 
@@ -68,8 +68,13 @@ impl<T: Transport, M: Membership> SendHalf<T, M> {
 
     /// The queue, for a reset of the queue pair: the next post checks again whether it sends.
     pub(super) fn queue_to_reset(&mut self) -> &mut SendQueue {
-        self.checks.ready = Operations::empty();
+        self.check_again();
         &mut self.queue
+    }
+
+    /// The next post checks again what the queue pair can do.
+    pub(super) fn check_again(&mut self) {
+        self.checks.ready = Operations::empty();
     }
 
     /// The same half, with its transport known only at run time.

@@ -203,6 +203,12 @@ impl QpShared {
         self.is_barred.store(is_barred, Ordering::Relaxed);
     }
 
+    /// Whether a change takes READs and atomics away from a queue pair that may have posted some: its send
+    /// half has noted what it can post.
+    pub(super) fn ends_fetches(&self, attr: &QpAttr) -> bool {
+        attr.max_rd_atomic == Some(0) && self.check_sends().is_ok()
+    }
+
     /// Changes attributes; not for the state RESET.
     pub(super) fn modify(&self, attr: &QpAttr) -> Result<()> {
         let mut change = WrittenModifyQp::from(attr.to_abi());

@@ -1,4 +1,4 @@
-//! Queue pairs whose halves were swapped, on the sample driver.
+//! Queue pairs and their halves, on the sample driver.
 
 use std::mem;
 
@@ -7,8 +7,10 @@ use super::transport::Srd;
 use super::*;
 use crate::ah::{AddressVector, Ah};
 use crate::cq::Cq;
+use crate::driver::samples;
 use crate::mr::Mr;
 use crate::pd::Pd;
+use crate::work::{LocalKey, LocalSlice, RemoteKey, RemoteSlice};
 use uverbs_uapi::flags::Access;
 
 /// A queue pair in the state RTS, in a protection domain of its own, with room for `receives`.
@@ -109,4 +111,36 @@ fn the_end_needs_the_own_halves() {
     mem::swap(qp.halves().1, b.qp.halves().1);
     b.qp.reset().unwrap();
     qp.reset().unwrap();
+}
+
+/// Would catch READs that are posted although a change has taken them away: the device never completes them.
+#[test]
+fn a_change_takes_reads_away() {
+    let (_kernel, file) = rustix::pipe::pipe().unwrap();
+    let shared = shared::tests::shared(&Context::over(file), QpType::RC);
+    let shared = Arc::new(shared);
+    let queue = samples::send_queues().pop().unwrap();
+    let mut qp = Qp::<Any> {
+        send: SendHalf::new(queue, &shared, None),
+        recv: RecvHalf::new(None, &shared),
+        shared,
+    };
+    let change = QpAttr {
+        max_rd_atomic: Some(0),
+        ..QpAttr::default()
+    };
+    let slice = LocalSlice::new(0x1000, 8, LocalKey(1), qp.shared.tag());
+    let remote = RemoteSlice {
+        address: 0x2000,
+        length: 8,
+        rkey: RemoteKey(2),
+    };
+    assert_eq!(qp.one(1).read(slice, remote), Ok(()));
+    qp.shared.store(QpState::SQD);
+    let refused = qp.control().modify(&change).unwrap_err();
+    assert!(refused.to_string().contains("cannot take READs"));
+    assert_eq!(qp.one(1).read(slice, remote), Ok(()));
+    qp.modify(&change).unwrap();
+    let refused = Err(PostError::NoReadsInFlight);
+    assert_eq!(qp.one(1).read(slice, remote), refused);
 }

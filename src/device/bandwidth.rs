@@ -65,7 +65,7 @@ impl Bandwidth {
 impl fmt::Display for Bandwidth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // PCI links carry odd numbers of megabits; the difference does not matter.
-        let tenths = (self.0 + 50) / 100;
+        let tenths = self.0 / 100 + u64::from(self.0 % 100 >= 50);
         match tenths % 10 {
             0 => write!(f, "{} Gb/s", tenths / 10),
             rest => write!(f, "{}.{rest} Gb/s", tenths / 10),
@@ -76,6 +76,14 @@ impl fmt::Display for Bandwidth {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Would catch a panic for a value that nothing has but anybody may make.
+    #[test]
+    fn the_highest_is_shown() {
+        let shown = Bandwidth(u64::MAX).to_string();
+        assert_eq!(shown, "18446744073709551.6 Gb/s");
+        assert_eq!(Bandwidth(150).to_string(), "0.2 Gb/s");
+    }
 
     #[test]
     fn is_told_in_gigabits() {

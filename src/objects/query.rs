@@ -443,7 +443,7 @@ fn in_words(numbers: impl Iterator<Item = u32>) -> Option<String> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
         match ranges.last_mut() {
-            Some((_, last)) if number == *last + 1 => *last = number,
+            Some((_, last)) if Some(number) == last.checked_add(1) => *last = number,
             _ => ranges.push((number, number)),
         }
     }
@@ -469,5 +469,6 @@ mod tests {
             told(&[0, 1, 4, 5, 6, 9]).as_deref(),
             Some("0, 1, 4 to 6, 9")
         );
+        assert_eq!(told(&[u32::MAX, 0]).as_deref(), Some("4294967295, 0"));
     }
 }

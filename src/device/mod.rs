@@ -47,6 +47,7 @@ pub use topology::{
 };
 
 use chardev::Chardev;
+use discovery::means_no_netlink;
 use failure::Failure;
 use info::Info;
 use netlink::Netlink;
@@ -161,7 +162,8 @@ impl Device {
         })
     }
 
-    /// The name, such as `rxe0` or `mlx5_0`. An administrator can change it while the device is in use.
+    /// The name by which it was found, such as `rxe0` or `mlx5_0`. An administrator can change it while the
+    /// device is in use; this one stays, and the other methods go on.
     pub fn name(&self) -> &str {
         &self.0.info.name
     }
@@ -253,13 +255,13 @@ impl Device {
     /// The ports with their present states, from the source that the device was found by.
     ///
     /// # Errors
-    /// `ENODEV` if the device has been removed or renamed; the kernel refused, or its answer is malformed.
+    /// `ENODEV` if the device has been removed; the kernel refused, or its answer is malformed.
     pub fn ports(&self) -> Result<Vec<Port>> {
         let ports = match self.index() {
             Some(index) => Netlink::open()
                 .map_err(Failure::from)
-                .and_then(|mut netlink| netlink.ports(index, self.name())),
-            None => self.0.sysfs.ports(self.name()),
+                .and_then(|mut netlink| netlink.ports(index)),
+            None => self.name_now().and_then(|name| self.0.sysfs.ports(&name)),
         };
         ports.map_err(|failure| failure.of(Verb::QueryPort, self.subject()))
     }
@@ -270,8 +272,8 @@ impl Device {
     /// [`Cause::NotFound`] if there is no such port or entry; [`Cause::Unsupported`] without sysfs, since the
     /// kernel shows partition keys only there.
     pub fn pkey(&self, port: u32, index: u32) -> Result<u16> {
-        let found = self.0.sysfs.pkey(self.name(), port, index);
-        self.looked_up(found, Verb::QueryPkey, || {
+        let read = |name: &str| self.0.sysfs.pkey(name, port, index);
+        self.looked_up(read, Verb::QueryPkey, || {
             format!("port {port} has no P_Key {index}, or there is no such port")
         })
     }
@@ -282,10 +284,8 @@ impl Device {
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs, since the kernel
     /// shows partition keys only there.
     pub fn pkeys(&self, port: u32) -> Result<Vec<(u32, u16)>> {
-        let found = self.0.sysfs.pkeys(self.name(), port);
-        self.looked_up(found, Verb::QueryPkey, || {
-            format!("there is no port {port}")
-        })
+        let read = |name: &str| self.0.sysfs.pkeys(name, port);
+        self.looked_up(read, Verb::QueryPkey, || format!("there is no port {port}"))
     }
 
     /// A port's GID table by sysfs, without the empty entries. This does not need the right to open the
@@ -294,8 +294,8 @@ impl Device {
     /// # Errors
     /// [`Cause::NotFound`] if there is no such port; [`Cause::Unsupported`] without sysfs.
     pub fn gid_table(&self, port: u32) -> Result<Vec<GidEntry>> {
-        let found = self.0.sysfs.gid_table(self.name(), port);
-        self.looked_up(found, Verb::QueryGidTable, || {
+        let read = |name: &str| self.0.sysfs.gid_table(name, port);
+        self.looked_up(read, Verb::QueryGidTable, || {
             format!("there is no port {port}")
         })
     }
@@ -306,22 +306,47 @@ impl Device {
     /// [`Cause::NotFound`] if there is no such port, or no entry in use with this index;
     /// [`Cause::Unsupported`] without sysfs.
     pub fn gid_entry(&self, port: u32, index: u32) -> Result<GidEntry> {
-        let found = self.0.sysfs.gid_entry(self.name(), port, index);
-        self.looked_up(found, Verb::QueryGid, || {
+        let read = |name: &str| self.0.sysfs.gid_entry(name, port, index);
+        self.looked_up(read, Verb::QueryGid, || {
             format!("port {port} has no GID {index}, or there is no such port")
         })
     }
 
-    /// The value from a table of sysfs, or the error if there is none.
+    /// The name that the device has now, by which sysfs shows it. A device that has neither an index nor a
+    /// character device cannot be told from others, so it has the name by which it was found.
+    fn name_now(&self) -> Result<String, Failure> {
+        let Inner {
+            info,
+            chardev,
+            sysfs,
+        } = &*self.0;
+        if let Some(index) = info.index {
+            let netlink = Netlink::open().map_err(Failure::from);
+            match netlink.and_then(|mut netlink| netlink.name(index)) {
+                // A sandbox that began after the device was found.
+                Err(Failure::Refused(errno)) if means_no_netlink(errno) => {}
+                name => return name,
+            }
+        }
+        let name = match chardev {
+            Some(chardev) => sysfs.name_of(chardev)?,
+            None => None,
+        };
+        Ok(name.unwrap_or_else(|| info.name.clone()))
+    }
+
+    /// The value that `read` finds in a table of sysfs for the device's name, or the error if there is none.
     fn looked_up<T>(
         &self,
-        found: Result<Option<T>, Failure>,
+        read: impl FnOnce(&str) -> Result<Option<T>, Failure>,
         verb: Verb,
         missing: impl FnOnce() -> String,
     ) -> Result<T> {
-        match found {
+        let failed = |failure: Failure| failure.of(verb, self.subject());
+        let name = self.name_now().map_err(failed)?;
+        match read(&name) {
             Ok(Some(value)) => Ok(value),
-            Ok(None) if self.0.sysfs.has(self.name()) => Err(Error::new(
+            Ok(None) if self.0.sysfs.has(&name) => Err(Error::new(
                 verb,
                 self.subject(),
                 Cause::NotFound(missing().into()),
@@ -332,7 +357,7 @@ impl Device {
                     format!("only sysfs has this table, and {root} does not show the device");
                 Err(Error::unsupported(verb, self.subject(), text))
             }
-            Err(failure) => Err(failure.of(verb, self.subject())),
+            Err(failure) => Err(failed(failure)),
         }
     }
 

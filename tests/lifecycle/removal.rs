@@ -15,6 +15,7 @@ use support::{
 };
 use uverbs::{
     CompletionChannel, ConnectOptions, Context, Inline, PostError, QpState, Rc, WcStatus,
+    device::Discovery,
     error::Errno,
     event::{AsyncEventType, AsyncEvents},
 };
@@ -30,7 +31,31 @@ pub(crate) fn tests() -> Vec<Trial> {
             the_network_goes_down_and_comes_back,
         ),
         test("removal::the_address_goes_away", the_address_goes_away),
+        test("removal::the_device_is_renamed", the_device_is_renamed),
     ]
+}
+
+/// Catches tables that are read by the name that the device had when it was found.
+fn the_device_is_renamed() -> Result {
+    only_on_rxe("here a device of the test's own is renamed")?;
+    let mut device = OwnDevice::new()?;
+    let context = device.open()?;
+    let name = format!("{}r", device.name);
+    run(&format!("rdma dev set {} name {name}", device.name))?;
+    device.name = name;
+    same(context.query_pkey(1, 0)?, 0xffff, "the P_Key")?;
+    let found = context.device();
+    same(found.pkeys(1)?, vec![(0, 0xffff)], "the P_Keys")?;
+    same(found.ports()?.len(), 1, "the ports")?;
+    same(found.gid_table(1)?, context.gid_table()?, "the GIDs")?;
+    let first = context.query_gid(1, 0)?;
+    same(found.gid_entry(1, 0)?, first, "the first GID")?;
+    let by_sysfs = Discovery::Sysfs("/sys".into()).find(&device.name)?;
+    let name = device.name.clone();
+    device.name = format!("{name}r");
+    run(&format!("rdma dev set {name} name {}", device.name))?;
+    same(by_sysfs.pkey(1, 0)?, 0xffff, "the P_Key by sysfs")?;
+    same(by_sysfs.ports()?.len(), 1, "the ports by sysfs")
 }
 
 /// Starts to remove a device.

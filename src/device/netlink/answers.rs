@@ -102,9 +102,9 @@ pub(super) fn chardev(payload: &[u8]) -> Result<Chardev, Malformed> {
     })
 }
 
-/// A port, from the answer to `RDMA_NLDEV_CMD_PORT_GET`, with the name of its device.
-pub(super) fn port(payload: &[u8]) -> Result<(String, Port), Malformed> {
-    let mut device = Field::new("device name");
+/// A port, from the answer to `RDMA_NLDEV_CMD_PORT_GET`, with the index of its device.
+pub(super) fn port(payload: &[u8]) -> Result<(u32, Port), Malformed> {
+    let mut device = Field::new("device index");
     let mut number = Field::new("port number");
     let mut lid = Field::new("LID");
     let mut state = Field::new("port state");
@@ -114,7 +114,7 @@ pub(super) fn port(payload: &[u8]) -> Result<(String, Port), Malformed> {
     for attribute in attributes(payload) {
         let it = attribute?;
         match it.kind {
-            attr::DEV_NAME => device.set(|what| file_name(it, what))?,
+            attr::DEV_INDEX => device.set(|what| it.u32(what))?,
             attr::PORT_INDEX => number.set(|what| it.u32(what))?,
             attr::LID => lid.set(|what| it.u32(what))?,
             attr::PORT_STATE => state.set(|what| it.u8(what))?,
@@ -134,7 +134,7 @@ pub(super) fn port(payload: &[u8]) -> Result<(String, Port), Malformed> {
             index: netdev_index.value,
         }),
     };
-    Ok((device.required()?.to_owned(), port))
+    Ok((device.required()?, port))
 }
 
 /// Text that names an entry of a directory in /sys or /dev.

@@ -45,7 +45,7 @@ pub(crate) fn ask(datagrams: &[&[u8]]) {
     };
     let _ = netlink().list(|_| false);
     let _ = netlink().chardev(0);
-    let _ = netlink().ports(0, "device0");
+    let _ = netlink().ports(0);
 }
 
 /// Reads the bytes as the attributes of each kind of answer.

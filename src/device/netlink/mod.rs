@@ -75,12 +75,29 @@ impl<C: Channel> Netlink<C> {
         }
     }
 
-    /// The ports of the device with this index, which must still have this name.
-    pub(super) fn ports(&mut self, index: u32, name: &str) -> Result<Vec<Port>, Failure> {
+    /// The name that the device with this index has now. An index is of one device for good: the kernel gives
+    /// out 2^31 of them before the first one again (`assign_name` in `drivers/infiniband/core/device.c`).
+    pub(super) fn name(&mut self, index: u32) -> Result<String, Failure> {
+        let request =
+            Request::new(message_type(client::NLDEV, cmd::GET), 0).with_u32(attr::DEV_INDEX, index);
+        let gone = Failure::Refused(Errno::NODEV);
+        match self.0.ask(request, answers::device) {
+            Ok(devices) => match devices.into_iter().next() {
+                Some(device) if device.index == Some(index) => Ok(device.name),
+                _ => Err(gone),
+            },
+            // The index of no device (`nldev_get_doit`).
+            Err(Failure::Refused(Errno::INVAL)) => Err(gone),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// The ports of the device with this index.
+    pub(super) fn ports(&mut self, index: u32) -> Result<Vec<Port>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::PORT_GET), NLM_F_DUMP)
             .with_u32(attr::DEV_INDEX, index);
         let answers = self.0.ask(request, answers::port)?;
-        if answers.iter().any(|(device, _)| device != name) {
+        if answers.iter().any(|&(device, _)| device != index) {
             return Err(Failure::Refused(Errno::NODEV));
         }
         let mut ports: Vec<Port> = answers.into_iter().map(|(_, port)| port).collect();

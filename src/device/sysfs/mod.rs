@@ -176,6 +176,23 @@ impl Sysfs {
         Ok(Some(pkeys))
     }
 
+    /// The name that the device of this character device has now; `None` if sysfs does not show such devices.
+    pub(super) fn name_of(&self, chardev: &Chardev) -> Result<Option<String>, Failure> {
+        let class = self.class("infiniband_verbs");
+        if !class.exists() {
+            return Ok(None);
+        }
+        let directory = class.join(&chardev.name);
+        let gone = Failure::Refused(crate::error::Errno::NODEV);
+        let Some(name) = text(&directory.join("ibdev"))? else {
+            return Err(gone);
+        };
+        match device_number(&directory.join("dev"))? == chardev.number && is_file_name(&name) {
+            true => Ok(Some(name)),
+            false => Err(gone),
+        }
+    }
+
     /// True if the device with this name exists.
     pub(super) fn has(&self, device: &str) -> bool {
         self.device(device).exists()

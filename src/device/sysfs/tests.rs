@@ -132,6 +132,31 @@ fn finds_a_device_or_tells_which_there_are() {
     }
 }
 
+/// Catches tables that are read by a name that is now another device's.
+#[test]
+fn a_renamed_device_has_its_own_tables() {
+    let root = two_devices();
+    let device = by_sysfs(&root).find("mlx5_0").unwrap();
+    let class = root.path().join("class/infiniband");
+    let rename = |from, to| std::fs::rename(class.join(from), class.join(to)).unwrap();
+    rename("mlx5_0", "storage");
+    rename("rxe0", "mlx5_0");
+    let verbs = root.path().join("class/infiniband_verbs");
+    let name = |chardev: &str, name| std::fs::write(verbs.join(chardev).join("ibdev"), name);
+    name("uverbs0", "storage\n").unwrap();
+    name("uverbs1", "mlx5_0\n").unwrap();
+    assert_eq!(device.pkey(1, 10).unwrap(), 0x8001);
+    assert_eq!(device.pkeys(1).unwrap().len(), 3);
+    assert_eq!(device.ports().unwrap().len(), 2);
+    // Another device has the number of the character device, or none has.
+    std::fs::write(verbs.join("uverbs0/dev"), "231:195\n").unwrap();
+    let error = device.pkey(1, 10).unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::NODEV));
+    std::fs::remove_dir_all(verbs.join("uverbs0")).unwrap();
+    let error = device.ports().unwrap_err();
+    assert_eq!(error.errno(), Some(Errno::NODEV));
+}
+
 #[test]
 fn no_rdma_and_no_devices_are_empty_lists_with_different_texts() {
     let none = sysfs(&[("class/net/lo/ifindex", "1\n")]);

@@ -21,6 +21,9 @@ pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
         Errno::NODEV => matches!(
             verb,
             Verb::QueryPort
+                | Verb::QueryPkey
+                | Verb::QueryGid
+                | Verb::QueryGidTable
                 | Verb::Connect
                 | Verb::Accept
                 | Verb::Listen
@@ -203,7 +206,10 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::DestroySrq, Errno::BUSY) => {
             "QPs still receive from the SRQ, or another holder of the file uses its handle right now"
         }
-        (Verb::QueryPort, Errno::NODEV) => "the device has been removed or renamed",
+        (
+            Verb::QueryPort | Verb::QueryPkey | Verb::QueryGid | Verb::QueryGidTable,
+            Errno::NODEV,
+        ) => "the device has been removed",
         (Verb::QueryPort | Verb::QueryPortSpeed, Errno::INVAL) => "the device has no such port",
         (Verb::QueryGid, Errno::INVAL) => {
             "the GID entry is empty, or the device has no such port or GID index"

@@ -48,7 +48,7 @@ fn no_character_device_is_no_failure() {
 fn reads_ports_in_the_order_of_their_numbers() {
     let dump = [2, 1].map(|number| message(PORT_GET, MULTI, 0, &rxe_port("rxe0", number)));
     let mut netlink = Netlink::over(Script::new([vec![dump.concat(), done()]]));
-    let ports = netlink.ports(0, "rxe0").unwrap();
+    let ports = netlink.ports(0).unwrap();
     assert_eq!([ports[0].number, ports[1].number], [1, 2]);
     assert_eq!(ports[0].state, Some(PortState::Active));
     assert_eq!(ports[0].physical_state, Some(PhysicalState::LinkUp));
@@ -59,19 +59,30 @@ fn reads_ports_in_the_order_of_their_numbers() {
 
 #[test]
 fn ports_of_another_device_are_refused() {
-    let dump = message(PORT_GET, MULTI, 0, &rxe_port("rxe9", 1));
+    let dump = message(PORT_GET, MULTI, 0, &rxe_port("rxe0", 1));
     let mut netlink = Netlink::over(Script::new([vec![dump, done()]]));
-    assert_eq!(
-        netlink.ports(0, "rxe0"),
-        Err(Failure::Refused(Errno::NODEV))
-    );
+    assert_eq!(netlink.ports(9), Err(Failure::Refused(Errno::NODEV)));
+}
+
+/// Catches a device that is looked up by a name that it no longer has.
+#[test]
+fn a_device_has_the_name_that_its_index_has_now() {
+    let name = |answer| Netlink::over(Script::new([vec![answer]])).name(7);
+    let renamed = message(GET, 0, 0, &rxe_device(7, "storage"));
+    assert_eq!(name(renamed), Ok("storage".into()));
+    let gone = Err(Failure::Refused(Errno::NODEV));
+    let another = message(GET, 0, 0, &rxe_device(8, "rxe0"));
+    assert_eq!(name(another), gone);
+    assert_eq!(name(refusal(Errno::INVAL)), gone);
+    let forbidden = Err(Failure::Refused(Errno::PERM));
+    assert_eq!(name(refusal(Errno::PERM)), forbidden);
 }
 
 #[test]
 fn a_port_that_comes_twice_is_refused() {
     let dump = message(PORT_GET, MULTI, 0, &rxe_port("rxe0", 1)).repeat(2);
     let mut netlink = Netlink::over(Script::new([vec![dump, done()]]));
-    assert_eq!(malformed(netlink.ports(0, "rxe0")), "a port comes twice");
+    assert_eq!(malformed(netlink.ports(0)), "a port comes twice");
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn reads_what_a_kernel_says_of_a_character_device() {
 #[test]
 fn reads_what_a_kernel_says_of_a_port() {
     let answers = [LINUX_7_2_PORT.map(<[u8]>::to_vec).to_vec()];
-    let ports = Netlink::over(Script::new(answers)).ports(0, "rxe0");
+    let ports = Netlink::over(Script::new(answers)).ports(0);
     assert_eq!(
         ports.unwrap(),
         [Port {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ah::Way;
-use crate::error::{Error, Subject, Verb};
+use crate::error::{Cause, Error, Subject, Verb};
 use crate::wc::Completion;
 use crate::work::{CompletionError, PostError};
 
@@ -92,7 +92,13 @@ impl From<OpError> for Error {
     fn from(error: OpError) -> Self {
         match error {
             OpError::Post(error) => error.into(),
-            other => Error::invalid(Verb::PostSend, Subject::the("QP"), other.to_string()),
+            OpError::NotRung => {
+                Error::invalid(Verb::Post, Subject::the("queue"), error.to_string())
+            }
+            OpError::Completion(_) | OpError::Gone | OpError::Broken | OpError::Reclaimed => {
+                let failed = Cause::Failed(error.to_string().into());
+                Error::new(Verb::PollCq, Subject::the("CQ"), failed)
+            }
         }
     }
 }

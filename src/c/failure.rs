@@ -46,7 +46,7 @@ impl From<Error> for Failure {
             Cause::Invalid(_) => Errno::INVAL,
             Cause::Busy(_) => Errno::BUSY,
             Cause::NotFound(_) => Errno::NOENT,
-            Cause::Malformed(_) => Errno::IO,
+            Cause::Malformed(_) | Cause::Failed(_) => Errno::IO,
             Cause::Allocator(_) => Errno::NOMEM,
             Cause::Refused(_) => Errno::CONNREFUSED,
             Cause::TimedOut(_) => Errno::TIMEDOUT,

@@ -111,6 +111,8 @@ pub enum Cause {
     Refused(Refusal),
     /// The caller's time limit has passed; the text says what was awaited and for how long.
     TimedOut(Cow<'static, str>),
+    /// A request that was posted has failed, or its completion is lost; the text says which and why.
+    Failed(Cow<'static, str>),
 }
 
 impl Cause {
@@ -258,7 +260,7 @@ impl Error {
             Cause::Busy(_) => io::ErrorKind::ResourceBusy,
             Cause::NotFound(_) => io::ErrorKind::NotFound,
             Cause::Malformed(_) => io::ErrorKind::InvalidData,
-            Cause::Allocator(_) => io::ErrorKind::Other,
+            Cause::Allocator(_) | Cause::Failed(_) => io::ErrorKind::Other,
             Cause::Refused(_) => io::ErrorKind::ConnectionRefused,
             Cause::TimedOut(_) => io::ErrorKind::TimedOut,
         }
@@ -309,6 +311,7 @@ impl fmt::Display for Error {
             Cause::Allocator(error) => write!(f, "{error}")?,
             Cause::Refused(refusal) => write!(f, "refused by the peer: {}", refusal.reason)?,
             Cause::TimedOut(what) => write!(f, "timed out: {what}")?,
+            Cause::Failed(what) => f.write_str(what)?,
         }
         match detail {
             Some(detail) => write!(f, " ({detail})"),

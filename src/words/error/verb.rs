@@ -120,6 +120,8 @@ verbs! {
     Reclaim = "reclaim",
     /// Destroys a queue pair.
     DestroyQp = "destroy_qp",
+    /// Posts a work request, to a queue of sends or of receives: the error does not say which.
+    Post = "post",
     /// Posts send work requests.
     PostSend = "post_send",
     /// Posts receive work requests.

@@ -6,7 +6,7 @@ use uverbs_uapi::enums::{QpState, QpType, WcStatus};
 use uverbs_uapi::flags::DeviceCapFlags;
 
 use super::key::OutOfBounds;
-use crate::error::{Errno, Error, Subject, Verb};
+use crate::error::{Cause, Errno, Error, Subject, Verb};
 
 /// Why a work request was not accepted. Requests accepted before it stay accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub enum PostError {
     Window(&'static str),
     /// A request of direct verbs that the queue does not take; the text says why.
     Direct(&'static str),
-    /// A slice, a memory window or an address handle belongs to another protection domain than the QP.
+    /// A slice, a memory window or an address handle belongs to another protection domain than the queue.
     ForeignPd,
     /// A receive, or the target of a READ or an atomic operation, lies in a region that was registered
     /// without [`LOCAL_WRITE`](crate::Access::LOCAL_WRITE). It would have broken the queue pair.
@@ -133,7 +133,7 @@ impl fmt::Display for PostError {
             Self::Window(why) => write!(f, "the memory window cannot be bound: {why}"),
             Self::Direct(why) => write!(f, "the request of direct verbs cannot be posted: {why}"),
             Self::ForeignPd => f.write_str(
-                "the memory, memory window or address handle belongs to another protection domain than the QP",
+                "the memory, memory window or address handle belongs to another protection domain than the queue",
             ),
             Self::ReadOnly => f.write_str(
                 "the request writes to a slice of a region without local write access: register it with \
@@ -179,13 +179,33 @@ impl std::error::Error for PostError {}
 impl From<PostError> for Error {
     /// For callers that use one error type for posting and for the control path.
     fn from(error: PostError) -> Self {
-        let subject = Subject::the("QP");
+        let qp = Subject::the("QP");
         match error {
-            PostError::Doorbell(errno) => Error::os(Verb::PostSend, subject, errno),
+            // Receives have no doorbell that can fail.
+            PostError::Doorbell(errno) => Error::os(Verb::PostSend, qp, errno),
             PostError::MissingCapability { .. } | PostError::NoAtomics => {
-                Error::unsupported(Verb::PostSend, subject, error.to_string())
+                Error::unsupported(Verb::PostSend, qp, error.to_string())
             }
-            other => Error::invalid(Verb::PostSend, subject, other.to_string()),
+            PostError::OutOfBounds(error) => error.into(),
+            // Only sends have what these are about.
+            PostError::InlineTooLong { .. }
+            | PostError::MessageTooLong { .. }
+            | PostError::BeyondRemote { .. }
+            | PostError::NotAtomic { .. }
+            | PostError::Window(_)
+            | PostError::Direct(_)
+            | PostError::NoReadsInFlight
+            | PostError::ForeignDomain
+            | PostError::NotInTransport { .. }
+            | PostError::Destination => Error::invalid(Verb::PostSend, qp, error.to_string()),
+            PostError::SharedReceive => Error::invalid(Verb::PostRecv, qp, error.to_string()),
+            PostError::QueueFull { .. }
+            | PostError::TooManySges { .. }
+            | PostError::ForeignPd
+            | PostError::ReadOnly
+            | PostError::WrongState { .. } => {
+                Error::invalid(Verb::Post, Subject::the("queue"), error.to_string())
+            }
         }
     }
 }
@@ -269,7 +289,13 @@ impl std::error::Error for PollError {}
 
 impl From<PollError> for Error {
     fn from(error: PollError) -> Self {
-        Error::malformed(Verb::PollCq, Subject::the("CQ"), error.to_string())
+        let (cq, text) = (Subject::the("CQ"), error.to_string());
+        match error {
+            PollError::Overrun => Error::new(Verb::PollCq, cq, Cause::Failed(text.into())),
+            PollError::Index { .. } | PollError::Stray { .. } | PollError::Unknown { .. } => {
+                Error::malformed(Verb::PollCq, cq, text)
+            }
+        }
     }
 }
 
@@ -358,5 +384,50 @@ fn meaning(status: WcStatus) -> &'static str {
         WcStatus::RESP_TIMEOUT_ERR => "the response did not arrive in time",
         WcStatus::FATAL_ERR => "the device failed",
         _ => "for a reason that this library does not know",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(error: impl Into<Error>) -> (Verb, String, bool) {
+        let error: Error = error.into();
+        let is_malformed = matches!(error.cause(), Cause::Malformed(_));
+        (error.verb(), error.subject().to_string(), is_malformed)
+    }
+
+    /// Catches receives that are told as sends.
+    #[test]
+    fn posts_name_the_verb_that_they_may_be_of() {
+        let verb = |error| told(error).0;
+        for error in [
+            PostError::QueueFull { capacity: 1 },
+            PostError::TooManySges { given: 2, max: 1 },
+            PostError::ForeignPd,
+            PostError::ReadOnly,
+            PostError::WrongState {
+                state: QpState::RESET,
+            },
+        ] {
+            assert_eq!(told(error), (Verb::Post, "queue".into(), false), "{error}");
+        }
+        assert_eq!(verb(PostError::SharedReceive), Verb::PostRecv);
+        assert_eq!(verb(PostError::Doorbell(Errno::INVAL)), Verb::PostSend);
+        assert_eq!(verb(PostError::NoReadsInFlight), Verb::PostSend);
+        assert_eq!(verb(PostError::NoAtomics), Verb::PostSend);
+    }
+
+    /// Catches an overrun that is told as nonsense in the ring.
+    #[test]
+    fn an_overrun_is_no_nonsense() {
+        let poll = |is_malformed| (Verb::PollCq, "CQ".to_owned(), is_malformed);
+        assert_eq!(told(PollError::Overrun), poll(false));
+        assert_eq!(told(PollError::Stray { number: 1 }), poll(true));
+        let error = Error::from(PollError::Overrun).to_string();
+        assert!(
+            error.starts_with("poll_cq on CQ: the CQ has overrun"),
+            "{error}"
+        );
     }
 }

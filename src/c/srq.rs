@@ -42,6 +42,14 @@ unsafe impl Object for SrqObject {
 }
 
 impl SrqObject {
+    /// Refuses a queue that is lost: the kernel may crash when it is asked about it.
+    fn check_kept(&self) -> Result<()> {
+        match self.backing.is_lost() {
+            false => Ok(()),
+            true => Err(Failure::INVALID),
+        }
+    }
+
     pub(super) fn handle(&self) -> SrqHandle {
         self.handle
     }
@@ -225,6 +233,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
                 },
                 driver: DriverData::default(),
             };
+            srq.check_kept()?;
             let resizes = mask as u32 & SrqAttrMask::MAX_WR.bits() != 0;
             let (driver, fd) = (context.driver(), context.fd());
             match resizes {
@@ -249,6 +258,7 @@ pub unsafe extern "C" fn ibv_query_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr)
     // SAFETY: the caller passes a shared receive queue and room for attributes.
     status(unsafe {
         srq(c).and_then(|srq| {
+            srq.check_kept()?;
             let found = srq.pd.context().fd().execute(&QuerySrq(srq.handle))?;
             attr.write(ibv_srq_attr {
                 max_wr: found.max_wr,

@@ -69,6 +69,7 @@ impl SrqBacking {
     forward! {
         progress() -> Progress;
         names(in_flight: Progress, key: LocalKey) -> bool;
+        is_lost() -> bool;
     }
 
     #[cfg(feature = "c-abi")]

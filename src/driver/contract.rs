@@ -705,6 +705,11 @@ pub(crate) trait SrqBacking: Debug + Clone {
         true
     }
 
+    /// Whether the kernel may have lost the queue, and must not be asked about it.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// As [`QpBacking::forget_unread`], for completions that the queue reports itself.
     #[cfg(feature = "c-abi")]
     fn forget_received(&self) {}

@@ -14,13 +14,13 @@ use crate::command::{CreateSrq, DriverData, ModifySrq, QuerySrq, SrqKind};
 use crate::context::Context;
 use crate::cq::{Cq, CqShared};
 use crate::driver::{SharedRecvQueue, SrqBacking};
-use crate::error::{DestroyError, Result, Subject, Verb};
+use crate::error::{DestroyError, Error, Result, Subject, Verb};
 use crate::flight::{Flight, Queues};
 use crate::owned::Owned;
 use crate::pd::{Pd, PdUse, User};
 use crate::qp::RecvBatch;
 use crate::query::DeviceAttr;
-use crate::work::PdTag;
+use crate::work::{PdTag, PostError};
 use crate::xrcd::{Xrcd, XrcdShared};
 
 /// The description of a shared receive queue to create.
@@ -303,6 +303,7 @@ impl Srq {
     /// The limit exceeds the capacity. Manual page: `ibv_modify_srq(3)`.
     #[doc(alias = "ibv_modify_srq")]
     pub fn set_limit(&self, limit: u32) -> Result<()> {
+        self.check_kept(Verb::ModifySrq)?;
         let core = abi::ModifySrq {
             srq_handle: self.handle().0,
             attr_mask: SrqAttrMask::LIMIT.bits(),
@@ -323,10 +324,17 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// The waiting requests do not fit, the device's limit is exceeded, or there is no place for the new
-    /// ring: the queue is then unchanged. Manual page: `ibv_modify_srq(3)`.
+    /// The waiting requests do not fit, the device's limit is exceeded, the kernel has no memory for the new
+    /// ring, or there is no place for it: the queue is then unchanged. Manual page: `ibv_modify_srq(3)`.
+    ///
+    /// On soft-RoCE the kernel may run out of memory after the library has made sure that it has enough, or
+    /// the new ring may not be mapped. Then the queue is lost, which the error says: on Linux 6.1 the kernel
+    /// would crash if it were used. Posting to it fails with
+    /// [`PostError::QueueLost`](crate::PostError::QueueLost). Destroy the queue pairs that receive from it, at
+    /// once if messages may come in, and then the queue.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
+        self.check_kept(Verb::ModifySrq)?;
         let core = abi::ModifySrq {
             srq_handle: self.handle().0,
             attr_mask: SrqAttrMask::MAX_WR.bits(),
@@ -354,6 +362,7 @@ impl Srq {
     /// The device has been removed. Manual page: `ibv_query_srq(3)`.
     #[doc(alias = "ibv_query_srq")]
     pub fn query(&self) -> Result<SrqInfo> {
+        self.check_kept(Verb::QuerySrq)?;
         let abi::QuerySrqResp {
             max_wr,
             max_sge,
@@ -365,6 +374,21 @@ impl Srq {
             max_sge,
             limit: srq_limit,
         })
+    }
+
+    /// Refuses a queue that is lost.
+    fn check_kept(&self, verb: Verb) -> Result<()> {
+        match self.backing().is_lost() {
+            false => Ok(()),
+            true => {
+                let subject = Subject::numbered("SRQ", self.handle().0.into());
+                Err(Error::invalid(
+                    verb,
+                    subject,
+                    PostError::QueueLost.to_string(),
+                ))
+            }
+        }
     }
 
     /// Destroys the queue.

@@ -25,6 +25,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("srq::resize_keeps_what_waits", resize_keeps_what_waits),
         test("srq::too_small_is_refused", too_small_is_refused),
         test("srq::resize_under_traffic", resize_under_traffic),
+        test("srq::of_another_domain", of_another_domain),
         test("srq::query_tells_what_is_set", query_tells_what_is_set),
         test("srq::in_use_it_stays", in_use_it_stays),
         test(
@@ -329,6 +330,32 @@ fn too_small_is_refused() -> Result {
     several.srq.resize(15)?;
     several.stock(40..50)?;
     several.passes(40..50)
+}
+
+/// Catches a queue pair whose receives all fail: soft-RoCE looks for their memory in the queue pair's domain.
+fn of_another_domain() -> Result {
+    let context = open()?;
+    let (pd, other) = (context.alloc_pd()?, context.alloc_pd()?);
+    let cq = context.create_cq(16)?;
+    let srq = other.srq(15).create()?;
+    let created = pd.qp(&cq).srq(&srq).create::<Rc>();
+    if !device().is_rxe() {
+        return created.map(drop).map_err(Into::into);
+    }
+    let Err(error) = created else {
+        return fail("a queue pair draws from another domain");
+    };
+    let text = format!("the SRQ is in PD {}", other.handle().0);
+    support::says(&error, &["create_qp", &text])?;
+    // A parent domain is its protection domain.
+    let domain = other
+        .parent_domain()
+        .allocator(GuardPages::new())
+        .create()?;
+    let qp: Qp<Rc> = domain.qp(&cq).srq(&srq).create()?;
+    same(srq.destroy().is_err(), true, "it is in use")?;
+    drop(qp);
+    Ok(())
 }
 
 /// Catches requests or messages that go astray when the kernel takes from a ring that is being exchanged.

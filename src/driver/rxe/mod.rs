@@ -46,7 +46,7 @@ use crate::alloc::{Buffers, ResourceType};
 use crate::command::{
     Command, CommandFd, CreateAh, CreateAhReply, CreateCq, CreateCqReply, CreateSrq,
     CreateSrqReply, DriverData, DriverReply, GetContext, GetContextReply, ModifySrq, QpSpec,
-    QueryContext, ResizeCq,
+    QueryContext, ResizeCq, SrqKind,
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
@@ -380,7 +380,8 @@ fn create_srq(
     let (ring, map) = map().inspect_err(|_| fd.abandon(handle))?;
     let maps = alone(map);
     let view = RingView::new(&ring, Some(&maps));
-    let queue = SharedRecvQueue::new(RecvQueue::new(ring, max_sge, Some(maps)), view);
+    let queue = RecvQueue::new(ring, max_sge, Some(maps));
+    let queue = SharedRecvQueue::new(queue, view, command.pd);
     let backing = Arc::clone(queue.ring());
     Ok((handle, queue, backing))
 }
@@ -389,8 +390,10 @@ fn create_srq(
 /// the new ring is to an address in the command, not to its answer (`rxe_srq_from_attr`). Room for the ring
 /// is made first, as for a completion queue.
 ///
-/// A size into which the waiting requests do not fit is refused here: the kernel would refuse it too, but
-/// free the old ring, and find none when the next message arrives.
+/// A size into which the waiting requests do not fit is refused here. The kernel would refuse it too, but on
+/// Linux 6.1 it frees the old ring when it cannot make the new one (`rxe_srq_from_attr`; 6.12.95 and 7.3 keep
+/// it). The next message, limit or query then dereferences NULL in the kernel. So [`try_out`] asks for the
+/// memory first, and where the kernel lacks it all the same, the queue is taken for lost.
 fn resize_srq(
     fd: &CommandFd,
     mut command: ModifySrq,
@@ -409,19 +412,57 @@ fn resize_srq(
     let mmap_info_addr = (&raw mut *info).expose_provenance() as u64;
     command.driver = DriverData::input(&abi::ModifySrqCmd { mmap_info_addr });
     let room = Room::new(slots(asked), queue.slot_size(), SRQ, buffers)?;
+    try_out(fd, &command, queue)?;
     let resize = || {
         fd.execute(&command)?;
         // SAFETY: the box is alive and nobody else uses it. Volatile, because the kernel wrote it through the
         // address in the command.
         Ok(unsafe { (&raw const *info).read_volatile() })
     };
-    queue.replace(resize, |info, old| {
+    let resized = queue.replace(resize, |info, old| {
         let map = RingMap::in_room(fd, info, SRQ, room, buffers)?;
         let (ring, map) = producer_in(map, size_of::<abi::RecvWqe>(), SRQ)?;
         let maps = alone(map);
         let view = RingView::new(&ring, Some(&maps));
         Ok((RecvQueue::new(ring, old.max_sge(), Some(maps)), view))
+    });
+    resized.map_err(|error: Error| {
+        if may_lose_ring(&error) {
+            queue.lose();
+        }
+        match contract::SrqBacking::is_lost(SharedRecvQueue::ring(queue)) {
+            true => error.with_detail("the queue is lost: destroy its queue pairs, and it"),
+            false => error,
+        }
     })
+}
+
+/// Whether the kernel may refuse a new size by this error after it has let go of the ring.
+fn may_lose_ring(error: &Error) -> bool {
+    matches!(error.errno(), Some(Errno::NOMEM | Errno::FAULT))
+}
+
+/// Fails if the kernel has no memory for a ring of the new size: makes a queue of that size for a moment.
+fn try_out(fd: &CommandFd, resize: &ModifySrq, queue: &SharedRecvQueue) -> Result<()> {
+    let trial = CreateSrq {
+        kind: SrqKind::Basic,
+        pd: SharedRecvQueue::ring(queue).pd(),
+        max_wr: resize.core.max_wr,
+        max_sge: queue.max_sge(),
+        limit: 0,
+        user_handle: 0,
+        event_fd: None,
+        driver: DriverData::output::<abi::CreateSrqResp>(),
+    };
+    match fd.execute(&trial) {
+        Ok(CreateSrqReply { handle, .. }) => fd.destroy_patiently(handle),
+        Err(error) if error.errno() == Some(Errno::NOMEM) => {
+            let srq = Subject::numbered("SRQ", resize.core.srq_handle.into());
+            Err(Error::os(Verb::ModifySrq, srq, Errno::NOMEM).with_detail("the queue is as it was"))
+        }
+        // The kernel may have another reason not to make one more queue.
+        Err(_) => Ok(()),
+    }
 }
 
 /// The slots of a ring for a requested number of elements: a power of two (`rxe_queue_init`).

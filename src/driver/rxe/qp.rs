@@ -18,9 +18,9 @@ use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
 use crate::command::{CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, QpSpec, Unread};
 use crate::driver::answer;
-use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _};
-use crate::error::{Result, Subject, Verb};
-use crate::work::{LocalKey, Progress};
+use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _, SrqBacking};
+use crate::error::{Error, Result, Subject, Verb};
+use crate::work::{LocalKey, PostError, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, QpCore>;
 
@@ -84,7 +84,21 @@ impl contract::QpBacking for QpCore {
 
 /// Creates a queue pair and maps its rings.
 pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
+    let qp = || Subject::named("QP", format_args!("in PD {}", spec.pd.0));
+    if parts.srq.is_some_and(SrqBacking::is_lost) {
+        let why = PostError::QueueLost.to_string();
+        return Err(Error::invalid(Verb::CreateQp, qp(), why));
+    }
     let srq = parts.srq.filter(|_| parts.follows_requests);
+    if let Some(srq) = srq
+        && srq.pd() != spec.pd
+    {
+        let why = format!(
+            "the SRQ is in PD {}: soft-RoCE looks in the QP's PD for the memory of its requests, and finds none",
+            srq.pd().0
+        );
+        return Err(Error::invalid(Verb::CreateQp, qp(), why));
+    }
     let attach = |qpn| srq.map(|srq| Attached::new(qpn, srq, parts.recv_cq, spec.qp_type));
     let cqs = || [parts.send_cq, parts.recv_cq].map(Arc::clone);
     let watched = parts.follows_requests.then(cqs);

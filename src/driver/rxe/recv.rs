@@ -38,6 +38,20 @@ impl RecvQueue {
     pub(super) fn slot_size(&self) -> usize {
         self.ring.slot_size()
     }
+
+    /// Refuses every request from now on: the kernel does not look at the ring any more.
+    pub(super) fn shut(&mut self) {
+        self.ring.shut();
+    }
+
+    /// Why there is no free slot.
+    #[cold]
+    fn refusal(&self) -> PostError {
+        match self.ring.is_shut() {
+            true => PostError::QueueLost,
+            false => full(self.ring.capacity()),
+        }
+    }
 }
 
 impl contract::RecvQueue for RecvQueue {
@@ -59,7 +73,7 @@ impl contract::RecvQueue for RecvQueue {
             return Err(too_many(slices.len(), self.max_sge));
         }
         let Some(slot) = self.ring.slot(self.ring.published().wrapping_add(nth)) else {
-            return Err(full(self.ring.capacity()));
+            return Err(self.refusal());
         };
         fill(slot, wr_id, slices);
         Ok(())

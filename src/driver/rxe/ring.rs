@@ -224,6 +224,8 @@ pub(super) struct Producer {
     consumed: u32,
     /// Counts the completions that nobody has taken.
     watch: Option<Watch>,
+    /// It has no free slot any more.
+    is_shut: bool,
 }
 
 impl Producer {
@@ -248,12 +250,25 @@ impl Producer {
             published,
             consumed,
             watch: None,
+            is_shut: false,
         })
     }
 
     /// From now on fills no slot whose completion nobody has taken.
     pub(super) fn heed(&mut self, watch: Watch) {
         self.watch = Some(watch);
+    }
+
+    /// From now on has no free slot.
+    pub(super) fn shut(&mut self) {
+        self.is_shut = true;
+        // As a full ring: so the question is asked only where the kernel's index is looked at again.
+        self.consumed = self.published.wrapping_add(1) & self.ring.index_mask;
+    }
+
+    /// Whether it has been shut.
+    pub(super) fn is_shut(&self) -> bool {
+        self.is_shut
     }
 
     /// The capacity in elements.
@@ -287,6 +302,9 @@ impl Producer {
     #[cold]
     #[inline(never)]
     fn look_for_slot(&mut self, count: u32) -> Option<NonNull<u8>> {
+        if self.is_shut {
+            return None;
+        }
         self.look();
         let mask = self.ring.index_mask;
         let is_free = count.wrapping_add(1) & mask != self.consumed;

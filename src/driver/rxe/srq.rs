@@ -4,9 +4,11 @@
 //! completion does: pollers count them.
 
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::PdHandle;
 
 use super::counts::Counts;
 use super::map::RingView;
@@ -31,6 +33,10 @@ pub(crate) struct SrqRing {
     counts: Counts,
     /// Queue pairs that receive from it: those that may have been in RTR since they were made or reset.
     receivers: Mutex<u32>,
+    /// The protection domain that it was created in.
+    pd: PdHandle,
+    /// See [`SharedRecvQueue::lose`].
+    is_lost: AtomicBool,
 }
 
 /// The ring, and which of its indices belongs to which count of requests.
@@ -58,11 +64,13 @@ impl Look {
 }
 
 impl SharedRecvQueue {
-    pub(super) fn new(queue: RecvQueue, view: RingView) -> Self {
+    pub(super) fn new(queue: RecvQueue, view: RingView, pd: PdHandle) -> Self {
         let ring = SrqRing {
             look: Mutex::new(Some(Look::new(view, 0))),
             counts: Counts::default(),
             receivers: Mutex::new(0),
+            pd,
+            is_lost: AtomicBool::new(false),
         };
         Self {
             queue,
@@ -79,8 +87,15 @@ impl SharedRecvQueue {
         self.queue.slot_size()
     }
 
+    /// From now on refuses requests: the kernel may have no ring for the queue, or one that is not mapped.
+    pub(super) fn lose(&mut self) {
+        self.queue.shut();
+        // Relaxed: callers learn of it by the error that is returned next.
+        self.ring.is_lost.store(true, Ordering::Relaxed);
+    }
+
     /// Changes to another ring: `resize` makes the kernel move the waiting requests, and `map` maps the ring
-    /// of its answer. If `map` fails, no other thread sees a ring any more.
+    /// of its answer. If `map` fails, no other thread sees a ring any more, and the queue is lost.
     ///
     /// No other thread looks meanwhile: one that looked at the old ring would miss what the kernel takes out
     /// of the new one. But no lock is held either: an allocator is called, and gets memory back, and it may
@@ -98,7 +113,7 @@ impl SharedRecvQueue {
                 return Err(error);
             }
         };
-        let (queue, view) = map(resized, &self.queue)?;
+        let (queue, view) = map(resized, &self.queue).inspect_err(|_| self.lose())?;
         let new = Look::new(view, self.ring.counts.posted());
         let old = (mem::replace(&mut self.queue, queue), old);
         self.ring.show(Some(new));
@@ -116,6 +131,11 @@ impl Drop for SharedRecvQueue {
 }
 
 impl SrqRing {
+    /// The protection domain that it was created in.
+    pub(super) fn pd(&self) -> PdHandle {
+        self.pd
+    }
+
     fn look(&self) -> MutexGuard<'_, Option<Look>> {
         lock(&self.look)
     }
@@ -159,6 +179,10 @@ impl contract::SrqBacking for Arc<SrqRing> {
         // after the look at the ring: one that was taken out before the look is counted, and one that was
         // taken out later was seen in the ring.
         named || self.taken() != Some(in_flight.finished())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 }
 

@@ -146,6 +146,9 @@ impl<'a> QpBuilder<'a> {
     }
 
     /// Makes the queue pair receive from a shared queue; it then has no receive queue of its own.
+    ///
+    /// The memory of the queue's requests is that of the queue's protection domain. mlx5 looks for it there,
+    /// so the queue pair may be in another one. Soft-RoCE looks in the queue pair's, so creating fails.
     pub fn srq(mut self, srq: &'a Srq) -> Self {
         self.srq = Some(srq);
         self

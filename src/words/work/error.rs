@@ -90,6 +90,9 @@ pub enum PostError {
     Destination,
     /// The queue pair receives from a shared receive queue: post there.
     SharedReceive,
+    /// The shared receive queue is lost: changing its size failed when the kernel may have let go of its ring
+    /// already. It can only be destroyed, after its queue pairs.
+    QueueLost,
     /// A slice was requested that does not lie within its memory.
     OutOfBounds(OutOfBounds),
     /// The doorbell failed with this errno. The requests are in the ring all the same: the device works on
@@ -158,6 +161,9 @@ impl fmt::Display for PostError {
             Self::SharedReceive => {
                 f.write_str("the queue pair receives from a shared receive queue: post there")
             }
+            Self::QueueLost => f.write_str(
+                "the shared receive queue is lost, since changing its size failed: destroy its queue pairs, and it",
+            ),
             Self::OutOfBounds(error) => write!(f, "{error}"),
             Self::Doorbell(errno) => write!(
                 f,
@@ -199,6 +205,9 @@ impl From<PostError> for Error {
             | PostError::NotInTransport { .. }
             | PostError::Destination => Error::invalid(Verb::PostSend, qp, error.to_string()),
             PostError::SharedReceive => Error::invalid(Verb::PostRecv, qp, error.to_string()),
+            PostError::QueueLost => {
+                Error::invalid(Verb::PostSrqRecv, Subject::the("SRQ"), error.to_string())
+            }
             PostError::QueueFull { .. }
             | PostError::TooManySges { .. }
             | PostError::ForeignPd

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
+use uverbs_uapi::handle::PdHandle;
 use uverbs_uapi::rxe::RecvWqe;
 use uverbs_uapi::types::Wc;
 
@@ -17,7 +18,7 @@ use crate::driver::rxe::map::RingView;
 use crate::driver::rxe::recv::RecvQueue;
 use crate::driver::rxe::srq::{Attached, SharedRecvQueue, SrqRing};
 use crate::driver::rxe::watch::Shared;
-use crate::work::{LocalKey, LocalSlice, PdTag, Progress};
+use crate::work::{LocalKey, LocalSlice, PdTag, PostError, Progress};
 
 /// Slots of 128 bytes, for elements and completions.
 const LOG2: u32 = 7;
@@ -115,7 +116,7 @@ impl Srq {
         let memory = Memory::ring_at(4, LOG2, index);
         let (queue, view) = rings(&memory);
         Self {
-            queue: SharedRecvQueue::new(queue, view),
+            queue: SharedRecvQueue::new(queue, view, PdHandle(1)),
             ring: KernelConsumer::new(&memory),
             memory,
             waiting: VecDeque::new(),
@@ -406,6 +407,9 @@ fn a_ring_that_is_lost_tells_nothing() {
     srq.take();
     let lost = srq.queue.replace(|| Ok(()), |(), _| Err(()));
     assert_eq!(lost, Err(()));
+    assert!(srq.queue.ring().is_lost());
+    let refused = srq.queue.write::<LocalSlice<'_>>(0, 4, &[]);
+    assert_eq!(refused, Err(PostError::QueueLost));
     // The kernel takes the second element out of the new ring; its message completes before that of the
     // first.
     let wc = Wc {

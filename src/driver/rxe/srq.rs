@@ -156,6 +156,13 @@ impl SrqRing {
         }
     }
 
+    /// A queue pair receives no longer, and its messages are counted.
+    pub(super) fn leave(&self) {
+        let mut receivers = lock(&self.receivers);
+        *receivers -= 1;
+        self.make_up(*receivers);
+    }
+
     /// Requests that the kernel has taken out of the ring, if that can be seen.
     fn taken(&self) -> Option<u32> {
         let look = self.look();
@@ -353,16 +360,12 @@ impl Attached {
 
     /// No messages come in any more: the kernel has reset the queue pair. Those that have come are counted.
     pub(super) fn stop(&self) {
-        self.cq.count_received();
-        self.leave();
+        self.leave(None);
     }
 
-    fn leave(&self) {
-        if mem::take(&mut *lock(&self.receives)) {
-            let mut receivers = lock(&self.ring.receivers);
-            *receivers -= 1;
-            self.ring.make_up(*receivers);
-        }
+    fn leave(&self, gone: Option<u32>) {
+        let receives = mem::take(&mut *lock(&self.receives));
+        self.cq.leave(&self.ring, receives, gone);
     }
 
     /// The share of the queue pair that replaces this one.
@@ -373,7 +376,6 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        self.cq.detach(self.qpn, &self.ring);
-        self.leave();
+        self.leave(Some(self.qpn));
     }
 }

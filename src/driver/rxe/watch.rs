@@ -59,6 +59,19 @@ struct Ring {
     /// The queue pairs that receive from shared queues. Once there has been one, polls always look closer.
     receivers: Receivers,
     has_receivers: bool,
+    /// Queue pairs that were reset or destroyed during a change to another ring: their last messages may be
+    /// in the new ring, and are counted when it is known.
+    leaving: Vec<Leaving>,
+}
+
+/// The end of a queue pair's share in a shared queue, put off.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    ring: Arc<SrqRing>,
+    /// It counts as a receiver.
+    receives: bool,
+    /// Its number, if it is gone.
+    gone: Option<u32>,
 }
 
 /// Completions that no longer count: those of one queue pair among the next `left` entries of the ring.
@@ -88,6 +101,7 @@ impl Ring {
             forgotten: Vec::new(),
             receivers: Receivers::default(),
             has_receivers: false,
+            leaving: Vec::new(),
         }
     }
 
@@ -103,6 +117,21 @@ impl Ring {
             (forgotten.left, forgotten.at) = (forgotten.left_at(next, mask), next);
             forgotten.left > 0
         });
+    }
+
+    /// Ends a change to another ring: counts what has come meanwhile, and returns the shares that have ended.
+    fn settle(&mut self) -> Vec<Leaving> {
+        self.moving = None;
+        if self.has_receivers {
+            let _ = self.count_received();
+        }
+        for Leaving { ring, gone, .. } in &self.leaving {
+            if let Some(qpn) = *gone {
+                // Its own share keeps the ring alive.
+                let _ = self.receivers.remove(qpn, ring);
+            }
+        }
+        mem::take(&mut self.leaving)
     }
 
     /// Counts the messages that have come into shared queues since the last call. Returns the index up to
@@ -217,9 +246,11 @@ impl Shared {
 
     /// Ends a change that the kernel has refused: the ring is as before.
     pub(super) fn stay(&self) {
-        if let Some(ring) = &mut *self.lock() {
-            ring.moving = None;
-        }
+        let left = match &mut *self.lock() {
+            Some(ring) => ring.settle(),
+            None => return,
+        };
+        end(left);
     }
 
     /// Takes over the ring that is polled from now on; `map` keeps its memory mapped. The ring before it is
@@ -241,11 +272,14 @@ impl Shared {
             for forgotten in &mut ring.forgotten {
                 forgotten.at = polled.next();
             }
+            ring.leaving = mem::take(&mut old.leaving);
         }
+        let left = ring.settle();
         let old = place.replace(ring);
         // The poller's `counted` refers to the ring before.
         self.draw_attention();
         drop(place);
+        end(left);
         // Not under the lock: an allocator may get the memory back, and may then call into other queues.
         drop(old);
     }
@@ -328,6 +362,10 @@ impl Shared {
                 let _ = ring.receivers.count_from(filled);
                 ring.has_receivers = true;
             }
+            // The number is this one's from now on, whoever had it before.
+            for leaving in &mut ring.leaving {
+                leaving.gone = leaving.gone.filter(|&gone| gone != qpn);
+            }
             ring.receivers.insert(qpn, srq, transport)
         });
         self.draw_attention();
@@ -336,23 +374,35 @@ impl Shared {
         drop(known);
     }
 
-    /// Counts the messages of shared queues that have come, if any queue pair receives from one.
-    pub(super) fn count_received(&self) {
-        if let Some(ring) = &mut *self.lock()
-            && ring.has_receivers
-        {
-            let _ = ring.count_received();
-        }
-    }
-
-    /// Removes a queue pair that received from a shared queue and is gone.
-    pub(super) fn detach(&self, qpn: u32, srq: &Arc<SrqRing>) {
+    /// Counts the messages of a queue pair that has been reset, then ends its share in the shared queue, if
+    /// it `receives`. With the number of one that is `gone`, removes it too.
+    ///
+    /// While the completions move to another ring, the kernel may have counted messages there already. They
+    /// would be counted again if the share ended now: its end counts whatever was taken out of the queue. So
+    /// the end is put off until the new ring is known.
+    pub(super) fn leave(&self, srq: &Arc<SrqRing>, receives: bool, gone: Option<u32>) {
         let mut place = self.lock();
-        let known = place.as_mut().and_then(|ring| {
-            let _ = ring.count_received();
-            ring.receivers.remove(qpn, srq)
-        });
+        let known = match &mut *place {
+            Some(ring) if ring.moving.is_some() => {
+                ring.leaving.push(Leaving {
+                    ring: Arc::clone(srq),
+                    receives,
+                    gone,
+                });
+                return;
+            }
+            Some(ring) => {
+                if ring.has_receivers {
+                    let _ = ring.count_received();
+                }
+                gone.and_then(|qpn| ring.receivers.remove(qpn, srq))
+            }
+            None => None,
+        };
         drop(place);
+        if receives {
+            srq.leave();
+        }
         // Not under the lock, as in `set`.
         drop(known);
     }
@@ -376,15 +426,21 @@ impl Shared {
     /// Drops the ring. Nobody polls any more.
     pub(super) fn close(&self) {
         let mut place = self.lock();
-        if let Some(ring) = &mut *place
-            && ring.has_receivers
-        {
-            let _ = ring.count_received();
-        }
+        let left = place.as_mut().map(Ring::settle);
         let old = place.take();
         drop(place);
+        end(left.unwrap_or_default());
         // Not under the lock, as in `set`.
         drop(old);
+    }
+}
+
+/// Ends shares in shared queues. No lock is held.
+fn end(left: Vec<Leaving>) {
+    for Leaving { ring, receives, .. } in left {
+        if receives {
+            ring.leave();
+        }
     }
 }
 

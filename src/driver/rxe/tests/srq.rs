@@ -397,6 +397,47 @@ fn queue_pairs_may_go_while_the_queue_changes_its_size() {
     assert_eq!(waited, Ok(()), "it waits for itself, or has failed");
 }
 
+/// Would catch a message that is counted twice, and a region that is then deregistered while another message
+/// comes into it: a queue pair is reset or destroyed when the kernel has moved to the other completion ring,
+/// but the poller has not.
+#[test]
+fn a_queue_pair_may_end_while_the_completion_ring_is_exchanged() {
+    for is_destroyed in [false, true] {
+        let (mut srq, mut cq) = (Srq::new(0), Completions::new(8, 0));
+        srq.post(2);
+        let first = receiver(17, srq.queue.ring(), cq.cq.shared(), QpType::UD);
+        let mut first = Some(first);
+        let memory = Memory::ring_at(16, LOG2, 0);
+        let (mut kernel, ring) = (KernelProducer::new(&memory), consumer(&memory, 48).unwrap());
+        let resize = || {
+            srq.take();
+            let wc = Wc {
+                qp_num: 17,
+                opcode: WcOpcode::RECV.0,
+                ..Wc::default()
+            };
+            assert!(kernel.put(wc));
+            match is_destroyed {
+                true => first = None,
+                false => first.iter().for_each(Attached::stop),
+            }
+            Ok::<_, ()>(())
+        };
+        cq.cq.replace(resize, |()| Ok((ring, 15, None))).unwrap();
+        let in_flight = || srq.queue.ring().progress().in_flight();
+        assert_eq!(in_flight(), 1);
+        assert_eq!(cq.cq.poll().unwrap().count(), 1);
+        assert_eq!(in_flight(), 1);
+        // The next message is under way.
+        drop(first);
+        let second = receiver(18, srq.queue.ring(), cq.cq.shared(), QpType::UD);
+        srq.take();
+        assert_eq!(srq.queue.ring().progress().in_flight(), 1);
+        drop(second);
+        assert_eq!(srq.queue.ring().progress().in_flight(), 0);
+    }
+}
+
 /// Would catch a region that is deregistered because of a look at the old ring, when the kernel has moved to
 /// the new one but that cannot be mapped.
 #[test]

@@ -330,8 +330,8 @@ impl Srq {
     /// On soft-RoCE the kernel may run out of memory after the library has made sure that it has enough, or
     /// the new ring may not be mapped. Then the queue is lost, which the error says: on Linux 6.1 the kernel
     /// would crash if it were used. Posting to it fails with
-    /// [`PostError::QueueLost`](crate::PostError::QueueLost). Destroy the queue pairs that receive from it, at
-    /// once if messages may come in, and then the queue.
+    /// [`PostError::QueueLost`](crate::PostError::QueueLost). Destroy the queue pairs that receive from it,
+    /// at once if messages may come in, and then the queue.
     #[doc(alias = "ibv_modify_srq")]
     pub fn resize(&mut self, max_wr: u32) -> Result<()> {
         self.check_kept(Verb::ModifySrq)?;

@@ -17,7 +17,7 @@ use uverbs_uapi::types::Wc;
 
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
-use super::format::{Entry, Words, doorbell, entry, failure, request};
+use super::format::{Entry, Words, doorbell, entry, request, status};
 use super::order;
 use super::reporters::{Directory, Name, Reporters, Ring, Whose};
 use super::ring::{Register, RingMemory, View};
@@ -129,57 +129,56 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     poller: Poller,
-    kept: Kept,
-    /// Entries that a ring holds, and all of them.
+    /// The last completion that was found. C programs read it, and may still do so when no newer one was
+    /// found: a program for libefa may read it after `ibv_end_poll`.
+    found: Option<Completion>,
+    /// Entries that a ring holds.
     capacity: u32,
-    entries: u32,
     core: Arc<CqCore>,
 }
 
-/// What changes while completions are taken.
+/// What finds completions in the rings.
 #[derive(Debug)]
 struct Poller {
-    /// The ring that was looked at last.
-    ring: u32,
-    /// Entries that this poll may still look at: once round the rings, while the device continues.
+    rings: Arc<[Ring]>,
+    /// The ring that is looked at, until it is empty.
+    at: usize,
+    /// Entries that this poll may still take: once round the rings, while the device continues.
     left: u32,
-    reporters: Reporters,
-    /// The error that the next poll reports.
-    wrong: Option<PollError>,
+    /// Entries of all rings.
+    entries: u32,
     /// The next poll has something to do: report `wrong`, remove queues that are gone, or return the
     /// completion that waits.
     has_news: bool,
+    /// Nobody has taken the completion that was found last.
+    waits: bool,
     /// Entries have the GIDs of senders for whom there is no AH.
     tells_senders: bool,
-}
-
-/// The last completion that was found.
-#[derive(Debug, Default)]
-struct Kept {
-    /// C programs read it, and may still do so when no newer one was found: a program for libefa may read it
-    /// after `ibv_end_poll`.
-    found: Option<Completion>,
-    /// Nobody has taken it yet.
-    waits: bool,
+    /// The error that the next poll reports.
+    wrong: Option<PollError>,
+    reporters: Reporters,
 }
 
 impl Cq {
     /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
     pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
-        let rings = core.directory.rings();
+        let rings = Arc::clone(core.directory.rings());
         let capacity = rings.first().map_or(0, |ring| ring.view.count());
-        Self {
+        let poller = Poller {
+            at: 0,
+            left: 0,
             entries: capacity.saturating_mul(rings.len() as u32),
+            has_news: false,
+            waits: false,
+            tells_senders,
+            wrong: None,
+            reporters: Reporters::new(qpn_mask),
+            rings,
+        };
+        Self {
+            poller,
+            found: None,
             capacity,
-            poller: Poller {
-                ring: 0,
-                left: 0,
-                reporters: Reporters::new(qpn_mask),
-                wrong: None,
-                has_news: false,
-                tells_senders,
-            },
-            kept: Kept::default(),
             core: Arc::new(core),
         }
     }
@@ -189,33 +188,45 @@ impl Cq {
         &self.core
     }
 
-    /// The queue, after it has done what has come up since the last poll. Fails if something is wrong; each
-    /// error is reported once.
+    /// The next completion of this poll. By reference: the caller reads what it wants of it.
+    ///
+    /// Out of line: a program that polls has the loops of all drivers in one function. If one of them took
+    /// many registers, the others would have to save them.
+    #[inline(never)]
+    fn next_found(&mut self) -> Option<&Completion> {
+        if !std::mem::take(&mut self.poller.waits) {
+            let found = &mut self.found;
+            // Written where it stays.
+            let see = |completion| *found = Some(completion);
+            self.poller.take_next(&self.core, see)?;
+        }
+        self.found.as_ref()
+    }
+}
+
+impl Poller {
+    /// Does what has come up since the last poll. Fails if something is wrong; each error is reported once.
     #[inline(always)]
-    fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
-        match self.needs_attention() {
-            true => self.attend(),
-            false => Ok(self),
+    fn catch_up(&mut self, core: &CqCore) -> std::result::Result<(), PollError> {
+        match self.needs_attention(core) {
+            true => self.attend(core),
+            false => Ok(()),
         }
     }
 
     /// Whether something has come up since the last poll.
     #[inline(always)]
-    fn needs_attention(&self) -> bool {
-        self.poller.has_news || self.poller.reporters.are_stale(&self.core.directory)
+    fn needs_attention(&self, core: &CqCore) -> bool {
+        self.has_news || self.reporters.are_stale(&core.directory)
     }
 
     #[cold]
     #[inline(never)]
-    fn attend(&mut self) -> std::result::Result<&mut Self, PollError> {
-        let poller = &mut self.poller;
-        poller.reporters.catch_up(&self.core.directory);
-        poller.reporters.settle(&self.core.directory);
-        poller.has_news = poller.reporters.are_leaving() || self.kept.waits;
-        match poller.wrong.take() {
-            None => Ok(self),
-            Some(error) => Err(error),
-        }
+    fn attend(&mut self, core: &CqCore) -> std::result::Result<(), PollError> {
+        self.reporters.catch_up(&core.directory);
+        self.reporters.settle(&core.directory);
+        self.has_news = self.reporters.are_leaving() || self.waits;
+        self.wrong.take().map_or(Ok(()), Err)
     }
 
     /// Begins a poll of all rings. It starts with the next ring, so that one that is never empty does not
@@ -223,37 +234,122 @@ impl Cq {
     #[inline(always)]
     fn begin(&mut self) {
         self.pass_turn();
-        self.poller.left = self.entries;
+        self.left = self.entries;
     }
 
     /// Makes the next ring come first.
     #[inline(always)]
     fn pass_turn(&mut self) {
-        self.poller.ring = self.core.directory.behind(self.poller.ring).number;
+        self.at = match self.at + 1 {
+            next if next < self.rings.len() => next,
+            _ => 0,
+        };
     }
 
-    /// The next completion of this poll. By reference: the caller reads what it wants of it.
-    ///
-    /// Out of line, as is [`poll`](contract::Cq::poll): a program that polls has the loops of all drivers in
-    /// one function. If one of them took many registers, the others would have to save them.
-    #[inline(never)]
-    fn next_found(&mut self) -> Option<&Completion> {
-        let kept = &mut self.kept;
-        match kept.waits {
-            true => kept.waits = false,
-            // Written where it stays.
-            false => Look::new(&mut self.poller, &self.core)
-                .take_next(|completion| kept.found = Some(completion))?,
+    /// Takes the next completion of a request that is signaled or failed; returns what `see` makes of it.
+    /// `None` if there is none, and also if an entry makes no sense or a ring has overrun, which the next
+    /// poll reports.
+    #[inline(always)]
+    fn take_next<T>(&mut self, core: &CqCore, mut see: impl FnMut(Completion) -> T) -> Option<T> {
+        while self.left > 0 {
+            let mut ring = &self.rings[self.at];
+            if !ring.has_entry() {
+                if !self.goes_on(core) {
+                    break;
+                }
+                ring = &self.rings[self.at];
+            }
+            // Only now: a change is made before the device reports what depends on it.
+            if self.reporters.are_stale(&core.directory) {
+                self.reporters.catch_up(&core.directory);
+                self.has_news = true;
+            }
+            self.left -= 1;
+            let (view, index) = (ring.view, ring.passed());
+            let head = view.head(index);
+            let (name, code) = (name(&head), head.operation());
+            let reporter = match self.reporters.find(name, ring.number, index) {
+                Whose::Queue(reporter) => reporter,
+                Whose::Forgotten => {
+                    core.pass(ring, index, 1);
+                    continue;
+                }
+                Whose::Nobody => return self.fail(core, PollError::Stray { number: name.qpn }),
+            };
+            let completion = |wr_id, bytes| Completion {
+                fields: view.entry(index),
+                wr_id,
+                bytes,
+                tells_sender: self.tells_senders,
+            };
+            if head.flags & entry::UNSOLICITED != 0 {
+                // The number in the entry means nothing.
+                if !reporter.takes_unsolicited || code != request::WRITE {
+                    return self.fail(core, PollError::Unknown { code });
+                }
+                let seen = see(completion(0, 0));
+                core.pass(ring, index, 1);
+                return Some(seen);
+            }
+            let Some(request) = reporter.ledger.find(head.number.get()) else {
+                return self.fail(core, PollError::Unknown { code });
+            };
+            if request.is_signaled() || head.status != 0 {
+                let seen = see(completion(request.id(), request.bytes()));
+                core.pass(ring, index, 1);
+                request.finish();
+                return Some(seen);
+            }
+            core.pass(ring, index, 1);
+            request.finish();
         }
-        kept.found.as_ref()
+        None
     }
-}
 
-#[inline(always)]
-fn status(code: u8) -> WcStatus {
-    match code {
-        0 => WcStatus::SUCCESS,
-        code => failure(code),
+    /// Moves on to the next ring that has an entry; false if none has, or one has overrun.
+    #[inline(never)]
+    fn goes_on(&mut self, core: &CqCore) -> bool {
+        let mut others = 1..self.rings.len();
+        loop {
+            if self.rings[self.at].has_overrun() {
+                self.skip_lost(core);
+                return false;
+            }
+            if others.next().is_none() {
+                return false;
+            }
+            self.pass_turn();
+            if self.rings[self.at].has_entry() {
+                return true;
+            }
+        }
+    }
+
+    /// Continues after the entries of the ring that the device has written over.
+    #[cold]
+    #[inline(never)]
+    fn skip_lost(&mut self, core: &CqCore) {
+        let ring = &self.rings[self.at];
+        let index = ring.passed();
+        let behind = ring.view.behind_lost(index).unwrap_or(index);
+        core.pass(ring, index, behind.wrapping_sub(index));
+        self.tell_next(PollError::Overrun);
+    }
+
+    /// Passes over an entry that makes no sense; the next poll reports it.
+    #[cold]
+    #[inline(never)]
+    fn fail<T>(&mut self, core: &CqCore, error: PollError) -> Option<T> {
+        let ring = &self.rings[self.at];
+        core.pass(ring, ring.passed(), 1);
+        self.tell_next(error);
+        None
+    }
+
+    /// Makes the next poll report an error.
+    fn tell_next(&mut self, error: PollError) {
+        self.wrong = Some(error);
+        self.has_news = true;
     }
 }
 
@@ -303,30 +399,29 @@ impl contract::Cq for Cq {
     /// Completions of unsignaled requests that succeeded do not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
         let waits = self.poll()?.next().is_some();
-        (self.kept.waits, self.poller.has_news) = (waits, true);
-        self.up_to_date()?;
+        (self.poller.waits, self.poller.has_news) = (waits, true);
+        self.poller.catch_up(&self.core)?;
         Ok(!waits)
     }
 
-    #[inline(never)]
+    #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        let cq = self.up_to_date()?;
-        cq.begin();
-        Ok(Polled { cq })
+        self.poller.catch_up(&self.core)?;
+        self.poller.begin();
+        Ok(Polled { cq: self })
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn take_into(&mut self, places: &mut [MaybeUninit<Wc>]) -> Option<usize> {
-        if self.needs_attention() {
+        if self.poller.needs_attention(&self.core) {
             return None;
         }
-        self.begin();
-        let mut look = Look::new(&mut self.poller, &self.core);
+        self.poller.begin();
         let mut taken = 0;
         for place in places {
             let see = |completion: Completion| _ = place.write(completion.to_wc());
-            if look.take_next(see).is_none() {
+            if self.poller.take_next(&self.core, see).is_none() {
                 break;
             }
             taken += 1;
@@ -338,22 +433,22 @@ impl contract::Cq for Cq {
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        let cq = self.up_to_date()?;
-        cq.poller.left = cq.entries;
-        Ok(cq.next_found().copied())
+        self.poller.catch_up(&self.core)?;
+        self.poller.left = self.poller.entries;
+        Ok(self.next_found().copied())
     }
 
     #[cfg(feature = "c-abi")]
     fn shown(&self) -> Option<Completion> {
-        self.kept.found
+        self.found
     }
 
-    /// The completion that was shown stays readable (see [`Kept::found`]). The next ring comes first when the
+    /// The completion that was shown stays readable (see [`Cq::found`]). The next ring comes first when the
     /// next one is shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn hide(&mut self) {
-        self.pass_turn();
+        self.poller.pass_turn();
     }
 }
 
@@ -379,134 +474,6 @@ impl Iterator for Polled<'_> {
     }
 }
 
-/// A look at the rings.
-#[derive(Debug)]
-struct Look<'q> {
-    poller: &'q mut Poller,
-    core: &'q CqCore,
-    /// The ring that is looked at, until it is empty.
-    ring: &'q Ring,
-}
-
-impl<'q> Look<'q> {
-    /// Continues where the last look ended.
-    #[inline(always)]
-    fn new(poller: &'q mut Poller, core: &'q CqCore) -> Self {
-        let ring = &core.directory.rings()[poller.ring as usize];
-        Self { poller, core, ring }
-    }
-
-    /// Takes the next completion of a request that is signaled or failed; returns what `see` makes of it.
-    /// `None` if there is none, and also if an entry makes no sense or a ring has overrun, which the next
-    /// poll reports.
-    #[inline(always)]
-    fn take_next<T>(&mut self, see: impl FnOnce(Completion) -> T) -> Option<T> {
-        while self.poller.left > 0 {
-            let (view, index) = (self.ring.view, self.ring.passed());
-            if !view.has_arrived(index) {
-                match self.goes_on() {
-                    true => continue,
-                    false => return None,
-                }
-            }
-            self.poller.left -= 1;
-            if self.poller.reporters.are_stale(&self.core.directory) {
-                self.catch_up();
-            }
-            let head = view.head(index);
-            let (name, code) = (name(&head), head.operation());
-            let reporter = match self.poller.reporters.find(name, self.ring.number, index) {
-                Whose::Queue(reporter) => reporter,
-                Whose::Forgotten => {
-                    self.core.pass(self.ring, index, 1);
-                    continue;
-                }
-                Whose::Nobody => return self.fail(index, PollError::Stray { number: name.qpn }),
-            };
-            let completion = |wr_id, bytes| Completion {
-                fields: view.entry(index),
-                wr_id,
-                bytes,
-                status: status(head.status),
-                tells_sender: self.poller.tells_senders,
-            };
-            if head.flags & entry::UNSOLICITED != 0 {
-                // The number in the entry means nothing.
-                if !reporter.takes_unsolicited || code != request::WRITE {
-                    return self.fail(index, PollError::Unknown { code });
-                }
-                let seen = see(completion(0, 0));
-                self.core.pass(self.ring, index, 1);
-                return Some(seen);
-            }
-            let Some(request) = reporter.ledger.find(head.number.get()) else {
-                return self.fail(index, PollError::Unknown { code });
-            };
-            let is_wanted = request.is_signaled() || head.status != 0;
-            if is_wanted {
-                let seen = see(completion(request.id(), request.bytes()));
-                self.core.pass(self.ring, index, 1);
-                request.finish();
-                return Some(seen);
-            }
-            self.core.pass(self.ring, index, 1);
-            request.finish();
-        }
-        None
-    }
-
-    /// Moves on to the next ring that has an entry; false if none has, or one has overrun.
-    #[inline(never)]
-    fn goes_on(&mut self) -> bool {
-        let directory = &self.core.directory;
-        for _ in directory.rings() {
-            let index = self.ring.passed();
-            if self.ring.view.has_overrun(index) {
-                self.skip_lost(index);
-                return false;
-            }
-            self.ring = directory.behind(self.ring.number);
-            self.poller.ring = self.ring.number;
-            if self.ring.view.has_arrived(self.ring.passed()) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Continues after the entries of the ring, from this index on, that the device has written over.
-    #[cold]
-    #[inline(never)]
-    fn skip_lost(&mut self, index: u32) {
-        let behind = self.ring.view.behind_lost(index).unwrap_or(index);
-        self.core.pass(self.ring, index, behind.wrapping_sub(index));
-        self.tell_next(PollError::Overrun);
-    }
-
-    /// Takes over what has changed among the queues that report here.
-    #[cold]
-    #[inline(never)]
-    fn catch_up(&mut self) {
-        self.poller.reporters.catch_up(&self.core.directory);
-        self.poller.has_news = true;
-    }
-
-    /// Passes over an entry that makes no sense; the next poll reports it.
-    #[cold]
-    #[inline(never)]
-    fn fail<T>(&mut self, index: u32, error: PollError) -> Option<T> {
-        self.core.pass(self.ring, index, 1);
-        self.tell_next(error);
-        None
-    }
-
-    /// Makes the next poll report an error.
-    fn tell_next(&mut self, error: PollError) {
-        self.poller.wrong = Some(error);
-        self.poller.has_news = true;
-    }
-}
-
 /// A completion: a copy of its entry, with what was noted of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
@@ -514,9 +481,6 @@ pub(crate) struct Completion {
     /// What was noted of its request: the id, and the bytes of one of this side's.
     wr_id: u64,
     bytes: u32,
-    /// Computed when the completion is taken: a call in the accessor would make all drivers' polls save
-    /// registers.
-    status: WcStatus,
     /// The entry has the sender's GID if this side has no AH for the sender.
     tells_sender: bool,
 }
@@ -529,7 +493,7 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        self.status
+        status(self.fields.status)
     }
 
     #[inline(always)]
@@ -596,7 +560,7 @@ impl contract::Completion for Completion {
     fn sender_gid(&self) -> Option<[u8; 16]> {
         let is_unknown = self.fields.ah.get() == entry::NO_AH;
         let is_message = self.fields.is_receive() && self.fields.operation() == request::SEND;
-        (self.tells_sender && is_unknown && is_message && self.status == WcStatus::SUCCESS)
+        (self.tells_sender && is_unknown && is_message && self.fields.status == 0)
             .then_some(self.fields.rest)
     }
 }

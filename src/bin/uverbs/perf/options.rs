@@ -55,8 +55,8 @@ pub(super) enum Command {
     /// Compare two saved results: which differences are more than chance?
     ///
     /// The rounds of each measurement are its samples, and Welch's t-interval of their logarithms is the
-    /// interval of the change. A measurement needs two rounds or more on each side. A machine whose load changed
-    /// between the runs shows too, so compare several pairs before you believe a small difference.
+    /// interval of the change. A measurement needs two rounds or more on each side. A machine whose load
+    /// changed between the runs shows too, so compare several pairs before you believe a small difference.
     Compare(Compare),
 }
 

@@ -20,6 +20,7 @@ mod programs;
 mod pyverbs;
 mod runs;
 mod start_up;
+mod ucx;
 mod valkey;
 
 use std::process::ExitCode;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         migration::tests(),
         llama::tests(),
         ceph::tests(),
+        ucx::tests(),
         mooncake::tests(),
         valkey::tests(),
         pyverbs::tests(),

@@ -40,8 +40,9 @@ const ENGINES: &str = "engines::";
 type Get = fn(&Store) -> Result<()>;
 
 /// How the names of each engine's tests begin, and what gets it.
-const ENGINES_WANTED: [(&str, Get); 4] = [
+const ENGINES_WANTED: [(&str, Get); 5] = [
     ("engines::ceph", fetch::ceph),
+    ("engines::ucx", fetch::ucx),
     ("engines::mooncake", mooncake::fetch),
     ("engines::valkey", valkey::build),
     ("engines::llama", llama::build),
@@ -63,7 +64,7 @@ const WITHOUT: &str = "libibverbs";
 /// libibverbs side by side. So do Mooncake's transfer engine (tests/clients/mooncake), which comes as a
 /// wheel for Python, Valkey over RDMA, which is built of Debian's source package, and llama.cpp's backend for
 /// remote procedure calls (tests/clients/llama), built of Python's, and the measurement of Ceph's messenger,
-/// in Debian's package. All programs in packages of Debian's
+/// in Debian's package, and a newer UCX (Debian 13's, 310 MB unpacked). All programs in packages of Debian's
 /// newer suites that need libibverbs or librdmacm are started, in a tree of their own, for which 3 GB are
 /// fetched and unpacked. The clients are built in target/clients, which takes minutes the first time, and
 /// needs the registries.
@@ -80,7 +81,7 @@ pub(crate) struct Clients {
     kernel: Kernel,
     #[command(flatten)]
     machine: Machine,
-    /// Also crates that are linked to libibverbs, Ceph's messenger, Mooncake, Valkey and llama.cpp
+    /// Also crates that are linked to libibverbs, Ceph's messenger, UCX, Mooncake, Valkey and llama.cpp
     #[arg(long)]
     full: bool,
     /// The time limit of one test, in seconds

@@ -144,6 +144,15 @@ pub(crate) fn ceph(store: &Store) -> Result<()> {
     tools::ensure_ceph(store, &Progress::new())
 }
 
+/// Gets UCX of a suite that is newer than this machine's.
+///
+/// # Errors
+/// If it is neither there nor can be fetched.
+pub(crate) fn ucx(store: &Store) -> Result<()> {
+    let _lock = store.lock()?;
+    tools::ensure_ucx(store, &Progress::new())
+}
+
 /// Gets what builds crates that are linked to libibverbs, and gives the root of what this machine lacks.
 ///
 /// # Errors

@@ -60,6 +60,10 @@ const CEPH_SUITE: &str = "trixie";
 const CEPH: &str = "ceph-test";
 const CEPH_PACKAGES: [&str; 3] = ["ibverbs-providers", "libgoogle-perftools4t64", "librados2"];
 
+/// The suite whose UCX is taken beside this machine's: sid builds its own without transports over verbs.
+const UCX_SUITE: &str = "trixie";
+const UCX_PACKAGES: [&str; 2] = ["ibverbs-providers", "ucx-utils"];
+
 /// What builds crates that are linked to libibverbs, on this machine.
 const BUILD_PACKAGES: [&str; 2] = ["cmake", "libclang-dev"];
 
@@ -227,6 +231,26 @@ pub(crate) fn ensure_ceph(store: &Store, progress: &Progress) -> Result<()> {
     let tools = unpacked_by(&apt, store, name, wanted, progress)?;
     store.write_stamp(name, &tools)?;
     progress.note("the measurement of Ceph's messenger is there");
+    Ok(())
+}
+
+/// Fetches a newer UCX, in a tree of its own; returns at once if it is there.
+///
+/// # Errors
+/// If it cannot be fetched.
+pub(crate) fn ensure_ucx(store: &Store, progress: &Progress) -> Result<()> {
+    let name = "tools-ucx";
+    if store.stamp::<Tools>(name).is_some() {
+        return Ok(());
+    }
+    let wanted = Wanted {
+        packages: UCX_PACKAGES.map(str::to_owned).to_vec(),
+        installed: Installed::Nothing,
+        prefer: None,
+    };
+    let tools = unpacked_of(UCX_SUITE, store, Arch::X86_64, name, wanted, progress)?;
+    store.write_stamp(name, &tools)?;
+    progress.note("the newer UCX is there");
     Ok(())
 }
 

@@ -60,6 +60,34 @@ impl Address {
     }
 }
 
+/// The network header of a packet on Ethernet. It has the GIDs of both ends, and the version of RoCE, which is
+/// that of the sender's GID.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Route {
+    from: [u8; 16],
+    to: [u8; 16],
+    version: u8,
+}
+
+impl Route {
+    /// The way from one of the own GIDs, by its index; none if the table has none there.
+    fn new(function: &Function, index: u8, to: [u8; 16]) -> Option<Self> {
+        let entry = function.objects.addresses.get(&index)?;
+        (entry.gid != [0; 16]).then_some(Self {
+            from: entry.gid,
+            to,
+            version: entry.version,
+        })
+    }
+
+    /// Whether the packet is for a function, which has the GID in the packet's version.
+    fn leads_to(&self, function: &Function) -> bool {
+        let mut entries = function.objects.addresses.values();
+        self.to != [0; 16]
+            && entries.any(|entry| entry.gid == self.to && entry.version == self.version)
+    }
+}
+
 /// Where a message goes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Target {
@@ -68,6 +96,8 @@ pub(super) enum Target {
         address: Address,
         qpn: u32,
         kind: Kind,
+        /// How it goes there on Ethernet; none if it has no source, and so does not leave.
+        route: Option<Route>,
     },
     /// To all that are attached to a group.
     Multicast { address: Address, gid: [u8; 16] },
@@ -88,18 +118,16 @@ pub(super) enum Kind {
 pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Request) -> Target {
     let port = &function.port;
     let Some(vector) = &request.vector else {
-        return Target::Unicast {
-            address: Address::of_peer(port, queue_pair),
-            qpn: queue_pair.field32(qpc::REMOTE_QPN),
-            kind: Kind::Peer,
-        };
+        return peer(function, queue_pair);
     };
     let address = Address::of_vector(port, vector);
+    let route = Route::new(function, vector.source_index, vector.gid);
     if queue_pair.transport() == Transport::Dc {
         return Target::Unicast {
             address,
             qpn: vector.qpn,
             kind: Kind::DcTarget,
+            route,
         };
     }
     match vector.gid_on(port.kind) {
@@ -108,7 +136,19 @@ pub(super) fn target(function: &Function, queue_pair: &QueuePair, request: &Requ
             address,
             qpn: vector.qpn,
             kind: Kind::Datagrams,
+            route,
         },
+    }
+}
+
+/// The other end of a connection.
+fn peer(function: &Function, queue_pair: &QueuePair) -> Target {
+    let index = queue_pair.field(path::SRC_ADDR_INDEX) as u8;
+    Target::Unicast {
+        address: Address::of_peer(&function.port, queue_pair),
+        qpn: queue_pair.field32(qpc::REMOTE_QPN),
+        kind: Kind::Peer,
+        route: Route::new(function, index, queue_pair.peer_gid()),
     }
 }
 
@@ -139,7 +179,12 @@ pub(super) fn carry(
     };
     let (source, has_link) = (Address::of(sender), sender.is_up);
     match target {
-        Target::Unicast { address, qpn, kind } => {
+        Target::Unicast {
+            address,
+            qpn,
+            kind,
+            route,
+        } => {
             if address == Address::Lid(MANAGER_LID) {
                 if kind == Kind::Datagrams && qpn == GENERAL_SERVICES && has_link {
                     administrate(functions, from, message);
@@ -155,6 +200,11 @@ pub(super) fn carry(
             if !has_link || !function.port.is_up || function.faults.loses_messages() {
                 return Answer::Silence;
             }
+            if let Address::Mac(_) = address
+                && !route.is_some_and(|route| route.leads_to(function))
+            {
+                return Answer::Silence;
+            }
             if kind == Kind::DcTarget {
                 return receive::deliver_to_target(function, qpn, message);
             }
@@ -162,7 +212,7 @@ pub(super) fn carry(
                 return Answer::Silence;
             };
             let accepted = match kind {
-                Kind::Peer => is_peer(function, qpn, source, from_qpn),
+                Kind::Peer => is_peer(function, qpn, (source, route), from_qpn),
                 Kind::Datagrams => takes_datagram(function, qpn, message),
                 Kind::DcTarget => false,
             };
@@ -260,14 +310,21 @@ fn addressed(function: &Function, qpn: u32) -> Option<u32> {
     found.map(|(qpn, _)| qpn)
 }
 
-/// Whether a queue pair is connected to that one.
-fn is_peer(function: &Function, qpn: u32, source: Address, peer: u32) -> bool {
+/// Whether a queue pair is connected to that one, by the address and the GID that it has.
+fn is_peer(
+    function: &Function,
+    qpn: u32,
+    (source, route): (Address, Option<Route>),
+    peer: u32,
+) -> bool {
     function.objects.qps.get(qpn).is_ok_and(|queue_pair| {
         matches!(
             queue_pair.transport(),
             Transport::Rc | Transport::Uc | Transport::Xrc
         ) && queue_pair.field32(qpc::REMOTE_QPN) == peer
             && Address::of_peer(&function.port, queue_pair) == source
+            && (function.port.kind == PortKind::InfiniBand
+                || route.is_some_and(|route| route.from == queue_pair.peer_gid()))
     })
 }
 
@@ -280,3 +337,6 @@ fn takes_datagram(function: &Function, qpn: u32, message: &Message) -> bool {
             || matches!(queue_pair.transport(), Transport::Smi | Transport::Gsi)
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,6 +65,12 @@ pub(crate) mod path {
     pub(crate) const PKEY_INDEX: Field = Field::new(0x10, 16).within(START);
     pub(crate) const RLID: Field = Field::new(0x30, 16).within(START);
     pub(crate) const ACK_TIMEOUT: Field = Field::new(0x40, 5).within(START);
+    pub(crate) const SRC_ADDR_INDEX: Field = Field::new(0x48, 8).within(START);
+    /// The two halves of the peer's GID.
+    pub(crate) const RGID: [Field; 2] = [
+        Field::new(0x80, 64).within(START),
+        Field::new(0xc0, 64).within(START),
+    ];
     pub(crate) const UDP_SPORT: Field = Field::new(0x110, 16).within(START);
     pub(crate) const RMAC: Field = Field::new(0x130, 48).within(START);
     pub(crate) const SL: Field = Field::new(0x124, 4).within(START);

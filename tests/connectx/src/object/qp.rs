@@ -262,6 +262,12 @@ impl QueuePair {
         field.get32(&self.context)
     }
 
+    /// The GID of a connection's peer.
+    pub(crate) fn peer_gid(&self) -> [u8; 16] {
+        let [high, low] = path::RGID.map(|field| u128::from(self.field(field)));
+        (high << 64 | low).to_be_bytes()
+    }
+
     /// Sets a field of the context.
     #[cfg(test)]
     pub(crate) fn set_field(&mut self, field: Field, value: u64) {

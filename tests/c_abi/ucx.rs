@@ -1,5 +1,6 @@
-//! UCX of a newer suite, 1.18 of Debian 13, on our libraries and on that suite's own. `cargo vm clients --full`
-//! fetches it, with the C library and the loader of its suite. Debian 12's is among the programs of `runs.rs`.
+//! UCX of a newer suite, 1.18 of Debian 13, on our libraries and on that suite's own. It is fetched by
+//! `cargo vm clients --full`, with the C library and the loader of its suite. Debian 12's is among the
+//! programs of `runs.rs`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,9 +18,9 @@ const TREE: &str = "ucx";
 /// The runs: a driver of UCX for the adapter, or those among which its upper layer may choose, the test, and
 /// whether there are commands to the device.
 ///
-/// Atomic operations without commands are left out: each process takes for their offset a number that it makes
-/// of its own id (`uct_ib_mlx5_flush_rkey_make`), though no key has that offset, so they change other memory.
-/// That is so on libmlx5 as well. So those with commands also show that the commands are there.
+/// Atomic operations without commands are left out: each process takes for their offset a number that it
+/// makes of its own id (`uct_ib_mlx5_flush_rkey_make`), though no key has that offset, so they change other
+/// memory. That is so on libmlx5 as well. So those with commands also show that the commands are there.
 const RUNS: [(&str, &str, &str); 12] = [
     ("rc_mlx5", "am_lat", "y"),
     ("dc_mlx5", "am_lat", "y"),
@@ -39,8 +40,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![test("engines::ucx", ucx)]
 }
 
-/// Catches direct verbs and commands to the device with which a newer UCX does not do. Each run is also on the
-/// suite's libmlx5 on both sides: what the model lacks would fail there too.
+/// Catches direct verbs and commands to the device with which a newer UCX does not do. Each run is also on
+/// the suite's libmlx5 on both sides: what the model lacks would fail there too.
 fn ucx() -> Result {
     if !is_full() {
         return skip("only in a run of everything, or by its name");

@@ -60,8 +60,8 @@ impl Address {
     }
 }
 
-/// The network header of a packet on Ethernet. It has the GIDs of both ends, and the version of RoCE, which is
-/// that of the sender's GID.
+/// The network header of a packet on Ethernet. It has the GIDs of both ends, and the version of RoCE, which
+/// is that of the sender's GID.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Route {
     from: [u8; 16],

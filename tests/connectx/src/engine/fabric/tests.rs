@@ -1,5 +1,5 @@
-//! Whom a connection's packets reach on Ethernet: the peer that both ends name alike, and nobody if one field of
-//! the path is another.
+//! Whom a connection's packets reach on Ethernet: the peer that both ends name alike, and nobody if one field
+//! of the path is another.
 
 use super::*;
 use crate::command::Status;
@@ -21,8 +21,8 @@ fn gid(number: u8) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, number]
 }
 
-/// A function with an Ethernet port, its GID in both versions, and a queue pair that is connected to the other
-/// function's; that one's number.
+/// A function with an Ethernet port, its GID in both versions, and a queue pair that is connected to the
+/// other function's; that one's number.
 fn end(number: u8, other: u8) -> Result<(Function, u32), Status> {
     let mut function = fixture::function();
     function.port = Port::new(PortKind::Roce, u16::from(number) - 1);
@@ -61,7 +61,8 @@ fn end(number: u8, other: u8) -> Result<(Function, u32), Status> {
     Ok((function, qpn))
 }
 
-/// Whether the second function's queue pair hears of a READ from the first one's; it has no rights, and says so.
+/// Whether the second function's queue pair hears of a READ from the first one's; it has no rights, and says
+/// so.
 fn hears(functions: &mut [Function], qpn: u32) -> Result<bool, Status> {
     let queue_pair = functions[0].objects.qps.get(qpn)?;
     let target = peer(&functions[0], queue_pair);
@@ -93,8 +94,8 @@ fn hears(functions: &mut [Function], qpn: u32) -> Result<bool, Status> {
     Ok(!matches!(answer, Answer::Silence))
 }
 
-/// Catches packets that reach a port with another GID, or with the GID in another version, or a queue pair that
-/// is connected to another GID, and packets without a source.
+/// Catches packets that reach a port with another GID, or with the GID in another version, or a queue pair
+/// that is connected to another GID, and packets without a source.
 #[test]
 fn each_end_has_the_gid_that_the_other_names() -> Result<(), Status> {
     const WRONG: u64 = 0x7f;

@@ -214,7 +214,7 @@ const LIMITS: [(Field, u64); 44] = [
 ];
 
 /// What the model has.
-const FEATURES: [Field; 29] = [
+const FEATURES: [Field; 30] = [
     // Queue pairs may take packets in any order.
     hca_cap::HCA_CAP_2,
     hca_cap::DP_ORDERING_OOO_ALL_UD,
@@ -226,6 +226,8 @@ const FEATURES: [Field; 29] = [
     hca_cap::UMR_INDIRECT_MKEY_DISABLED,
     // A key that stands for no memory.
     hca_cap::DUMP_FILL_MKEY,
+    // Keys over parts of one size.
+    hca_cap::FIXED_BUFFER_SIZE,
     hca_cap::DEVICE_MEMORY,
     hca_cap::ATOMIC,
     hca_cap::CQ_OI,

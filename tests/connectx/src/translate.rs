@@ -553,6 +553,59 @@ mod tests {
         Ok(())
     }
 
+    /// Catches parts of one size that are taken for as long as the list says, and a list that has to be
+    /// padded.
+    #[test]
+    fn parts_of_one_size_have_it_from_the_key() -> Result<(), Status> {
+        let (mut function, below, pd) = function()?;
+        let mut input = vec![0; cmd::PAS + 3 * 16];
+        for (field, value) in [
+            (mkc::PD, u64::from(pd)),
+            (mkc::START_ADDR, 0x5000),
+            (mkc::LEN, 0x28),
+            (mkc::ACCESS_MODE_1_0, 3),
+            (mkc::LOG_PAGE_SIZE, 4),
+            (mkc::QPN, 0xff_ffff),
+            (mkc::TRANSLATIONS_OCTWORD_SIZE, 3),
+            (mkc::RW, 1),
+        ] {
+            field.set(&mut input[cmd::CONTEXT..], value);
+        }
+        cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.set(&mut input, 3);
+        let starts = [START + 0x40, START, START + 0x80];
+        for (unit, start) in input[cmd::PAS..].chunks_mut(16).zip(starts) {
+            Field::new(0, 32).set(unit, 1 << 31);
+            Field::new(32, 32).set(unit, below.into());
+            Field::new(64, 64).set(unit, start);
+        }
+        let mut output = [0; 16];
+        mkey::create(&mut function, &input, &mut output)?;
+        let key = cmd::OBJECT.get32(&output) << 8;
+        let bytes: Vec<u8> = (1..=0x20).collect();
+        let place = |address, length| Place {
+            key,
+            address,
+            length,
+        };
+        let by = User { qpn: 5, pd };
+        let wrote = write(
+            &function,
+            by,
+            place(0x5008, 0x20),
+            Access::RemoteWrite,
+            &bytes,
+        );
+        assert_eq!(wrote, Ok(()));
+        for (address, first) in [(0x2148, 1), (0x2100, 9), (0x2180, 25)] {
+            let mut found = [0; 8];
+            assert_eq!(function.memory.read(address, &mut found), Ok(()));
+            assert_eq!(found[0], first, "{address:#x}");
+        }
+        let wrote = write(&function, by, place(0x5028, 1), Access::RemoteWrite, &[1]);
+        assert_eq!(wrote, Err(KeyError::Range));
+        Ok(())
+    }
+
     /// A key over the first bytes of another one's.
     fn on_key(function: &mut Function, pd: u32, below: u32) -> Result<u32, Status> {
         gathered(function, pd, &[mkc::LR, mkc::RR], &[(4, below, 0)])

@@ -38,6 +38,8 @@ structure! {
         LOG_MAX_MKEY: 0xea, 6;
         LOG_MAX_EQ: 0xfc, 4;
         MAX_INDIRECTION: 0x100, 8;
+        /// Keys over parts of other keys that have one size.
+        FIXED_BUFFER_SIZE: 0x108, 1;
         LOG_MAX_KLM_LIST_SIZE: 0x11a, 6;
         LOG_MAX_RA_REQ_DC: 0x12a, 6;
         LOG_MAX_RA_RES_DC: 0x13a, 6;

@@ -101,7 +101,7 @@ structure! {
         BSF_OCTWORD_SIZE: 0x100, 32;
         TRANSLATIONS_OCTWORD_SIZE: 0x1a0, 32;
         RELAXED_ORDERING_READ: 0x1d9, 1;
-        /// Older devices know the lower 5 bits.
+        /// For parts of one size, the logarithm of that. Older devices know the lower 5 bits.
         LOG_PAGE_SIZE: 0x1da, 6;
     }
 }

@@ -15,6 +15,7 @@ pub(crate) const LOG_MAX_EQ_SZ: Field = Field::new(0xe0, 8);
 pub(crate) const LOG_MAX_MKEY: Field = Field::new(0xea, 6);
 pub(crate) const LOG_MAX_EQ: Field = Field::new(0xfc, 4);
 pub(crate) const MAX_INDIRECTION: Field = Field::new(0x100, 8);
+pub(crate) const FIXED_BUFFER_SIZE: Field = Field::new(0x108, 1);
 pub(crate) const LOG_MAX_MRW_SZ: Field = Field::new(0x109, 7);
 pub(crate) const LOG_MAX_BSF_LIST_SIZE: Field = Field::new(0x112, 6);
 pub(crate) const LOG_MAX_KLM_LIST_SIZE: Field = Field::new(0x11a, 6);

@@ -82,7 +82,7 @@ impl Strides {
     }
 }
 
-/// Reads a list of parts; of keys with parts of one size it is given.
+/// Reads a list of parts. Where all have one size it is given, and those in the list do not matter.
 pub(crate) fn parts(list: &[u8], size: Option<u64>) -> Vec<Part> {
     let (units, _) = list.as_chunks::<UNIT>();
     let part = |unit: &[u8; UNIT]| Part {
@@ -104,6 +104,15 @@ pub(crate) mod entry {
     pub(crate) const WRITE: u64 = 1 << 1;
     /// What is not the address.
     pub(crate) const BITS: u64 = 0x7;
+}
+
+/// The mode of a key over parts of other keys that have one size, whose logarithm is in the place of a
+/// page's.
+const PARTS_OF_ONE_SIZE: u64 = 3;
+
+/// How a key finds memory, as a number.
+fn mode(context: &[u8]) -> u64 {
+    mkc::ACCESS_MODE_4_2.get(context) << 2 | mkc::ACCESS_MODE_1_0.get(context)
 }
 
 /// Entries in a unit of 16 bytes, in which the driver counts them.
@@ -147,8 +156,7 @@ impl MemoryKey {
     }
 
     fn new(context: &[u8], list: &[u8], may: u64) -> Result<Self, Status> {
-        let mode = mkc::ACCESS_MODE_4_2.get(context) << 2 | mkc::ACCESS_MODE_1_0.get(context);
-        let translation = match mode {
+        let translation = match mode(context) {
             0 => Translation::Physical,
             1 if mkc::LOG_PAGE_SIZE.get32(context) < SMALLEST_PAGE_SHIFT => {
                 return Err(Status::BadParameter);
@@ -157,11 +165,11 @@ impl MemoryKey {
             1 if mkc::FREE.is_set(context) => Translation::Pages(Vec::new()),
             1 => Translation::Pages(addresses(list).iter().map(|page| page | may).collect()),
             // Windows, and what work requests write the list of later.
-            2 | 3 if mkc::FREE.is_set(context) => Translation::Unbound,
+            2 | PARTS_OF_ONE_SIZE if mkc::FREE.is_set(context) => Translation::Unbound,
             2 => Translation::Parts(parts(list, None)),
-            3 => {
-                let size = 1_u64.checked_shl(mkc::LOG_PAGE_SIZE.get32(context));
-                Translation::Parts(parts(list, size))
+            PARTS_OF_ONE_SIZE => {
+                let size = 1 << mkc::LOG_PAGE_SIZE.get(context);
+                Translation::Parts(parts(list, Some(size)))
             }
             5 => Translation::DeviceMemory(mkc::START_ADDR.get(context)),
             _ => return Err(Status::BadParameter),
@@ -314,8 +322,10 @@ pub(crate) fn create(
     if let Translation::Parts(parts) = &key.translation {
         let units = cmd::TRANSLATIONS_OCTWORD_ACTUAL_SIZE.get(input);
         let room = mkc::TRANSLATIONS_OCTWORD_SIZE.get(context);
-        // In whole blocks; of these no more are used than the length needs.
-        if units == 0 || units > room || !units.is_multiple_of(BLOCK_UNITS) {
+        // In whole blocks; of these no more are used than the length needs. Lists of parts of one size are
+        // not padded by UCX, the program that is known to make such keys.
+        let is_whole = units.is_multiple_of(BLOCK_UNITS) || mode(context) == PARTS_OF_ONE_SIZE;
+        if units == 0 || units > room || !is_whole {
             return Err(Status::BadParameter);
         }
         if parts.len() as u64 != units {

@@ -76,11 +76,16 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and by
-/// datagrams.
-///
-/// Both processes are on ours, without commands to the device: UCX with these is among the programs of
-/// `runs`.
+/// UCX's transports, and whether it sends commands to the device. By default the first alone.
+const OVER_UCX: [(&str, &str); 4] = [
+    ("rc_v,ud_v", "n"),
+    ("ud_v", "n"),
+    ("rc_mlx5,ud_mlx5", "y"),
+    ("dc_mlx5,ud_mlx5", "y"),
+];
+
+/// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC, DC and
+/// datagrams. Both processes are on ours.
 fn over_ucx() -> Result {
     if device().is_rxe() {
         return skip("UCX connects by its UD, which times out on soft-RoCE, on libibverbs too");
@@ -89,12 +94,16 @@ fn over_ucx() -> Result {
     let name = device().name();
     let port = format!("UCX_NET_DEVICES={name}:1");
     let index = gid_index(name)?.map(|index| format!("UCX_IB_GID_INDEX={index}"));
-    let chosen = if is_full() { 2 } else { 1 };
-    for transports in &["UCX_TLS=rc_v,ud_v,self", "UCX_TLS=ud_v,self"][..chosen] {
-        let without_commands = "UCX_IB_MLX5_DEVX=n".to_owned();
-        let mut variables = vec![(*transports).to_owned(), port.clone(), without_commands];
+    let chosen = if is_full() { OVER_UCX.len() } else { 1 };
+    for (transports, commands) in &OVER_UCX[..chosen] {
+        let mut variables = vec![
+            format!("UCX_TLS={transports},self"),
+            format!("UCX_IB_MLX5_DEVX={commands}"),
+            port.clone(),
+        ];
         variables.extend(index.clone());
-        exchange(&UCX, &variables, [&ours; 2])?;
+        exchange(&UCX, &variables, [&ours; 2])
+            .map_err(|error| format!("{transports}, commands {commands}: {error}"))?;
     }
     Ok(())
 }

@@ -140,7 +140,6 @@ pub(crate) struct Cq {
 /// What finds completions in the rings.
 #[derive(Debug)]
 struct Poller {
-    rings: Arc<[Ring]>,
     /// The ring that is looked at, until it is empty.
     at: usize,
     /// Entries that this poll may still take: once round the rings, while the device continues.
@@ -162,7 +161,7 @@ struct Poller {
 impl Cq {
     /// `qpn_mask` has the bits in which the numbers of queue pairs differ.
     pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
-        let rings = Arc::clone(core.directory.rings());
+        let rings = core.directory.rings();
         let capacity = rings.first().map_or(0, |ring| ring.view.count());
         let poller = Poller {
             at: 0,
@@ -173,7 +172,6 @@ impl Cq {
             tells_senders,
             wrong: None,
             reporters: Reporters::new(qpn_mask),
-            rings,
         };
         Self {
             poller,
@@ -194,11 +192,15 @@ impl Cq {
     /// many registers, the others would have to save them.
     #[inline(never)]
     fn next_found(&mut self) -> Option<&Completion> {
-        if !std::mem::take(&mut self.poller.waits) {
-            let found = &mut self.found;
-            // Written where it stays.
-            let see = |completion| *found = Some(completion);
-            self.poller.take_next(&self.core, see)?;
+        match self.poller.waits {
+            true => self.poller.waits = false,
+            false => {
+                let found = &mut self.found;
+                // Written where it stays.
+                let see = |completion| *found = Some(completion);
+                let mut ring = self.poller.ring(&self.core);
+                self.poller.take_next(&self.core, &mut ring, see)?;
+            }
         }
         self.found.as_ref()
     }
@@ -232,32 +234,41 @@ impl Poller {
     /// Begins a poll of all rings. It starts with the next ring, so that one that is never empty does not
     /// stop the others.
     #[inline(always)]
-    fn begin(&mut self) {
-        self.pass_turn();
+    fn begin(&mut self, core: &CqCore) {
+        self.pass_turn(core);
         self.left = self.entries;
     }
 
     /// Makes the next ring come first.
     #[inline(always)]
-    fn pass_turn(&mut self) {
+    fn pass_turn(&mut self, core: &CqCore) {
         self.at = match self.at + 1 {
-            next if next < self.rings.len() => next,
+            next if next < core.directory.rings().len() => next,
             _ => 0,
         };
     }
 
+    /// The ring that is looked at.
+    #[inline(always)]
+    fn ring<'c>(&self, core: &'c CqCore) -> &'c Ring {
+        &core.directory.rings()[self.at]
+    }
+
     /// Takes the next completion of a request that is signaled or failed; returns what `see` makes of it.
     /// `None` if there is none, and also if an entry makes no sense or a ring has overrun, which the next
-    /// poll reports.
+    /// poll reports. `ring` is the one that is looked at.
     #[inline(always)]
-    fn take_next<T>(&mut self, core: &CqCore, mut see: impl FnMut(Completion) -> T) -> Option<T> {
+    fn take_next<'c, T>(
+        &mut self,
+        core: &'c CqCore,
+        ring: &mut &'c Ring,
+        mut see: impl FnMut(Completion) -> T,
+    ) -> Option<T> {
         while self.left > 0 {
-            let mut ring = &self.rings[self.at];
-            if !ring.has_entry() {
-                if !self.goes_on(core) {
-                    break;
-                }
-                ring = &self.rings[self.at];
+            let (view, index) = (ring.view, ring.passed());
+            if !view.has_arrived(index) {
+                *ring = self.go_on(core)?;
+                continue;
             }
             // Only now: a change is made before the device reports what depends on it.
             if self.reporters.are_stale(&core.directory) {
@@ -265,7 +276,6 @@ impl Poller {
                 self.has_news = true;
             }
             self.left -= 1;
-            let (view, index) = (ring.view, ring.passed());
             let head = view.head(index);
             let (name, code) = (name(&head), head.operation());
             let reporter = match self.reporters.find(name, ring.number, index) {
@@ -274,7 +284,9 @@ impl Poller {
                     core.pass(ring, index, 1);
                     continue;
                 }
-                Whose::Nobody => return self.fail(core, PollError::Stray { number: name.qpn }),
+                Whose::Nobody => {
+                    return self.fail(core, ring, PollError::Stray { number: name.qpn });
+                }
             };
             let completion = |wr_id, bytes| Completion {
                 fields: view.entry(index),
@@ -285,14 +297,14 @@ impl Poller {
             if head.flags & entry::UNSOLICITED != 0 {
                 // The number in the entry means nothing.
                 if !reporter.takes_unsolicited || code != request::WRITE {
-                    return self.fail(core, PollError::Unknown { code });
+                    return self.fail(core, ring, PollError::Unknown { code });
                 }
                 let seen = see(completion(0, 0));
                 core.pass(ring, index, 1);
                 return Some(seen);
             }
             let Some(request) = reporter.ledger.find(head.number.get()) else {
-                return self.fail(core, PollError::Unknown { code });
+                return self.fail(core, ring, PollError::Unknown { code });
             };
             if request.is_signaled() || head.status != 0 {
                 let seen = see(completion(request.id(), request.bytes()));
@@ -306,21 +318,21 @@ impl Poller {
         None
     }
 
-    /// Moves on to the next ring that has an entry; false if none has, or one has overrun.
+    /// Moves on to the next ring that has an entry; `None` if none has, or one has overrun.
     #[inline(never)]
-    fn goes_on(&mut self, core: &CqCore) -> bool {
-        let mut others = 1..self.rings.len();
+    fn go_on<'c>(&mut self, core: &'c CqCore) -> Option<&'c Ring> {
+        let mut others = 1..core.directory.rings().len();
+        let mut ring = self.ring(core);
         loop {
-            if self.rings[self.at].has_overrun() {
-                self.skip_lost(core);
-                return false;
+            if ring.has_overrun() {
+                self.skip_lost(core, ring);
+                return None;
             }
-            if others.next().is_none() {
-                return false;
-            }
-            self.pass_turn();
-            if self.rings[self.at].has_entry() {
-                return true;
+            others.next()?;
+            self.pass_turn(core);
+            ring = self.ring(core);
+            if ring.has_entry() {
+                return Some(ring);
             }
         }
     }
@@ -328,8 +340,7 @@ impl Poller {
     /// Continues after the entries of the ring that the device has written over.
     #[cold]
     #[inline(never)]
-    fn skip_lost(&mut self, core: &CqCore) {
-        let ring = &self.rings[self.at];
+    fn skip_lost(&mut self, core: &CqCore, ring: &Ring) {
         let index = ring.passed();
         let behind = ring.view.behind_lost(index).unwrap_or(index);
         core.pass(ring, index, behind.wrapping_sub(index));
@@ -339,8 +350,7 @@ impl Poller {
     /// Passes over an entry that makes no sense; the next poll reports it.
     #[cold]
     #[inline(never)]
-    fn fail<T>(&mut self, core: &CqCore, error: PollError) -> Option<T> {
-        let ring = &self.rings[self.at];
+    fn fail<T>(&mut self, core: &CqCore, ring: &Ring, error: PollError) -> Option<T> {
         core.pass(ring, ring.passed(), 1);
         self.tell_next(error);
         None
@@ -407,7 +417,7 @@ impl contract::Cq for Cq {
     #[inline(always)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
         self.poller.catch_up(&self.core)?;
-        self.poller.begin();
+        self.poller.begin(&self.core);
         Ok(Polled { cq: self })
     }
 
@@ -417,11 +427,12 @@ impl contract::Cq for Cq {
         if self.poller.needs_attention(&self.core) {
             return None;
         }
-        self.poller.begin();
+        self.poller.begin(&self.core);
+        let mut ring = self.poller.ring(&self.core);
         let mut taken = 0;
         for place in places {
             let see = |completion: Completion| _ = place.write(completion.to_wc());
-            if self.poller.take_next(&self.core, see).is_none() {
+            if self.poller.take_next(&self.core, &mut ring, see).is_none() {
                 break;
             }
             taken += 1;
@@ -448,7 +459,7 @@ impl contract::Cq for Cq {
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn hide(&mut self) {
-        self.poller.pass_turn();
+        self.poller.pass_turn(&self.core);
     }
 }
 

@@ -269,7 +269,11 @@ impl World {
         let recv = self
             .any(|object| matches!(object.handle, Some(Handle::Cq(_))))
             .unwrap_or(cq);
-        let srq = self.any(|object| matches!(object.handle, Some(Handle::Srq(_))));
+        let fitting = self.srqs_for(pd);
+        let srq = match fitting.len() {
+            0 => None,
+            count => Some(fitting[self.random.below(count)]),
+        };
         let srq = srq.filter(|_| self.random.below(2) == 0);
         let (Handle::Cq(send_cq), Handle::Cq(recv_cq)) = (self.handle(cq)?, self.handle(recv)?)
         else {
@@ -299,6 +303,27 @@ impl World {
             0
         };
         Ok(made)
+    }
+
+    /// The shared receive queues from which a queue pair of a domain can receive: on soft-RoCE those in the
+    /// same protection domain.
+    fn srqs_for(&self, pd: usize) -> Vec<usize> {
+        let fits = |object: &Object| {
+            let is_srq = matches!(object.handle, Some(Handle::Srq(_)));
+            is_srq && (!device().is_rxe() || self.root(object.parents[0]) == self.root(pd))
+        };
+        let fitting = self.objects.iter().filter(|(_, object)| fits(object));
+        fitting.map(|(&at, _)| at).collect()
+    }
+
+    /// The protection domain that a domain is of in the kernel.
+    fn root(&self, mut pd: usize) -> usize {
+        while let (Kind::Domain, [parent, ..]) =
+            (self.objects[&pd].kind, &*self.objects[&pd].parents)
+        {
+            pd = *parent;
+        }
+        pd
     }
 
     fn make_srq(&self, pd: usize) -> Result<Object> {

@@ -188,8 +188,8 @@ impl Cq {
 
     /// The next completion of this poll. By reference: the caller reads what it wants of it.
     ///
-    /// Out of line: a program that polls has the loops of all drivers in one function. If one of them took
-    /// many registers, the others would have to save them.
+    /// Out of line, as is [`poll`](contract::Cq::poll): a program that polls has the loops of all drivers in
+    /// one function. If one of them took many registers, the others would have to save them.
     #[inline(never)]
     fn next_found(&mut self) -> Option<&Completion> {
         match self.poller.waits {
@@ -414,7 +414,7 @@ impl contract::Cq for Cq {
         Ok(!waits)
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
         self.poller.catch_up(&self.core)?;
         self.poller.begin(&self.core);

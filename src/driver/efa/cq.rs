@@ -17,7 +17,7 @@ use uverbs_uapi::types::Wc;
 
 #[cfg(feature = "c-abi")]
 use super::QueueMemory;
-use super::format::{Entry, Words, doorbell, entry, request, status};
+use super::format::{Entry, Words, doorbell, entry, failure, request};
 use super::order;
 use super::reporters::{Directory, Name, Reporters, Ring, Whose};
 use super::ring::{Register, RingMemory, View};
@@ -129,33 +129,38 @@ impl CqCore {
 #[derive(Debug)]
 pub(crate) struct Cq {
     poller: Poller,
-    /// The last completion that was found. C programs read it, and may still do so when no newer one was
-    /// found: a program for libefa may read it after `ibv_end_poll`.
-    found: Option<Completion>,
-    /// Entries that a ring holds.
+    kept: Kept,
+    /// Entries that a ring holds, and all of them.
     capacity: u32,
+    entries: u32,
     core: Arc<CqCore>,
 }
 
-/// What finds completions in the rings.
+/// What changes while completions are taken.
 #[derive(Debug)]
 struct Poller {
-    /// The ring that is looked at, until it is empty.
-    at: usize,
-    /// Entries that this poll may still take: once round the rings, while the device continues.
+    /// The ring that was looked at last.
+    ring: u32,
+    /// Entries that this poll may still look at: once round the rings, while the device continues.
     left: u32,
-    /// Entries of all rings.
-    entries: u32,
+    reporters: Reporters,
+    /// The error that the next poll reports.
+    wrong: Option<PollError>,
     /// The next poll has something to do: report `wrong`, remove queues that are gone, or return the
     /// completion that waits.
     has_news: bool,
-    /// Nobody has taken the completion that was found last.
-    waits: bool,
     /// Entries have the GIDs of senders for whom there is no AH.
     tells_senders: bool,
-    /// The error that the next poll reports.
-    wrong: Option<PollError>,
-    reporters: Reporters,
+}
+
+/// The last completion that was found.
+#[derive(Debug, Default)]
+struct Kept {
+    /// C programs read it, and may still do so when no newer one was found: a program for libefa may read it
+    /// after `ibv_end_poll`.
+    found: Option<Completion>,
+    /// Nobody has taken it yet.
+    waits: bool,
 }
 
 impl Cq {
@@ -163,20 +168,18 @@ impl Cq {
     pub(super) fn new(core: CqCore, qpn_mask: u32, tells_senders: bool) -> Self {
         let rings = core.directory.rings();
         let capacity = rings.first().map_or(0, |ring| ring.view.count());
-        let poller = Poller {
-            at: 0,
-            left: 0,
-            entries: capacity.saturating_mul(rings.len() as u32),
-            has_news: false,
-            waits: false,
-            tells_senders,
-            wrong: None,
-            reporters: Reporters::new(qpn_mask),
-        };
         Self {
-            poller,
-            found: None,
+            entries: capacity.saturating_mul(rings.len() as u32),
             capacity,
+            poller: Poller {
+                ring: 0,
+                left: 0,
+                reporters: Reporters::new(qpn_mask),
+                wrong: None,
+                has_news: false,
+                tells_senders,
+            },
+            kept: Kept::default(),
             core: Arc::new(core),
         }
     }
@@ -186,180 +189,71 @@ impl Cq {
         &self.core
     }
 
+    /// The queue, after it has done what has come up since the last poll. Fails if something is wrong; each
+    /// error is reported once.
+    #[inline(always)]
+    fn up_to_date(&mut self) -> std::result::Result<&mut Self, PollError> {
+        match self.needs_attention() {
+            true => self.attend(),
+            false => Ok(self),
+        }
+    }
+
+    /// Whether something has come up since the last poll.
+    #[inline(always)]
+    fn needs_attention(&self) -> bool {
+        self.poller.has_news || self.poller.reporters.are_stale(&self.core.directory)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn attend(&mut self) -> std::result::Result<&mut Self, PollError> {
+        let poller = &mut self.poller;
+        poller.reporters.catch_up(&self.core.directory);
+        poller.reporters.settle(&self.core.directory);
+        poller.has_news = poller.reporters.are_leaving() || self.kept.waits;
+        match poller.wrong.take() {
+            None => Ok(self),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Begins a poll of all rings. It starts with the next ring, so that one that is never empty does not
+    /// stop the others.
+    #[inline(always)]
+    fn begin(&mut self) {
+        self.pass_turn();
+        self.poller.left = self.entries;
+    }
+
+    /// Makes the next ring come first.
+    #[inline(always)]
+    fn pass_turn(&mut self) {
+        self.poller.ring = self.core.directory.behind(self.poller.ring).number;
+    }
+
     /// The next completion of this poll. By reference: the caller reads what it wants of it.
     ///
     /// Out of line, as is [`poll`](contract::Cq::poll): a program that polls has the loops of all drivers in
     /// one function. If one of them took many registers, the others would have to save them.
     #[inline(never)]
     fn next_found(&mut self) -> Option<&Completion> {
-        match self.poller.waits {
-            true => self.poller.waits = false,
-            false => {
-                let found = &mut self.found;
-                // Written where it stays.
-                let see = |completion| *found = Some(completion);
-                let mut ring = self.poller.ring(&self.core);
-                self.poller.take_next(&self.core, &mut ring, see)?;
-            }
+        let kept = &mut self.kept;
+        match kept.waits {
+            true => kept.waits = false,
+            // Written where it stays.
+            false => Look::new(&mut self.poller, &self.core)
+                .take_next(|completion| kept.found = Some(completion))?,
         }
-        self.found.as_ref()
+        kept.found.as_ref()
     }
 }
 
-impl Poller {
-    /// Does what has come up since the last poll. Fails if something is wrong; each error is reported once.
-    #[inline(always)]
-    fn catch_up(&mut self, core: &CqCore) -> std::result::Result<(), PollError> {
-        match self.needs_attention(core) {
-            true => self.attend(core),
-            false => Ok(()),
-        }
-    }
-
-    /// Whether something has come up since the last poll.
-    #[inline(always)]
-    fn needs_attention(&self, core: &CqCore) -> bool {
-        self.has_news || self.reporters.are_stale(&core.directory)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn attend(&mut self, core: &CqCore) -> std::result::Result<(), PollError> {
-        self.reporters.catch_up(&core.directory);
-        self.reporters.settle(&core.directory);
-        self.has_news = self.reporters.are_leaving() || self.waits;
-        self.wrong.take().map_or(Ok(()), Err)
-    }
-
-    /// Begins a poll of all rings. It starts with the next ring, so that one that is never empty does not
-    /// stop the others.
-    #[inline(always)]
-    fn begin(&mut self, core: &CqCore) {
-        self.pass_turn(core);
-        self.left = self.entries;
-    }
-
-    /// Makes the next ring come first.
-    #[inline(always)]
-    fn pass_turn(&mut self, core: &CqCore) {
-        self.at = match self.at + 1 {
-            next if next < core.directory.rings().len() => next,
-            _ => 0,
-        };
-    }
-
-    /// The ring that is looked at.
-    #[inline(always)]
-    fn ring<'c>(&self, core: &'c CqCore) -> &'c Ring {
-        &core.directory.rings()[self.at]
-    }
-
-    /// Takes the next completion of a request that is signaled or failed; returns what `see` makes of it.
-    /// `None` if there is none, and also if an entry makes no sense or a ring has overrun, which the next
-    /// poll reports. `ring` is the one that is looked at.
-    #[inline(always)]
-    fn take_next<'c, T>(
-        &mut self,
-        core: &'c CqCore,
-        ring: &mut &'c Ring,
-        mut see: impl FnMut(Completion) -> T,
-    ) -> Option<T> {
-        while self.left > 0 {
-            let (view, index) = (ring.view, ring.passed());
-            if !view.has_arrived(index) {
-                *ring = self.go_on(core)?;
-                continue;
-            }
-            // Only now: a change is made before the device reports what depends on it.
-            if self.reporters.are_stale(&core.directory) {
-                self.reporters.catch_up(&core.directory);
-                self.has_news = true;
-            }
-            self.left -= 1;
-            let head = view.head(index);
-            let (name, code) = (name(&head), head.operation());
-            let reporter = match self.reporters.find(name, ring.number, index) {
-                Whose::Queue(reporter) => reporter,
-                Whose::Forgotten => {
-                    core.pass(ring, index, 1);
-                    continue;
-                }
-                Whose::Nobody => {
-                    return self.fail(core, ring, PollError::Stray { number: name.qpn });
-                }
-            };
-            let completion = |wr_id, bytes| Completion {
-                fields: view.entry(index),
-                wr_id,
-                bytes,
-                tells_sender: self.tells_senders,
-            };
-            if head.flags & entry::UNSOLICITED != 0 {
-                // The number in the entry means nothing.
-                if !reporter.takes_unsolicited || code != request::WRITE {
-                    return self.fail(core, ring, PollError::Unknown { code });
-                }
-                let seen = see(completion(0, 0));
-                core.pass(ring, index, 1);
-                return Some(seen);
-            }
-            let Some(request) = reporter.ledger.find(head.number.get()) else {
-                return self.fail(core, ring, PollError::Unknown { code });
-            };
-            if request.is_signaled() || head.status != 0 {
-                let seen = see(completion(request.id(), request.bytes()));
-                core.pass(ring, index, 1);
-                request.finish();
-                return Some(seen);
-            }
-            core.pass(ring, index, 1);
-            request.finish();
-        }
-        None
-    }
-
-    /// Moves on to the next ring that has an entry; `None` if none has, or one has overrun.
-    #[inline(never)]
-    fn go_on<'c>(&mut self, core: &'c CqCore) -> Option<&'c Ring> {
-        let mut others = 1..core.directory.rings().len();
-        let mut ring = self.ring(core);
-        loop {
-            if ring.has_overrun() {
-                self.skip_lost(core, ring);
-                return None;
-            }
-            others.next()?;
-            self.pass_turn(core);
-            ring = self.ring(core);
-            if ring.has_entry() {
-                return Some(ring);
-            }
-        }
-    }
-
-    /// Continues after the entries of the ring that the device has written over.
-    #[cold]
-    #[inline(never)]
-    fn skip_lost(&mut self, core: &CqCore, ring: &Ring) {
-        let index = ring.passed();
-        let behind = ring.view.behind_lost(index).unwrap_or(index);
-        core.pass(ring, index, behind.wrapping_sub(index));
-        self.tell_next(PollError::Overrun);
-    }
-
-    /// Passes over an entry that makes no sense; the next poll reports it.
-    #[cold]
-    #[inline(never)]
-    fn fail<T>(&mut self, core: &CqCore, ring: &Ring, error: PollError) -> Option<T> {
-        core.pass(ring, ring.passed(), 1);
-        self.tell_next(error);
-        None
-    }
-
-    /// Makes the next poll report an error.
-    fn tell_next(&mut self, error: PollError) {
-        self.wrong = Some(error);
-        self.has_news = true;
+#[inline(always)]
+fn status(code: u8) -> WcStatus {
+    match code {
+        0 => WcStatus::SUCCESS,
+        code => failure(code),
     }
 }
 
@@ -409,30 +303,30 @@ impl contract::Cq for Cq {
     /// Completions of unsignaled requests that succeeded do not count.
     fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
         let waits = self.poll()?.next().is_some();
-        (self.poller.waits, self.poller.has_news) = (waits, true);
-        self.poller.catch_up(&self.core)?;
+        (self.kept.waits, self.poller.has_news) = (waits, true);
+        self.up_to_date()?;
         Ok(!waits)
     }
 
     #[inline(never)]
     fn poll(&mut self) -> std::result::Result<Polled<'_>, PollError> {
-        self.poller.catch_up(&self.core)?;
-        self.poller.begin(&self.core);
-        Ok(Polled { cq: self })
+        let cq = self.up_to_date()?;
+        cq.begin();
+        Ok(Polled { cq })
     }
 
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn take_into(&mut self, places: &mut [MaybeUninit<Wc>]) -> Option<usize> {
-        if self.poller.needs_attention(&self.core) {
+        if self.needs_attention() {
             return None;
         }
-        self.poller.begin(&self.core);
-        let mut ring = self.poller.ring(&self.core);
+        self.begin();
+        let mut look = Look::new(&mut self.poller, &self.core);
         let mut taken = 0;
         for place in places {
             let see = |completion: Completion| _ = place.write(completion.to_wc());
-            if self.poller.take_next(&self.core, &mut ring, see).is_none() {
+            if look.take_next(see).is_none() {
                 break;
             }
             taken += 1;
@@ -444,22 +338,22 @@ impl contract::Cq for Cq {
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn show_next(&mut self) -> std::result::Result<Option<Completion>, PollError> {
-        self.poller.catch_up(&self.core)?;
-        self.poller.left = self.poller.entries;
-        Ok(self.next_found().copied())
+        let cq = self.up_to_date()?;
+        cq.poller.left = cq.entries;
+        Ok(cq.next_found().copied())
     }
 
     #[cfg(feature = "c-abi")]
     fn shown(&self) -> Option<Completion> {
-        self.found
+        self.kept.found
     }
 
-    /// The completion that was shown stays readable (see [`Cq::found`]). The next ring comes first when the
+    /// The completion that was shown stays readable (see [`Kept::found`]). The next ring comes first when the
     /// next one is shown.
     #[cfg(feature = "c-abi")]
     #[inline(always)]
     fn hide(&mut self) {
-        self.poller.pass_turn(&self.core);
+        self.pass_turn();
     }
 }
 
@@ -485,6 +379,134 @@ impl Iterator for Polled<'_> {
     }
 }
 
+/// A look at the rings.
+#[derive(Debug)]
+struct Look<'q> {
+    poller: &'q mut Poller,
+    core: &'q CqCore,
+    /// The ring that is looked at, until it is empty.
+    ring: &'q Ring,
+}
+
+impl<'q> Look<'q> {
+    /// Continues where the last look ended.
+    #[inline(always)]
+    fn new(poller: &'q mut Poller, core: &'q CqCore) -> Self {
+        let ring = &core.directory.rings()[poller.ring as usize];
+        Self { poller, core, ring }
+    }
+
+    /// Takes the next completion of a request that is signaled or failed; returns what `see` makes of it.
+    /// `None` if there is none, and also if an entry makes no sense or a ring has overrun, which the next
+    /// poll reports.
+    #[inline(always)]
+    fn take_next<T>(&mut self, see: impl FnOnce(Completion) -> T) -> Option<T> {
+        while self.poller.left > 0 {
+            let (view, index) = (self.ring.view, self.ring.passed());
+            if !view.has_arrived(index) {
+                match self.goes_on() {
+                    true => continue,
+                    false => return None,
+                }
+            }
+            self.poller.left -= 1;
+            if self.poller.reporters.are_stale(&self.core.directory) {
+                self.catch_up();
+            }
+            let head = view.head(index);
+            let (name, code) = (name(&head), head.operation());
+            let reporter = match self.poller.reporters.find(name, self.ring.number, index) {
+                Whose::Queue(reporter) => reporter,
+                Whose::Forgotten => {
+                    self.core.pass(self.ring, index, 1);
+                    continue;
+                }
+                Whose::Nobody => return self.fail(index, PollError::Stray { number: name.qpn }),
+            };
+            let completion = |wr_id, bytes| Completion {
+                fields: view.entry(index),
+                wr_id,
+                bytes,
+                status: status(head.status),
+                tells_sender: self.poller.tells_senders,
+            };
+            if head.flags & entry::UNSOLICITED != 0 {
+                // The number in the entry means nothing.
+                if !reporter.takes_unsolicited || code != request::WRITE {
+                    return self.fail(index, PollError::Unknown { code });
+                }
+                let seen = see(completion(0, 0));
+                self.core.pass(self.ring, index, 1);
+                return Some(seen);
+            }
+            let Some(request) = reporter.ledger.find(head.number.get()) else {
+                return self.fail(index, PollError::Unknown { code });
+            };
+            let is_wanted = request.is_signaled() || head.status != 0;
+            if is_wanted {
+                let seen = see(completion(request.id(), request.bytes()));
+                self.core.pass(self.ring, index, 1);
+                request.finish();
+                return Some(seen);
+            }
+            self.core.pass(self.ring, index, 1);
+            request.finish();
+        }
+        None
+    }
+
+    /// Moves on to the next ring that has an entry; false if none has, or one has overrun.
+    #[inline(never)]
+    fn goes_on(&mut self) -> bool {
+        let directory = &self.core.directory;
+        for _ in directory.rings() {
+            let index = self.ring.passed();
+            if self.ring.view.has_overrun(index) {
+                self.skip_lost(index);
+                return false;
+            }
+            self.ring = directory.behind(self.ring.number);
+            self.poller.ring = self.ring.number;
+            if self.ring.view.has_arrived(self.ring.passed()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Continues after the entries of the ring, from this index on, that the device has written over.
+    #[cold]
+    #[inline(never)]
+    fn skip_lost(&mut self, index: u32) {
+        let behind = self.ring.view.behind_lost(index).unwrap_or(index);
+        self.core.pass(self.ring, index, behind.wrapping_sub(index));
+        self.tell_next(PollError::Overrun);
+    }
+
+    /// Takes over what has changed among the queues that report here.
+    #[cold]
+    #[inline(never)]
+    fn catch_up(&mut self) {
+        self.poller.reporters.catch_up(&self.core.directory);
+        self.poller.has_news = true;
+    }
+
+    /// Passes over an entry that makes no sense; the next poll reports it.
+    #[cold]
+    #[inline(never)]
+    fn fail<T>(&mut self, index: u32, error: PollError) -> Option<T> {
+        self.core.pass(self.ring, index, 1);
+        self.tell_next(error);
+        None
+    }
+
+    /// Makes the next poll report an error.
+    fn tell_next(&mut self, error: PollError) {
+        self.poller.wrong = Some(error);
+        self.poller.has_news = true;
+    }
+}
+
 /// A completion: a copy of its entry, with what was noted of its request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
@@ -492,6 +514,9 @@ pub(crate) struct Completion {
     /// What was noted of its request: the id, and the bytes of one of this side's.
     wr_id: u64,
     bytes: u32,
+    /// Computed when the completion is taken: a call in the accessor would make all drivers' polls save
+    /// registers.
+    status: WcStatus,
     /// The entry has the sender's GID if this side has no AH for the sender.
     tells_sender: bool,
 }
@@ -504,7 +529,7 @@ impl contract::Completion for Completion {
 
     #[inline(always)]
     fn status(&self) -> WcStatus {
-        status(self.fields.status)
+        self.status
     }
 
     #[inline(always)]
@@ -571,7 +596,7 @@ impl contract::Completion for Completion {
     fn sender_gid(&self) -> Option<[u8; 16]> {
         let is_unknown = self.fields.ah.get() == entry::NO_AH;
         let is_message = self.fields.is_receive() && self.fields.operation() == request::SEND;
-        (self.tells_sender && is_unknown && is_message && self.fields.status == 0)
+        (self.tells_sender && is_unknown && is_message && self.status == WcStatus::SUCCESS)
             .then_some(self.fields.rest)
     }
 }

@@ -109,18 +109,6 @@ impl Ring {
         self.passed.load(Ordering::Relaxed)
     }
 
-    /// Whether the device has written the entry that is taken next.
-    #[inline(always)]
-    pub(super) fn has_entry(&self) -> bool {
-        self.view.has_arrived(self.passed())
-    }
-
-    /// Whether the device has written over the entry that is taken next.
-    #[inline(always)]
-    pub(super) fn has_overrun(&self) -> bool {
-        self.view.has_overrun(self.passed())
-    }
-
     /// Goes on to the entry at this index.
     #[inline(always)]
     pub(super) fn pass(&self, index: u32) {
@@ -134,7 +122,7 @@ impl Ring {
 pub(super) struct Directory {
     /// Counts changes.
     version: AtomicU64,
-    rings: Arc<[Ring]>,
+    rings: Box<[Ring]>,
     inner: Mutex<Inner>,
 }
 
@@ -160,8 +148,15 @@ impl Directory {
     }
 
     #[inline(always)]
-    pub(super) fn rings(&self) -> &Arc<[Ring]> {
+    pub(super) fn rings(&self) -> &[Ring] {
         &self.rings
+    }
+
+    /// The ring that comes after the one with this number.
+    #[inline(always)]
+    pub(super) fn behind(&self, ring: u32) -> &Ring {
+        let next = self.rings.get(ring as usize + 1);
+        next.unwrap_or(&self.rings[0])
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

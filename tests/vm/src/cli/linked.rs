@@ -100,7 +100,16 @@ fn variables(tools: &Path, libibverbs: PathBuf) -> Vec<(&'static str, OsString)>
     let libclang = versions
         .filter_map(|version| Some(version.ok()?.path().join("lib")))
         .find(|directory| directory.join("libclang.so").exists());
-    variables.extend(libclang.map(|directory| ("LIBCLANG_PATH", directory.into())));
+    if let Some(directory) = libclang {
+        // It does not find its own headers from where its file lies.
+        let versions = fs::read_dir(directory.join("clang")).into_iter().flatten();
+        let mut headers = versions.filter_map(|version| Some(version.ok()?.path().join("include")));
+        if let Some(headers) = headers.find(|headers| headers.join("stddef.h").exists()) {
+            let argument = format!("-isystem{}", headers.display());
+            variables.push(("BINDGEN_EXTRA_CLANG_ARGS", argument.into()));
+        }
+        variables.push(("LIBCLANG_PATH", directory.into()));
+    }
     variables
 }
 

@@ -9,7 +9,7 @@ use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 use super::refusal::{Answer, Refused};
-use crate::command::{Command, CommandFd, Decode, Request};
+use crate::command::{Command, CommandFd, Decode, Malformed, Request};
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::BusAtomics;
 use crate::driver::contract::QpName;
@@ -128,18 +128,8 @@ impl Command for QueryCapabilities {
     }
 
     fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
-        // General capabilities, as they are now.
-        general(
-            request,
-            op::QUERY_HCA_CAP,
-            1,
-            CAPABILITIES_AT + CAPABILITIES,
-        );
-        Some(|_, answer| {
-            let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
-            let capabilities = bytes.get(CAPABILITIES_AT..).unwrap_or_default();
-            Ok(Refused::granted(bytes).map(|_| Ways::read(capabilities)))
-        })
+        query_capabilities(request, 0);
+        Some(|_, answer| capabilities(answer, Ways::read))
     }
 }
 
@@ -175,19 +165,25 @@ impl Command for QueryAtomics {
     }
 
     fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
-        // Capabilities of atomic operations, as they are now.
-        general(
-            request,
-            op::QUERY_HCA_CAP,
-            3 << 1 | 1,
-            CAPABILITIES_AT + CAPABILITIES,
-        );
-        Some(|_, answer| {
-            let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
-            let capabilities = bytes.get(CAPABILITIES_AT..).unwrap_or_default();
-            Ok(Refused::granted(bytes).map(|_| Self::read(capabilities)))
-        })
+        query_capabilities(request, 3);
+        Some(|_, answer| capabilities(answer, Self::read))
     }
+}
+
+/// Queries capabilities of a kind as they are now: 0 for the general ones, 3 for those of atomic operations.
+fn query_capabilities(request: &mut Request, kind: u16) {
+    let output = CAPABILITIES_AT + CAPABILITIES;
+    general(request, op::QUERY_HCA_CAP, kind << 1 | 1, output);
+}
+
+/// What `read` makes of the capabilities in an answer.
+fn capabilities<T>(
+    answer: &Request,
+    read: impl FnOnce(&[u8]) -> T,
+) -> std::result::Result<Answer<T>, Malformed> {
+    let bytes = answer.answer_bytes(attr::devx_other::CMD_OUT)?;
+    let capabilities = bytes.get(CAPABILITIES_AT..).unwrap_or_default();
+    Ok(Refused::granted(bytes).map(|_| read(capabilities)))
 }
 
 fn general(request: &mut Request, opcode: u16, op_mod: u16, output: usize) {

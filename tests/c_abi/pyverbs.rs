@@ -233,7 +233,7 @@ pub(crate) fn tests_on_efa() -> Vec<Trial> {
 
 /// Compares modules of the newest suite, on all of our libraries.
 fn newest(modules: &[&str]) -> Result {
-    if device().is_mlx5() && device().has_gids() && modules.contains(&"qp") {
+    if device().has_raw_packets() && modules.contains(&"qp") {
         return skip(
             "raw packets are among them, which Ethernet ports have and the model does not",
         );

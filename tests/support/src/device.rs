@@ -75,6 +75,11 @@ impl Device {
         self != Self::Mlx5 { roce: false }
     }
 
+    /// Whether rdma-core's provider has raw packets on it, which this library and the model do not have.
+    pub fn has_raw_packets(self) -> bool {
+        self == Self::Mlx5 { roce: true }
+    }
+
     /// Whether completions of datagrams tell that there is a global route header before the data. An EFA
     /// writes as many bytes there, and nobody says what they are.
     pub fn tells_headers(self) -> bool {

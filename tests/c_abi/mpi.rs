@@ -9,6 +9,8 @@ use support::{Result, device, fail, is_full, skip, test};
 
 use support::library::{Library, gid_index};
 
+use crate::runs::COMMANDS_OF_UCX;
+
 /// libfabric over verbs, with its reliable datagrams over queue pairs of UD.
 const LIBFABRIC: [&str; 9] = [
     "--mca",
@@ -93,7 +95,7 @@ fn over_ucx() -> Result {
     for (transports, commands) in &OVER_UCX[..chosen] {
         let mut variables = vec![
             format!("UCX_TLS={transports},self"),
-            format!("UCX_IB_MLX5_DEVX={commands}"),
+            format!("{COMMANDS_OF_UCX}={commands}"),
             port.clone(),
         ];
         variables.extend(index.clone());

@@ -486,15 +486,13 @@ impl Family {
             }
             Self::Xrc => Self::of_rdma_core(library, device, &port, words, ("-g", &[]), server),
             Self::Ucx | Self::UcxOnOurs => {
-                let mut command = ucx(library, device, &port, words, server)?;
-                command.env(COMMANDS_OF_UCX, "n");
-                Ok(command)
+                let program = library.command("ucx_perftest");
+                ucx(program, device, &port, words, "n", server)
             }
             // UCX would go on without commands if one of the first were refused.
             Self::UcxByCommands => {
-                let mut command = ucx(library, device, &port, words, server)?;
-                command.env(COMMANDS_OF_UCX, "y");
-                Ok(command)
+                let program = library.command("ucx_perftest");
+                ucx(program, device, &port, words, "y", server)
             }
             Self::Libfabric => Ok(libfabric(library, &port, words, server.is_some())),
             Self::Qperf => Ok(qperf(library, &port, words, server.is_some())),
@@ -583,17 +581,19 @@ fn fio(library: &Library, port: &str, words: &str, connects: bool) -> Command {
 }
 
 /// Whether UCX sends commands to the device.
-const COMMANDS_OF_UCX: &str = "UCX_IB_MLX5_DEVX";
+pub(crate) const COMMANDS_OF_UCX: &str = "UCX_IB_MLX5_DEVX";
 
-/// UCX's lower layer, by one transport, or its upper layer, by several that it may choose of.
-fn ucx(
-    library: &Library,
+/// UCX's lower layer, by one transport, or its upper layer, by several that it may choose of, with commands
+/// to the device or without. `command` starts `ucx_perftest`.
+pub(crate) fn ucx(
+    mut command: Command,
     device: &str,
     port: &str,
     words: &str,
+    commands: &str,
     server: Option<&str>,
 ) -> Result<Command> {
-    let mut command = library.command("ucx_perftest");
+    command.env(COMMANDS_OF_UCX, commands);
     if let Some(index) = gid_index(device)? {
         command.env("UCX_IB_GID_INDEX", index.to_string());
     }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use support::library::{Library, gid_index};
+use support::library::Library;
 use support::peers::{free_port, listens, play};
 use support::{Result, device, fail, is_full, skip, test};
 
 use crate::newer::{libraries_of, loader, root};
+use crate::runs;
 
 /// The tree that has the programs, as the name of a suite.
 const TREE: &str = "ucx";
@@ -57,18 +58,16 @@ fn ucx() -> Result {
     for (transport, what, commands) in RUNS {
         for libraries in [theirs.as_slice(), &[verbs.clone(), rdmacm.clone()]] {
             let port = free_port()?;
-            let side = |device| -> Result<Command> {
-                let mut command = side(&root, libraries, device, transport)?;
-                command.env("UCX_IB_MLX5_DEVX", commands);
-                command.args(["-P", "0", "-p", &port.to_string()]);
-                command.args(["-n", "50", "-w", "5", "-t", what]);
-                Ok(command)
+            let words = format!("{transport} {what}");
+            let side = |device, server| {
+                let program = program(&root, libraries);
+                runs::ucx(program, device, &port.to_string(), &words, commands, server)
             };
-            let (server, mut client) = (side("mlx5_0")?, side("mlx5_1")?);
-            client.arg("127.0.0.1");
+            let server = side("mlx5_0", None)?;
+            let client = side("mlx5_1", Some("127.0.0.1"))?;
             if let Err(error) = play(server, client, || listens(port)) {
                 return fail(format!(
-                    "{transport} {what}, commands {commands}, on {libraries:?}: {error}"
+                    "{words}, commands {commands}, on {libraries:?}: {error}"
                 ));
             }
         }
@@ -76,24 +75,15 @@ fn ucx() -> Result {
     Ok(())
 }
 
-/// The beginning of a side's command. The program is linked to Open MPI, which looks for its parts when it
-/// starts even if it is not used (`-P 0`).
-fn side(root: &Path, libraries: &[PathBuf], device: &str, transport: &str) -> Result<Command> {
+/// The program. It is linked to Open MPI, which looks for its parts when it starts even if it is not used
+/// (`-P 0`).
+fn program(root: &Path, libraries: &[PathBuf]) -> Command {
     let mut command = loader(root, libraries);
-    command.arg(root.join("usr/bin/ucx_perftest"));
     command
+        .arg(root.join("usr/bin/ucx_perftest"))
+        .args(["-P", "0"])
         .env("UCX_MODULE_DIR", libraries_of(root).join("ucx"))
         .env("OPAL_PREFIX", libraries_of(root).join("openmpi"))
         .envs([("OMPI_MCA_pml", "ob1"), ("OMPI_MCA_btl", "self")]);
-    if let Some(index) = gid_index(device)? {
-        command.env("UCX_IB_GID_INDEX", index.to_string());
-    }
-    let place = format!("{device}:1");
-    match transport.ends_with("_mlx5") {
-        true => command.args(["-d", &place, "-x", transport]),
-        false => command
-            .env("UCX_TLS", format!("{transport},self"))
-            .env("UCX_NET_DEVICES", &place),
-    };
-    Ok(command)
+    command
 }

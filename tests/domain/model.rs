@@ -188,8 +188,13 @@ impl World {
             .filter(|(_, object)| is_wanted(object))
             .map(|(&at, _)| at)
             .collect();
-        let count = wanted.len();
-        (count > 0).then(|| wanted[self.random.below(count)])
+        self.one_of(&wanted)
+    }
+
+    /// A random one of these objects.
+    fn one_of(&mut self, objects: &[usize]) -> Option<usize> {
+        let count = objects.len();
+        (count > 0).then(|| objects[self.random.below(count)])
     }
 
     fn object(&mut self, at: usize) -> &mut Object {
@@ -269,11 +274,7 @@ impl World {
         let recv = self
             .any(|object| matches!(object.handle, Some(Handle::Cq(_))))
             .unwrap_or(cq);
-        let fitting = self.srqs_for(pd);
-        let srq = match fitting.len() {
-            0 => None,
-            count => Some(fitting[self.random.below(count)]),
-        };
+        let srq = self.one_of(&self.srqs_for(pd));
         let srq = srq.filter(|_| self.random.below(2) == 0);
         let (Handle::Cq(send_cq), Handle::Cq(recv_cq)) = (self.handle(cq)?, self.handle(recv)?)
         else {

@@ -381,6 +381,12 @@ fn a_stall_shows() -> Result {
     )
 }
 
+/// The rounds of a result's first run.
+fn rounds_of(result: &mut Value) -> Result<&mut Vec<Value>> {
+    let rounds = result.pointer_mut("/runs/0/rounds");
+    Ok(rounds.and_then(Value::as_array_mut).ok_or("no rounds")?)
+}
+
 /// Catches a comparison that sees differences where there are none, or none where there is one.
 fn compared() -> Result {
     let transport = transport();
@@ -404,10 +410,7 @@ fn compared() -> Result {
     // The same rounds in another order. Another run would not do: a machine may be slower for all of it, and
     // then the two do differ.
     let mut turned = found.clone();
-    let rounds = turned
-        .pointer_mut("/runs/0/rounds")
-        .and_then(Value::as_array_mut);
-    rounds.ok_or("no rounds")?.reverse();
+    rounds_of(&mut turned)?.reverse();
     fs::write(file("turned"), turned.to_string())?;
     let same_rounds = verdicts(&file("a"), &file("turned"))?;
     same(
@@ -417,10 +420,7 @@ fn compared() -> Result {
     )?;
     // A thousand times as long: no machine varies so much.
     let mut slow = found;
-    let rounds = slow
-        .pointer_mut("/runs/0/rounds")
-        .and_then(Value::as_array_mut);
-    for round in rounds.ok_or("no rounds")? {
+    for round in rounds_of(&mut slow)? {
         let counts = round
             .pointer_mut("/client/times/counts")
             .and_then(Value::as_array_mut);

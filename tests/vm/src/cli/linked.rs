@@ -96,21 +96,23 @@ fn variables(tools: &Path, libibverbs: PathBuf) -> Vec<(&'static str, OsString)>
         // Nobody looks at lines there, and a guest reads the programs over 9p.
         ("CARGO_PROFILE_DEV_DEBUG", "0".into()),
     ];
-    let versions = fs::read_dir(tools.join("usr/lib")).into_iter().flatten();
-    let libclang = versions
-        .filter_map(|version| Some(version.ok()?.path().join("lib")))
-        .find(|directory| directory.join("libclang.so").exists());
-    if let Some(directory) = libclang {
+    if let Some(directory) = of_a_version(&tools.join("usr/lib"), "lib", "libclang.so") {
         // It does not find its own headers from where its file lies.
-        let versions = fs::read_dir(directory.join("clang")).into_iter().flatten();
-        let mut headers = versions.filter_map(|version| Some(version.ok()?.path().join("include")));
-        if let Some(headers) = headers.find(|headers| headers.join("stddef.h").exists()) {
+        if let Some(headers) = of_a_version(&directory.join("clang"), "include", "stddef.h") {
             let argument = format!("-isystem{}", headers.display());
             variables.push(("BINDGEN_EXTRA_CLANG_ARGS", argument.into()));
         }
         variables.push(("LIBCLANG_PATH", directory.into()));
     }
     variables
+}
+
+/// The directory of that name, of any version below `root`, that has the file.
+fn of_a_version(root: &Path, name: &str, file: &str) -> Option<PathBuf> {
+    let versions = fs::read_dir(root).into_iter().flatten();
+    versions
+        .filter_map(|version| Some(version.ok()?.path().join(name)))
+        .find(|directory| directory.join(file).exists())
 }
 
 /// Copies the source of a crate, which is a workspace of its own there.

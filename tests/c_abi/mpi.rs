@@ -79,7 +79,12 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// UCX's transports, and whether it sends commands to the device. By default the first alone.
-const OVER_UCX: [(&str, &str); 3] = [("rc_v,ud_v", "n"), ("ud_v", "n"), ("rc_mlx5,ud_mlx5", "y")];
+const OVER_UCX: [(&str, &str); 4] = [
+    ("rc_v,ud_v", "n"),
+    ("ud_v", "n"),
+    ("rc_mlx5,ud_mlx5", "y"),
+    ("dc_mlx5,ud_mlx5", "y"),
+];
 
 /// Catches a library over which UCX does not connect, by datagrams, or exchange messages, by RC and
 /// datagrams. Both processes are on ours.

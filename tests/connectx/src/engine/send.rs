@@ -61,6 +61,12 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
         return false;
     };
     let control = fetched.control;
+    let Expected {
+        index: at, posted, ..
+    } = fetched.expected;
+    if !flushing && !may_run(function, qpn, at, posted) {
+        return false;
+    }
     let flushing = flushing || has_failed(function, qpn, control.stream());
     let decoded = wqe::decode(&fetched.bytes, fetched.expected);
     // One that waits was seen when it was looked at first.
@@ -90,6 +96,18 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
     }
     let outcome = execute(functions, index, qpn, &request);
     conclude(functions, index, qpn, control, outcome)
+}
+
+/// Whether the request of that index, from which on so many blocks are posted, may be carried out: its
+/// doorbell has come, or it need not be waited for.
+///
+/// What a program stores in device memory is on its way to the device when the record says that a request is
+/// posted. A bus brings these stores before it answers a device that reads the record. QEMU does not wait for
+/// them, so they are known to have come only when the doorbell behind them does.
+fn may_run(function: &Function, qpn: u32, index: u16, posted: u16) -> bool {
+    let queue_pair = function.objects.qps.get(qpn);
+    let rung = queue_pair.map_or(0, |queue_pair| queue_pair.rung_until.wrapping_sub(index));
+    !function.objects.memic.is_used() || (1..=posted).contains(&rung)
 }
 
 /// Whether that stream of an initiator has failed.
@@ -151,6 +169,10 @@ pub(super) fn check_doorbell(function: &mut Function, qpn: u32, doorbell: SendDo
     if read_ring(&function.memory, queue_pair, index, &mut bytes).is_none() {
         return;
     }
+    let blocks = bytes
+        .first_chunk()
+        .map_or(0, |it| Control::read(it).blocks());
+    queue_pair.rung_until = index.wrapping_add(blocks);
     let begins = bytes.get(..doorbell.bytes.len()).unwrap_or_default();
     if begins != doorbell.bytes {
         let text = format!(
@@ -299,7 +321,8 @@ fn request_behind(function: &Function, qpn: u32, before: Control) -> Option<Requ
     let counter = function.memory.read_be32(record).ok()? as u16;
     let index = before.index.wrapping_add(before.blocks());
     let posted = counter.wrapping_sub(index);
-    if posted == 0 || u64::from(posted) > queue_pair.send_blocks() {
+    let is_posted = posted != 0 && u64::from(posted) <= queue_pair.send_blocks();
+    if !is_posted || !may_run(function, qpn, index, posted) {
         return None;
     }
     let fetched = read_request(function, queue_pair, qpn, (index, posted))?;

@@ -60,6 +60,11 @@ impl DeviceMemory {
         &self.bytes
     }
 
+    /// Whether any of it is allocated.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
     /// Whether all of the range lies in one piece.
     pub(crate) fn has(&self, range: &Range<u64>) -> bool {
         let piece = self.pieces.range(..=range.start).next_back();

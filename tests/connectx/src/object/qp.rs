@@ -133,6 +133,8 @@ pub(crate) struct QueuePair {
     pub(crate) left_shared: bool,
     /// The request that the last doorbell told of.
     pub(crate) rung: Option<Rung>,
+    /// The index behind that request, of which all in front of it have been told too.
+    pub(crate) rung_until: u16,
     /// Data of the next request that were read ahead.
     pub(crate) ahead: Option<Ahead>,
     /// The streams of an initiator that have failed.
@@ -194,6 +196,7 @@ impl QueuePair {
             waiting: None,
             left_shared: false,
             rung: None,
+            rung_until: 0,
             ahead: None,
             failed_streams: BTreeSet::new(),
             psn: [0; 2],
@@ -364,6 +367,7 @@ impl QueuePair {
             self.left_out = None;
             self.left_shared = false;
             self.rung = None;
+            self.rung_until = 0;
             self.ahead = None;
             self.failed_streams.clear();
             self.ece = 0;

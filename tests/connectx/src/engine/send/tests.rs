@@ -4,8 +4,9 @@ use super::*;
 use crate::command::Status;
 use crate::engine;
 use crate::fixture::{self, create, mark_entries};
+use crate::layout::memic::alloc;
 use crate::layout::{cmd, cqc, eqc, mkc};
-use crate::object::{eq, mkey, qp};
+use crate::object::{eq, memic, mkey, qp};
 
 /// Where things lie in the memory.
 const EVENTS: u64 = 0x1000;
@@ -154,6 +155,42 @@ fn each_rule_about_doorbells_bites() -> Result<(), Status> {
             Some(part) => told.len() == 1 && told[0].contains(part),
         };
         assert!(as_wanted, "{}: {told:?}", way.name);
+    }
+    Ok(())
+}
+
+/// Would catch a request that sends what device memory had before the stores in front of its doorbell.
+#[test]
+fn requests_run_ahead_of_their_doorbells_unless_there_is_device_memory() -> Result<(), Status> {
+    for (is_used, done) in [(false, [2, 2]), (true, [1, 2])] {
+        let (mut functions, uar, qpn) = function()?;
+        if is_used {
+            let mut input = [0; 0x20];
+            alloc::MEMIC_SIZE.set(&mut input, 64);
+            alloc::RANGE_START_ADDR.set(&mut input, memic::START);
+            alloc::RANGE_SIZE.set(&mut input, 0x1000);
+            memic::alloc(&mut functions[0], &input, &mut [0; 0x10])?;
+        }
+        let requests = [nop(qpn, 0, 4), nop(qpn, 1, 4)];
+        let memory = &functions[0].memory;
+        let written = memory
+            .write(RING, &requests.concat())
+            .and_then(|()| memory.write(QP_RECORD + 4, &2_u32.to_be_bytes()));
+        assert_eq!(written, Ok(()));
+        let consumed = requests.map(|request| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&request[..8]);
+            let doorbell = SendDoorbell {
+                uar,
+                within: REGISTER,
+                bytes,
+            };
+            engine::doorbell(&mut functions, 0, doorbell);
+            let queue_pair = functions[0].objects.qps.get(qpn);
+            queue_pair.map_or(0, |queue_pair| queue_pair.send_consumer)
+        });
+        assert_eq!(consumed, done, "device memory: {is_used}");
+        assert!(functions[0].report.take().is_empty());
     }
     Ok(())
 }

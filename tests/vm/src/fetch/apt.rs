@@ -45,6 +45,20 @@ pub(crate) struct Wanted {
     pub(crate) prefer: Option<&'static str>,
 }
 
+impl Wanted {
+    /// These packages, whichever suite has them.
+    pub(crate) fn new(
+        packages: impl IntoIterator<Item = impl Into<String>>,
+        installed: Installed,
+    ) -> Self {
+        Self {
+            packages: packages.into_iter().map(Into::into).collect(),
+            installed,
+            prefer: None,
+        }
+    }
+}
+
 /// The name of an empty package status.
 const NOTHING: &str = "nothing-installed";
 
@@ -211,11 +225,7 @@ impl Apt {
 
     /// Whether apt finds a consistent set of packages in which these are.
     fn has_plan(&self, packages: &[String]) -> Result<bool> {
-        let wanted = Wanted {
-            packages: packages.to_vec(),
-            installed: Installed::Nothing,
-            prefer: None,
-        };
+        let wanted = Wanted::new(packages.iter().cloned(), Installed::Nothing);
         let mut plan = self.install(&wanted, &self.directory.join("archives"))?;
         let planned = plan.arg("--print-uris").output();
         Ok(planned.context("starting apt-get")?.status.success())

@@ -99,11 +99,7 @@ pub(crate) fn ensure(
     );
     let mut files = Vec::new();
     for (apt, packages) in [headers, tools] {
-        let wanted = Wanted {
-            packages,
-            installed: Installed::AllElse,
-            prefer: None,
-        };
+        let wanted = Wanted::new(packages, Installed::AllElse);
         files.extend(apt.download(&wanted, &downloads, progress)?);
     }
     unpack::all(&files, &tree, progress)?;

@@ -118,11 +118,7 @@ fn compiler(store: &Store, progress: &Progress) -> Result<PathBuf> {
             return Err(Missing(format!("suite {codename} has no {package}")).into());
         }
     }
-    let wanted = Wanted {
-        packages: packages.map(str::to_owned).to_vec(),
-        installed: Installed::ThisMachine,
-        prefer: None,
-    };
+    let wanted = Wanted::new(packages, Installed::ThisMachine);
     let downloads = store.path("gcc-arm64-packages");
     let files = apt.download(&wanted, &downloads, progress)?;
     unpack::all(&files, &root, progress)?;
@@ -187,11 +183,7 @@ fn source(store: &Store, release: &str, progress: &Progress) -> Result<PathBuf> 
         ))
         .into());
     };
-    let wanted = Wanted {
-        packages: vec![format!("rust-src={version}")],
-        installed: Installed::Nothing,
-        prefer: None,
-    };
+    let wanted = Wanted::new([format!("rust-src={version}")], Installed::Nothing);
     let downloads = store.path("rust-src-packages");
     let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path("rust-src");

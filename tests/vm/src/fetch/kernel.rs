@@ -235,11 +235,9 @@ fn find(flavour: Flavour, name: &str) -> Result<Series<'_>> {
 
 fn fetch(store: &Store, series: Series<'_>, progress: &Progress) -> Result<Fetched> {
     let choice = choose(store, series, progress)?;
-    let wanted = Wanted {
-        packages: parts(&choice.apt, &choice.package)?,
-        installed: Installed::These(SURROUNDINGS.map(str::to_owned).to_vec()),
-        prefer: None,
-    };
+    let surroundings = SURROUNDINGS.map(str::to_owned).to_vec();
+    let parts = parts(&choice.apt, &choice.package)?;
+    let wanted = Wanted::new(parts, Installed::These(surroundings));
     let place = series.flavour.place(series.name);
     let downloads = store.path(format!("kernels/{place}-packages"));
     let files = choice.apt.download(&wanted, &downloads, progress)?;

@@ -39,9 +39,8 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<Q
     // QEMU itself runs on this machine.
     let apt = Apt::open(store, Arch::X86_64, &SUITES, progress)?;
     let wanted = Wanted {
-        packages: packages(arch).iter().map(|&name| name.to_owned()).collect(),
-        installed: Installed::Nothing,
         prefer: Some(SUITES[1]),
+        ..Wanted::new(packages(arch).iter().copied(), Installed::Nothing)
     };
     let files = apt.download(&wanted, &downloads, progress)?;
     let root = store.path(&name);

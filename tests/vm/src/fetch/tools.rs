@@ -128,7 +128,7 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     {
         return Ok(tools);
     }
-    let mut tools = unpacked(store, arch, &name, wanted, progress)?;
+    let mut tools = unpacked(store, arch, &name, [wanted], progress)?;
     let root = &tools.root;
     let busybox = [
         root.join("usr/bin/busybox"),
@@ -158,14 +158,9 @@ const BUILD: &str = "tools-build";
 /// If it cannot be fetched.
 pub(crate) fn ensure_build(store: &Store, progress: &Progress) -> Result<PathBuf> {
     let wanted = of_this_machine(&BUILD_PACKAGES);
-    if let Some(tools) = store.stamp::<Tools>(BUILD)
-        && tools.wanted == wanted.packages
-    {
-        return Ok(tools.root);
-    }
-    let tools = unpacked(store, Arch::X86_64, BUILD, wanted, progress)?;
-    store.write_stamp(BUILD, &tools)?;
-    progress.note("what builds crates for libibverbs is there");
+    let tools = once(store, BUILD, [wanted], progress, |wanted| {
+        unpacked(store, Arch::X86_64, BUILD, wanted, progress)
+    })?;
     Ok(tools.root)
 }
 
@@ -174,13 +169,11 @@ pub(crate) fn ensure_build(store: &Store, progress: &Progress) -> Result<PathBuf
 /// # Errors
 /// If it cannot be fetched.
 pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
-    if of_full_run(store, Arch::X86_64).is_some() {
-        return Ok(());
-    }
-    let tools = unpacked(store, Arch::X86_64, FULL, wanted_in_full(), progress)?;
-    store.write_stamp(FULL, &tools)?;
-    progress.note("the programs of a run of everything are there");
-    Ok(())
+    let wanted = wanted_in_full();
+    once(store, FULL, [wanted], progress, |wanted| {
+        unpacked(store, Arch::X86_64, FULL, wanted, progress)
+    })
+    .map(drop)
 }
 
 /// Fetches the programs of a suite that is newer than this machine's; returns at once if they are there.
@@ -189,24 +182,14 @@ pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
 /// If they cannot be fetched.
 pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> Result<()> {
     let name = format!("tools-{suite}");
-    let wanted = Wanted {
-        packages: NEWER_PACKAGES
-            .into_iter()
-            .chain((suite == NEWEST.0).then_some(NEWEST.1))
-            .map(str::to_owned)
-            .collect(),
-        installed: Installed::Nothing,
-        prefer: None,
-    };
-    if let Some(tools) = store.stamp::<Tools>(&name)
-        && tools.wanted == wanted.packages
-    {
-        return Ok(());
-    }
-    let tools = unpacked_of(suite, store, Arch::X86_64, &name, wanted, progress)?;
-    store.write_stamp(&name, &tools)?;
-    progress.note(&format!("rdma-core's programs of {suite} are there"));
-    Ok(())
+    let newest = (suite == NEWEST.0).then_some(NEWEST.1);
+    let packages = NEWER_PACKAGES.into_iter().chain(newest);
+    let wanted = Wanted::new(packages, Installed::Nothing);
+    once(store, &name, [wanted], progress, |wanted| {
+        let apt = Apt::open(store, Arch::X86_64, &[suite], progress)?;
+        unpacked_by(&apt, store, &name, wanted, progress)
+    })
+    .map(drop)
 }
 
 /// Fetches the measurement of Ceph's messenger, in a tree of its own; returns at once if it is there.
@@ -215,23 +198,15 @@ pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> R
 /// If it cannot be fetched.
 pub(crate) fn ensure_ceph(store: &Store, progress: &Progress) -> Result<()> {
     let name = "tools-ceph";
-    if store.stamp::<Tools>(name).is_some() {
-        return Ok(());
-    }
-    let apt = Apt::open(store, Arch::X86_64, &[CEPH_SUITE], progress)?;
     let wanted = [
-        (CEPH_PACKAGES.as_slice(), Installed::Nothing),
-        (&[CEPH], Installed::AllElse),
+        Wanted::new(CEPH_PACKAGES, Installed::Nothing),
+        Wanted::new([CEPH], Installed::AllElse),
     ];
-    let wanted = wanted.map(|(packages, installed)| Wanted {
-        packages: packages.iter().map(|&name| name.to_owned()).collect(),
-        installed,
-        prefer: None,
-    });
-    let tools = unpacked_by(&apt, store, name, wanted, progress)?;
-    store.write_stamp(name, &tools)?;
-    progress.note("the measurement of Ceph's messenger is there");
-    Ok(())
+    once(store, name, wanted, progress, |wanted| {
+        let apt = Apt::open(store, Arch::X86_64, &[CEPH_SUITE], progress)?;
+        unpacked_by(&apt, store, name, wanted, progress)
+    })
+    .map(drop)
 }
 
 /// Fetches a newer UCX, in a tree of its own; returns at once if it is there.
@@ -240,18 +215,33 @@ pub(crate) fn ensure_ceph(store: &Store, progress: &Progress) -> Result<()> {
 /// If it cannot be fetched.
 pub(crate) fn ensure_ucx(store: &Store, progress: &Progress) -> Result<()> {
     let name = "tools-ucx";
-    if store.stamp::<Tools>(name).is_some() {
-        return Ok(());
+    let wanted = Wanted::new(UCX_PACKAGES, Installed::Nothing);
+    once(store, name, [wanted], progress, |wanted| {
+        let apt = Apt::open(store, Arch::X86_64, &[UCX_SUITE], progress)?;
+        unpacked_by(&apt, store, name, wanted, progress)
+    })
+    .map(drop)
+}
+
+/// The tree of that name, made if it is not there with just what is wanted.
+fn once<const N: usize>(
+    store: &Store,
+    name: &str,
+    wanted: [Wanted; N],
+    progress: &Progress,
+    make: impl FnOnce([Wanted; N]) -> Result<Tools>,
+) -> Result<Tools> {
+    let packages = wanted.iter().flat_map(|wanted| &wanted.packages);
+    if let Some(tools) = store.stamp::<Tools>(name)
+        && tools.root.is_dir()
+        && packages.eq(&tools.wanted)
+    {
+        return Ok(tools);
     }
-    let wanted = Wanted {
-        packages: UCX_PACKAGES.map(str::to_owned).to_vec(),
-        installed: Installed::Nothing,
-        prefer: None,
-    };
-    let tools = unpacked_of(UCX_SUITE, store, Arch::X86_64, name, wanted, progress)?;
+    let tools = make(wanted)?;
     store.write_stamp(name, &tools)?;
-    progress.note("the newer UCX is there");
-    Ok(())
+    progress.note(&format!("the packages of {name} are there"));
+    Ok(tools)
 }
 
 /// The packages whose libraries this project has as well.
@@ -294,11 +284,7 @@ pub(crate) fn ensure_users(store: &Store, suite: &str, progress: &Progress) -> R
     progress.step(&format!(
         "looking for what needs rdma-core's libraries in {suite}"
     ));
-    let wanted = Wanted {
-        packages: apt.together(&packages, progress)?,
-        installed: Installed::Nothing,
-        prefer: None,
-    };
+    let wanted = Wanted::new(apt.together(&packages, progress)?, Installed::Nothing);
     let tools = unpacked_by(&apt, store, &name, [wanted], progress)?;
     store.write_stamp(&name, &tools)?;
     progress.note(&format!(
@@ -315,27 +301,15 @@ pub(crate) fn of_full_run(store: &Store, arch: Arch) -> Option<PathBuf> {
 }
 
 /// Makes a tree of packages of this machine's suite, without a stamp.
-fn unpacked(
+fn unpacked<const N: usize>(
     store: &Store,
     arch: Arch,
     name: &str,
-    wanted: Wanted,
+    wanted: [Wanted; N],
     progress: &Progress,
 ) -> Result<Tools> {
-    unpacked_of(&apt::codename()?, store, arch, name, wanted, progress)
-}
-
-/// Makes a tree of packages of a suite, without a stamp.
-fn unpacked_of(
-    suite: &str,
-    store: &Store,
-    arch: Arch,
-    name: &str,
-    wanted: Wanted,
-    progress: &Progress,
-) -> Result<Tools> {
-    let apt = Apt::open(store, arch, &[suite], progress)?;
-    unpacked_by(&apt, store, name, [wanted], progress)
+    let apt = Apt::open(store, arch, &[&apt::codename()?], progress)?;
+    unpacked_by(&apt, store, name, wanted, progress)
 }
 
 /// Makes a tree of packages that this apt finds, without a stamp.
@@ -387,11 +361,7 @@ fn wanted_in_full() -> Wanted {
 
 /// These packages, as far as this machine lacks them and what they need.
 fn of_this_machine(packages: &[&str]) -> Wanted {
-    Wanted {
-        packages: packages.iter().map(|&name| name.to_owned()).collect(),
-        installed: Installed::ThisMachine,
-        prefer: None,
-    }
+    Wanted::new(packages.iter().copied(), Installed::ThisMachine)
 }
 
 fn wanted(arch: Arch) -> Wanted {
@@ -405,9 +375,5 @@ fn wanted(arch: Arch) -> Wanted {
             (PACKAGES_ARM64.as_slice(), Installed::These(surroundings))
         }
     };
-    Wanted {
-        packages: packages.iter().map(|&name| name.to_owned()).collect(),
-        installed,
-        prefer: None,
-    }
+    Wanted::new(packages.iter().copied(), installed)
 }

@@ -128,7 +128,8 @@ pub(crate) fn ensure(store: &Store, arch: Arch, progress: &Progress) -> Result<T
     {
         return Ok(tools);
     }
-    let mut tools = unpacked(store, arch, &name, [wanted], progress)?;
+    let apt = Apt::open(store, arch, &[&apt::codename()?], progress)?;
+    let mut tools = unpacked_by(&apt, store, &name, [wanted], progress)?;
     let root = &tools.root;
     let busybox = [
         root.join("usr/bin/busybox"),
@@ -158,10 +159,7 @@ const BUILD: &str = "tools-build";
 /// If it cannot be fetched.
 pub(crate) fn ensure_build(store: &Store, progress: &Progress) -> Result<PathBuf> {
     let wanted = of_this_machine(&BUILD_PACKAGES);
-    let tools = once(store, BUILD, [wanted], progress, |wanted| {
-        unpacked(store, Arch::X86_64, BUILD, wanted, progress)
-    })?;
-    Ok(tools.root)
+    Ok(once(store, BUILD, None, [wanted], progress)?.root)
 }
 
 /// Fetches what only a run of everything has; returns at once if it is there.
@@ -169,11 +167,7 @@ pub(crate) fn ensure_build(store: &Store, progress: &Progress) -> Result<PathBuf
 /// # Errors
 /// If it cannot be fetched.
 pub(crate) fn ensure_full(store: &Store, progress: &Progress) -> Result<()> {
-    let wanted = wanted_in_full();
-    once(store, FULL, [wanted], progress, |wanted| {
-        unpacked(store, Arch::X86_64, FULL, wanted, progress)
-    })
-    .map(drop)
+    once(store, FULL, None, [wanted_in_full()], progress).map(drop)
 }
 
 /// Fetches the programs of a suite that is newer than this machine's; returns at once if they are there.
@@ -185,11 +179,7 @@ pub(crate) fn ensure_newer(store: &Store, suite: &str, progress: &Progress) -> R
     let newest = (suite == NEWEST.0).then_some(NEWEST.1);
     let packages = NEWER_PACKAGES.into_iter().chain(newest);
     let wanted = Wanted::new(packages, Installed::Nothing);
-    once(store, &name, [wanted], progress, |wanted| {
-        let apt = Apt::open(store, Arch::X86_64, &[suite], progress)?;
-        unpacked_by(&apt, store, &name, wanted, progress)
-    })
-    .map(drop)
+    once(store, &name, Some(suite), [wanted], progress).map(drop)
 }
 
 /// Fetches the measurement of Ceph's messenger, in a tree of its own; returns at once if it is there.
@@ -202,11 +192,7 @@ pub(crate) fn ensure_ceph(store: &Store, progress: &Progress) -> Result<()> {
         Wanted::new(CEPH_PACKAGES, Installed::Nothing),
         Wanted::new([CEPH], Installed::AllElse),
     ];
-    once(store, name, wanted, progress, |wanted| {
-        let apt = Apt::open(store, Arch::X86_64, &[CEPH_SUITE], progress)?;
-        unpacked_by(&apt, store, name, wanted, progress)
-    })
-    .map(drop)
+    once(store, name, Some(CEPH_SUITE), wanted, progress).map(drop)
 }
 
 /// Fetches a newer UCX, in a tree of its own; returns at once if it is there.
@@ -216,32 +202,36 @@ pub(crate) fn ensure_ceph(store: &Store, progress: &Progress) -> Result<()> {
 pub(crate) fn ensure_ucx(store: &Store, progress: &Progress) -> Result<()> {
     let name = "tools-ucx";
     let wanted = Wanted::new(UCX_PACKAGES, Installed::Nothing);
-    once(store, name, [wanted], progress, |wanted| {
-        let apt = Apt::open(store, Arch::X86_64, &[UCX_SUITE], progress)?;
-        unpacked_by(&apt, store, name, wanted, progress)
-    })
-    .map(drop)
+    once(store, name, Some(UCX_SUITE), [wanted], progress).map(drop)
 }
 
-/// The tree of that name, made if it is not there with just what is wanted.
+/// The tree of that name, made if it is not there with just what is wanted, of a suite or of this machine's.
 fn once<const N: usize>(
     store: &Store,
     name: &str,
+    suite: Option<&str>,
     wanted: [Wanted; N],
     progress: &Progress,
-    make: impl FnOnce([Wanted; N]) -> Result<Tools>,
 ) -> Result<Tools> {
-    let packages = wanted.iter().flat_map(|wanted| &wanted.packages);
-    if let Some(tools) = store.stamp::<Tools>(name)
-        && tools.root.is_dir()
-        && packages.eq(&tools.wanted)
-    {
+    if let Some(tools) = made(store, name, &wanted) {
         return Ok(tools);
     }
-    let tools = make(wanted)?;
+    let suite = match suite {
+        Some(suite) => suite.to_owned(),
+        None => apt::codename()?,
+    };
+    let apt = Apt::open(store, Arch::X86_64, &[&suite], progress)?;
+    let tools = unpacked_by(&apt, store, name, wanted, progress)?;
     store.write_stamp(name, &tools)?;
     progress.note(&format!("the packages of {name} are there"));
     Ok(tools)
+}
+
+/// The tree of that name, if it is there with just what is wanted.
+fn made(store: &Store, name: &str, wanted: &[Wanted]) -> Option<Tools> {
+    let tools = store.stamp::<Tools>(name)?;
+    let packages = wanted.iter().flat_map(|wanted| &wanted.packages);
+    (tools.root.is_dir() && packages.eq(&tools.wanted)).then_some(tools)
 }
 
 /// The packages whose libraries this project has as well.
@@ -295,21 +285,8 @@ pub(crate) fn ensure_users(store: &Store, suite: &str, progress: &Progress) -> R
 
 /// The root of what only a run of everything has, if it has been fetched.
 pub(crate) fn of_full_run(store: &Store, arch: Arch) -> Option<PathBuf> {
-    let tools = store.stamp::<Tools>(FULL)?;
-    let fits = arch == Arch::X86_64 && tools.root.is_dir();
-    (fits && tools.wanted == wanted_in_full().packages).then_some(tools.root)
-}
-
-/// Makes a tree of packages of this machine's suite, without a stamp.
-fn unpacked<const N: usize>(
-    store: &Store,
-    arch: Arch,
-    name: &str,
-    wanted: [Wanted; N],
-    progress: &Progress,
-) -> Result<Tools> {
-    let apt = Apt::open(store, arch, &[&apt::codename()?], progress)?;
-    unpacked_by(&apt, store, name, wanted, progress)
+    let tools = made(store, FULL, &[wanted_in_full()])?;
+    (arch == Arch::X86_64).then_some(tools.root)
 }
 
 /// Makes a tree of packages that this apt finds, without a stamp.

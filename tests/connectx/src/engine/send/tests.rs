@@ -70,6 +70,24 @@ fn nop(qpn: u32, index: u16, units: u8) -> Vec<u8> {
     bytes
 }
 
+/// Writes requests to the ring, and to the record how many blocks are posted.
+fn post(function: &Function, requests: &[u8], blocks: u32) {
+    let memory = &function.memory;
+    let written = memory
+        .write(RING, requests)
+        .and_then(|()| memory.write(QP_RECORD + 4, &blocks.to_be_bytes()));
+    assert_eq!(written, Ok(()));
+}
+
+/// The doorbell of a request.
+fn doorbell_of(request: &[u8], uar: u32) -> SendDoorbell {
+    SendDoorbell {
+        uar,
+        within: REGISTER,
+        bytes: *request.first_chunk().expect("a segment"),
+    }
+}
+
 /// One way to ring.
 struct Way {
     name: &'static str,
@@ -131,18 +149,8 @@ fn each_rule_about_doorbells_bites() -> Result<(), Status> {
     for way in table {
         let (mut functions, uar, qpn) = function()?;
         let request = nop(qpn, 0, 8);
-        let memory = &functions[0].memory;
-        let written = memory
-            .write(RING, &request)
-            .and_then(|()| memory.write(QP_RECORD + 4, &way.record.to_be_bytes()));
-        assert_eq!(written, Ok(()));
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&request[..8]);
-        let mut doorbell = SendDoorbell {
-            uar,
-            within: REGISTER,
-            bytes,
-        };
+        post(&functions[0], &request, way.record);
+        let mut doorbell = doorbell_of(&request, uar);
         let mut copy = request[8..].to_vec();
         (way.change)(&mut doorbell.bytes, &mut doorbell.uar, &mut copy);
         engine::doorbell(&mut functions, 0, doorbell);
@@ -172,20 +180,9 @@ fn requests_run_ahead_of_their_doorbells_unless_there_is_device_memory() -> Resu
             memic::alloc(&mut functions[0], &input, &mut [0; 0x10])?;
         }
         let requests = [nop(qpn, 0, 4), nop(qpn, 1, 4)];
-        let memory = &functions[0].memory;
-        let written = memory
-            .write(RING, &requests.concat())
-            .and_then(|()| memory.write(QP_RECORD + 4, &2_u32.to_be_bytes()));
-        assert_eq!(written, Ok(()));
+        post(&functions[0], &requests.concat(), 2);
         let consumed = requests.map(|request| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&request[..8]);
-            let doorbell = SendDoorbell {
-                uar,
-                within: REGISTER,
-                bytes,
-            };
-            engine::doorbell(&mut functions, 0, doorbell);
+            engine::doorbell(&mut functions, 0, doorbell_of(&request, uar));
             let queue_pair = functions[0].objects.qps.get(qpn);
             queue_pair.map_or(0, |queue_pair| queue_pair.send_consumer)
         });
@@ -200,18 +197,8 @@ fn a_signal_in_the_copy_of_a_nop_counts() -> Result<(), Status> {
     let (mut functions, uar, qpn) = function()?;
     let mut request = nop(qpn, 0, 1);
     request[wqe::FLAGS_AT] = 0;
-    let memory = &functions[0].memory;
-    let written = memory
-        .write(RING, &request)
-        .and_then(|()| memory.write(QP_RECORD + 4, &1_u32.to_be_bytes()));
-    assert_eq!(written, Ok(()));
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&request[..8]);
-    let doorbell = SendDoorbell {
-        uar,
-        within: REGISTER,
-        bytes,
-    };
+    post(&functions[0], &request, 1);
+    let doorbell = doorbell_of(&request, uar);
     let entries = |functions: &[Function]| {
         let mut owner = [0; 1];
         let read = functions[0].memory.read(COMPLETIONS + 60, &mut [0; 2]);

@@ -589,7 +589,8 @@ fn batches_beyond_the_limit(context: &Context) -> Result {
     Ok(())
 }
 
-/// Catches a queue that is not armed, is armed with an old number, or whose consumer index is not told.
+/// Catches a queue that is not armed, is armed with an old number or without a channel, or whose consumer
+/// index is not told.
 fn events(context: &Context) -> Result {
     let channel = context.create_channel()?;
     let pd = context.alloc_pd()?;
@@ -626,7 +627,10 @@ fn events(context: &Context) -> Result {
         a.cq.arm(Notify::Solicited)
             .err()
             .ok_or("armed for solicited messages")?;
-    says(&refused, &["solicited messages alone"])
+    says(&refused, &["solicited messages alone"])?;
+    // It has a doorbell, as all have. The device would complain if it were armed by that.
+    let refused = b.cq.arm(Notify::Next).err().ok_or("armed for no channel")?;
+    says(&refused, &["created without a channel"])
 }
 
 /// Catches a status that is another one's, and a queue pair that is given up after a request that failed.

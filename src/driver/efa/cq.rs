@@ -35,8 +35,9 @@ pub(crate) struct CqCore {
     // It points into the memory.
     pub(super) directory: Arc<Directory>,
     pub(super) events: Arc<AtomicU32>,
-    /// Only a queue with events has one.
     doorbell: Option<Doorbell>,
+    /// The device has an event queue for it: it was created with a channel. Only then may it be armed.
+    has_events: bool,
     #[cfg_attr(
         not(feature = "c-abi"),
         expect(dead_code, reason = "the rings point into it")
@@ -72,7 +73,12 @@ impl Doorbell {
 
 impl CqCore {
     /// Over rings that lie in the memory.
-    pub(super) fn new(rings: Box<[View]>, memory: RingMemory, register: Option<Register>) -> Self {
+    pub(super) fn new(
+        rings: Box<[View]>,
+        memory: RingMemory,
+        register: Option<Register>,
+        has_events: bool,
+    ) -> Self {
         Self {
             directory: Arc::new(Directory::new(rings)),
             events: Arc::default(),
@@ -81,6 +87,7 @@ impl CqCore {
                 turn: Turn::new(),
                 taken: AtomicU32::new(0),
             }),
+            has_events,
             memory,
         }
     }
@@ -288,11 +295,11 @@ impl contract::Cq for Cq {
         let lacks = |what| Err(super::Efa::lacks(Verb::ReqNotifyCq, what));
         match &backing.doorbell {
             _ if solicited_only => lacks("events for solicited messages alone"),
-            None => lacks("events of completion queues that were created without a channel"),
-            Some(doorbell) => {
+            Some(doorbell) if backing.has_events => {
                 doorbell.tell(0, || backing.wish());
                 Ok(())
             }
+            _ => lacks("events of completion queues that were created without a channel"),
         }
     }
 

@@ -72,7 +72,7 @@ pub fn efa_poll(bytes: &[u8]) {
     };
     let doorbell = Register::new(Arc::new(Map::of_memory(4)), 0);
     let mut cq = Cq::new(
-        CqCore::new(views, memory, doorbell),
+        CqCore::new(views, memory, doorbell, true),
         0xff,
         shape & 0x10 != 0,
     );

@@ -520,10 +520,11 @@ fn map_cq(
             Some(register.ok_or_else(|| malformed("a doorbell beyond its page"))?)
         }
     };
+    let has_events = command.channel.is_some();
     // Up to Linux 7.3 the kernel gives a queue in given memory no doorbell, and without one there are no
     // events.
     if doorbell.is_none()
-        && command.channel.is_some()
+        && has_events
         && let Some(RingMemory::Given(..)) = memory
     {
         let missing = "a doorbell for a completion queue in given memory, which its events take";
@@ -531,5 +532,5 @@ fn map_cq(
         return Err(Error::unsupported(Verb::CreateCq, subject, missing));
     }
     let memory = memory.take().ok_or_else(beyond)?;
-    Ok(CqCore::new(rings, memory, doorbell))
+    Ok(CqCore::new(rings, memory, doorbell, has_events))
 }

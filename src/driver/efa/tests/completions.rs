@@ -34,7 +34,7 @@ pub(super) fn ring(rings: usize, size: usize) -> Ring {
     let map = RingMemory::Mapped(Map::of_memory(rings * DEPTH as usize * size));
     let views = View::of(&map, rings, DEPTH, size).unwrap();
     let register = Register::new(Arc::clone(&device.doorbell), 0).unwrap();
-    let core = CqCore::new(views.clone(), map, Some(register));
+    let core = CqCore::new(views.clone(), map, Some(register), true);
     Ring {
         cq: Cq::new(core, 0xff, true),
         views,

@@ -5,16 +5,29 @@
 //! error, such as an access without the right, is not reported: it is answered with a completion, as the
 //! verbs say.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many violations are kept; a program that breaks a rule breaks it often.
 const KEPT: usize = 100;
 
+/// The violations so far, and those that are expected.
+#[derive(Debug, Default)]
+struct Found {
+    violations: Vec<String>,
+    expected: Vec<Expected>,
+}
+
+/// A violation that a test causes on purpose.
+#[derive(Debug)]
+struct Expected {
+    words: String,
+    came: bool,
+}
+
 /// The violations so far, shared by all functions of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    violations: Arc<Mutex<Vec<String>>>,
-    expected: Arc<Mutex<Vec<String>>>,
+    found: Arc<Mutex<Found>>,
     /// The model's name, if what happens is told on standard error.
     trace: Option<&'static str>,
 }
@@ -25,34 +38,34 @@ impl Report {
     #[must_use]
     pub fn new(model: &'static str, trace: bool) -> Self {
         Self {
-            violations: Arc::default(),
-            expected: Arc::default(),
+            found: Arc::default(),
             trace: trace.then_some(model),
         }
     }
 
-    /// Adds a violation.
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a violation, unless it is expected.
     pub fn violation(&self, text: String) {
         self.trace(|| format!("violation: {text}"));
-        let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
-        if expected.iter().any(|part| text.contains(part)) {
-            return;
+        let mut found = self.found();
+        let mut is_expected = false;
+        for expected in &mut found.expected {
+            if has_words(&text, &expected.words) {
+                expected.came = true;
+                is_expected = true;
+            }
         }
-        let mut violations = self
-            .violations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if violations.len() < KEPT {
-            violations.push(text);
+        if !is_expected && found.violations.len() < KEPT {
+            found.violations.push(text);
         }
     }
 
-    /// Lets violations whose text has this in it be, from now on.
-    pub fn expect(&self, part: String) {
-        self.expected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(part);
+    /// Expects violations with these words, until the violations are taken. One must come.
+    pub fn expect(&self, words: String) {
+        self.found().expected.push(Expected { words, came: false });
     }
 
     /// Tells what happens, if that is wanted.
@@ -62,13 +75,44 @@ impl Report {
         }
     }
 
-    /// Takes the violations out.
+    /// Takes the violations out, and for each that was expected and did not come a text that says so.
     #[must_use]
     pub fn take(&self) -> Vec<String> {
-        let mut violations = self
-            .violations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut violations)
+        let Found {
+            mut violations,
+            expected,
+        } = std::mem::take(&mut *self.found());
+        let missing = expected.into_iter().filter(|expected| !expected.came);
+        violations.extend(missing.map(|it| format!("expected, and did not come: {}", it.words)));
+        violations
+    }
+}
+
+/// Whether a text has these words. A number must be the whole one.
+fn has_words(text: &str, words: &str) -> bool {
+    text.match_indices(words).any(|(at, _)| {
+        let behind = text[at + words.len()..].chars().next();
+        !behind.is_some_and(char::is_alphanumeric)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Report;
+
+    /// Would catch a test that turns a rule off for the tests behind it.
+    #[test]
+    fn a_violation_is_expected_until_they_are_taken() {
+        let report = Report::new("model", false);
+        report.expect("queue pair 0x1".into());
+        for text in ["queue pair 0x1: no room", "queue pair 0x12: no room"] {
+            report.violation(text.into());
+        }
+        assert_eq!(report.take(), ["queue pair 0x12: no room"]);
+        report.violation("queue pair 0x1: no room".into());
+        assert_eq!(report.take(), ["queue pair 0x1: no room"]);
+        report.expect("no room".into());
+        assert_eq!(report.take(), ["expected, and did not come: no room"]);
+        assert!(report.take().is_empty());
     }
 }

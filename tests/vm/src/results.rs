@@ -227,25 +227,20 @@ fn reason(line: &str) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// The reason in the output of a program that ran one test and says that it ignored it. None if it does not
-/// say so.
-pub(crate) fn ignored(output: &str) -> Option<String> {
-    let summary = output
-        .lines()
-        .rev()
-        .find(|line| line.starts_with("test result: "))?;
-    if !summary.contains(" 0 failed; 1 ignored;") {
-        return None;
+/// The verdict in the output of a program that was to run one test, and has ended well.
+pub(crate) fn of_one(output: &str) -> Verdict {
+    let mut lines = output.lines().rev();
+    let summary = lines.find(|line| line.starts_with("test result: "));
+    match summary {
+        Some(summary) if summary.contains(" 1 passed; 0 failed;") => Verdict::Passed,
+        // The test may have written before it was ignored, so that the verdict is not on a line of the known
+        // form.
+        Some(summary) if summary.contains(" 0 failed; 1 ignored;") => {
+            let reason = output.lines().rev().find_map(reason);
+            Verdict::Skipped(reason.unwrap_or_else(|| "no reason given".to_owned()))
+        }
+        _ => Verdict::Failed("it has no test of this name".to_owned()),
     }
-    // The test may have written before it was ignored, so that the verdict is not on a line of the known
-    // form.
-    Some(
-        output
-            .lines()
-            .rev()
-            .find_map(reason)
-            .unwrap_or_else(|| "no reason given".to_owned()),
-    )
 }
 
 /// The message of the one test that failed, from the section `---- NAME ----`. None if there is none.
@@ -302,10 +297,15 @@ mod tests {
     fn a_test_that_ignores_itself_at_run_time() {
         let output = "\nrunning 1 test\ntest mr::dmabuf ... opening rxe0\nignored, rxe has no dmabuf\n\n\
                       test result: ok. 0 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 0.01s\n";
-        assert_eq!(ignored(output).as_deref(), Some("rxe has no dmabuf"));
+        assert_eq!(
+            of_one(output),
+            Verdict::Skipped("rxe has no dmabuf".to_owned())
+        );
         let passed =
             "test mr::alloc ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored; 0 measured\n";
-        assert_eq!(ignored(passed), None);
+        assert_eq!(of_one(passed), Verdict::Passed);
+        let none = "\ntest result: ok. 0 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out\n";
+        assert!(matches!(of_one(none), Verdict::Failed(_)));
     }
 
     #[test]

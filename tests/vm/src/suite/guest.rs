@@ -123,10 +123,10 @@ struct Run<'a> {
     group: Group,
 }
 
-/// What a process in the guest did.
+/// What a test did.
 struct Done {
-    outcome: Outcome,
-    output: String,
+    /// How its process ended in each guest, and what it said.
+    ended: Vec<(Outcome, String)>,
     /// What the adapter had to complain about meanwhile.
     complaints: Vec<String>,
     took: Duration,
@@ -135,7 +135,10 @@ struct Done {
 impl Run<'_> {
     fn job(&mut self, job: &Job) {
         let done = self.execute(job);
-        self.record(job.name(), done.map(|done| (verdict(&done), done.took)));
+        self.record(
+            job.name(),
+            done.map(|done| (verdict(job, &done), done.took)),
+        );
     }
 
     /// Runs a test in the guest, which is booted if need be. The error is what a failed test is to say.
@@ -231,25 +234,19 @@ impl Run<'_> {
             }
             None => None,
         };
-        let mut output = Vec::new();
-        let mut outcome = guest::to_end(guest, process, deadline, |_, bytes| {
-            output.extend_from_slice(bytes)
-        })?;
-        if let Some((process, second)) = in_second {
-            let mut further = Vec::new();
-            let of_second = guest::to_end(second, process, deadline, |_, bytes| {
-                further.extend_from_slice(bytes)
+        let to_end = |guest: &mut Guest, process| -> Result<(Outcome, String)> {
+            let mut output = Vec::new();
+            let outcome = guest::to_end(guest, process, deadline, |_, bytes| {
+                output.extend_from_slice(bytes)
             })?;
-            // What the report shows is the one that failed.
-            if outcome == Outcome::Ended(Ending::Exited(0)) {
-                outcome = of_second;
-                output = further;
-            }
+            Ok((outcome, String::from_utf8_lossy(&output).into_owned()))
+        };
+        let mut ended = vec![to_end(guest, process)?];
+        if let Some((process, second)) = in_second {
+            ended.push(to_end(second, process)?);
         }
-        let output = String::from_utf8_lossy(&output).into_owned();
         Ok(Done {
-            outcome,
-            output,
+            ended,
             complaints: guest.take_adapter_violations(),
             took: started.elapsed(),
         })
@@ -329,23 +326,40 @@ impl Run<'_> {
     }
 }
 
-fn verdict(done: &Done) -> Verdict {
-    let how = match &done.outcome {
-        _ if !done.complaints.is_empty() => {
-            format!("the adapter complained: {}", done.complaints.join("\n"))
-        }
+/// A test has passed if it has in each guest.
+fn verdict(job: &Job, done: &Done) -> Verdict {
+    if !done.complaints.is_empty() {
+        let complaints = done.complaints.join("\n");
+        let said: String = done.ended.iter().map(|(_, said)| said.as_str()).collect();
+        return Verdict::Failed(format!(
+            "the adapter complained: {complaints}\nits output:\n{said}"
+        ));
+    }
+    let mut verdicts = done
+        .ended
+        .iter()
+        .map(|(outcome, said)| of_one(job, outcome, said, done.took));
+    let other = verdicts.find(|verdict| !matches!(verdict, Verdict::Passed));
+    other.unwrap_or(Verdict::Passed)
+}
+
+fn of_one(job: &Job, outcome: &Outcome, said: &str, took: Duration) -> Verdict {
+    let how = match outcome {
         Outcome::Ended(Ending::Exited(0)) => {
-            return results::ignored(&done.output).map_or(Verdict::Passed, Verdict::Skipped);
+            return match job.test {
+                Some(_) => results::of_one(said),
+                None => Verdict::Passed,
+            };
         }
-        Outcome::Ended(Ending::Exited(status)) => match results::failure(&done.output) {
+        Outcome::Ended(Ending::Exited(status)) => match results::failure(said) {
             Some(message) => message.to_owned(),
             None => format!("ended with status {status}"),
         },
         Outcome::Ended(Ending::Signalled(signal)) => format!("ended by signal {signal}"),
         Outcome::NotStarted(reason, _) => format!("not started: {reason}"),
-        Outcome::TimedOut => format!("killed after {:.0} s", done.took.as_secs_f64()),
+        Outcome::TimedOut => format!("killed after {:.0} s", took.as_secs_f64()),
     };
-    Verdict::Failed(format!("{how}\nits output:\n{}", done.output))
+    Verdict::Failed(format!("{how}\nits output:\n{said}"))
 }
 
 /// What is wrong in the log of a kernel that died, known faults too, as text; empty if nothing.

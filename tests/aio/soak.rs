@@ -162,7 +162,7 @@ async fn play(shared: &Shared, cq: &Cq, (seed, steps): (u64, usize), end: End) -
     for task in 0..TASKS {
         let random = Random::new(seed ^ task);
         posting.push(tokio::spawn(shared.clone().post(random, steps)));
-        let random = Random::new(seed ^ task << 32);
+        let random = Random::new(seed ^ (task + 1) << 32);
         receiving.push(tokio::spawn(shared.clone().receive(random)));
     }
     if let End::Drained = end {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::json;
-use support::random::Random;
+use support::random::{Random, seed_and_steps};
 use support::{Control, LIMIT, Result, Wire, device, fail, open, same, test};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -358,11 +358,9 @@ fn the_queue_pair_goes() -> Result {
 /// Catches whatever loses a buffer when tasks let go of their operations at any time, and the wire loses some
 /// packets or the adapter stands still now and then.
 fn cancelled_at_random() -> Result {
-    const STEPS: u32 = 60;
     let mut trouble = Trouble::new()?;
     let ground = Ground::new(&trouble)?;
-    let seed = u64::from(std::process::id());
-    println!("seed {seed}");
+    let (seed, steps) = seed_and_steps(60)?;
     let (a, pool) = (ground.a, ground.pool.clone());
     let control = a.control();
     let a = std::sync::Arc::new(std::sync::Mutex::new(a));
@@ -374,7 +372,7 @@ fn cancelled_at_random() -> Result {
             let mut random = Random::new(seed ^ task);
             ground.runtime.spawn(async move {
                 let mut ended = [0; 3];
-                for _ in 0..STEPS {
+                for _ in 0..steps {
                     let mut buf = pool.get(LENGTH).await?;
                     buf.set_len(LENGTH)?;
                     let at = remote.slot(random.below(2 * EACH), LENGTH)?;
@@ -419,6 +417,6 @@ fn cancelled_at_random() -> Result {
         timeout(LIMIT, control.drained()).await??;
         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(sum)
     })?;
-    same(ended.iter().sum::<u32>(), 4 * STEPS, "operations")?;
+    same(ended.iter().sum::<u32>(), 4 * steps as u32, "operations")?;
     same(pool.stats().in_use(), 0, "buffers in use")
 }

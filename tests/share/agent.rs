@@ -629,8 +629,8 @@ fn nonsense() -> Result {
         // No driver writes such, so the model complains.
         let expected = json!({"text": format!("queue pair {:#x}", queue.qpn())});
         Control::open()?.ask("expect", expected)?;
-        for _ in 0..4 {
-            agent.say(&format!("nonsense {seed}"))?;
+        for turn in 0..4 {
+            agent.say(&format!("nonsense {}", 4 * seed + turn))?;
             near.exchange()?;
             neighbour.exchange()?;
             agent.expect("done")?;

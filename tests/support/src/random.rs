@@ -5,24 +5,24 @@
 use std::env;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rand::rngs::ChaCha8Rng;
+use rand::{RngExt, SeedableRng};
+
 use crate::Result;
 
-/// Marsaglia's xorshift: the same numbers for the same seed, everywhere.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
+/// The same numbers for the same seed, everywhere, and others for each other seed.
+#[derive(Debug)]
+pub struct Random(ChaCha8Rng);
 
 impl Random {
     /// The numbers of a seed.
     pub fn new(seed: u64) -> Self {
-        Self(seed | 1)
+        Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
     /// A number below `bound`, which is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 33) as usize % bound
+        self.0.random_range(..bound)
     }
 }
 

@@ -558,9 +558,9 @@ fn take_own(function: &mut Function, qpn: u32) -> Result<Option<Taken>, Answer> 
     Ok(Some(taken))
 }
 
-/// Which request of the own receive queue is taken next, of so many that wait, and which is left out then. As
-/// if the network changed the order of the messages by twos, a queue pair that takes them as they come uses
-/// every other request before the one that was posted earlier.
+/// Which request of the own receive queue is used next, of so many that wait, and which is left out for now.
+/// A queue pair that receives out of order uses the second of two requests first and then the first, as if
+/// the network had swapped their messages.
 fn next_own(queue_pair: &QueuePair, waiting: u16) -> (u16, Option<u16>) {
     let next = queue_pair.receive_consumer;
     match queue_pair.left_out {
@@ -624,6 +624,9 @@ fn places<'d>(segments: &[u8], data: &'d [u8]) -> Result<Vec<(Place, &'d [u8])>,
     }
 }
 
+/// What a slice of length 0 has room for.
+const ZERO_LENGTH: usize = 1 << 31;
+
 /// Which part of the data belongs where, and what finds no place.
 fn split<'d>(segments: &[u8], data: &'d [u8]) -> (Vec<(Place, &'d [u8])>, &'d [u8]) {
     let mut places = Vec::new();
@@ -634,11 +637,12 @@ fn split<'d>(segments: &[u8], data: &'d [u8]) -> (Vec<(Place, &'d [u8])>, &'d [u
             break;
         }
         let [l3, l2, l1, l0, k3, k2, k1, k0, address @ ..] = *segment;
-        let length = u32::from_be_bytes([l3, l2, l1, l0]) as usize;
         let key = u32::from_be_bytes([k3, k2, k1, k0]);
-        if length == 0 && key == TERMINATOR {
-            break;
-        }
+        let length = match u32::from_be_bytes([l3, l2, l1, l0]) {
+            0 if key == TERMINATOR => break,
+            0 => ZERO_LENGTH,
+            length => length as usize,
+        };
         let (now, later) = rest.split_at(length.min(rest.len()));
         let place = Place {
             key,

@@ -227,6 +227,17 @@ fn data_go_to_the_slices_in_turn_and_round_the_ring() -> Result<(), Status> {
     Ok(())
 }
 
+/// Would catch a driver that posts slices without bytes, and is wrong on hardware alone.
+#[test]
+fn a_slice_of_length_0_has_room_for_2_gib() -> Result<(), Status> {
+    let mut world = world()?;
+    let slices = [world.slice(0, 0), world.slice(64, 8)];
+    world.post(slices);
+    assert!(matches!(world.deliver(send(b"abcde")), Answer::Done(none) if none.is_empty()));
+    assert_eq!(world.data(0, 5), *b"abcde");
+    Ok(())
+}
+
 /// Where the ring of the shared queue lies, and its record.
 const SHARED_RING: u64 = 0x6000;
 const SHARED_RECORD: u64 = 0x5080;

@@ -1,7 +1,7 @@
 //! `uverbs perf`: both sides on this host, over the device under test.
 
 use std::fs;
-use std::io::Seek;
+use std::io::{Read, Seek};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::peers::play;
+use support::peers::{is_connected, play};
 use support::program::uverbs;
 use support::role::finish;
-use support::wait::until;
+use support::wait::{PROCESS, until, until_so};
 use support::{Device, Result, device, fail, open, same, says, skip, test};
 use uverbs::alloc::Udmabuf;
 use uverbs::resource::{QpResource, ResourceOwner};
@@ -444,6 +444,9 @@ fn compared() -> Result {
     same(fs::read_to_string(plots)?.starts_with("<svg"), true, "SVG")
 }
 
+/// How long a run lasts before its peer is killed.
+const IN_THE_MIDDLE: Duration = Duration::from_secs(2);
+
 /// Catches a client that waits for a peer which has gone.
 fn a_peer_that_is_killed() -> Result {
     let transport = transport();
@@ -453,10 +456,17 @@ fn a_peer_that_is_killed() -> Result {
         format!("bandwidth send 127.0.0.1 -t {transport} -s 4K -T 60 -r 1 --connect-timeout 30");
     let mut client = perf(&words, port)?;
     let mut client = Process(client.stderr(Stdio::piped()).spawn()?);
-    std::thread::sleep(Duration::from_secs(3));
+    until_so(PROCESS, "the connection", || is_connected(port))?;
+    std::thread::sleep(IN_THE_MIDDLE);
     drop(server);
     let status = support::role::await_end(&mut client.0).and_then(|()| Ok(client.0.wait()?))?;
-    same(status.code(), Some(5), "exit code")
+    let mut said = String::new();
+    let mut complained = client.0.stderr.take().ok_or("no stderr")?;
+    complained.read_to_string(&mut said)?;
+    same(status.code(), Some(5), &said)?;
+    // Not that it could not connect.
+    let words = ["the peer has closed the connection", "the peer has gone"];
+    same(words.iter().any(|words| said.contains(words)), true, &said)
 }
 
 /// Catches a size that fails and takes with it what the sizes before have measured.

@@ -28,7 +28,8 @@ pub struct Said {
 /// Runs both to their ends, which must be successes. The client is started when `ready` says that the server
 /// listens.
 ///
-/// Of a program that waits for an acknowledgement which soft-RoCE sends no more, no end is asked.
+/// One of them may go on sending for ever, since soft-RoCE never acknowledges its last message. It is killed,
+/// which is no failure.
 ///
 /// # Errors
 /// If one fails or does not end in time; the error has what both said.
@@ -110,12 +111,12 @@ pub fn play_in_turns(
     played
 }
 
-/// The time between the end of one program and that of the other, which may be for ever.
+/// Notices that the program that is left will never end.
 ///
 /// Soft-RoCE reports a message to its receiver before it acknowledges it (`rxe_responder`: `do_complete`,
 /// then `acknowledge`). The receiver of the last message may end in between, and a queue pair that has ended
-/// acknowledges nothing (`rxe_xmit_packet`). The sender sends again then, and with 7 retries, which are all
-/// that most programs know, it does so for ever.
+/// acknowledges nothing (`rxe_xmit_packet`). The sender then sends again, and for ever if `retry_cnt` is 7, as
+/// most programs have it.
 #[derive(Default)]
 struct Farewell {
     /// How often was sent again until the first program had ended.
@@ -319,14 +320,27 @@ fn does_not_listen(thread: &Path, here: &CpuSet) -> Result<bool> {
 /// # Errors
 /// None so far.
 pub fn listens(port: u16) -> Result<bool> {
+    has_socket(port, "0A")
+}
+
+/// Whether somebody has connected to a TCP port of this host.
+///
+/// # Errors
+/// None so far.
+pub fn is_connected(port: u16) -> Result<bool> {
+    has_socket(port, "01")
+}
+
+/// Whether a TCP socket of this port is in this state (`TCP_*` of include/net/tcp_states.h).
+fn has_socket(port: u16, state: &str) -> Result<bool> {
     let port = format!(":{port:04X}");
     let mut found = false;
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let sockets = std::fs::read_to_string(table).unwrap_or_default();
         found |= sockets.lines().any(|line| {
             let mut words = line.split_whitespace().skip(1);
-            // The local address, and the state LISTEN.
-            words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some("0A")
+            // The local address, and behind the remote one the state.
+            words.next().is_some_and(|local| local.ends_with(&port)) && words.nth(1) == Some(state)
         });
     }
     Ok(found)

@@ -1,6 +1,6 @@
 //! Child processes: this program again, in a role that its first arguments name.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Seek};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -187,18 +187,24 @@ pub fn in_process(name: &str) -> Result {
 /// # Errors
 /// If it fails or does not end in time; the error has what it printed.
 pub fn finish(command: &mut Command) -> Result<String> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    await_end(&mut child)?;
-    let output = child.wait_with_output()?;
-    let [said, complaint] = [output.stdout, output.stderr].map(String::from_utf8);
-    let said = said? + &complaint?;
-    match output.status.success() {
-        true => Ok(said),
-        false => fail(format!("the child ended with {}: {said}", output.status)),
+    // Files: nobody reads before the child has ended, and it may say more than a pipe holds.
+    let (mut said, mut complained) = (tempfile::tempfile()?, tempfile::tempfile()?);
+    command.stdin(Stdio::null());
+    command
+        .stdout(said.try_clone()?)
+        .stderr(complained.try_clone()?);
+    let mut child = command.spawn()?;
+    let ended = await_end(&mut child);
+    let mut words = String::new();
+    for file in [&mut said, &mut complained] {
+        file.rewind()?;
+        file.read_to_string(&mut words)?;
+    }
+    ended.map_err(|error| format!("{error}: {words}"))?;
+    let status = child.wait()?;
+    match status.success() {
+        true => Ok(words),
+        false => fail(format!("the child ended with {status}: {words}")),
     }
 }
 

@@ -441,8 +441,8 @@ fn nonsense_between() -> Result {
     ground.nothing_is_missing()
 }
 
-/// Catches a channel that has no place left for what it has to say itself, where the user's messages have all
-/// places: the peer told of receives that it has not, and nobody waits for the messages any more.
+/// Catches a channel whose own messages find no place in the send queue since the user's messages have them
+/// all: the peer has told of receives that it does not have, and nobody waits for these messages any more.
 fn without_receives() -> Result {
     const MESSAGE: usize = 100;
     const SENDS: usize = 32;

@@ -74,9 +74,9 @@ pub(crate) fn request(listener: &Listener<Rc>) -> Result<Request<Rc>> {
 
 /// Both ends of a connection, once both stand.
 ///
-/// Who asked keeps its end until then. Its goodbye may overtake its confirmation, since the kernel handles
-/// what comes to each CPU in order, not what comes to two; and what is ended before it is confirmed fails at
-/// the side that accepted (`cm_dreq_handler` in drivers/infiniband/core/cm.c).
+/// The side that asked keeps its end until then. The kernel handles messages in order on one CPU and not on
+/// two. So the message that ends the connection may overtake the one that confirms it, and then accepting
+/// fails (`cm_dreq_handler` in drivers/infiniband/core/cm.c).
 pub(crate) fn both<A: Pending, P: Pending>(
     connecting: A,
     accepting: P,

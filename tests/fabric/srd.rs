@@ -312,7 +312,8 @@ fn talk(a: &mut Node, b: &mut Node) -> Result {
     same((in_flight(a), in_flight(b)), (0, 0), "requests in flight")
 }
 
-/// Catches a length of which the low half alone is told, or of which the device's rest of an entry is a part.
+/// Catches a length that is cut off to its low half, or whose high half is read where the device puts
+/// something else.
 fn lengths_beyond_16_bits(context: &Context) -> Result {
     if !has_writes() {
         return skip("the driver of Linux 6.1 has no WRITE");
@@ -787,7 +788,7 @@ fn numbers_are_used_again(context: &Context) -> Result {
 fn overruns_are_told(context: &Context) -> Result {
     const ROOM: u64 = 16;
     const LOST: u64 = 5;
-    // The one of the program: no driver could keep the room.
+    // The program posts more than the queue has room for, which no driver can prevent.
     let expected = json!({"text": "has no room"});
     Control::open()?.ask("expect", expected)?;
     let pd = context.alloc_pd()?;

@@ -582,9 +582,9 @@ impl Pair {
         Ok(false)
     }
 
-    /// Receives that are posted after rxe has found the error state and flushed are left lying
-    /// (`rxe_resp.c`): a failure that the kernel finds can overtake us there. It flushes again if it is told
-    /// the state again.
+    /// Has rxe flush once more. It flushes receives once, when it finds the error state, and leaves those that
+    /// are posted after that (`rxe_resp.c`) until it is told to enter the state again. If the kernel finds the
+    /// failure itself, it may flush before this side has stopped posting.
     fn kick(&mut self) -> Result {
         self.count("told twice to flush", 1);
         self.fail(0)?;

@@ -40,8 +40,7 @@ impl Shadow {
         }
     }
 
-    /// The write has surely not been done and never will be, or has been done at most in part and never will
-    /// be again.
+    /// Takes what is there now as sure: none of the writes that were in flight will change it any more.
     pub(crate) fn settle(&mut self, now: &[u8]) {
         self.sure.copy_from_slice(now);
         self.maybe.clear();

@@ -54,8 +54,8 @@ pub(crate) fn tests() -> Vec<Trial> {
     ]
 }
 
-/// Options with which a peer that does not answer is given up soon: 16 ms, one retry. A busy machine makes a
-/// peer look like that which does answer; so only for peers that do not.
+/// Gives a peer up after two times 16 ms. Only for peers that never answer: on a busy machine one that does
+/// answer may take longer.
 fn impatient() -> Setup {
     let mut setup = patient();
     (setup.options.timeout, setup.options.retry_cnt) = (12, 1);

@@ -349,7 +349,7 @@ fn at_peer(
             _ => status::PEER_ABORT,
         });
     }
-    // What tells of the data must be there before they are.
+    // The receive that the completion of the data consumes must be there before the data are written.
     let consumed = match request.immediate {
         Some(_) if !unsolicited => Some(take_receive(
             &mut fabric.functions[peer],

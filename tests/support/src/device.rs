@@ -180,8 +180,8 @@ impl Device {
         }
     }
 
-    /// Completions beyond its capacity that a completion queue still takes before it overflows: hardware uses
-    /// the entry that the capacity leaves free, and the kernel's ring is twice as large.
+    /// How many completions beyond its capacity a completion queue holds before it overflows. Hardware has one
+    /// spare entry. Soft-RoCE's ring is twice as large as asked for.
     pub fn spare_completions(self, capacity: u32) -> u64 {
         match self {
             Self::Rxe => u64::from(capacity) + 1,
@@ -218,8 +218,8 @@ pub fn kernel() -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-/// Has the kernel's driver make what it makes late, so that its own objects do not look like ones that a test
-/// left behind: mlx5 has a completion queue of its own from the first registration on.
+/// Registers a region once. The kernel's mlx5 driver creates a completion queue of its own at the first
+/// registration, which would look like one that a test has left behind.
 ///
 /// # Errors
 /// If nothing can be registered.

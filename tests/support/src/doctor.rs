@@ -39,7 +39,7 @@ pub fn found(findings: &[Value], check: &str) -> Result<(String, String)> {
 /// Fails unless the check has this verdict and says these words.
 ///
 /// # Errors
-/// If that is so, or if there is no such check.
+/// If it has not, or if there is no such check.
 pub fn is(findings: &[Value], check: &str, verdict: &str, words: &str) -> Result {
     let (is, text) = found(findings, check)?;
     same(

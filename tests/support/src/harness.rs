@@ -87,7 +87,7 @@ fn in_guest() -> bool {
     std::env::var_os("VM_GUEST").is_some()
 }
 
-/// Runs a test. One that fails by what the device lacks by right, be it in a panic, is skipped.
+/// Runs a test. If its error or its panic says that the device lacks what it may lack, the test is skipped.
 fn verdict(run: impl FnOnce() -> Result) -> std::result::Result<Completion, Failed> {
     let ended = catch_unwind(AssertUnwindSafe(run));
     let error = match ended {

@@ -84,7 +84,8 @@ impl Library {
         }
     }
 
-    /// Asks the loader whether the program gets this library: else the test would compare one with itself.
+    /// Asks the loader which libibverbs the program gets. If it got the other one, a test would compare a
+    /// library with itself.
     ///
     /// # Errors
     /// If it does not, or does not start.

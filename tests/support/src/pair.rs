@@ -34,10 +34,9 @@ pub const QKEY: u32 = 0x1122_3344;
 /// How tests connect queue pairs whose peers answer: the usual way, but what is not acknowledged is sent
 /// again after a second.
 ///
-/// Nothing is lost between queue pairs of one device. Whatever is sent again is so because a processor of the
-/// guest was not given one of the host for that long, and soft-RoCE has faults of its own there
-/// (docs/soak.md): a READ in front of other requests may complete without its data. A peer that is gone is
-/// given up after 8 seconds, within [`crate::LIMIT`].
+/// Nothing is lost between queue pairs of one device. A packet is sent again only if the host did not run the
+/// guest for that long. Soft-RoCE then has faults of its own (docs/soak.md): a READ in front of other requests
+/// may complete without its data. A peer that is gone is given up after 8 seconds, within [`crate::LIMIT`].
 pub fn options() -> ConnectOptions {
     ConnectOptions {
         timeout: 18,

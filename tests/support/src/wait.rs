@@ -35,7 +35,7 @@ pub fn until_within<T>(
 ) -> Result<T> {
     let deadline = Instant::now() + limit;
     loop {
-        // Whoever was not given a processor until the time was over asks once more.
+        // Before the question: a thread that had no processor until the time was over asks once more.
         let is_over = Instant::now() > deadline;
         if let Some(answer) = ask()? {
             return Ok(answer);

@@ -48,7 +48,7 @@ pub(crate) struct CompletionQueue {
     armed: Armed,
     /// The sequence number by which it was armed last.
     sequence: u32,
-    /// That of the last event: another arming by it is the same as before, and says nothing.
+    /// The sequence number of the last event. The device ignores another arming with it.
     told: Option<u32>,
     failed: bool,
 }

@@ -739,8 +739,22 @@ fn regions_wait_for_requests(context: &Context) -> Result {
     completion(&mut a.cq)?.is(WcOpcode::RDMA_READ)
 }
 
+/// Waits until the device has written so many completions since its tap was started, of which nobody takes one.
+fn until_written(control: &mut Control, count: usize) -> Result {
+    let mut written = 0;
+    until("completions that the device writes", || {
+        let records = control.ask("tap_next", json!({}))?;
+        let records = records.as_array().into_iter().flatten();
+        written += records
+            .filter(|record| record["kind"] == "completion")
+            .count();
+        Ok((written >= count).then_some(()))
+    })
+}
+
 /// Catches completions of a queue pair that is gone, as those of the one that has its number now.
 fn numbers_are_used_again(context: &Context) -> Result {
+    let mut control = Control::open()?;
     let pd = context.alloc_pd()?;
     let mut server = Node::new(&pd, context.create_cq(64)?, caps(8), 8 * BYTES)?;
     let mut cq = Some(context.create_cq(256)?);
@@ -753,17 +767,18 @@ fn numbers_are_used_again(context: &Context) -> Result {
         numbers.push(node.qp.qpn());
         node.meet(&pd, &server)?;
         server.meet(&pd, &node)?;
+        control.ask("tap_start", json!({}))?;
         node.post(round..round + 1, |id, batch, to, mr, remote| {
             let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
             Ok(batch.signaled(id).to(to).read(into, from)?)
         })?;
-        // Nobody looks whether it is done.
-        std::thread::sleep(QUIET);
+        until_written(&mut control, 1)?;
         // It goes with its completion unread.
         let Node { qp, cq: own, .. } = node;
         qp.destroy().map_err(|refused| refused.error)?;
         cq = Some(own);
     }
+    control.ask("tap_take", json!({}))?;
     let Some(mut cq) = cq else {
         return fail("no completion queue");
     };
@@ -790,7 +805,9 @@ fn overruns_are_told(context: &Context) -> Result {
     const LOST: u64 = 5;
     // The program posts more than the queue has room for, which no driver can prevent.
     let expected = json!({"text": "has no room"});
-    Control::open()?.ask("expect", expected)?;
+    let mut control = Control::open()?;
+    control.ask("expect", expected)?;
+    control.ask("tap_start", json!({}))?;
     let pd = context.alloc_pd()?;
     let small = context.create_cq(ROOM as u32)?;
     same(u64::from(small.capacity()), ROOM, "the room of a ring")?;
@@ -802,8 +819,8 @@ fn overruns_are_told(context: &Context) -> Result {
         let (into, from) = (mr.slice(slot(1))?, remote.slice(slot(0))?);
         Ok(batch.signaled(id).to(to).read(into, from)?)
     })?;
-    // Nobody looks while they complete.
-    std::thread::sleep(QUIET);
+    until_written(&mut control, (ROOM + LOST) as usize)?;
+    control.ask("tap_take", json!({}))?;
     let mut left = BTreeSet::new();
     let mut told = 0;
     until("an overrun and what is left", || {

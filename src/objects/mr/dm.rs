@@ -28,6 +28,7 @@ impl Pd {
     /// belongs to another context. Manual page: `ibv_reg_dm_mr(3)`.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_dm(&self, dm: &Dm, range: Range<u64>, access: Access) -> Result<DmMr> {
+        self.reclaim();
         let refuse = |why| Error::invalid(Verb::RegDmMr, Subject::the("MR"), why);
         let parts = [("the DM", Some(dm.context()))];
         self.context()

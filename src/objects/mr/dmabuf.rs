@@ -74,6 +74,7 @@ impl Pd {
         access: Access,
         driver: DriverData,
     ) -> Result<Region> {
+        self.reclaim();
         let refuse = |why| Error::invalid(Verb::RegDmabufMr, Subject::the("MR"), why);
         let length = usize::try_from(range.end.saturating_sub(range.start))
             .map_err(|_| refuse("the range is larger than an address space"))?;

@@ -30,6 +30,7 @@ impl Pd {
     /// Without remote access flags the call itself is safe, since taking a slice has a contract of its own.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_everything(&self, access: Access) -> Result<ImplicitMr> {
+        self.reclaim();
         let access = access | Access::ON_DEMAND;
         let access = without_unknown_options(access, self.context());
         check_access(access, true, usize::MAX)

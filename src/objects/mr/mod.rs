@@ -196,6 +196,8 @@ impl Pd {
         iova: u64,
         access: Access,
     ) -> Result<Region> {
+        // First, since it may release memory that counts towards the limits.
+        self.reclaim();
         let access = without_unknown_options(access, self.context());
         let command = RegMr {
             pd: self.handle(),

@@ -431,6 +431,37 @@ pub(super) mod tests {
         assert_eq!(drops.load(Ordering::Relaxed), 0);
     }
 
+    /// Would catch memory that stays registered, and counts towards the limits, while a program registers more:
+    /// nothing else asks about the regions that it has dropped.
+    #[test]
+    fn registering_lets_go_of_what_waits() {
+        // SAFETY: nobody gets a key of it.
+        let everything = |pd: &Pd| unsafe { pd.register_everything(Access::empty()) }.map(drop);
+        let dmabuf = |pd: &Pd| {
+            let file = rustix::pipe::pipe().unwrap().0;
+            let registered = pd.register_dmabuf(file, 0..1, 0, Access::empty());
+            registered.map(drop).map_err(Error::from)
+        };
+        let memory = |pd: &Pd| {
+            let registered = pd.register(vec![0_u8; 8], Access::empty());
+            registered.map(drop).map_err(Error::from)
+        };
+        let ways: [&dyn Fn(&Pd) -> Result<()>; 3] = [&memory, &dmabuf, &everything];
+        for (way, register) in ways.into_iter().enumerate() {
+            let (kernel, pd) = kernel();
+            let user = pd.user(User::Mr);
+            let flight = user.flights().begin(Subject::the("QP"), Queues::Unknown);
+            let (held, drops) = region(&pd, 3, false);
+            drop(held);
+            flight.renew(Queues::Unknown);
+            assert_eq!(drops.load(Ordering::Relaxed), 0);
+            // Whether it can be registered does not matter.
+            let _ = register(&pd);
+            assert_eq!(drops.load(Ordering::Relaxed), 1, "{way}");
+            drop(kernel);
+        }
+    }
+
     /// Would catch regions that are deregistered although the kernel keeps a queue pair that uses them,
     /// because another region's memory panics when it is dropped, or a subscriber panics at the report of the
     /// leak.

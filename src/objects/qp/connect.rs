@@ -231,18 +231,19 @@ impl Context {
     /// There is no such port, or it has no GID. The GIDs of an Ethernet port come from its network device,
     /// which may be missing.
     pub fn best_gid(&self, port: u8) -> Result<Option<(u8, Gid)>> {
-        self.best_gid_of(port, &self.query_port(port)?)
+        let best = self.best_gid_of(port, &self.query_port(port)?)?;
+        Ok(best.map(|entry| (entry.index as u8, entry.gid)))
     }
 
-    /// The best GID of a port whose attributes are known.
-    fn best_gid_of(&self, port: u8, attr: &PortAttr) -> Result<Option<(u8, Gid)>> {
+    /// The best GID of a port whose attributes are known; its index is at most 255.
+    fn best_gid_of(&self, port: u8, attr: &PortAttr) -> Result<Option<GidEntry>> {
         if attr.link_layer == LinkLayer::INFINIBAND {
             return Ok(None);
         }
         let table = self.gid_table()?;
         let of_port = table.iter().filter(|entry| entry.port == u32::from(port));
         match best(of_port, is_here) {
-            Some(entry) => Ok(Some((entry.index as u8, entry.gid))),
+            Some(entry) => Ok(Some(*entry)),
             None => Err(Error::new(
                 Verb::QueryGidTable,
                 Subject::numbered("port", port.into()),
@@ -308,8 +309,8 @@ pub(super) struct Local {
     /// The options' GID index.
     asked: Option<u8>,
     gid_index: Option<u8>,
-    /// The GID at the index, if peers get it.
-    gid: Option<Gid>,
+    /// The GID at the index and its type, if peers get it. Each version of RoCE has an entry with the GID.
+    gid: Option<(Gid, GidType)>,
     active_mtu: Mtu,
 }
 
@@ -319,6 +320,11 @@ impl Local {
         (self.port, self.asked) == (options.port, options.gid_index)
     }
 
+    /// The GID that peers get.
+    fn told(&self) -> Option<Gid> {
+        self.gid.map(|(gid, _)| gid)
+    }
+
     /// The index at which its GID is now. Addresses come and go, and then an index holds another GID, while
     /// the peer would answer to the one that it knows.
     fn index_now(
@@ -326,29 +332,38 @@ impl Local {
         context: &Context,
         subject: impl FnOnce() -> Subject,
     ) -> Result<Option<u8>> {
-        let (Some(index), Some(gid)) = (self.gid_index, self.gid) else {
+        let (Some(index), Some((gid, gid_type))) = (self.gid_index, self.gid) else {
             return Ok(self.gid_index);
         };
         let entry = context.query_gid(self.port, index.into());
-        if entry.is_ok_and(|entry| entry.gid == gid) {
+        if entry.is_ok_and(|entry| self.has(&entry)) {
             return Ok(Some(index));
         }
-        let table = context.gid_table()?;
-        let mut of_port = table
-            .iter()
-            .filter(|entry| entry.port == u32::from(self.port) && entry.index <= u8::MAX.into());
-        // Each version of RoCE has an entry with this GID. The first look is for the version that peers get
-        // by default.
-        match of_port.find(|entry| entry.gid == gid && entry.gid_type == GidType::RoceV2) {
-            Some(entry) => Ok(Some(entry.index as u8)),
+        match self.find(&context.gid_table()?) {
+            Some(index) => Ok(Some(index)),
             None => Err(Error::invalid(
                 Verb::ModifyQp,
                 subject(),
                 format!(
-                    "the port no longer has the GID {gid} that the peer was told: tell it a new endpoint"
+                    "the port no longer has the GID {gid} ({gid_type}) that the peer was told: tell it a new \
+                     endpoint"
                 ),
             )),
         }
+    }
+
+    /// Whether an entry of its port is the GID that peers get.
+    fn has(&self, entry: &GidEntry) -> bool {
+        self.gid == Some((entry.gid, entry.gid_type))
+    }
+
+    /// The index of the GID that peers get in a table.
+    fn find(&self, table: &[GidEntry]) -> Option<u8> {
+        let mut of_port = table
+            .iter()
+            .filter(|entry| entry.port == u32::from(self.port));
+        let entry = of_port.find(|entry| self.has(entry) && entry.index <= u8::MAX.into())?;
+        Some(entry.index as u8)
     }
 
     /// The MTU of a path from here.
@@ -394,17 +409,14 @@ impl LocalEnd {
     fn query(context: &Context, options: &ConnectOptions) -> Result<Self> {
         let port = context.query_port(options.port)?;
         let own = match options.gid_index {
-            Some(index) => {
-                let entry = context.query_gid(options.port, index.into())?;
-                Some((index, entry.gid))
-            }
+            Some(index) => Some(context.query_gid(options.port, index.into())?),
             None => context.best_gid_of(options.port, &port)?,
         };
         let local = Local {
             port: options.port,
             asked: options.gid_index,
-            gid_index: own.map(|(index, _)| index),
-            gid: own.map(|(_, gid)| gid),
+            gid_index: own.map(|entry| entry.index as u8),
+            gid: own.map(|entry| (entry.gid, entry.gid_type)),
             active_mtu: port.active_mtu,
         };
         Ok(Self {
@@ -421,7 +433,7 @@ impl LocalEnd {
             lid: self.lid,
             qpn: number,
             psn: 0,
-            gid: self.local.gid,
+            gid: self.local.told(),
         }
     }
 
@@ -470,12 +482,12 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             lid,
             qpn: self.qpn(),
             psn: self.psn()?,
-            gid: local.gid,
+            gid: local.told(),
         })
     }
 
     /// This side's end of the path: as [`Qp::endpoint`] last returned it, as the options know it, or as it is
-    /// now. What was returned is used once, since it may differ for the next connection.
+    /// now. What was returned is used until a connection succeeds, since it may differ for the next one.
     fn local(&self, options: &ConnectOptions) -> Result<Local> {
         if let Some(known) = self.known(options) {
             return Ok(known);
@@ -486,7 +498,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             Some(index) => Some(index),
             None => context
                 .best_gid_of(options.port, &port)?
-                .map(|(index, _)| index),
+                .map(|entry| entry.index as u8),
         };
         Ok(Local {
             port: options.port,
@@ -500,7 +512,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// This side's end of the path if no query is needed: as [`Qp::endpoint`] last returned it, or as the
     /// options know it.
     fn known(&self, options: &ConnectOptions) -> Option<Local> {
-        let told = self.shared.recall().filter(|told| told.is_for(options));
+        let told = self.shared.told().filter(|told| told.is_for(options));
         told.or_else(|| Some(LocalEnd::known(options)?.local))
     }
 
@@ -569,7 +581,9 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         let path_mtu = local.mtu(options.path_mtu, subject)?;
         let path = path_from(gid_index, peer, options)?;
         let steps = Steps::new(self.transport(), peer, options, (path, path_mtu), sq_psn);
-        self.shared.connect(steps)
+        self.shared.connect(steps)?;
+        self.shared.forget();
+        Ok(())
     }
 }
 
@@ -649,7 +663,7 @@ impl End {
     ) -> Result<Self> {
         let LocalEnd { local, lid } = LocalEnd::find(context, options)?;
         let psn = draw_psn(context, subject)?;
-        let gid = local.gid;
+        let gid = local.told();
         Ok(Self {
             local,
             endpoint: Endpoint { lid, qpn, psn, gid },
@@ -758,7 +772,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             sq_psn: Some(sq_psn),
             ..QpAttr::default()
         })?;
-        self.shared().limit_messages(limit);
+        self.shared.forget();
+        self.shared.limit_messages(limit);
         Ok(())
     }
 
@@ -807,14 +822,21 @@ impl<M: Membership> Qp<Dc, M> {
             rnr_retry: Some(options.rnr_retry),
             max_rd_atomic: Some(options.max_rd_atomic),
             ..QpAttr::default()
-        })
+        })?;
+        self.shared.forget();
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::driver::samples;
     use crate::qp::attr::Change;
+    use crate::qp::transport::Rc;
+    use crate::qp::{RecvHalf, SendHalf};
 
     #[test]
     fn the_text_form_goes_both_ways() {
@@ -931,6 +953,80 @@ mod tests {
             };
             assert_eq!(LocalEnd::known(&other), None, "{port} {gid_index:?}");
         }
+    }
+
+    /// Would catch a connection by another version of RoCE than the peer was told, and one on InfiniBand that
+    /// is refused although the GID has only moved.
+    #[test]
+    fn the_gid_that_was_told_is_found_by_its_type() {
+        let gid: Gid = "10.9.0.1".parse().unwrap();
+        let entry = |port, index, gid_type| GidEntry {
+            gid,
+            index,
+            port,
+            gid_type,
+            netdev_ifindex: 0,
+        };
+        let told = |gid_type| Local {
+            port: 1,
+            asked: Some(2),
+            gid_index: Some(2),
+            gid: Some((gid, gid_type)),
+            active_mtu: Mtu::MTU_1024,
+        };
+        let [v1, v2] = [GidType::RoceV1, GidType::RoceV2];
+        let table = [
+            entry(2, 0, v1),
+            entry(1, 2, v2),
+            entry(1, 3, v1),
+            entry(1, 256, GidType::Ib),
+        ];
+        assert_eq!(told(v1).find(&table), Some(3));
+        assert_eq!(told(v2).find(&table), Some(2));
+        assert_eq!(told(GidType::Ib).find(&table), None);
+        assert_eq!(told(GidType::Ib).find(&[entry(1, 7, GidType::Ib)]), Some(7));
+        // The other version has come to its index.
+        assert!(!told(v1).has(&table[1]) && told(v2).has(&table[1]));
+    }
+
+    /// Would catch another attempt to connect that uses another GID than the peer has been told.
+    #[test]
+    fn what_was_told_holds_until_a_connection_succeeds() {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let shared = crate::qp::shared::tests::shared(&Context::over(file), QpType::RC);
+        let shared = Arc::new(shared);
+        let queue = samples::send_queues().pop().unwrap();
+        let mut qp = Qp::<Rc> {
+            send: SendHalf::new(queue, &shared, None),
+            recv: RecvHalf::new(None, &shared),
+            shared,
+        };
+        qp.shared.store(QpState::RESET);
+        let options = ConnectOptions::default();
+        let local = Local {
+            port: options.port,
+            asked: options.gid_index,
+            gid_index: None,
+            gid: None,
+            active_mtu: Mtu::MTU_1024,
+        };
+        qp.shared.remember(local);
+        let peer = Endpoint {
+            lid: 0x12,
+            qpn: 0x11,
+            psn: 1,
+            gid: None,
+        };
+        let nowhere = Endpoint { lid: 0, ..peer };
+        qp.connect_with(&nowhere, &options).unwrap_err();
+        assert_eq!(qp.known(&options), Some(local));
+        qp.connect_with(&peer, &options).unwrap();
+        assert_eq!(qp.known(&options), None);
+        qp.shared.store(QpState::RESET);
+        qp.shared.remember(local);
+        drop(kernel);
+        qp.connect_with(&peer, &options).unwrap_err();
+        assert_eq!(qp.known(&options), Some(local));
     }
 
     #[test]

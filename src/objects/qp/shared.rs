@@ -193,9 +193,13 @@ impl QpShared {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
     }
 
-    pub(super) fn recall(&self) -> Option<Local> {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        told.take()
+    /// What [`remember`](Self::remember) was last given, until it is forgotten.
+    pub(super) fn told(&self) -> Option<Local> {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn forget(&self) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Makes [`modify`](Self::modify) refuse every state but ERR, or no longer.

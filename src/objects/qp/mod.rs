@@ -322,7 +322,7 @@ impl<T: Transport, M: Membership> Qp<T, M> {
             let cause = Cause::Busy(by.into());
             return Err(Error::new(Verb::DestroyQp, shared.subject(), cause));
         }
-        shared.kernel_alone().destroy()
+        shared.destroy()
     }
 }
 

@@ -370,6 +370,19 @@ impl QpShared {
         }
     }
 
+    /// Destroys the kernel's object. From then on the device writes to no buffer of it and regions do not
+    /// wait for it, even if a call of a [`Control`](super::Control) keeps this alive for a moment.
+    pub(super) fn destroy(&self) -> Result<()> {
+        let mut kernel = self.kernel_alone();
+        kernel.destroy()?;
+        let backing = kernel.backing().clone();
+        // Without the lock: buffers may go back to an allocator, and regions' memory may be of any type.
+        drop(kernel);
+        backing.close();
+        self.pd.flights().end(&self.flight);
+        Ok(())
+    }
+
     pub(super) fn query(&self) -> Result<QpInfo> {
         let kernel = self.kernel();
         let mask = self.context().driver().query_mask(self.transport);
@@ -466,9 +479,23 @@ pub(super) mod tests {
             };
             qp.modify(&error).unwrap();
             assert_eq!(told.load(Ordering::Relaxed), 1);
-            qp.kernel_alone().destroy().unwrap();
+            qp.destroy().unwrap();
             assert_eq!(told.load(Ordering::Relaxed), 2);
         });
+    }
+
+    /// Would catch regions, and buffers of inline data, that stay in use behind a destruction because a call
+    /// of a control on another thread has not returned.
+    #[test]
+    fn a_destroyed_queue_pair_is_over_whoever_has_it() {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        let qp = Arc::new(shared(&Context::over(file), QpType::RC));
+        let late = Arc::clone(&qp);
+        qp.destroy().unwrap();
+        assert!(late.flight.is_over());
+        let error = late.query().unwrap_err();
+        assert!(error.to_string().contains("has been destroyed"), "{error}");
+        drop(kernel);
     }
 
     /// Would catch a query, or a change, that another thread's change has overtaken and that takes the state

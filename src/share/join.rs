@@ -60,8 +60,9 @@ impl Join {
     /// The joiner waits until the deadline for the path to exist, for an exporter to listen, for the
     /// connection and for the answer. It replaces [`patience`](Self::patience).
     ///
-    /// If an exporter ends before it answers, the joiner waits for the next one. Anything else that is wrong,
-    /// such as the key or the listening user, is an error at once.
+    /// If an exporter ends before it answers, the joiner waits for the next one. A socket to which this user
+    /// may not connect is an error once it has been so for a second: one that is being made gets its mode
+    /// last. Anything else that is wrong, such as the key or the listening user, is an error at once.
     ///
     /// At a path the joiner sleeps until something happens to the name (inotify(7)), and checks once a
     /// second. Abstract names and directories that this process cannot read have no such events: there it
@@ -101,7 +102,7 @@ impl Join {
             Failed::Os(Errno::AGAIN) => return self.late("the exporter did not serve its offer"),
             Failed::Late(last) => return self.late(missing(&last)),
             Failed::Os(errno) => Cause::Os(errno),
-            Failed::Refused(Refusal::Denied) => Cause::Os(Errno::ACCESS),
+            Failed::Barred | Failed::Refused(Refusal::Denied) => Cause::Os(Errno::ACCESS),
             Failed::Refused(Refusal::Full) => {
                 Cause::Busy("as many processes have joined as the exporter allows".into())
             }

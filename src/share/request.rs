@@ -23,7 +23,7 @@ use super::connection::{self, Next, Undertaker};
 use super::key::ShareKey;
 use super::message::{self, BadMessage, Grant, MAX_FILES, MAX_MESSAGE, Refusal};
 use super::user;
-use super::wait::{Pauses, Watch};
+use super::wait::{LOOK_AGAIN, Pauses, Watch};
 
 /// The pause before a request that was deferred is repeated.
 const BEFORE_NEXT_REQUEST: Duration = Duration::from_millis(5);
@@ -72,6 +72,9 @@ fn wait_on<T>(
 pub(super) enum Failed {
     /// A system call failed; `AGAIN` when the time is up.
     Os(Errno),
+    /// This user may not connect to the socket: its mode or that of a directory forbids it. For a moment that
+    /// is so of a socket that is being made, since it gets its mode only then.
+    Barred,
     /// The deadline has passed; this is the last failure before it.
     Late(Box<Failed>),
     /// The listener there belongs to this user, whom the joiner does not trust.
@@ -116,6 +119,7 @@ pub(super) fn obtain(
     let waits = matches!(time, Time::Until(_));
     let mut pauses = Pauses::new();
     let mut watch = None;
+    let mut barred_since = None;
     loop {
         let failed = match attempt(address, key, &trusts, time) {
             Ok(delivery) => return Ok(delivery),
@@ -123,8 +127,15 @@ pub(super) fn obtain(
         };
         let again = match failed {
             Failed::Refused(Refusal::Later) => true,
+            Failed::Barred => {
+                let since = *barred_since.get_or_insert_with(Instant::now);
+                waits && Instant::now() < end.min(since + LOOK_AGAIN)
+            }
             _ => waits && failed.is_absence(),
         };
+        if failed != Failed::Barred {
+            barred_since = None;
+        }
         if !again {
             return Err(failed);
         }
@@ -188,6 +199,10 @@ pub(super) fn connect(address: &Address, time: Time) -> Result<OwnedFd, Failed> 
     )?;
     wait_on(&socket, Timeout::Send, time.end_of_step(), || {
         rustix::net::connect(&socket, &address.to_socket()?)
+    })
+    .map_err(|errno| match errno {
+        Errno::ACCESS => Failed::Barred,
+        errno => errno.into(),
     })?;
     Ok(socket)
 }

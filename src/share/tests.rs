@@ -895,6 +895,55 @@ fn a_joiner_with_a_deadline_waits_for_the_next_exporter() {
     });
 }
 
+/// Catches a joiner of an allowed user that fails because it comes while the offer is being made, and one
+/// that waits for a socket that is not for it.
+#[test]
+fn a_joiner_with_a_deadline_waits_for_the_mode_of_the_socket() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    let address = Address::Path(path.clone());
+    let mode = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    // Whoever may do anything joins as another user.
+    let user = if own_user() == 0 { 1000 } else { own_user() };
+    mode(directory.path(), 0o755);
+    let listener = Listener::bind(&address, true).unwrap();
+    mode(&path, 0o444);
+    let join = || {
+        let time = Time::Until(Instant::now() + PATIENCE);
+        let join = || request::obtain(&address, &KEY, |_| true, time);
+        match own_user() {
+            0 => as_user(user, join),
+            _ => join(),
+        }
+    };
+    let start = Instant::now();
+    assert_eq!(join().unwrap_err(), Failed::Barred);
+    assert!(start.elapsed() < PATIENCE);
+    let (joined, joiner) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| joined.send(join()).unwrap());
+        let failed = joiner.recv_timeout(Duration::from_millis(100));
+        assert!(failed.is_err(), "{failed:?}");
+        mode(&path, 0o666);
+        let parcel = Parcel {
+            message: grant().encode().unwrap(),
+            files: vec![file("command"), file("memory")],
+        };
+        let limits = Limits {
+            users: vec![user],
+            ..limits()
+        };
+        let mut broker = Broker::new(listener, KEY, parcel, limits).unwrap();
+        while broker.joined() == 0 && start.elapsed() < PATIENCE {
+            broker.serve(Some(Duration::from_millis(100))).unwrap();
+        }
+        assert_eq!(joiner.recv().unwrap().unwrap().grant, grant());
+    });
+}
+
 /// Catches a joiner that waits beyond its deadline, or does not say what it waited for.
 #[test]
 fn a_deadline_passes() {

@@ -20,7 +20,7 @@ use super::address::Address;
 
 /// The longest time between two tries if there are events: a symbolic link on the path to the directory may
 /// change, for which there is no event.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The first pause if there are no events.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);

@@ -92,7 +92,7 @@ impl CompletionChannel {
     ///
     /// # Errors
     ///
-    /// The device has been removed (`EIO`).
+    /// The device has been removed (`EIO`). Linux before 6.4 may not report that here.
     pub fn try_next(&self) -> Result<Option<CqEvent>> {
         let event = self.0.file.try_read::<CompEventDesc>(Verb::GetCqEvent)?;
         Ok(event.map(|event| self.event(event)))

@@ -60,7 +60,9 @@ impl EventFile {
             if let Some(record) = self.read_one(verb)? {
                 return Ok(record);
             }
-            self.wait(verb, None)?;
+            if self.wait(verb, None)?.is_closed() {
+                return self.read_last(verb);
+            }
         }
     }
 
@@ -82,8 +84,17 @@ impl EventFile {
             if left.is_zero() {
                 return Ok(None);
             }
-            self.wait(verb, Some(left))?;
+            if self.wait(verb, Some(left))?.is_closed() {
+                return self.read_last(verb).map(Some);
+            }
         }
+    }
+
+    /// The next record of a file to which the kernel writes no more: `EIO` if there is none. Linux before 6.4
+    /// may tell a reader that does not block only by poll(2) that the device is gone (62fab312fa16).
+    fn read_last<T: FromBytes + IntoBytes>(&self, verb: Verb) -> Result<T> {
+        let record = self.read_one(verb)?;
+        record.ok_or_else(|| Error::os(verb, self.subject.clone(), Errno::IO))
     }
 
     /// Reads a record. `None` if there is none and the file does not block.
@@ -116,15 +127,24 @@ impl EventFile {
     }
 
     /// Waits for at most `timeout` until there may be a record.
-    fn wait(&self, verb: Verb, timeout: Option<Duration>) -> Result<()> {
+    fn wait(&self, verb: Verb, timeout: Option<Duration>) -> Result<Waited> {
         let timeout = timeout.and_then(|left| Timespec::try_from(left).ok());
-        match poll(
-            &mut [PollFd::new(&self.fd, PollFlags::IN)],
-            timeout.as_ref(),
-        ) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
+        let mut files = [PollFd::new(&self.fd, PollFlags::IN)];
+        match poll(&mut files, timeout.as_ref()) {
+            Ok(_) => Ok(Waited(files[0].revents())),
+            Err(Errno::INTR) => Ok(Waited(PollFlags::empty())),
             Err(errno) => Err(Error::os(verb, self.subject.clone(), errno)),
         }
+    }
+}
+
+/// What poll(2) says of an event file.
+struct Waited(PollFlags);
+
+impl Waited {
+    /// Whether the file is empty and the kernel writes no more to it.
+    fn is_closed(&self) -> bool {
+        self.0.intersects(PollFlags::ERR | PollFlags::HUP) && !self.0.contains(PollFlags::IN)
     }
 }
 
@@ -244,6 +264,46 @@ mod tests {
             rustix::io::write(&write, 7u64.as_bytes()).unwrap();
             assert_eq!(waiter.join().unwrap(), 7);
         });
+    }
+
+    /// A file of which poll(2) reports an error, and read(2) that there is nothing to read: a socket with a
+    /// message in its queue of errors.
+    fn in_error() -> OwnedFd {
+        use std::net::UdpSocket;
+        let here = || UdpSocket::bind("127.0.0.1:0").unwrap();
+        let nobody = here().local_addr().unwrap();
+        let socket = here();
+        socket.connect(nobody).unwrap();
+        let on: libc::c_int = 1;
+        // SAFETY: the value is an int, of that size.
+        let set = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_IP,
+                libc::IP_RECVERR,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        };
+        assert_eq!(set, 0);
+        socket.send(b"to nobody").unwrap();
+        // That nobody is there is reported once.
+        let told = socket.recv(&mut [0; 1]).unwrap_err();
+        assert_eq!(told.kind(), io::ErrorKind::ConnectionRefused);
+        socket.into()
+    }
+
+    /// Would catch a wait that spins, for as long as it may, when the device is gone.
+    #[test]
+    #[cfg_attr(miri, ignore = "it has no such sockets")]
+    fn a_wait_ends_when_nothing_will_come() {
+        let file = EventFile::new(in_error(), Subject::the("channel"));
+        assert_eq!(file.try_read::<u64>(Verb::GetCqEvent).unwrap(), None);
+        let limit = Duration::from_secs(10);
+        let waited = file.read_for::<u64>(Verb::GetCqEvent, limit).unwrap_err();
+        assert!(waited.is_device_gone(), "{waited}");
+        let waited = file.read::<u64>(Verb::GetCqEvent).unwrap_err();
+        assert!(waited.is_device_gone(), "{waited}");
     }
 
     #[test]

@@ -79,11 +79,19 @@ impl Sysfs {
             if text(&directory.join("ibdev"))?.as_deref() != Some(device) {
                 continue;
             }
+            let (Some(number), Some(abi_version), Some(uverbs_abi_version)) = (
+                device_number(&directory.join("dev"))?,
+                parsed(&directory.join("abi_version"))?,
+                parsed(&class.join("abi_version"))?,
+            ) else {
+                // It has just disappeared.
+                continue;
+            };
             return Ok(Some(Chardev {
-                number: device_number(&directory.join("dev"))?,
+                number,
                 driver: self.driver(device)?,
-                abi_version: required(&directory.join("abi_version"))?,
-                uverbs_abi_version: required(&class.join("abi_version"))?,
+                abi_version,
+                uverbs_abi_version,
                 name,
             }));
         }
@@ -187,7 +195,8 @@ impl Sysfs {
         let Some(name) = text(&directory.join("ibdev"))? else {
             return Err(gone);
         };
-        match device_number(&directory.join("dev"))? == chardev.number && is_file_name(&name) {
+        let number = device_number(&directory.join("dev"))?;
+        match number == Some(chardev.number) && is_file_name(&name) {
             true => Ok(Some(name)),
             false => Err(gone),
         }
@@ -222,11 +231,6 @@ fn table_index(name: &str) -> Result<u32, Malformed> {
         .map_err(|_| format!("{name:?} is not the index of a table").into())
 }
 
-/// A number that must exist.
-fn required(path: &Path) -> Result<u32, Failure> {
-    parsed(path)?.ok_or_else(|| Malformed::from(format!("{} is missing", path.display())).into())
-}
-
 /// A number of the form `0xffff`.
 fn hexadecimal<T: TryFrom<u32>>(path: &Path) -> Result<Option<T>, Failure> {
     let Some(text) = text(path)? else {
@@ -240,15 +244,17 @@ fn hexadecimal<T: TryFrom<u32>>(path: &Path) -> Result<Option<T>, Failure> {
 }
 
 /// A device number of the form `231:192`.
-fn device_number(path: &Path) -> Result<rustix::fs::Dev, Failure> {
-    let text = text(path)?.unwrap_or_default();
+fn device_number(path: &Path) -> Result<Option<rustix::fs::Dev>, Failure> {
+    let Some(text) = text(path)? else {
+        return Ok(None);
+    };
     let number = text.split_once(':').and_then(|(major, minor)| {
         Some(rustix::fs::makedev(
             major.parse().ok()?,
             minor.parse().ok()?,
         ))
     });
-    number.ok_or_else(|| nonsense(path, &text).into())
+    number.map(Some).ok_or_else(|| nonsense(path, &text).into())
 }
 
 #[cfg(test)]

@@ -186,6 +186,22 @@ fn a_device_without_uverbs_is_listed_and_cannot_be_opened() {
     assert!(error.to_string().contains("ib_uverbs"), "{error}");
 }
 
+/// Would catch a device that is being unplugged and makes the whole list an error about malformed files,
+/// because those of its character device have just gone.
+#[test]
+fn a_device_without_files_of_its_character_device_is_going() {
+    for file in ["uverbs1/dev", "uverbs1/abi_version", "abi_version"] {
+        let root = two_devices();
+        let found = by_sysfs(&root).find("rxe0").unwrap();
+        std::fs::remove_file(root.path().join("class/infiniband_verbs").join(file)).unwrap();
+        let device = by_sysfs(&root).find("rxe0").unwrap();
+        assert_eq!(device.path(), None, "{file}");
+        if file == "uverbs1/dev" {
+            assert_eq!(found.ports().unwrap_err().errno(), Some(Errno::NODEV));
+        }
+    }
+}
+
 #[test]
 fn another_uverbs_abi_is_refused() {
     let root = two_devices();

@@ -124,12 +124,14 @@ impl Discovery {
             Self::Sysfs(root) => Sysfs::at(root),
             Self::Automatic | Self::Netlink => Sysfs::default(),
         };
-        let devices = self.devices()?;
-        let adapters: Result<_> = devices
-            .into_iter()
-            .map(|device| adapter(device, &sysfs))
-            .collect();
-        let mut adapters: Vec<Adapter> = adapters?;
+        let mut adapters = Vec::new();
+        for device in self.devices()? {
+            match adapter(device, &sysfs) {
+                // It has gone since it was listed.
+                Err(error) if error.is_device_gone() => {}
+                adapter => adapters.push(adapter?),
+            }
+        }
         number_rails(&mut adapters);
         Ok(Topology {
             adapters,

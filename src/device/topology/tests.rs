@@ -364,6 +364,16 @@ fn nonsense_is_an_error_that_names_the_file() {
     }
 }
 
+/// Would catch an adapter that is unplugged and hides all others: sysfs shows what is left of it.
+#[test]
+fn an_adapter_that_goes_meanwhile_is_not_there() {
+    let tree = server();
+    std::fs::remove_dir_all(tree.0.path().join("class/infiniband/mlx5_1/ports")).unwrap();
+    let topology = tree.topology();
+    let there: Vec<_> = topology.adapters().iter().collect();
+    assert_eq!(names(&there), ["mlx5_0", "mlx5_2", "mlx5_3"]);
+}
+
 #[test]
 fn without_devices_there_is_nothing() {
     let topology = Tree::new().topology();

@@ -214,6 +214,18 @@ impl Context {
         flights
     }
 
+    /// Deregisters the dropped regions of all PDs that need not wait any more.
+    pub(crate) fn reap(&self) {
+        let all = self.0.flights.lock();
+        let all = all.unwrap_or_else(PoisonError::into_inner);
+        let flights: Vec<_> = all.values().filter_map(Weak::upgrade).collect();
+        // Without the lock: the regions' memory may be of any type.
+        drop(all);
+        for flights in flights {
+            flights.reap();
+        }
+    }
+
     /// The regions on demand.
     pub(crate) fn on_demand(&self) -> &OnDemand {
         &self.0.on_demand

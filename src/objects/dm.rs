@@ -160,8 +160,8 @@ impl Dm {
     ///
     /// # Errors
     ///
-    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it. The error returns it. Manual
-    /// page: `ibv_free_dm(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) while regions are registered in it; a region that was dropped
+    /// counts as long as requests in flight may name it. The error returns it. Manual page: `ibv_free_dm(3)`.
     #[doc(alias = "ibv_free_dm")]
     pub fn free(self) -> Result<(), DestroyError<Self>> {
         self.end(Owned::destroy).map(drop)
@@ -185,6 +185,8 @@ impl Dm {
         mut self,
         how: impl FnOnce(&mut Owned<DmHandle>) -> Result<()>,
     ) -> Result<Self, DestroyError<Self>> {
+        // Regions that were dropped may have nothing left to wait for.
+        self.context().reap();
         let result = match Arc::get_mut(&mut self.0) {
             Some(shared) => how(&mut shared.object),
             None => {

@@ -431,8 +431,8 @@ pub(super) mod tests {
         assert_eq!(drops.load(Ordering::Relaxed), 0);
     }
 
-    /// Would catch memory that stays registered, and counts towards the limits, while a program registers more:
-    /// nothing else asks about the regions that it has dropped.
+    /// Would catch memory that stays registered, and counts towards the limits, while a program registers
+    /// more: nothing else asks about the regions that it has dropped.
     #[test]
     fn registering_lets_go_of_what_waits() {
         // SAFETY: nobody gets a key of it.
@@ -460,6 +460,27 @@ pub(super) mod tests {
             assert_eq!(drops.load(Ordering::Relaxed), 1, "{way}");
             drop(kernel);
         }
+    }
+
+    /// Would catch device memory that cannot be freed because of regions in it, of whatever protection
+    /// domain, that have nothing left to wait for.
+    #[test]
+    fn a_context_lets_go_of_what_waits_in_all_its_domains() {
+        let (kernel, pd) = kernel();
+        let other = Pd::new(pd.context().clone(), PdHandle(2), Stand::Imported(None));
+        let waiting = [&pd, &other].map(|pd| {
+            let user = pd.user(User::Mr);
+            let flight = user.flights().begin(Subject::the("QP"), Queues::Unknown);
+            let (held, drops) = region(pd, pd.handle().0, false);
+            drop(held);
+            flight.renew(Queues::Unknown);
+            (drops, user)
+        });
+        pd.context().reap();
+        for (drops, _) in &waiting {
+            assert_eq!(drops.load(Ordering::Relaxed), 1);
+        }
+        drop(kernel);
     }
 
     /// Would catch regions that are deregistered although the kernel keeps a queue pair that uses them,

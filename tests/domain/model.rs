@@ -436,7 +436,8 @@ impl World {
         Some(match self.objects[&at].kind {
             Kind::Td if count == 1 => "1 parent domain uses it".into(),
             Kind::Td => format!("{count} parent domains use it"),
-            Kind::Cq => format!("{count} users, such as QPs, report to it"),
+            Kind::Cq if count == 1 => "1 queue, of a QP or an SRQ, reports to it".into(),
+            Kind::Cq => format!("{count} queues, of QPs or SRQs, report to it"),
             Kind::Srq => format!("{count} QPs receive from it"),
             _ => format!("in use by {}", by_kind(&children)),
         })

@@ -250,8 +250,12 @@ impl Cq {
         let result = match Arc::get_mut(&mut self.shared) {
             Some(shared) => shared.object.destroy(),
             None => {
-                let users = Arc::strong_count(&self.shared) - 1;
-                let by = format!("{users} users, such as QPs, report to it");
+                let queues = Arc::strong_count(&self.shared) - 1;
+                // A QP has two, even if all its completions go to one CQ.
+                let by = match queues {
+                    1 => "1 queue, of a QP or an SRQ, reports to it".into(),
+                    _ => format!("{queues} queues, of QPs or SRQs, report to it"),
+                };
                 Err(self.shared.object.busy(by))
             }
         };

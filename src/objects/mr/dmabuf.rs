@@ -149,8 +149,9 @@ impl DmabufMr {
     ///
     /// # Errors
     ///
-    /// The kernel refuses, for example while memory windows are bound to it; the error returns the region.
-    /// Manual page: `ibv_dereg_mr(3)`.
+    /// [`Cause::Busy`](crate::Cause::Busy) if requests that may name the region have not completed yet, as
+    /// for [`Mr::deregister`](crate::Mr::deregister). Or the kernel refuses, for example while memory windows
+    /// are bound to it. The error returns the region. Manual page: `ibv_dereg_mr(3)`.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn deregister(self) -> Result<OwnedFd, DestroyError<Self>> {
         self.held.release().map_err(|(held, error)| DestroyError {

@@ -610,6 +610,8 @@ impl<M: Memory> Mr<M> {
     /// registered, and the memory is leaked.
     pub(crate) fn into_parts(self) -> (MrHandle, RemoteSlice, LocalKey, RegionUse) {
         let (_, region) = self.held.into_parts();
+        // From here on others may deregister it, and another region may get its key.
+        region.forget_on_demand();
         let remote = region.remote();
         let Region {
             handle, lkey, pd, ..

@@ -103,8 +103,8 @@ fn clone_failed(error: &std::io::Error, subject: &Subject) -> Error {
 /// The stream of a context's asynchronous events.
 ///
 /// The file descriptor, as returned by [`AsFd`], does not block and becomes readable with an event. If the
-/// device is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event; afterwards the
-/// file only reports an error (`POLLERR`), which tokio's `AsyncFd` takes for a closed write side.
+/// device is removed while it is open, [`AsyncEventType::DEVICE_FATAL`] is the last event. The kernel reports
+/// the end in no other way: afterwards the stream is empty like any other, and a wait takes its whole time.
 ///
 /// ```no_run
 /// use uverbs::event::{AsyncEventType, EventSource};
@@ -130,7 +130,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// The kernel refuses: `EIO` if the device has been removed and the kernel reports that here.
+    /// The kernel refuses.
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
         let event = self.file.try_read::<AsyncEventDesc>(Verb::GetAsyncEvent)?;
         Ok(event.map(|event| self.noted(event)))
@@ -140,8 +140,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     ///
-    /// The kernel refuses: `EIO` if the device has been removed and the kernel reports that here. Manual
-    /// page: `ibv_get_async_event(3)`.
+    /// The kernel refuses. Manual page: `ibv_get_async_event(3)`.
     #[doc(alias = "ibv_get_async_event")]
     pub fn wait_for(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         let event = self

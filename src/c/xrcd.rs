@@ -69,8 +69,6 @@ impl XrcdObject {
     ) -> Result<*mut ibv_qp> {
         let context = &self.context;
         let place: TargetPlace = Box::new_uninit();
-        // Its events go to the context's first event file, which must exist then.
-        context.event_fd()?;
         let command = OpenQp {
             xrcd: self.handle,
             qpn,

@@ -102,8 +102,8 @@ pub(crate) struct OpenQp {
     pub(crate) xrcd: XrcdHandle,
     /// Its number on the wire.
     pub(crate) qpn: u32,
-    /// The number that asynchronous events carry. They go to the context's first event file: the command
-    /// cannot name another.
+    /// The number that asynchronous events would carry: the kernel gives an opened queue pair no event file
+    /// (`ib_uverbs_open_qp` in `uverbs_cmd.c`).
     pub(crate) user_handle: u64,
 }
 

@@ -164,7 +164,8 @@ impl Xrcd {
         Ok(self.target(handle, qpn, id))
     }
 
-    /// Opens a target of the domain that another context has created, by its number on the wire.
+    /// Opens a target of the domain that another context has created, by its number on the wire. The kernel
+    /// reports the target's events only to the context that has created it.
     ///
     /// # Errors
     ///
@@ -174,9 +175,6 @@ impl Xrcd {
     pub fn open_target(&self, qpn: u32) -> Result<XrcTarget> {
         let context = self.context();
         let id = context.new_id();
-        // Events of the queue pair go to the context's first event file, which is opened with the context's
-        // first object.
-        context.event_fd()?;
         let command = OpenQp {
             xrcd: self.handle(),
             qpn,
@@ -307,7 +305,8 @@ impl XrcTarget {
         self.qpn
     }
 
-    /// The number by which events name it; unique in its context.
+    /// The number by which events name it; unique in its context. A target that was
+    /// [opened](Xrcd::open_target) has no events here.
     pub fn id(&self) -> u64 {
         self.id
     }

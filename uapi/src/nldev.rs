@@ -191,7 +191,7 @@ pub mod attr {
         CHARDEV_ABI = 71 => "ATTR_CHARDEV_ABI";
         /// Device number of the char device, as `dev_t` (`u64`).
         CHARDEV = 72 => "ATTR_CHARDEV";
-        /// [`crate::enums::DriverId`] (`u64`).
+        /// [`crate::enums::DriverId`] (`u32`).
         UVERBS_DRIVER_ID = 73 => "ATTR_UVERBS_DRIVER_ID";
         /// How a counter is bound to queue pairs (`u32`).
         STAT_MODE = 74 => "ATTR_STAT_MODE";

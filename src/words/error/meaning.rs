@@ -116,6 +116,10 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::SharePd, Errno::CONNRESET) => "the exporter closed the connection without an answer",
         (Verb::AllocShpd, Errno::ADDRINUSE) => "the address is taken",
         (Verb::AllocShpd, Errno::ACCESS) => "this user may not create a socket in the directory",
+        (Verb::AllocShpd, Errno::NOENT) => "the directory does not exist, or /proc is not mounted",
+        (Verb::AllocShpd, Errno::PERM) => {
+            "another process has replaced the socket, or a sandbox forbids it"
+        }
         (Verb::DeallocPd, Errno::BUSY) => {
             "MRs, MWs, AHs, QPs, SRQs or WQs still use the PD, or another holder of the file uses its handle right now"
         }

@@ -440,6 +440,14 @@ mod tests {
         assert!(!gone(Verb::OpenDevice, Errno::NXIO) && !gone(Verb::CreateId, Errno::NXIO));
     }
 
+    /// Catches an offer whose failure is told as that of an object of the kernel's.
+    #[test]
+    fn an_offer_at_a_place_that_is_not_there_says_so() {
+        let told = |errno| Error::os(Verb::AllocShpd, Subject::the("offer"), errno).to_string();
+        assert!(told(Errno::NOENT).contains("the directory does not exist"));
+        assert!(told(Errno::PERM).contains("another process has replaced the socket"));
+    }
+
     #[test]
     fn detail_comes_last() {
         let error =

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
 use tracing::Level;
 use uverbs_uapi::ioctl::RDMA_VERBS_IOCTL;
+use uverbs_uapi::types::QueryDeviceResp;
 use uverbs_uapi::{cmd, write as abi};
 
 use super::quiet::tell;
@@ -207,10 +208,26 @@ impl CommandFd {
         matches!(self.ioctl(&mut probe), Err(Errno::NOSPC) | Ok(()))
     }
 
+    /// Whether the kernel still has the device: it answers QUERY_DEVICE by itself then, without the device.
+    /// False without ioctl, where nothing is asked.
+    #[cold]
+    fn has_device(&self) -> bool {
+        if !self.routes.may_ioctl() {
+            return false;
+        }
+        let core = abi::QueryDevice::default();
+        let mut question = Request::new();
+        question.write_command::<_, QueryDeviceResp>(cmd::QUERY_DEVICE, &core);
+        self.send(Verb::QueryDevice, &mut question, Way::InvokeWrite)
+            .is_ok()
+    }
+
     #[inline(always)]
     fn send(&self, verb: Verb, request: &mut Request, way: Way) -> Result<(), Errno> {
         #[cfg(test)]
-        self.refusals.refuse(verb)?;
+        if let Some(played) = self.refusals.play(verb) {
+            return played;
+        }
         let result = match way {
             Way::Method | Way::InvokeWrite => self.ioctl(request),
             Way::Write => self.write(request),
@@ -329,6 +346,11 @@ impl CommandFd {
             }
             Errno::PROTONOSUPPORT => "the kernel or the driver does not have this method",
             Errno::NOTTY => "the kernel does not have this method",
+            // mlx5's driver answers EIO for a command that the device has failed, too (`cmd_status_to_err` in
+            // drivers/net/ethernet/mellanox/mlx5/core/cmd.c).
+            Errno::IO if self.has_device() => {
+                return Error::failed_by_device(C::VERB, command.subject(), errno);
+            }
             errno => return Error::os(C::VERB, command.subject(), errno),
         };
         Error::unsupported_by_kernel(C::VERB, command.subject(), errno, missing)

@@ -8,17 +8,15 @@ use crate::error::{Errno, Verb};
 
 /// What comes next of some verbs: each entry is for one command of its verb.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<VecDeque<(Verb, Errno)>>);
+pub(super) struct Refusals(Mutex<VecDeque<(Verb, Result<(), Errno>)>>);
 
 impl Refusals {
-    /// Refuses a command of this verb if it is time to.
-    pub(super) fn refuse(&self, verb: Verb) -> Result<(), Errno> {
+    /// The kernel's part for a command of this verb, if it is played.
+    pub(super) fn play(&self, verb: Verb) -> Option<Result<(), Errno>> {
         let mut next = self.0.lock().unwrap();
-        let at = next.iter().position(|(refused, _)| *refused == verb);
-        match at.and_then(|at| next.remove(at)) {
-            Some((_, errno)) => Err(errno),
-            None => Ok(()),
-        }
+        let at = next.iter().position(|(played, _)| *played == verb)?;
+        let (_, result) = next.remove(at)?;
+        Some(result)
     }
 }
 
@@ -26,10 +24,15 @@ impl CommandFd {
     /// Has the next `times` commands of the verb refused with this errno. They are not sent.
     pub(crate) fn refuse(&self, verb: Verb, errno: Errno, times: usize) {
         let mut next = self.refusals.0.lock().unwrap();
-        next.extend(std::iter::repeat_n((verb, errno), times));
+        next.extend(std::iter::repeat_n((verb, Err(errno)), times));
     }
 
-    /// How many refusals are left.
+    /// Has the next command of the verb succeed, without an answer. It is not sent.
+    pub(crate) fn allow(&self, verb: Verb) {
+        self.refusals.0.lock().unwrap().push_back((verb, Ok(())));
+    }
+
+    /// How many commands are left that are not sent.
     pub(crate) fn refusals_left(&self) -> usize {
         self.refusals.0.lock().unwrap().len()
     }

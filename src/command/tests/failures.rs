@@ -6,7 +6,9 @@ use std::rc::Rc;
 use uverbs_uapi::handle::CqHandle;
 
 use crate::command::samples::create_cq;
-use crate::command::{Command, CommandFd, CreateCq, Decode, Malformed, Request, Route, Undo, undo};
+use crate::command::{
+    Command, CommandFd, CreateCq, Decode, Destroy, Malformed, Request, Route, Undo, undo,
+};
 use crate::error::{Errno, Subject, Verb};
 use crate::owned::tests::Listener;
 
@@ -68,6 +70,27 @@ fn what_a_nameless_object_uses_stays() {
     let nameless = Nonsense::<false>(create_cq());
     fd.execute_with(&nameless, Rc::clone(&given)).unwrap_err();
     assert_eq!(Rc::strong_count(&given), 2);
+}
+
+/// Would catch a device that is taken for removed because it has failed a command.
+#[test]
+fn a_command_that_the_device_fails_is_no_removal() {
+    let fails = |route, has_device| {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let fd = CommandFd::new(file, 14, route);
+        fd.refuse(Verb::DestroyCq, Errno::IO, 1);
+        match has_device {
+            true => fd.allow(Verb::QueryDevice),
+            false => fd.refuse(Verb::QueryDevice, Errno::IO, 1),
+        }
+        let error = fd.execute(&Destroy(CqHandle(7))).unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::IO));
+        (error.is_device_gone(), fd.refusals_left())
+    };
+    assert_eq!(fails(Route::Best, true), (false, 0));
+    assert_eq!(fails(Route::Best, false), (true, 0));
+    // Without ioctl nobody is asked.
+    assert_eq!(fails(Route::Write, true), (true, 1));
 }
 
 /// Drivers find out that an answer makes no sense after the command.

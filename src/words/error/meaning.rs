@@ -11,6 +11,9 @@ pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
     by_verb(verb, errno).or_else(|| in_general(errno))
 }
 
+/// What the errno that usually means removal means of a device that is still there.
+pub(super) const FAILED_BY_DEVICE: &str = "the device has failed the command";
+
 /// Whether a verb fails with it because its device has been removed. `ENODEV` often refers to another device:
 /// a network device, or the RDMA device that an address should lead to.
 pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
@@ -309,6 +312,8 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
 fn in_general(errno: Errno) -> Option<&'static str> {
     Some(match errno {
         Errno::IO => "the device has been removed",
+        // mlx5's driver answers so from when it finds that the device has failed until it has set it up anew.
+        Errno::NOLINK => "the device has failed, and its driver sends it no commands",
         Errno::ACCESS => "another process opened this file, and write() is for the opener alone",
         Errno::NOENT => "the kernel knows no object of this kind by this handle",
         Errno::OPNOTSUPP | Errno::NOSYS => "the driver does not have this verb",

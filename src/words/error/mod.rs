@@ -156,6 +156,8 @@ struct Inner {
     cause: Cause,
     /// The kernel's errno, if the cause is not [`Cause::Os`].
     errno: Option<Errno>,
+    /// The kernel still has the device, whatever the errno usually means.
+    device_is_there: bool,
     detail: Option<Cow<'static, str>>,
 }
 
@@ -166,8 +168,16 @@ impl Error {
             subject,
             cause,
             errno: None,
+            device_is_there: false,
             detail: None,
         }))
+    }
+
+    /// The device has failed a command, with an errno that usually means that it has been removed.
+    pub(crate) fn failed_by_device(verb: Verb, subject: Subject, errno: Errno) -> Self {
+        let mut error = Self::os(verb, subject, errno);
+        error.0.device_is_there = true;
+        error
     }
 
     /// The kernel answered that it, the driver or the device lacks what was requested.
@@ -279,7 +289,8 @@ impl Error {
 
     /// True if the device has been removed while it was open.
     pub fn is_device_gone(&self) -> bool {
-        matches!(self.0.cause, Cause::Os(errno) if meaning::is_removal(self.0.verb, errno))
+        let is_removal = |errno| meaning::is_removal(self.0.verb, errno);
+        !self.0.device_is_there && matches!(self.0.cause, Cause::Os(errno) if is_removal(errno))
     }
 }
 
@@ -290,13 +301,18 @@ impl fmt::Display for Error {
             subject,
             cause,
             errno,
+            device_is_there,
             detail,
         } = &*self.0;
         write!(f, "{verb} on {subject}: ")?;
         match cause {
             Cause::Os(errno) => {
                 write!(f, "{}", OsText(*errno))?;
-                if let Some(meaning) = meaning::of(*verb, *errno) {
+                let meaning = match device_is_there {
+                    true => Some(meaning::FAILED_BY_DEVICE),
+                    false => meaning::of(*verb, *errno),
+                };
+                if let Some(meaning) = meaning {
                     write!(f, ": {meaning}")?;
                 }
             }
@@ -435,6 +451,13 @@ mod tests {
             assert!(!gone(verb, Errno::NODEV), "{verb}");
         }
         assert!(!gone(Verb::RegMr, Errno::NOMEM));
+        let failed = Error::failed_by_device(Verb::RegMr, Subject::the("MR"), Errno::IO);
+        assert!(!failed.is_device_gone());
+        assert!(
+            failed
+                .to_string()
+                .ends_with("the device has failed the command")
+        );
         // What the connection manager answers about an identifier whose device has gone.
         assert!(gone(Verb::GetRequest, Errno::NXIO) && gone(Verb::QueryId, Errno::NXIO));
         assert!(!gone(Verb::OpenDevice, Errno::NXIO) && !gone(Verb::CreateId, Errno::NXIO));

@@ -23,7 +23,8 @@ const SPINS: u32 = 100;
 
 /// Whether a queue takes requests.
 /// Relaxed throughout: a program that relies on a state orders its posts after the call that brought the
-/// queue pair there.
+/// queue pair there. A post that overlaps a reset is in the queue before it, and is discarded, or finds the
+/// gate shut: the one looks at the gate, and the other shuts it, under the queue's lock.
 pub(super) struct Gate(AtomicBool);
 
 impl Gate {

@@ -34,7 +34,6 @@ pub unsafe extern "C" fn ibv_modify_qp(
             modify(qp, attr, mask)?;
             if mask.contains(QpAttrMask::STATE) {
                 (*qp.c()).state = attr.qp_state;
-                qp.came_to(QpState(attr.qp_state));
                 if attr.qp_state == QpState::RTS.0 {
                     probes::connected((*qp.c()).qp_num);
                 }
@@ -64,6 +63,9 @@ fn modify(qp: &QpObject, attr: &ibv_qp_attr, mask: QpAttrMask) -> Result<()> {
         return reset(qp, &command);
     }
     let reply = qp.context.fd().execute(&command)?;
+    if let Some(state) = to {
+        qp.came_to(state);
+    }
     if let Some(backing) = &qp.backing
         && connects
     {
@@ -83,6 +85,7 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
     let context = &qp.context;
     let Some(backing) = &qp.backing else {
         context.fd().execute(command)?;
+        qp.came_to(QpState::RESET);
         return Ok(());
     };
     qp.with_sender(|send| {
@@ -96,6 +99,8 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
             in_place: true,
         };
         context.driver().reset_qp(context.fd(), reset)?;
+        // While both locks are held: a post in another thread must not get into the empty rings.
+        qp.came_to(QpState::RESET);
         // The requests that this thread has begun to post are discarded.
         send.session.fail(Failure::INVALID);
         Ok::<_, Failure>(())

@@ -21,10 +21,11 @@ pub(super) unsafe extern "C" fn post_recv<D: Listed>(
     // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer.
     unsafe {
         let qp = object::<QpObject>(c).unwrap_unchecked();
+        let mut queue = qp.recv.lock();
+        // Under the lock, under which a reset shuts the gate.
         if qp.receives.is_shut() {
             return refuse(first, bad);
         }
-        let mut queue = qp.recv.lock();
         match queue.as_mut().and_then(D::get_mut) {
             Some(queue) => status(post::<D, _>(queue, first, bad)),
             None => refuse(first, bad),

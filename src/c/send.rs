@@ -49,10 +49,11 @@ pub(super) unsafe extern "C" fn post_send<D: Listed>(
     // SAFETY: the caller passes a queue pair, a list of requests, and room for a pointer.
     unsafe {
         let qp = object::<QpObject>(c).unwrap_unchecked();
+        let mut sender = qp.send.lock();
+        // Under the lock, under which a reset shuts the gate.
         if qp.sends.is_shut() {
             return refuse(first, bad, Failure(qp.refusals.long_request));
         }
-        let mut sender = qp.send.lock();
         match sender.queue.as_mut().and_then(D::get_mut) {
             Some(queue) => status(post::<D>(qp, queue, first, bad)),
             None => refuse(first, bad, Failure::INVALID),

@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, usize); 10] = [
     ("domains", 8),
     ("events", 12),
     ("lifetime", 10),
-    ("threads", 5),
+    ("threads", 6),
     ("windows", 5),
     ("xrc", 5),
 ];

@@ -4,6 +4,8 @@
 
 #include "check.h"
 
+#include <sched.h>
+
 #define THREADS 8
 #define EACH 200
 
@@ -232,6 +234,53 @@ static void objects(void)
 	say("wrong", "%d", wrong);
 }
 
+static int stops, posted;
+
+static void *post_receives(void *argument)
+{
+	struct ibv_sge sge = part(&shared.a, 0, 8);
+	struct ibv_recv_wr wr = { .wr_id = 1, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	(void)argument;
+	while (!__atomic_load_n(&stops, __ATOMIC_ACQUIRE))
+		if (!ibv_post_recv(shared.a.qp, &wr, &bad))
+			__atomic_store_n(&posted, 1, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+/* A receive that overlaps a reset is not in the queue afterwards: all its places are free. */
+static void reset_while_posting(void)
+{
+	struct ibv_sge sge;
+	struct ibv_recv_wr wr = { .wr_id = 2, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_qp_init_attr attr;
+
+	shared.a = make_ground();
+	sge = part(&shared.a, 0, 8);
+	attr = basic(shared.a.cq, IBV_QPT_RC);
+	NEED(shared.a.qp = ibv_create_qp(shared.a.pd, &attr));
+	for (int i = 0; i < 100; i++) {
+		unsigned int room = 0;
+		pthread_t thread;
+
+		NEED(!to_init(shared.a.qp));
+		stops = posted = 0;
+		NEED(!pthread_create(&thread, NULL, post_receives, NULL));
+		while (!__atomic_load_n(&posted, __ATOMIC_ACQUIRE))
+			sched_yield();
+		to_state(shared.a.qp, IBV_QPS_RESET);
+		__atomic_store_n(&stops, 1, __ATOMIC_RELEASE);
+		NEED(!pthread_join(thread, NULL));
+		NEED(!to_init(shared.a.qp));
+		while (room <= attr.cap.max_recv_wr && !ibv_post_recv(shared.a.qp, &wr, &bad))
+			room++;
+		if (room != attr.cap.max_recv_wr)
+			fault();
+		to_state(shared.a.qp, IBV_QPS_RESET);
+	}
+	say("wrong", "%d", wrong);
+}
+
 static void *open_and_close(void *argument)
 {
 	(void)argument;
@@ -252,5 +301,5 @@ static void contexts(void)
 
 MAIN(
 	{ "one_queue_pair", one_queue_pair }, { "one_extended_queue_pair", one_extended_queue_pair },
-	{ "one_shared_queue", one_shared_queue }, { "objects", objects }, { "contexts", contexts },
+	{ "one_shared_queue", one_shared_queue }, { "reset_while_posting", reset_while_posting }, { "objects", objects }, { "contexts", contexts },
 )

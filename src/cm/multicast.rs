@@ -20,7 +20,6 @@ use super::pending::{Failed, Pending, Step, step};
 use super::queue_pair;
 use super::resolve::addresses;
 use crate::ah::AddressVector;
-use crate::command::{AttachMcast, DetachMcast};
 use crate::device::Device;
 use crate::error::{Errno, Error, Result, Subject, Verb};
 use crate::gid::Gid;
@@ -334,17 +333,13 @@ impl Group {
     fn attached(&self, qp: &Qp<Ud, impl qp::Membership>) -> Result<Attached> {
         let verb = Verb::AttachMcast;
         id::check_device(verb, self.id.subject(), qp.context(), self.device.0)?;
-        let attached = Attached {
+        let (gid, mlid) = (self.gid, self.path.dlid);
+        qp.shared().attach_mcast(gid, mlid)?;
+        Ok(Attached {
             qp: Arc::clone(qp.shared()),
-            gid: self.gid,
-            mlid: self.path.dlid,
-        };
-        qp.context().fd().execute(&AttachMcast {
-            qp: qp.handle(),
-            gid: attached.gid,
-            mlid: attached.mlid,
-        })?;
-        Ok(attached)
+            gid,
+            mlid,
+        })
     }
 }
 
@@ -354,8 +349,9 @@ impl AsFd for Group {
     }
 }
 
-/// A queue pair's membership in a multicast group. Dropping it detaches the queue pair and then leaves the
-/// group. Like a half of the queue pair, it keeps the queue pair alive.
+/// A queue pair's membership in a multicast group. Dropping it detaches the queue pair, unless that has
+/// another membership in the group, and then leaves the group. Like a half of the queue pair, it keeps the
+/// queue pair alive.
 #[derive(Debug)]
 pub struct Membership {
     // Before the group, so that it is dropped first: the queue pair is detached before the group is left.
@@ -421,12 +417,7 @@ impl std::fmt::Debug for Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let command = DetachMcast {
-            qp: self.qp.handle(),
-            gid: self.gid,
-            mlid: self.mlid,
-        };
-        if let Err(error) = self.qp.context().fd().execute(&command) {
+        if let Err(error) = self.qp.detach_mcast(self.gid, self.mlid) {
             tracing::debug!(target: "uverbs", %error, "a QP could not be detached from its group");
         }
     }

@@ -22,7 +22,7 @@ use crate::programs::Program;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 12] = [
+    let tests: [Named; 13] = [
         ("datagrams::look_up_and_send", look_up_and_send),
         ("datagrams::one_in_init", one_in_init),
         ("datagrams::nobody_there", nobody_there),
@@ -33,6 +33,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("multicast::all_receive", all_receive),
         ("multicast::all_receive_by_ipv6", all_receive_by_ipv6),
         ("multicast::all_receive_on_a_link", all_receive_on_a_link),
+        ("multicast::joined_twice", joined_twice),
         ("multicast::send_only", send_only),
         ("multicast::mckey_receives", mckey_receives),
     ];
@@ -530,6 +531,31 @@ fn of_group(addresses: Addresses) -> Result {
     std::thread::sleep(QUIET);
     nothing(&mut b.cq)?;
     other.destroy()?;
+    Ok(())
+}
+
+/// Catches a membership that ends with another one of the same queue pair, as when a lost one is replaced,
+/// and a refusal that does not tell what holds the queue pair.
+fn joined_twice() -> Result {
+    let (mut side, mut sender) = (Side::new()?, Side::new()?);
+    let (mut qp, first) = member(&side, by_ipv4()?)?;
+    let second = group(by_ipv4()?, false)?.attach(&qp)?;
+    let to = group(by_ipv4()?, true)?;
+    let mut from = queue_pair(&sender)?;
+    to.activate(&mut from)?;
+    send(&mut sender, &mut from, &to, b"twice")?;
+    same(received(&mut side)?, b"twice".to_vec(), "with both")?;
+    drop(first);
+    receive(&side, &mut qp)?;
+    send(&mut sender, &mut from, &to, b"once")?;
+    same(received(&mut side)?, b"once".to_vec(), "with the other")?;
+    let gid = to.gid().to_string();
+    let Err(refused) = qp.destroy() else {
+        return fail("a member was destroyed");
+    };
+    says(&refused.error, &["busy", "multicast group", &gid])?;
+    drop(second);
+    refused.object.destroy()?;
     Ok(())
 }
 

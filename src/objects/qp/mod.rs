@@ -296,8 +296,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     /// # Errors
     ///
     /// The kernel refuses, for example while it is attached to a multicast group. Or a half has been
-    /// [swapped](Qp::halves). Or a call of a [`Control`] of it is running:
-    /// [`Cause::Busy`](crate::Cause::Busy). The error returns the queue pair. Manual page:
+    /// [swapped](Qp::halves). Or a `cm::Membership` of it exists, or a call of a [`Control`] of it is
+    /// running: [`Cause::Busy`](crate::Cause::Busy). The error returns the queue pair. Manual page:
     /// `ibv_destroy_qp(3)`.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<(), DestroyError<Self>> {
@@ -312,14 +312,17 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     // In place: a queue pair is large.
     fn destroy_in_place(&self) -> Result<()> {
-        // The queue pair's own and those of its halves. A running call of a `Control` has another for a
-        // moment. A `Control` that comes later finds, under the lock, that the object is gone.
+        // The queue pair's own and those of its halves. A membership in a group has another, and a running
+        // call of a `Control` for a moment. A `Control` that comes later finds, under the lock, that the
+        // object is gone.
         const OWN: usize = 3;
         self.check_halves(Verb::DestroyQp)?;
         let shared = &self.shared;
         if Arc::strong_count(shared) > OWN {
-            let by = "a call of a `Control` of it is running on another thread";
-            let cause = Cause::Busy(by.into());
+            let cause = Cause::Busy(match shared.any_group() {
+                Some(gid) => format!("it is in the multicast group {gid}").into(),
+                None => "a call of a `Control` of it is running on another thread".into(),
+            });
             return Err(Error::new(Verb::DestroyQp, shared.subject(), cause));
         }
         shared.destroy()

@@ -2,7 +2,7 @@
 //! connecting remembers. All changes of state are made here.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use uverbs_uapi::enums::{Mtu, QpState, QpType};
 use uverbs_uapi::flags::QpAttrMask;
@@ -12,6 +12,7 @@ use uverbs_uapi::write as abi;
 use super::attr::{Change, QpAttr, QpInfo};
 use super::connect::{Local, Steps};
 use super::kernel::KernelQp;
+use super::multicast::Group;
 use crate::command::{DriverData, DriverReply, ModifyQp, QueryQp, Quiet, WrittenModifyQp, quiet};
 use crate::context::Context;
 use crate::cq::CqShared;
@@ -61,6 +62,8 @@ pub(crate) struct QpShared {
     is_barred: AtomicBool,
     /// This side's end of the path, as [`Qp::endpoint`] last returned it.
     told: Mutex<Option<Local>>,
+    /// Locked before `kernel`.
+    groups: Mutex<Vec<Group>>,
     pd: PdUse,
     /// Regions ask it before they are deregistered.
     pub(super) flight: Arc<Flight>,
@@ -92,6 +95,7 @@ impl QpShared {
             max_datagram: AtomicU32::new(u32::MAX),
             is_barred: AtomicBool::new(false),
             told: Mutex::new(None),
+            groups: Mutex::default(),
             pd,
             flight,
             cqs,
@@ -105,6 +109,11 @@ impl QpShared {
 
     pub(super) fn kernel_alone(&self) -> Quiet<RwLockWriteGuard<'_, KernelQp>> {
         quiet(|| self.kernel.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The multicast groups that it is in.
+    pub(super) fn groups(&self) -> Quiet<MutexGuard<'_, Vec<Group>>> {
+        quiet(|| self.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn handle(&self) -> QpHandle {

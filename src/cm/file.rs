@@ -91,11 +91,17 @@ fn trace<C: Command>(command: &C, errno: Option<Errno>) {
 
 /// Waits until a file is readable, for at most `limit`; `None` means forever. May end early.
 pub(super) fn wait(fd: BorrowedFd<'_>, limit: Option<Duration>) -> Result<(), Errno> {
+    wait_for_any([fd], limit)
+}
+
+/// As [`wait`], until one of these files is readable.
+pub(super) fn wait_for_any<const FILES: usize>(
+    files: [BorrowedFd<'_>; FILES],
+    limit: Option<Duration>,
+) -> Result<(), Errno> {
     let limit = limit.and_then(|left| Timespec::try_from(left).ok());
-    match poll(
-        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
-        limit.as_ref(),
-    ) {
+    let mut asked = files.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    match poll(&mut asked, limit.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(errno),
     }

@@ -3,16 +3,18 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::rdma_cm::{Event, IdOption};
 
 use super::address::{self, Address, IbAddr};
 use super::command;
-use super::file::File;
+use super::file::{self, File};
 use super::id::Id;
 use super::pending::poll_until;
 use super::request::Request;
@@ -154,6 +156,8 @@ impl<T: Listens> Listen<T> {
             id,
             local,
             spare: Mutex::new(None),
+            removal: Removal::new()
+                .map_err(|errno| Error::os(Verb::Listen, subject(local), errno))?,
             of: PhantomData,
         })
     }
@@ -162,7 +166,7 @@ impl<T: Listens> Listen<T> {
 /// Awaits requests for connections.
 ///
 /// Its file becomes readable with a request. Dropping it refuses requests that have not been taken. It keeps
-/// a second file, for the next request.
+/// a second file, for the next request, and a third, by which all waiting threads learn of a removed device.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -183,7 +187,37 @@ pub struct Listener<T> {
     local: Address,
     /// The file for the next request.
     spare: Mutex<Option<File>>,
+    removal: Removal,
     of: PhantomData<fn() -> T>,
+}
+
+/// Whether the device of the listener's address has been removed. The kernel tells only whoever reads the
+/// event.
+#[derive(Debug)]
+struct Removal {
+    /// Relaxed: it guards no memory.
+    is_known: AtomicBool,
+    /// Readable from then on, for the threads that wait.
+    wakes: OwnedFd,
+}
+
+impl Removal {
+    fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            is_known: AtomicBool::new(false),
+            wakes: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+    }
+
+    fn tell_all(&self) {
+        self.is_known.store(true, Ordering::Relaxed);
+        // Writing fails only if the counter is full, and then it is readable.
+        let _ = rustix::io::write(&self.wakes, &1_u64.to_ne_bytes());
+    }
 }
 
 impl<T: Listens> Listener<T> {
@@ -207,10 +241,13 @@ impl<T: Listens> Listener<T> {
     ///
     /// # Errors
     ///
-    /// The device of the listener's address has been removed (`EIO`); or no file descriptor is left for the
-    /// request (`EMFILE`). In the second case the request and its sender wait until there is a descriptor and
-    /// this is called again.
+    /// The device of the listener's address has been removed (`EIO`): every call says so from then on, though
+    /// the file is readable only until the first. Or no file descriptor is left for the request (`EMFILE`):
+    /// then the request and its sender wait until there is a descriptor and this is called again.
     pub fn try_next(&self) -> Result<Option<Request<T>>> {
+        if self.removal.is_known() {
+            return Err(self.id.error(Verb::GetCmEvent, Errno::IO));
+        }
         // Before the event is read: a request that was read but could not be moved to a file would be
         // refused.
         while let Some(file) = self.file()? {
@@ -230,6 +267,7 @@ impl<T: Listens> Listener<T> {
                     taken => return taken.map(Some),
                 },
                 Event::DEVICE_REMOVAL => {
+                    self.removal.tell_all();
                     return Err(self.id.error(Verb::GetCmEvent, Errno::IO));
                 }
                 // An address has changed, or an event of a later kernel.
@@ -267,7 +305,7 @@ impl<T: Listens> Listener<T> {
     ///
     /// As for [`try_next`](Self::try_next).
     pub fn next_within(&self, limit: Duration) -> Result<Option<Request<T>>> {
-        poll_until(limit, || self.try_next(), |left| self.id.wait(left))
+        poll_until(limit, || self.try_next(), |left| self.wait(left))
     }
 
     /// Waits for the next request.
@@ -281,8 +319,14 @@ impl<T: Listens> Listener<T> {
             if let Some(request) = self.try_next()? {
                 return Ok(request);
             }
-            self.id.wait(None)?;
+            self.wait(None)?;
         }
+    }
+
+    /// Waits until there may be a request, or the device has been removed, for at most `limit`.
+    fn wait(&self, limit: Option<Duration>) -> Result<()> {
+        let waited = file::wait_for_any([self.as_fd(), self.removal.wakes.as_fd()], limit);
+        waited.map_err(|errno| self.id.error(Verb::GetCmEvent, errno))
     }
 }
 

@@ -446,10 +446,21 @@ static void objects(void)
 	say_status("destroy", mlx5dv_devx_obj_destroy(key));
 }
 
-/* Commands about a queue pair of the kernel's: its context, and a change that changes nothing. */
+static void say_posts(const char *send, const char *receive, struct side *side)
+{
+	struct ibv_sge sge = part(side, 0, 8);
+	struct ibv_send_wr wr = writing(1, &sge, side, 8), *bad;
+	struct ibv_recv_wr recv = { .wr_id = 2, .sg_list = &sge, .num_sge = 1 }, *bad_recv;
+
+	say_status(send, ibv_post_send(side->qp, &wr, &bad));
+	say_status(receive, ibv_post_recv(side->qp, &recv, &bad_recv));
+}
+
+/* Commands about a queue pair of the kernel's: its context, a change that changes nothing, and states. */
 static void about_queue_pairs(void)
 {
 	struct side side = make_side(IBV_QPT_RC);
+	uint32_t state[4] = { htonl(0x050a << 16) };
 	uint32_t query[4] = { htonl(0x050b << 16) }, told[0x110 / 4] = {};
 	uint32_t change[0x110 / 4] = { htonl(0x0505 << 16) }, changed[4] = {};
 	uint8_t port, active;
@@ -465,6 +476,21 @@ static void about_queue_pairs(void)
 	say_status("its port", mlx5dv_query_qp_lag_port(side.qp, &port, &active));
 	connect_qp(side.qp, side.qp);
 	say_status("change", mlx5dv_devx_qp_modify(side.qp, change, sizeof(change), changed, sizeof(changed)));
+	say_posts("send", "receive", &side);
+	state[2] = query[2];
+	say_status("to RESET", mlx5dv_devx_qp_modify(side.qp, state, sizeof(state), changed, sizeof(changed)));
+	say("told state", "%d", side.qp->state);
+	say_posts("send in RESET", "receive in RESET", &side);
+	/* Another one, with the context that it had in INIT. */
+	side = make_side(IBV_QPT_RC);
+	NEED(!to_init(side.qp));
+	query[2] = state[2] = change[2] = htonl(side.qp->qp_num);
+	NEED(!mlx5dv_devx_qp_query(side.qp, query, sizeof(query), told, sizeof(told)));
+	NEED(!mlx5dv_devx_qp_modify(side.qp, state, sizeof(state), changed, sizeof(changed)));
+	change[0] = htonl(0x0502 << 16);
+	memcpy(change + 6, told + 6, sizeof(change) - 24);
+	say_status("to INIT", mlx5dv_devx_qp_modify(side.qp, change, sizeof(change), changed, sizeof(changed)));
+	say_posts("send in INIT", "receive in INIT", &side);
 }
 
 /* What needs no device of a kind that there is none of: it is refused, and programs fall back. */

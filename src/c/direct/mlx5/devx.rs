@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::slice;
 use std::sync::{Mutex, PoisonError};
 
+use uverbs_uapi::enums::QpState;
 use zerocopy::IntoBytes;
 
 use crate::c::abi::context::ibv_context;
@@ -169,9 +170,6 @@ macro_rules! about {
 about! {
     /// `mlx5dv_devx_qp_query(3)`.
     mlx5dv_devx_qp_query: ibv_qp, qp => query;
-    /// `mlx5dv_devx_qp_modify(3)`. As with libmlx5, neither the kernel nor this library learns of a new
-    /// state.
-    mlx5dv_devx_qp_modify: ibv_qp, qp => modify;
     /// `mlx5dv_devx_cq_query(3)`.
     mlx5dv_devx_cq_query: ibv_cq, cq => query;
     /// `mlx5dv_devx_cq_modify(3)`.
@@ -181,6 +179,51 @@ about! {
     /// `mlx5dv_devx_srq_modify(3)`.
     mlx5dv_devx_srq_modify: ibv_srq, srq => modify;
 }
+
+/// `mlx5dv_devx_qp_modify(3)`. As with libmlx5, posts are taken or refused by the new state, of which neither
+/// the kernel nor `ibv_qp.state` tells.
+pub unsafe extern "C" fn mlx5dv_devx_qp_modify(
+    c: *mut ibv_qp,
+    command: *const c_void,
+    length: usize,
+    answer: *mut c_void,
+    room: usize,
+) -> c_int {
+    // SAFETY: the caller passes a queue pair, a command and room, and vouches for what it does.
+    status(unsafe {
+        qp(c).and_then(|qp| {
+            let (command, answer) = (input(command, length)?, output(answer, room)?);
+            modify(qp.context(), qp.handle().0, command, answer).map_err(Error::from)?;
+            if let Some(state) = state_after(command) {
+                qp.came_to(state);
+            }
+            Ok(())
+        })
+    })
+}
+
+/// The state to which a command takes a queue pair, by the command's number in its first two bytes.
+fn state_after(command: &[u8]) -> Option<QpState> {
+    match u16::from_be_bytes(*command.first_chunk()?) {
+        RST2INIT_QP | INIT2INIT_QP => Some(QpState::INIT),
+        INIT2RTR_QP => Some(QpState::RTR),
+        RTR2RTS_QP | RTS2RTS_QP | SQERR2RTS_QP | SQD_RTS_QP => Some(QpState::RTS),
+        TO_ERR_QP => Some(QpState::ERR),
+        TO_RST_QP => Some(QpState::RESET),
+        _ => None,
+    }
+}
+
+// Commands to the device, as `enum` in Linux's `include/linux/mlx5/mlx5_ifc.h` has them.
+const RST2INIT_QP: u16 = 0x502;
+const INIT2RTR_QP: u16 = 0x503;
+const RTR2RTS_QP: u16 = 0x504;
+const RTS2RTS_QP: u16 = 0x505;
+const SQERR2RTS_QP: u16 = 0x506;
+const TO_ERR_QP: u16 = 0x507;
+const TO_RST_QP: u16 = 0x50a;
+const SQD_RTS_QP: u16 = 0x50c;
+const INIT2INIT_QP: u16 = 0x50e;
 
 /// `mlx5dv_devx_query_eqn(3)`.
 pub unsafe extern "C" fn mlx5dv_devx_query_eqn(

@@ -83,6 +83,7 @@ impl QpObject {
         match state {
             QpState::RESET => self.sends.shut(true),
             QpState::SQE | QpState::ERR if refuses => self.sends.shut(true),
+            QpState::ERR if self.refusals.flushes_early_sends => self.sends.shut(false),
             QpState::RTS | QpState::SQD => self.sends.shut(false),
             _ => {}
         }

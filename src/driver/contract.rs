@@ -496,6 +496,9 @@ pub(crate) struct Refusals {
     pub(crate) negative_counts: bool,
     /// Posts are refused in the error states. Without this, the device flushes them.
     pub(crate) in_error: bool,
+    /// In the state ERR sends are flushed also if the queue pair was never ready to send. Without this, they
+    /// stay refused.
+    pub(crate) flushes_early_sends: bool,
     /// `ibv_start_poll` refuses unknown attributes. Without this, it looks at none.
     pub(crate) poll_attributes: bool,
 }
@@ -516,6 +519,7 @@ impl Refusals {
             .union(SendFlags::SOLICITED),
         negative_counts: false,
         in_error: false,
+        flushes_early_sends: false,
         poll_attributes: false,
     };
 }

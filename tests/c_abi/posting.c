@@ -423,6 +423,27 @@ static void flushed(void)
 	say_completions("sent", pair.a.cq, 2);
 }
 
+/* The same where the queue pair was not ready to send before: soft-RoCE flushes sends all the same. */
+static void flushed_early(void)
+{
+	static const char *const sends[] = { "send from INIT", "send from RTR" };
+
+	for (int state = 0; state < 2; state++) {
+		struct pair pair = { make_side(IBV_QPT_RC), make_side(IBV_QPT_RC) };
+		struct ibv_send_wr *bad;
+		struct ibv_sge sge;
+
+		NEED(!to_init(pair.a.qp));
+		if (state)
+			NEED(!to_rtr(pair.a.qp, pair.b.qp->qp_num));
+		to_state(pair.a.qp, IBV_QPS_ERR);
+		list_writes(&pair, &sge, 2);
+		say_status(sends[state], ibv_post_send(pair.a.qp, wrs, &bad));
+		if (is_soft())
+			say_completions("sent", pair.a.cq, 2);
+	}
+}
+
 /* A queue pair whose receives are flushed, in a completion queue that nobody polls. */
 static struct ibv_qp *make_flushed(struct side *side)
 {
@@ -681,7 +702,7 @@ MAIN(
 	{ "negative_count_third", negative_count_third }, { "negative_receives", negative_receives },
 	{ "bad_shared_receive", bad_shared_receive }, { "no_requests", no_requests },
 	{ "no_room_for_the_bad", no_room_for_the_bad }, { "no_slices", no_slices }, { "too_early", too_early }, { "flushed", flushed },
-	{ "flushed_and_gone", flushed_and_gone }, { "signaled", signaled },
+	{ "flushed_early", flushed_early }, { "flushed_and_gone", flushed_and_gone }, { "signaled", signaled },
 	{ "inline_is_copied", inline_is_copied }, { "operations", operations }, { "atomics_of_other_lengths", atomics_of_other_lengths }, { "wrong_key", wrong_key },
 	{ "datagram", datagram }, { "shared_queue", shared_queue }, { "poll_nothing", poll_nothing },
 )

@@ -95,6 +95,7 @@ impl contract::Driver for Rxe {
         unknown: Errno::OPNOTSUPP,
         bad_atomics: true,
         negative_counts: true,
+        flushes_early_sends: true,
         ..contract::Refusals::DEFAULT
     };
 

@@ -230,6 +230,59 @@ static void request_without_qp(void)
 	rdma_freeaddrinfo(own);
 }
 
+/* A queue pair that cannot be created leaves no pointers to the library's completion queues. */
+static void failed_creation(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1 << 20, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+	};
+	struct sockaddr_in address = { .sin_family = AF_INET };
+	struct rdma_cm_id *id;
+
+	NEED(channel);
+	NEED(inet_pton(AF_INET, ADDRESS, &address.sin_addr) == 1);
+	NEED(!rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	NEED(!rdma_bind_addr(id, (struct sockaddr *)&address));
+	NEED(id->verbs);
+	say("create", "%d", rdma_create_qp(id, NULL, &attr));
+	say("left", "%s", attr.send_cq || attr.recv_cq ? "queues" : "nothing");
+	say("of the identifier", "%d", id->send_cq || id->recv_cq);
+	NEED(!rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+}
+
+static struct sockaddr_in group = { .sin_family = AF_INET };
+
+static void *leave_group(void *id)
+{
+	return rdma_leave_multicast(id, (struct sockaddr *)&group) ? "failed" : "well";
+}
+
+/* A synchronous identifier leaves a group. librdmacm waits for the event that the identifier itself holds. */
+static void leave_synchronously(void)
+{
+	struct sockaddr_in own = { .sin_family = AF_INET };
+	struct rdma_cm_id *id;
+	struct timespec until;
+	pthread_t thread;
+	void *left = "no";
+
+	NEED(inet_pton(AF_INET, ADDRESS, &own.sin_addr) == 1);
+	NEED(inet_pton(AF_INET, "239.9.8.3", &group.sin_addr) == 1);
+	NEED(!rdma_create_id(NULL, &id, NULL, RDMA_PS_UDP));
+	NEED(!rdma_resolve_addr(id, (struct sockaddr *)&own, (struct sockaddr *)&group, STEP_MS));
+	NEED(!rdma_join_multicast(id, (struct sockaddr *)&group, NULL));
+	NEED(!pthread_create(&thread, NULL, leave_group, id));
+	NEED(!clock_gettime(CLOCK_REALTIME, &until));
+	until.tv_sec += WAIT_S;
+	if (!pthread_timedjoin_np(thread, &left, &until))
+		NEED(!rdma_destroy_id(id));
+	say("left", "%s", (char *)left);
+}
+
 MAIN(
+	{ "failed_creation", failed_creation }, { "leave_synchronously", leave_synchronously },
 	{ "confirmation_fails", confirmation_fails }, { "cancelled", cancelled }, { "request_without_qp", request_without_qp },
 )

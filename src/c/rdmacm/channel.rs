@@ -10,10 +10,16 @@ use crate::c::failure::{Failure, Result, pointer};
 use crate::cm::command::Command;
 use crate::cm::file;
 use crate::device::Manager;
+use crate::error::Errno;
 
-/// Opens a channel. Its file blocks; programs can change that themselves.
+/// Opens a channel. Its file blocks; programs can change that themselves. Without a connection manager it
+/// fails as rdma-core's does without a device.
 pub(super) fn open() -> Result<*mut rdma_event_channel> {
-    let (_, file) = Manager::find_open(OFlags::empty())?;
+    let (_, file) =
+        Manager::find_open(OFlags::empty()).map_err(|error| match Failure::from(error) {
+            Failure::UNSUPPORTED => Failure(Errno::NODEV),
+            other => other,
+        })?;
     let fd = file.into_raw_fd();
     Ok(Box::into_raw(Box::new(rdma_event_channel { fd })))
 }

@@ -162,6 +162,10 @@ fn leave(id: &IdObject, address: Wire) -> Result<()> {
     let left = id.send(&LeaveMcast::of(handle));
     match left {
         Ok(reply) => {
+            // A synchronous identifier holds the event of the last function, which may be one of the group's.
+            if id.state().sync {
+                id.drop_event();
+            }
             group.acknowledged.wait_for(reply.events_reported);
             Ok(())
         }

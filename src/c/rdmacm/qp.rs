@@ -313,9 +313,11 @@ unsafe fn create_qp(id: &IdObject, attr: *mut ibv_qp_init_attr_ex) -> Result<()>
             (*attr).recv_cq.is_null() && (*c).recv_cq.is_null(),
             (*attr).cap.max_recv_wr,
         );
+        let asked = ((*attr).send_cq, (*attr).recv_cq);
         let made = create_cqs(c, send, recv).and_then(|()| create_between(id, attr));
         if made.is_err() {
             destroy_cqs(c);
+            ((*attr).send_cq, (*attr).recv_cq) = asked;
         }
         made
     }

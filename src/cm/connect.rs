@@ -28,8 +28,9 @@ impl<T: Initiates + End> Resolved<T> {
     ///
     /// # Errors
     ///
-    /// The queue pair belongs to another device or is in another state, the data is too long, or the device
-    /// has been removed. The error returns the queue pair and the route. Manual page: `rdma_connect(3)`.
+    /// The queue pair belongs to another device or is in another state, the data is too long, a number in
+    /// `params` is above its limit, or the device has been removed. The error returns the queue pair and the
+    /// route. Manual page: `rdma_connect(3)`.
     #[doc(alias = "rdma_connect")]
     pub fn connect<Q: QueuePair<Kind = T>>(
         self,
@@ -59,6 +60,7 @@ impl<T: Initiates + End> Resolved<T> {
         params: &Params,
         data: &[u8],
     ) -> Result<Depths> {
+        params.check(Verb::Connect, self.id.subject())?;
         let message = Message::REQUEST.by(&self.route);
         let data = message.fill(self.id.subject(), data)?;
         self.init(qp)?;

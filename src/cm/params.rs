@@ -4,7 +4,7 @@ use uverbs_uapi::flags::Access;
 use uverbs_uapi::rdma_cm::{ConnParam, PrivateData};
 
 use crate::context::Context;
-use crate::error::Result;
+use crate::error::{Error, Result, Subject, Verb};
 use crate::qp::QpAttr;
 
 /// What this side of a connection requests.
@@ -23,7 +23,7 @@ pub struct Params {
     /// How often a request is sent again before it fails; at most 7. The connecting side's value applies to
     /// both sides. On soft-RoCE 7 means forever.
     pub retry_cnt: u8,
-    /// How often the *peer* sends again if this side has no receive posted; 7 means forever.
+    /// How often the *peer* sends again if this side has no receive posted; at most 7, which means forever.
     pub rnr_retry: u8,
     /// The pause that the peer should make if no receive is posted, as a code of 5 bits; see
     /// [`QpAttr::min_rnr_timer`](crate::qp::QpAttr::min_rnr_timer). The kernel proposes 0, which is 655 ms.
@@ -64,6 +64,23 @@ impl Depths {
 }
 
 impl Params {
+    /// Refuses numbers that do not fit into their fields, of 3 and 5 bits: devices and the kernel would take
+    /// others for them.
+    pub(super) fn check(&self, verb: Verb, subject: &Subject) -> Result<()> {
+        let fields = [
+            ("retry_cnt", self.retry_cnt, 7),
+            ("rnr_retry", self.rnr_retry, 7),
+            ("min_rnr_timer", self.min_rnr_timer, 31),
+        ];
+        match fields.iter().find(|(_, value, most)| value > most) {
+            Some((name, value, most)) => {
+                let why = format!("{name} is {value}, and at most {most}");
+                Err(Error::invalid(verb, subject.clone(), why))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The numbers that this side offers: the requested ones, within the device's limits.
     pub(super) fn depths(&self, context: &Context) -> Result<Depths> {
         let device = context.limits()?;
@@ -147,5 +164,48 @@ mod tests {
             (receive.max_dest_rd_atomic, receive.min_rnr_timer),
             (None, None)
         );
+    }
+
+    /// Catches numbers of which a device would take the lowest bits.
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let refused = |params: Params| {
+            let checked = params.check(Verb::Connect, &Subject::the("connection"));
+            checked.err().map(|error| error.to_string())
+        };
+        let defaults = Params::default;
+        assert_eq!(refused(defaults()), None);
+        let most = Params {
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 31,
+            ..defaults()
+        };
+        assert_eq!(refused(most.clone()), None);
+        for (params, name) in [
+            (
+                Params {
+                    retry_cnt: 8,
+                    ..most.clone()
+                },
+                "retry_cnt is 8",
+            ),
+            (
+                Params {
+                    rnr_retry: 8,
+                    ..most.clone()
+                },
+                "rnr_retry is 8",
+            ),
+            (
+                Params {
+                    min_rnr_timer: 32,
+                    ..most.clone()
+                },
+                "min_rnr_timer is 32",
+            ),
+        ] {
+            assert!(refused(params).unwrap().contains(name), "{name}");
+        }
     }
 }

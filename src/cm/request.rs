@@ -139,9 +139,9 @@ impl<T: Listens + End> Request<T> {
     ///
     /// # Errors
     ///
-    /// The queue pair belongs to another device or is in another state, the data is too long, or the peer has
-    /// given up meanwhile (`EINVAL`). The error returns the request and the queue pair. Manual page:
-    /// `rdma_accept(3)`.
+    /// The queue pair belongs to another device or is in another state, the data is too long, a number in
+    /// `params` is above its limit, or the peer has given up meanwhile (`EINVAL`). The error returns the
+    /// request and the queue pair. Manual page: `rdma_accept(3)`.
     #[doc(alias = "rdma_accept")]
     pub fn accept<Q: QueuePair<Kind = T>>(
         self,
@@ -169,6 +169,7 @@ impl<T: Listens + End> Request<T> {
         params: &Params,
         data: &[u8],
     ) -> Result<()> {
+        params.check(Verb::Accept, self.id.subject())?;
         let data = Message::ACCEPT.fill(self.id.subject(), data)?;
         self.init(qp)?;
         // The kernel reports the request from this side's point of view.

@@ -42,7 +42,8 @@ unsafe impl Object for SrqObject {
 }
 
 impl SrqObject {
-    /// Refuses a queue that is lost: the kernel may crash when it is asked about it.
+    /// Refuses a queue that is lost: the kernel may crash when it is asked about it. The caller has the
+    /// queue's lock until the kernel has answered, since a resize in another thread may lose the queue.
     fn check_kept(&self) -> Result<()> {
         match self.backing.is_lost() {
             false => Ok(()),
@@ -233,12 +234,12 @@ pub unsafe extern "C" fn ibv_modify_srq(
                 },
                 driver: DriverData::default(),
             };
-            srq.check_kept()?;
             let resizes = mask as u32 & SrqAttrMask::MAX_WR.bits() != 0;
             let (driver, fd) = (context.driver(), context.fd());
+            let mut queue = srq.queue.lock();
+            srq.check_kept()?;
             match resizes {
                 true => {
-                    let mut queue = srq.queue.lock();
                     let resized = driver.resize_srq(fd, command, &mut queue, srq.pd.buffers());
                     // If a device cannot resize, its kernel driver calls the attribute invalid.
                     resized.map_err(|error| match Failure::from(error) {
@@ -258,6 +259,7 @@ pub unsafe extern "C" fn ibv_query_srq(c: *mut ibv_srq, attr: *mut ibv_srq_attr)
     // SAFETY: the caller passes a shared receive queue and room for attributes.
     status(unsafe {
         srq(c).and_then(|srq| {
+            let _queue = srq.queue.lock();
             srq.check_kept()?;
             let found = srq.pd.context().fd().execute(&QuerySrq(srq.handle))?;
             attr.write(ibv_srq_attr {

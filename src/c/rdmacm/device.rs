@@ -1,6 +1,6 @@
-//! The devices that identifiers are bound to. Each is opened once, and stays open: programs keep using the
-//! context when the identifier is gone. As long as a device has identifiers, they share a protection domain
-//! and an XRC domain.
+//! The devices that identifiers are bound to. Each is opened once, and stays open until it is removed:
+//! programs keep using the context when the identifier is gone. As long as a device has identifiers, they
+//! share a protection domain and an XRC domain.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -127,6 +127,11 @@ fn release(devices: &mut [Device], verbs: *mut ibv_context) {
 }
 
 impl Device {
+    /// Whether neither an identifier nor a program's list has it, and no domain is left.
+    fn is_unused(&self) -> bool {
+        self.users == 0 && self.pd.is_null() && self.xrcd.is_null()
+    }
+
     /// Whether this is the device that the kernel reports. A GUID may be 0, and libibverbs may not know an
     /// index.
     fn is(&self, guid: u64, index: u32) -> bool {
@@ -183,7 +188,8 @@ impl Device {
     }
 }
 
-/// Opens those new devices that are `wanted`. Returns the devices that exist.
+/// Opens those new devices that are `wanted`, and closes those that have been removed and have no users.
+/// Returns the devices that exist.
 fn find_new(
     devices: &mut Vec<Device>,
     wanted: impl Fn(&Device) -> bool,
@@ -195,6 +201,14 @@ fn find_new(
         // SAFETY: the list has that many devices.
         .map(|at| unsafe { *list.add(at) })
         .collect();
+    devices.retain(|known| {
+        let stays = present.contains(&known.device) || !known.is_unused();
+        if !stays {
+            // SAFETY: the context is open, and with the entry its last user goes, as in rdma-core's.
+            unsafe { verbs::ibv_close_device(known.verbs) };
+        }
+        stays
+    });
     for &device in &present {
         let mut new = Device::closed(device);
         let known = devices.iter().any(|known| known.device == device);

@@ -216,7 +216,14 @@ fn create(
     if (transport == QpType::DRIVER && !by_functions) || !context.driver().has_type(transport) {
         return Err(Failure::UNSUPPORTED);
     }
-    if !operations.contains(parts.functions.unwrap_or(Operations::empty())) {
+    // rdma-core's providers create it also for SENDs with invalidation, which are not among the messages of
+    // unreliable connections. Such a request is refused.
+    let only_created = match transport {
+        QpType::UC => Operations::SEND_INV,
+        _ => Operations::empty(),
+    };
+    let wanted = parts.functions.unwrap_or(Operations::empty());
+    if !operations.union(only_created).contains(wanted) {
         return Err(Failure::UNSUPPORTED);
     }
     // Events identify the queue pair by its address, so its memory is allocated first.

@@ -510,6 +510,9 @@ static void refused_queue_pairs(void)
 	attr = extended(&side, IBV_QPT_UD);
 	attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_READ;
 	say_object("reads on UD", ibv_create_qp_ex(context, &attr));
+	attr = extended(&side, IBV_QPT_UC);
+	attr.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_INV;
+	say_object("invalidation on UC", ibv_create_qp_ex(context, &attr));
 	attr = extended(&side, IBV_QPT_RC);
 	attr.comp_mask |= IBV_QP_INIT_ATTR_CREATE_FLAGS;
 	attr.create_flags = 1 << 29;

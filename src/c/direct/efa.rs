@@ -319,27 +319,32 @@ pub unsafe extern "C" fn efadv_get_max_sq_depth(
     attr: *const efadv_sq_depth_attr,
     length: u32,
 ) -> c_int {
-    const INLINE_WRITE: u32 = 1 << 0;
     // SAFETY: the caller passes an open context and attributes.
     below_zero(unsafe {
         context(c).and_then(|context| {
             let limits = device(context.context())?.limits();
             let asked = wish(attr, length, size_of::<efadv_sq_depth_attr>())?;
-            let inline = limits.wide_inline.max(limits.inline);
-            let fits = asked.comp_mask == 0
-                && asked.max_send_sge <= limits.max_send_sge
-                && asked.max_rdma_sge <= Limits::RDMA_SGES
-                && asked.max_inline_data <= inline;
-            let is_wide = asked.max_inline_data > limits.inline
-                || asked.flags & INLINE_WRITE != 0 && asked.max_inline_data > 0;
-            let is_strange = asked.flags & !INLINE_WRITE != 0;
-            match fits {
-                _ if is_strange || is_wide && limits.wide_inline == 0 => Err(Failure::UNSUPPORTED),
-                true => Ok(limits.most_sends(is_wide)),
-                false => Err(Failure::INVALID),
-            }
+            most_sends(limits, &asked)
         })
     })
+}
+
+fn most_sends(limits: &Limits, asked: &efadv_sq_depth_attr) -> Result<u32> {
+    const INLINE_WRITE: u32 = 1 << 0;
+    let fits = asked.comp_mask == 0
+        && asked.max_send_sge <= limits.max_send_sge
+        && asked.max_rdma_sge <= Limits::RDMA_SGES
+        && asked.max_inline_data <= limits.wide_inline.max(limits.inline);
+    if !fits {
+        return Err(Failure::INVALID);
+    }
+    let is_wide = asked.max_inline_data > limits.inline
+        || asked.flags & INLINE_WRITE != 0 && asked.max_inline_data > 0;
+    let is_strange = asked.flags & !INLINE_WRITE != 0;
+    match is_strange || is_wide && limits.wide_inline == 0 {
+        true => Err(Failure::UNSUPPORTED),
+        false => Ok(limits.most_sends(is_wide)),
+    }
 }
 
 /// `efadv_get_max_rq_depth(3)`: the most requests, or the errno below zero.
@@ -623,4 +628,29 @@ pub unsafe extern "C" fn efadv_query_qp_wqs(
             Ok(())
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a wish beyond the device's limits that is called unsupported, by which programs take it that
+    /// the function is.
+    #[test]
+    fn what_does_not_fit_is_invalid_and_what_the_device_lacks_unsupported() {
+        let mut narrow = Limits::default();
+        (narrow.inline, narrow.max_send_sge) = (32, 2);
+        let asked = |max_inline_data, flags| efadv_sq_depth_attr {
+            max_inline_data,
+            flags,
+            max_send_sge: 1,
+            ..Default::default()
+        };
+        let most = |asked| most_sends(&narrow, &asked).err();
+        assert_eq!(most(asked(32, 0)), None);
+        assert_eq!(most(asked(33, 0)), Some(Failure::INVALID));
+        assert_eq!(most(asked(33, 1)), Some(Failure::INVALID));
+        assert_eq!(most(asked(32, 1)), Some(Failure::UNSUPPORTED));
+        assert_eq!(most(asked(0, 2)), Some(Failure::UNSUPPORTED));
+    }
 }

@@ -125,9 +125,11 @@ pub(super) fn init_for(
     peer: abi::Ece,
 ) -> Result<()> {
     check(id, Verb::Accept, qp, device)?;
+    // First: if the peer has given up, its options are not on the queue pair for the next one.
+    let init = id.attributes(QpState::INIT)?;
     // The device gets them with the change of the state, also with the one from INIT to INIT.
     use_ece(qp, peer)?;
-    qp.modify(&id.attributes(QpState::INIT)?)
+    qp.modify(&init)
 }
 
 /// Refuses a queue pair of another device, or in a state that it cannot be connected from.

@@ -2,16 +2,18 @@
 //! `rdma resource` tells, with objects of this process, of others and of the kernel.
 
 use std::process::Command;
+use std::sync::mpsc;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
 use support::program::uverbs;
-use support::{Pair, Result, device, fail, same, skip, test};
+use support::{Pair, Result, device, fail, open, same, skip, test};
 use uverbs::{Access, QpState, Rc, qp::QpType, resource::ResourceOwner};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("resource::own_objects", own_objects),
+        test("resource::of_a_later_thread", of_a_later_thread),
         test("resource::as_iproute2_tells", as_iproute2_tells),
         test("resource::the_kernels_objects", the_kernels_objects),
     ]
@@ -98,6 +100,50 @@ fn own_objects() -> Result {
     same(state(qpn)?, None, "a QP that is gone")
 }
 
+/// Catches objects that the command line tells as another process's, since not the first thread made them.
+fn of_a_later_thread() -> Result {
+    const BYTES: usize = 77 << 10;
+    let program = uverbs()?;
+    let pd = open()?.alloc_pd()?;
+    let (tell, made) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let pd = &pd;
+    std::thread::scope(|scope| -> Result {
+        scope.spawn(move || {
+            let mr = pd.register(vec![0_u8; BYTES], Access::LOCAL_WRITE);
+            let _ = tell.send(mr);
+            // Of a thread that has ended the kernel tells nothing: this one waits for the end of the test.
+            let _ = ended.recv();
+        });
+        let _end = end;
+        let _mr = made.recv()??;
+        let own = std::process::id();
+        let words = format!("resource mr --json -p {own}");
+        let regions = objects(Command::new(&program).args(words.split(' ')))?;
+        let is_it = |region: &&serde_json::Map<String, Value>| region["mrlen"] == BYTES;
+        let Some(region) = regions.iter().find(is_it) else {
+            return fail(format!("{words}: {regions:?}"));
+        };
+        same(region["pid"].as_u64(), Some(own.into()), "the process")?;
+        let counts = ["statistic", "object", "--json", "-d", device().name()];
+        let counts = objects(Command::new(&program).args(counts))?;
+        let of_own = counts.iter().filter(|count| count["pid"] == own);
+        let bytes = of_own.filter(|count| count["counter"] == "registered_bytes");
+        let bytes: Vec<u64> = bytes.filter_map(|count| count["value"].as_u64()).collect();
+        let has_it = matches!(bytes[..], [bytes] if bytes >= BYTES as u64);
+        same(has_it, true, &format!("{counts:?}"))
+    })
+}
+
+/// The process of a thread, and the process's name.
+fn process_of(thread: u64) -> Result<(u64, String)> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"))?;
+    let pid = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    let pid = pid.ok_or("no process")?.trim().parse()?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"))?;
+    Ok((pid, name.trim().to_owned()))
+}
+
 /// Objects as a program printed them, each with its fields.
 fn objects(command: &mut Command) -> Result<Vec<serde_json::Map<String, Value>>> {
     let output = command.output()?;
@@ -141,6 +187,12 @@ fn as_iproute2_tells() -> Result {
         let mut ours = objects(Command::new(&program).args(["resource", kind, "--json"]))?;
         for object in &mut theirs {
             object.remove("ifindex");
+            // iproute2 prints the thread that made the object.
+            if let Some(thread) = object.get("pid").and_then(Value::as_u64) {
+                let (pid, name) = process_of(thread)?;
+                object.insert("pid".into(), pid.into());
+                object.insert("comm".into(), name.into());
+            }
             // iproute2 prints the last QP number of an SRQ as the name of its process.
             if kind == "srq" {
                 object.remove("comm");

@@ -9,6 +9,8 @@ use uverbs::resource::CmIdResource;
 
 use crate::complete;
 use crate::failure::Result;
+use crate::files::Files;
+use crate::owner::Owner;
 use crate::resource::{connection_state, port_space};
 use crate::{number, output, resource, select};
 
@@ -50,8 +52,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// An identifier with its owner, which may have ended when the identifier has gone.
+struct Held {
+    id: CmIdResource,
+    owner: Owner,
+}
+
 /// The identifiers, by device and number.
-type Ids = BTreeMap<(String, u32), CmIdResource>;
+type Ids = BTreeMap<(String, u32), Held>;
 
 fn watch(options: &Options) -> Result<()> {
     let start = Instant::now();
@@ -73,11 +81,13 @@ fn watch(options: &Options) -> Result<()> {
 }
 
 fn ids(options: &Options) -> Result<Ids> {
+    let files = Files::of_this_host();
     let mut ids = Ids::new();
     for device in select::devices(options.device.as_deref())? {
         for id in device.resources()?.cm_ids()? {
-            if options.pid.is_none_or(|pid| id.owner.pid() == Some(pid)) {
-                ids.insert((device.name().to_owned(), id.cm_idn), id);
+            let owner = Owner::of(&files, &id.owner);
+            if options.pid.is_none() || options.pid == owner.pid {
+                ids.insert((device.name().to_owned(), id.cm_idn), Held { id, owner });
             }
         }
     }
@@ -87,39 +97,36 @@ fn ids(options: &Options) -> Result<Ids> {
 /// A line for each identifier that appeared, disappeared, or changed its state.
 fn changes(before: &Ids, now: &Ids) -> Vec<String> {
     let mut lines = Vec::new();
-    for (name, id) in now {
-        let state = connection_state(id.state);
+    for (name, held) in now {
+        let state = connection_state(held.id.state);
         match before.get(name) {
-            None => lines.push(format!("{}  {state}", told(name, id))),
-            Some(old) if old.state != id.state => {
-                let old = connection_state(old.state);
-                lines.push(format!("{}  {old} -> {state}", told(name, id)));
+            None => lines.push(format!("{}  {state}", told(name, held))),
+            Some(old) if old.id.state != held.id.state => {
+                let old = connection_state(old.id.state);
+                lines.push(format!("{}  {old} -> {state}", told(name, held)));
             }
             Some(_) => {}
         }
     }
-    for (name, id) in before {
+    for (name, held) in before {
         if !now.contains_key(name) {
-            let state = connection_state(id.state);
-            lines.push(format!("{}  {state} -> gone", told(name, id)));
+            let state = connection_state(held.id.state);
+            lines.push(format!("{}  {state} -> gone", told(name, held)));
         }
     }
     lines
 }
 
 /// An identifier as text.
-fn told((device, number): &(String, u32), id: &CmIdResource) -> String {
+fn told((device, number): &(String, u32), Held { id, owner }: &Held) -> String {
     let address = |address: Option<std::net::SocketAddr>| {
         address.map_or_else(|| "-".to_owned(), |address| address.to_string())
     };
-    let owner = id
-        .owner
-        .pid()
-        .map_or_else(|| "-".into(), |pid| pid.to_string());
     format!(
-        "{device}  id {number}  {}  {} to {}  pid {owner}",
+        "{device}  id {number}  {}  {} to {}  pid {}",
         port_space(id.port_space),
         address(id.source),
         address(id.destination),
+        output::or_dash(owner.pid),
     )
 }

@@ -21,6 +21,7 @@ mod link;
 mod man;
 mod number;
 mod output;
+mod owner;
 mod perf;
 mod pingpong;
 mod resource;

@@ -14,11 +14,13 @@ use crate::complete;
 use crate::failure::{self, Failure, Result};
 use crate::files::Files;
 use crate::output;
+use crate::owner::Owner;
 use crate::select;
 
 const NOTES: &str = "\
 Names are those of `rdma resource`. The kernel shows keys to administrators only, its own objects in the
-initial PID namespace, and of processes those of the PID namespace.
+initial PID namespace, and of processes those of the PID namespace. Of a process it names the thread that
+created the object: PID is that thread's process, and empty if the thread has ended.
 
 ";
 
@@ -65,19 +67,23 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "--pid needs a kind of object: the numbers of objects are those of all processes";
         return Err(Failure::new(failure::Kind::Usage, text));
     }
+    let files = Files::of_this_host();
     let mut devices = Vec::new();
     for device in select::devices(options.device.as_deref())? {
         let resources = device.resources()?;
         let objects = objects(&resources, options.kind)?;
-        let wanted = objects.into_iter().filter(|(owner, _)| match options.pid {
-            Some(pid) => owner.as_ref().is_none_or(|owner| owner.pid() == Some(pid)),
-            None => true,
-        });
-        devices.extend(wanted.map(|(owner, mut object)| {
+        for (owner, mut object) in objects {
             object.insert(0, ("ifname", device.name().into()));
-            object.extend(owner.map(named).unwrap_or_default());
-            object
-        }));
+            if let Some(owner) = owner {
+                let owner = Owner::of(&files, &owner);
+                if options.pid.is_some() && options.pid != owner.pid {
+                    continue;
+                }
+                object.push(("pid", owner.pid.into()));
+                object.push(("comm", owner.comm.into()));
+            }
+            devices.push(object);
+        }
     }
     if options.json {
         let of_object = |object: Object| -> Map<String, Value> {
@@ -215,24 +221,6 @@ fn listed<T>(
     listed
         .map(|(owner, object)| (Some(owner), object))
         .collect()
-}
-
-/// The owner's fields.
-fn named(owner: ResourceOwner) -> Object {
-    let (pid, name) = process(&owner);
-    vec![("pid", pid.into()), ("comm", name.into())]
-}
-
-/// The owner's process, if it is one, and its name.
-pub(crate) fn process(owner: &ResourceOwner) -> (Option<u32>, Option<String>) {
-    match owner {
-        ResourceOwner::Process(pid) => {
-            let name = Files::of_this_host().text(format!("proc/{pid}/comm"));
-            (Some(*pid), name.ok())
-        }
-        ResourceOwner::Kernel(name) => (None, Some(name.clone())),
-        _ => (None, None),
-    }
 }
 
 /// Prints a table, without the columns that have no value.

@@ -124,8 +124,8 @@ fn sane(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read::Owner;
     use super::*;
+    use crate::owner::Owner;
 
     #[test]
     fn the_text_is_what_prometheus_reads() {

@@ -9,7 +9,7 @@ use uverbs::{Cause, Device, error::Errno};
 use super::Of;
 use crate::failure::Result;
 use crate::files::Files;
-use crate::resource::process;
+use crate::owner::Owner;
 
 /// A counter, or a number of objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,30 +40,6 @@ pub(super) enum Source {
         owner: Owner,
     },
     Owner(Owner),
-}
-
-/// A process, or a part of the kernel.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Owner {
-    pub(super) pid: Option<u32>,
-    pub(super) comm: Option<String>,
-}
-
-impl Owner {
-    fn of(owner: &ResourceOwner) -> Self {
-        let (pid, comm) = process(owner);
-        Self { pid, comm }
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str(self.comm.as_deref().unwrap_or("-"))?;
-        match self.pid {
-            Some(pid) => write!(to, " ({pid})"),
-            None => Ok(()),
-        }
-    }
 }
 
 impl Source {
@@ -108,8 +84,8 @@ impl fmt::Display for Source {
 pub(super) fn readings(files: &Files, device: &Device, of: Of) -> Result<Vec<Reading>> {
     match of {
         Of::Port => Ok(ports(files, device.name())),
-        Of::Qp => queue_pairs(device),
-        Of::Object => objects(&device.resources()?, device.name()),
+        Of::Qp => queue_pairs(files, device),
+        Of::Object => objects(files, &device.resources()?, device.name()),
     }
 }
 
@@ -149,7 +125,7 @@ fn folder(files: &Files, path: &str, device: &str, port: Option<u32>) -> Vec<Rea
 }
 
 /// The counters that are bound to queue pairs. Most drivers have none.
-fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
+fn queue_pairs(files: &Files, device: &Device) -> Result<Vec<Reading>> {
     let sets = match device.resources()?.qp_counters() {
         Ok(sets) => sets,
         Err(error) if matches!(error.cause(), Cause::Os(Errno::OPNOTSUPP | Errno::INVAL)) => {
@@ -163,7 +139,7 @@ fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
             set: set.id,
             port: set.port,
             qps: set.qps,
-            owner: Owner::of(&set.owner),
+            owner: Owner::of(files, &set.owner),
         };
         readings.extend(set.counters.into_iter().map(|(counter, value)| Reading {
             device: device.name().to_owned(),
@@ -176,9 +152,13 @@ fn queue_pairs(device: &Device) -> Result<Vec<Reading>> {
 }
 
 /// How many objects each process and each part of the kernel has, and how much memory it has registered.
-fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
-    let mut sums: HashMap<ResourceOwner, BTreeMap<&str, u64>> = HashMap::new();
+fn objects(files: &Files, resources: &Resources, device: &str) -> Result<Vec<Reading>> {
+    // The threads of a process, as the kernel names them, each looked up once.
+    let mut owners: HashMap<ResourceOwner, Owner> = HashMap::new();
+    let mut sums: BTreeMap<Owner, BTreeMap<&str, u64>> = BTreeMap::new();
     let mut add = |owner: &ResourceOwner, what: &'static str, count: u64| {
+        let known = owners.entry(owner.clone());
+        let owner = known.or_insert_with(|| Owner::of(files, owner));
         let of_owner = sums.entry(owner.clone()).or_default();
         let sum = of_owner.entry(what).or_default();
         // A region of all memory has 2^64 - 1 bytes.
@@ -209,12 +189,7 @@ fn objects(resources: &Resources, device: &str) -> Result<Vec<Reading>> {
     srqs.iter().for_each(|it| add(&it.owner, "srq", 1));
     let contexts = resources.contexts().unwrap_or_default();
     contexts.iter().for_each(|it| add(&it.owner, "ctx", 1));
-    let named = sums
-        .into_iter()
-        .map(|(owner, sums)| (Owner::of(&owner), sums));
-    let mut named: Vec<_> = named.collect();
-    named.sort();
-    let readings = named.into_iter().flat_map(|(owner, sums)| {
+    let readings = sums.into_iter().flat_map(|(owner, sums)| {
         let of = Source::Owner(owner);
         sums.into_iter().map(move |(what, value)| Reading {
             device: device.to_owned(),

@@ -34,6 +34,14 @@ impl Owner {
             },
         }
     }
+
+    /// Whether it is the same owner: a process may change its name.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self.pid, other.pid) {
+            (None, None) => self.comm == other.comm,
+            (one, other) => one == other,
+        }
+    }
 }
 
 impl fmt::Display for Owner {
@@ -84,5 +92,17 @@ mod tests {
         let kernel = of(ResourceOwner::Kernel("ib_core".into()));
         assert_eq!(kernel.to_string(), "ib_core");
         assert_eq!(of(ResourceOwner::Unknown).to_string(), "-");
+    }
+
+    #[test]
+    fn a_process_that_changes_its_name_is_the_same() {
+        let named = |pid, comm: &str| Owner {
+            pid,
+            comm: Some(comm.into()),
+        };
+        assert!(named(Some(7), "a").is_same(&named(Some(7), "b")));
+        assert!(!named(Some(7), "a").is_same(&named(Some(8), "a")));
+        assert!(!named(None, "ib_core").is_same(&named(None, "rdma_cm")));
+        assert!(!named(None, "a").is_same(&named(Some(7), "a")));
     }
 }

@@ -163,7 +163,8 @@ fn to_json(reading: &Reading) -> Value {
     json!({
         "device": reading.device,
         "port": reading.of.port(),
-        "qp": reading.of.qp(),
+        "set": reading.of.set().map(|(set, _)| set),
+        "qps": reading.of.set().map(|(_, qps)| qps),
         "pid": owner.and_then(|owner| owner.pid),
         "comm": owner.and_then(|owner| owner.comm.as_deref()),
         "counter": reading.counter,
@@ -246,6 +247,7 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 mod tests {
     use super::read::Source;
     use super::*;
+    use crate::owner::Owner;
 
     fn reading(counter: &str, value: u64) -> Reading {
         Reading {
@@ -274,5 +276,39 @@ mod tests {
             .map(|(reading, rate)| (reading.counter.as_str(), *rate))
             .collect();
         assert_eq!(told, [("sent_pkts", 10.0), ("new", 2.5), ("gone", -2.0)]);
+    }
+
+    /// Catches a set of counters that is told as another, from 0, when a queue pair joins it, and a process
+    /// that is told as another when it changes its name.
+    #[test]
+    fn a_reading_stays_the_same_when_its_queue_pairs_or_its_owners_name_change() {
+        let owner = |comm: &str| Owner {
+            pid: Some(7),
+            comm: Some(comm.into()),
+        };
+        let set = |set, qps: &[u32], comm, value| Reading {
+            of: Source::QueuePairs {
+                set,
+                port: 1,
+                qps: qps.into(),
+                owner: owner(comm),
+            },
+            ..reading("rx_write_requests", value)
+        };
+        let objects = |comm, value| Reading {
+            of: Source::Owner(owner(comm)),
+            ..reading("qp", value)
+        };
+        let before = [set(5, &[17], "a", 100), objects("a", 1)];
+        let now = [set(5, &[17, 18], "b", 110), objects("b", 2)];
+        let rates = |before: &[Reading], now: &[Reading]| -> Vec<f64> {
+            let changes = changes(before, now, Duration::from_secs(1));
+            changes.into_iter().map(|(_, rate)| rate).collect()
+        };
+        assert_eq!(rates(&before, &now), [10.0, 1.0]);
+        let other = [set(6, &[17], "a", 3)];
+        assert_eq!(rates(&before[..1], &other), [3.0, -100.0]);
+        let json = to_json(&now[0]);
+        assert_eq!((&json["set"], &json["qps"]), (&json!(5), &json!([17, 18])));
     }
 }

@@ -104,7 +104,8 @@ fn labels(reading: &Reading) -> Vec<(&'static str, String)> {
     let number = |number: Option<u32>| number.map(|number| number.to_string());
     for (name, value) in [
         ("port", number(reading.of.port())),
-        ("qp", number(reading.of.qp())),
+        // Its queue pairs are no label: it would be another time series each time that one joins.
+        ("set", number(reading.of.set().map(|(set, _)| set))),
         ("pid", number(owner.and_then(|owner| owner.pid))),
         ("comm", owner.and_then(|owner| owner.comm.clone())),
     ] {
@@ -144,7 +145,22 @@ mod tests {
             counter: "qp".into(),
             value: 3,
         };
-        let text = text(&[port("port_rcv_data", 5), port("rx-odd", 2), object]).unwrap();
+        let set = Reading {
+            device: "mlx5_0".into(),
+            of: Source::QueuePairs {
+                set: 5,
+                port: 1,
+                qps: vec![17, 18],
+                owner: Owner {
+                    pid: Some(7),
+                    comm: None,
+                },
+            },
+            counter: "rx_write_requests".into(),
+            value: 9,
+        };
+        let readings = [port("port_rcv_data", 5), port("rx-odd", 2), object, set];
+        let text = text(&readings).unwrap();
         let expected = "\
 # HELP rdma_objects_qp Of each process and part of the kernel: qp
 # TYPE rdma_objects_qp gauge
@@ -155,6 +171,9 @@ rdma_port_rcv_data_bytes_total{device=\"mlx5_0\",port=\"1\"} 20
 # HELP rdma_port_rx_odd_total The kernel's counter rx-odd
 # TYPE rdma_port_rx_odd_total counter
 rdma_port_rx_odd_total{device=\"mlx5_0\",port=\"1\"} 2
+# HELP rdma_qp_rx_write_requests_total The kernel's counter rx_write_requests
+# TYPE rdma_qp_rx_write_requests_total counter
+rdma_qp_rx_write_requests_total{device=\"mlx5_0\",port=\"1\",set=\"5\",pid=\"7\"} 9
 # EOF
 ";
         assert_eq!(text, expected);

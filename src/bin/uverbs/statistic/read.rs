@@ -23,7 +23,7 @@ pub(super) struct Reading {
 impl Reading {
     /// Whether it is the same counter as another, whatever their values.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        (&self.device, &self.of, &self.counter) == (&other.device, &other.of, &other.counter)
+        self.device == other.device && self.counter == other.counter && self.of.is_same(&other.of)
     }
 }
 
@@ -50,11 +50,24 @@ impl Source {
         }
     }
 
-    /// The first of the queue pairs.
-    pub(super) fn qp(&self) -> Option<u32> {
+    /// The number of the set of counters, and the queue pairs that share it.
+    pub(super) fn set(&self) -> Option<(u32, &[u32])> {
         match self {
-            Self::QueuePairs { qps, .. } => qps.first().copied(),
+            Self::QueuePairs { set, qps, .. } => Some((*set, qps)),
             _ => None,
+        }
+    }
+
+    /// Whether it is the same as another: queue pairs join a set of counters and leave it, and a process may
+    /// change its name.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Owner(one), Self::Owner(other)) => one.is_same(other),
+            (Self::QueuePairs { .. }, Self::QueuePairs { .. }) => {
+                let number = |(set, _)| set;
+                self.port() == other.port() && self.set().map(number) == other.set().map(number)
+            }
+            _ => self == other,
         }
     }
 

@@ -10,7 +10,7 @@ use support::doctor::{examine, is};
 use support::peers::{listens_by_address, play};
 use support::program::uverbs;
 use support::role::{await_end, finish as finish_of};
-use support::wait::until_so;
+use support::wait::{until, until_so};
 use support::{
     LIMIT, Result, Wc, completion, device, fail, only_on_rxe, open, run, same, skip,
     test_without_leaks,
@@ -56,6 +56,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     };
     vec![
         test_without_leaks("programs::pingpong_by_address", pingpong),
+        test_without_leaks(
+            "programs::a_watch_outlives_its_device",
+            a_watch_outlives_its_device,
+        ),
         test_without_leaks("programs::pingpong_to_nobody", pingpong_to_nobody),
         test_without_leaks("programs::perf_by_address", perf_by_address),
         test_without_leaks("programs::commands_as_librdmacm", commands_as_librdmacm),
@@ -399,6 +403,39 @@ fn pingpong() -> Result {
         true,
         &watched,
     )
+}
+
+/// Catches a watch that fails when the device goes, and does not tell what has gone with it.
+fn a_watch_outlives_its_device() -> Result {
+    only_on_rxe("the guests of adapters need no module of soft-RoCE")?;
+    run("ip link add cmwatch type dummy")?;
+    let watched = watch_until_the_device_goes();
+    run("ip link del cmwatch")?;
+    let watched = watched?;
+    same(watched.contains("LISTEN -> gone"), true, &watched)
+}
+
+/// What a watch of a device tells from when the device has a listener until after it has been deleted.
+fn watch_until_the_device_goes() -> Result<String> {
+    let program = uverbs()?.display().to_string();
+    run("ip address add 10.77.0.1/24 dev cmwatch")?;
+    run("ip link set cmwatch up")?;
+    run(&format!("{program} link add rxewatch cmwatch"))?;
+    let address: SocketAddr = "10.77.0.1:7500".parse()?;
+    // The device gets the address's GID a little later.
+    let _listener = until("a listener", || Ok(cm::listen::<Rc>(address)?.start().ok()))?;
+    let mut watch = Command::new(&program)
+        .args(["cm", "--watch", "--for", "8", "-d", "rxewatch"])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut said = BufReader::new(watch.stdout.take().ok_or("no output")?);
+    let mut lines = String::new();
+    said.read_line(&mut lines)?;
+    run(&format!("{program} link del rxewatch"))?;
+    said.read_to_string(&mut lines)?;
+    await_end(&mut watch)?;
+    same(watch.wait()?.code(), Some(0), &lines)?;
+    Ok(lines)
 }
 
 /// Catches a last attempt whose time is cut off and that hides why all the others failed, and a program whose

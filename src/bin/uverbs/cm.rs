@@ -8,7 +8,7 @@ use clap::Args;
 use uverbs::resource::CmIdResource;
 
 use crate::complete;
-use crate::failure::Result;
+use crate::failure::{Kind, Result};
 use crate::files::Files;
 use crate::owner::Owner;
 use crate::resource::{connection_state, port_space};
@@ -64,8 +64,8 @@ type Ids = BTreeMap<(String, u32), Held>;
 fn watch(options: &Options) -> Result<()> {
     let start = Instant::now();
     let mut before = Ids::new();
+    let mut now = ids(options)?;
     loop {
-        let now = ids(options)?;
         for line in changes(&before, &now) {
             output::line(format_args!(
                 "{:9.3}  {line}",
@@ -77,6 +77,7 @@ fn watch(options: &Options) -> Result<()> {
             return Ok(());
         }
         sleep(PAUSE);
+        now = ids_again(options)?;
     }
 }
 
@@ -84,7 +85,13 @@ fn ids(options: &Options) -> Result<Ids> {
     let files = Files::of_this_host();
     let mut ids = Ids::new();
     for device in select::devices(options.device.as_deref())? {
-        for id in device.resources()?.cm_ids()? {
+        let found = match device.resources().and_then(|of| of.cm_ids()) {
+            Ok(found) => found,
+            // The device has gone meanwhile, and its identifiers with it.
+            Err(_) if uverbs::device::find(device.name()).is_err() => continue,
+            Err(error) => return Err(error.into()),
+        };
+        for id in found {
             let owner = Owner::of(&files, &id.owner);
             if options.pid.is_none() || options.pid == owner.pid {
                 ids.insert((device.name().to_owned(), id.cm_idn), Held { id, owner });
@@ -92,6 +99,14 @@ fn ids(options: &Options) -> Result<Ids> {
         }
     }
     Ok(ids)
+}
+
+/// The identifiers while they are watched: none, once the device has gone.
+fn ids_again(options: &Options) -> Result<Ids> {
+    match ids(options) {
+        Err(failure) if failure.is(Kind::NotFound) => Ok(Ids::new()),
+        result => result,
+    }
 }
 
 /// A line for each identifier that appeared, disappeared, or changed its state.

@@ -90,8 +90,7 @@ pub(super) fn connect(wire: &mut Wire, own: &Own, plan: &Plan, role: Role<'_>) -
         .map(|(ground, workers)| ground.ends(plan, workers))
         .collect::<Result<Vec<Ends>>>()?;
     let own_conditions = own.iter().map(|ends| ends.conditions.clone()).collect();
-    wire.say(&Message::Ends(own))?;
-    let peer = match wire.hear(plan.patience())? {
+    let peer = match wire.exchange(&Message::Ends(own), plan.patience())? {
         Message::Ends(ends) => ends,
         other => return Err(unexpected(&other)),
     };

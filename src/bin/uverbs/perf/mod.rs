@@ -46,7 +46,7 @@ use options::{Client, Command, Serve};
 use plan::{Goal, Plan};
 use record::{Record, Round, Run};
 use session::Part;
-use wire::{Message, Wire};
+use wire::{Message, Turn, Wire};
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.command {
@@ -79,7 +79,7 @@ fn serve(options: &Serve) -> Result<()> {
 
 /// Carries out a client's plan, round after round.
 fn serve_one(stream: TcpStream, options: &Serve) -> Result<()> {
-    let mut wire = Wire::new(stream)?;
+    let mut wire = Wire::new(stream, Turn::Second)?;
     let served = serve_rounds(&mut wire, options);
     if let Err(failure) = &served {
         session::tell(&mut wire, failure);
@@ -111,7 +111,7 @@ fn measure(options: &Client, goal: Goal) -> Result<()> {
     }
     let (host, port) = (options.server.as_str(), options.own.port);
     let stream = meet::connect(host, port, options.connect_timeout)?;
-    let mut wire = Wire::new(stream)?;
+    let mut wire = Wire::new(stream, Turn::First)?;
     let mut record = Record::default();
     let measured = plans
         .into_iter()

@@ -38,9 +38,9 @@ pub(super) fn round(side: Side, wire: &mut Wire, plan: &Plan, part: Part) -> Res
     let mut outcome = work(side.workers, wire, plan, part)?;
     // The peer does not need the single times.
     let samples = std::mem::take(&mut outcome.samples);
-    wire.say(&Message::Outcome(Box::new(outcome.clone())))?;
+    let said = Message::Outcome(Box::new(outcome.clone()));
     outcome.samples = samples;
-    match wire.hear(plan.patience().saturating_mul(CHECKING))? {
+    match wire.exchange(&said, plan.patience().saturating_mul(CHECKING))? {
         Message::Outcome(peer) => {
             let nonsense = |why| {
                 Failure::new(

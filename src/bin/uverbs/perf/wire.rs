@@ -70,10 +70,20 @@ pub(super) struct End {
     pub(super) outbox: String,
 }
 
+/// Who begins when both sides have something to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The client.
+    First,
+    /// The server.
+    Second,
+}
+
 /// The TCP connection between the two sides.
 #[derive(Debug)]
 pub(super) struct Wire {
     reader: BufReader<TcpStream>,
+    turn: Turn,
     /// The part of a line that has arrived.
     line: Vec<u8>,
     /// How long the peer may take to read a message.
@@ -83,13 +93,14 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(stream: TcpStream) -> Result<Self> {
+    pub(super) fn new(stream: TcpStream, turn: Turn) -> Result<Self> {
         let set = stream
             .set_nodelay(true)
             .and_then(|()| Ok(watch_host(&stream)?));
         set.map_err(broken)?;
         Ok(Self {
             reader: BufReader::new(stream),
+            turn,
             line: Vec::new(),
             unread: UNREAD,
             is_heard: false,
@@ -101,6 +112,22 @@ impl Wire {
             serde_json::to_vec(message).map_err(|error| Failure::new(Kind::Failed, error))?;
         line.push(b'\n');
         self.write(&line)
+    }
+
+    /// Says a message, and waits for that of the other side. One side says and the other hears: if both said
+    /// theirs first, and these were longer than what the sockets hold, neither would ever hear.
+    pub(super) fn exchange(&mut self, message: &Message, patience: Duration) -> Result<Message> {
+        match self.turn {
+            Turn::First => {
+                self.say(message)?;
+                self.hear(patience)
+            }
+            Turn::Second => {
+                let heard = self.hear(patience)?;
+                self.say(message)?;
+                Ok(heard)
+            }
+        }
     }
 
     /// The time limit is for all bytes, not for each call.
@@ -305,7 +332,8 @@ mod tests {
     fn pair() -> (Wire, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        (Wire::new(here).unwrap(), listener.accept().unwrap().0)
+        let here = Wire::new(here, Turn::First).unwrap();
+        (here, listener.accept().unwrap().0)
     }
 
     const SOON: Duration = Duration::from_millis(20);
@@ -350,6 +378,31 @@ mod tests {
         assert!(failure.to_string().contains("not read"), "{failure}");
     }
 
+    /// Catches two sides that both wait until the other reads.
+    #[test]
+    fn long_messages_are_exchanged() {
+        // The kernel's default is larger than the messages.
+        const BUFFER: usize = 64 << 10;
+        let (mut first, peer) = pair();
+        let mut second = Wire::new(peer, Turn::Second).unwrap();
+        let limit = Duration::from_secs(5);
+        let message = Message::Finished(vec![u64::MAX; 1 << 16]);
+        for wire in [&mut first, &mut second] {
+            wire.unread = limit;
+            let stream = wire.reader.get_ref();
+            sockopt::set_socket_send_buffer_size(stream, BUFFER).unwrap();
+            sockopt::set_socket_recv_buffer_size(stream, BUFFER).unwrap();
+        }
+        let exchange = |wire: &mut Wire| {
+            let heard = wire.exchange(&message, limit).unwrap();
+            assert!(matches!(heard, Message::Finished(sent) if sent.len() == 1 << 16));
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| exchange(&mut second));
+            exchange(&mut first);
+        });
+    }
+
     /// Catches a message that says that a peer is silent, where it serves another client.
     #[test]
     fn a_server_that_has_not_answered_yet_may_be_busy() {
@@ -374,7 +427,7 @@ mod tests {
     #[test]
     fn the_peers_failure_is_one_of_this_side() {
         let (mut wire, peer) = pair();
-        let mut peer = Wire::new(peer).unwrap();
+        let mut peer = Wire::new(peer, Turn::Second).unwrap();
         let said = Message::Failed {
             is_check: true,
             text: "byte 7".into(),

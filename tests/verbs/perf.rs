@@ -42,6 +42,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("perf::a_stall_shows", a_stall_shows),
         test("perf::results_are_compared", compared),
         test("perf::a_peer_that_is_killed", a_peer_that_is_killed),
+        test("perf::a_client_that_stops", a_client_that_stops),
+        test("perf::a_server_that_stops", a_server_that_stops),
         test("perf::what_is_refused", what_is_refused),
         test(
             "perf::what_was_measured_before_a_failure",
@@ -467,6 +469,56 @@ fn a_peer_that_is_killed() -> Result {
     // Not that it could not connect.
     let words = ["the peer has closed the connection", "the peer has gone"];
     same(words.iter().any(|words| said.contains(words)), true, &said)
+}
+
+/// Waits until both sides can send, and the round has begun.
+fn await_round() -> Result {
+    // The kernel's list of queue pairs does not tell their states on an EFA.
+    if device() != Device::Efa {
+        until("queue pairs that send", || {
+            Ok((sending(device().name())? > 1).then_some(()))
+        })?;
+    }
+    // Nothing tells from outside when the sides are ready.
+    std::thread::sleep(Duration::from_secs(2));
+    Ok(())
+}
+
+/// Catches a server that is held by a client whose program has stopped. The kernel keeps its connection.
+fn a_client_that_stops() -> Result {
+    let transport = transport();
+    let port = 18613;
+    let mut server = Process(perf("serve --once", port)?.stderr(Stdio::piped()).spawn()?);
+    let words = format!(
+        "bandwidth send 127.0.0.1 -t {transport} -s 4K -T 60 -r 1 --connect-timeout 30 --timeout 5"
+    );
+    let client = Process(perf(&words, port)?.spawn()?);
+    await_round()?;
+    client.signal(Signal::STOP)?;
+    support::role::await_end(&mut server.0)?;
+    same(server.0.wait()?.code(), Some(5), "exit code")
+}
+
+/// Catches a client that has sent everything and waits for a server whose program has stopped.
+fn a_server_that_stops() -> Result {
+    let transport = transport();
+    let port = 18614;
+    let server = Process(perf("serve --once", port)?.spawn()?);
+    // WRITEs go on, whatever the server's program does.
+    let operation = if device() == Device::Efa {
+        "send"
+    } else {
+        "write"
+    };
+    let words = format!(
+        "bandwidth {operation} 127.0.0.1 -t {transport} -s 4K -T 8 --warm-up 0 -r 1 --both --connect-timeout 30 \
+         --timeout 5"
+    );
+    let mut client = Process(perf(&words, port)?.stderr(Stdio::piped()).spawn()?);
+    await_round()?;
+    server.signal(Signal::STOP)?;
+    support::role::await_end(&mut client.0)?;
+    same(client.0.wait()?.code(), Some(5), "exit code")
 }
 
 /// Catches a size that fails and takes with it what the sizes before have measured.

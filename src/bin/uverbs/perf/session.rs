@@ -17,6 +17,9 @@ use crate::failure::{Failure, Kind, Result};
 /// How long the main thread listens to the peer before it looks at its own threads again.
 const PAUSE: Duration = Duration::from_millis(10);
 
+/// How often a side that still sends says so; more often if the plan's timeout is short.
+const GOING: Duration = Duration::from_secs(1);
+
 /// The peer may have much to check before it sends its outcome: it may take this many times the plan's
 /// timeout.
 const CHECKING: u32 = 10;
@@ -129,7 +132,7 @@ fn start<'scope, 'env>(
 }
 
 /// Notifies the peer when this side has sent everything, and listens to the peer until all threads have
-/// ended.
+/// ended. A peer that neither has sent everything nor says that it still sends has stopped.
 fn talk(
     threads: &[Thread<'_>],
     wire: &mut Wire,
@@ -139,6 +142,8 @@ fn talk(
     clock: Clock,
 ) -> Result<()> {
     let mut is_told = false;
+    let (mut said, mut heard) = (Time::now(), Time::now());
+    let going = GOING.min(plan.patience() / 4);
     let progress = Progress::new(plan, part, clock);
     let is_over = |is_told| is_told && threads.iter().all(ScopedJoinHandle::is_finished);
     while !is_over(is_told) {
@@ -152,13 +157,23 @@ fn talk(
             wire.say(&Message::Finished(sent.collect()))?;
             is_told = true;
         }
+        if !is_told && said.is_older_than(going) {
+            wire.say(&Message::Going)?;
+            said = Time::now();
+        }
         if shared.peer_sent.get().is_some() && is_told {
             // Only the outcome may come now, which is read later.
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }
         match wire.try_hear(PAUSE)? {
+            None if shared.peer_sent.get().is_none() && heard.is_older_than(plan.patience()) => {
+                let patience = plan.patience();
+                let text = format!("the peer has not said for {patience:?} that it still sends");
+                return Err(Failure::new(Kind::Peer, text));
+            }
             None => {}
+            Some(Message::Going) => heard = Time::now(),
             Some(Message::Finished(sent)) if sent.len() == shared.sent.len() => {
                 // It is sent only once.
                 let _ = shared.peer_sent.set(sent);
@@ -205,5 +220,66 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::super::plan::tests::plan;
+    use super::super::wire::Turn;
+    use super::*;
+
+    fn pair() -> [Wire; 2] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        [(client, Turn::First), (server, Turn::Second)]
+            .map(|(it, turn)| Wire::new(it, turn).unwrap())
+    }
+
+    /// One side of a round, in which one thread still sends.
+    fn talks(wire: &mut Wire, plan: &Plan, shared: &Shared) -> Result<()> {
+        let part = Part {
+            is_active: false,
+            keeps_samples: false,
+            shows_progress: false,
+        };
+        let (from, until) = (Time::now(), None);
+        talk(&[], wire, plan, shared, part, Clock { from, until })
+    }
+
+    /// Catches a server that a client holds for ever, of which the program has stopped and the connection is
+    /// there.
+    #[test]
+    fn a_peer_that_stops_is_given_up() {
+        let [mut here, _peer] = pair();
+        let plan = Plan {
+            timeout: 0.2,
+            ..plan()
+        };
+        let failure = talks(&mut here, &plan, &Shared::new(1, 1)).unwrap_err();
+        assert_eq!(failure.kind(), Kind::Peer);
+        assert!(failure.to_string().contains("still sends"), "{failure}");
+    }
+
+    /// Catches a side that gives up a peer which only sends for longer than the timeout.
+    #[test]
+    fn a_peer_that_still_sends_is_waited_for() {
+        let plan = Plan {
+            timeout: 2.0,
+            ..plan()
+        };
+        let sides = [Shared::new(1, 1), Shared::new(1, 1)];
+        let [mut here, mut there] = pair();
+        std::thread::scope(|scope| {
+            scope.spawn(|| talks(&mut here, &plan, &sides[0]).unwrap());
+            scope.spawn(|| talks(&mut there, &plan, &sides[1]).unwrap());
+            std::thread::sleep(plan.patience() * 3 / 2);
+            for side in &sides {
+                side.busy.store(0, Ordering::Release);
+            }
+        });
     }
 }

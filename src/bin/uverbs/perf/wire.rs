@@ -38,6 +38,9 @@ pub(super) enum Message {
     Ends(Vec<Ends>),
     /// This side's queues are connected and its receives posted.
     Ready,
+    /// This side still sends. It says so again and again: the kernel keeps the connection of a program that
+    /// has stopped.
+    Going,
     /// This side has sent this many messages on each queue pair, and sends no more.
     Finished(Vec<u64>),
     /// The outcome of this side.
@@ -290,6 +293,7 @@ pub(super) fn unexpected(message: &Message) -> Failure {
         Message::Listening => "that it listens",
         Message::Ends(_) => "its ends",
         Message::Ready => "that it is ready",
+        Message::Going => "that it still sends",
         Message::Finished(_) => "that it has finished",
         Message::Outcome(_) => "its outcome",
         Message::Failed { .. } => "a failure",

@@ -288,7 +288,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits for a message of an exchange; false if the peer has sent everything and no message is left.
+    /// Waits for a message of an exchange; false if the peer has sent everything and no message is left. What
+    /// is left then must come in time.
     fn arrival(
         &mut self,
         number: u64,
@@ -296,6 +297,7 @@ impl Worker {
         shared: &Shared,
         since: Option<Time>,
     ) -> Result<bool> {
+        let mut due = since;
         loop {
             let has_come = match plan.operation {
                 Operation::Write => self.lanes.is_written(number)?,
@@ -308,22 +310,24 @@ impl Worker {
                 continue;
             }
             let sent = shared.peer_sent.get();
-            let sent = sent.and_then(|sent| sent.get(self.lanes.first));
-            if since.is_none() && sent.is_some_and(|sent| *sent == number) {
-                return Ok(false);
+            if let (None, Some(sent)) = (since, sent.and_then(|sent| sent.get(self.lanes.first))) {
+                if *sent == number {
+                    return Ok(false);
+                }
+                due = due.or_else(|| Some(Time::now()));
             }
-            self.wait(plan, shared, since)?;
+            self.wait(plan, shared, due)?;
         }
     }
 
-    /// Receives the messages that the peer still sends.
+    /// Receives what the peer still sends. Once it sends no more, what is left must come in time.
     fn rest(&mut self, plan: &Plan, shared: &Shared) -> Result<()> {
         let receives = plan.operation.takes_receive();
-        let mut last = Time::now();
+        let (mut last, mut due) = (Time::now(), None);
         loop {
             self.lanes.receive(plan)?;
             if receives && self.poll(plan, None)? {
-                last = Time::now();
+                (last, due) = (Time::now(), None);
                 continue;
             }
             if let Some(sent) = shared.peer_sent.get() {
@@ -333,9 +337,10 @@ impl Worker {
                 if has_all || is_quiet {
                     return Ok(());
                 }
+                due = due.or_else(|| Some(Time::now()));
             }
             match receives {
-                true => self.wait(plan, shared, None)?,
+                true => self.wait(plan, shared, due)?,
                 false => {
                     shared.check()?;
                     std::thread::sleep(PAUSE);

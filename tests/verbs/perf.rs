@@ -44,6 +44,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("perf::a_peer_that_is_killed", a_peer_that_is_killed),
         test("perf::a_client_that_stops", a_client_that_stops),
         test("perf::a_server_that_stops", a_server_that_stops),
+        test(
+            "perf::a_result_that_cannot_be_saved",
+            a_result_that_cannot_be_saved,
+        ),
         test("perf::what_is_refused", what_is_refused),
         test(
             "perf::what_was_measured_before_a_failure",
@@ -519,6 +523,20 @@ fn a_server_that_stops() -> Result {
     server.signal(Signal::STOP)?;
     support::role::await_end(&mut client.0)?;
     same(client.0.wait()?.code(), Some(5), "exit code")
+}
+
+/// Catches a result that is lost because its file cannot be written.
+fn a_result_that_cannot_be_saved() -> Result {
+    let transport = transport();
+    let port = 18615;
+    let _server = Process(perf("serve --once", port)?.spawn()?);
+    let words = format!(
+        "latency send 127.0.0.1 -t {transport} -n 5 -r 1 --save /dev/full --connect-timeout 30 --timeout 60"
+    );
+    let output = perf(&words, port)?.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    same(output.status.code(), Some(1), "exit code")?;
+    same(said.contains("ROUND TRIP"), true, &said)
 }
 
 /// Catches a size that fails and takes with it what the sizes before have measured.

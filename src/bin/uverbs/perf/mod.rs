@@ -127,7 +127,8 @@ fn measure(options: &Client, goal: Goal) -> Result<()> {
         .save
         .as_ref()
         .map_or(Ok(()), |path| record.save(path));
-    let shown = saved.and_then(|()| options.output.show(&record));
+    let shown = options.output.show(&record);
+    let shown = saved.and(shown);
     match (measured, shown) {
         (Err(failure), shown) => {
             let _ = shown.inspect_err(|failure| output::complain(failure));

@@ -45,10 +45,16 @@ impl Output {
         self.svg.as_ref()
     }
 
+    /// Shows a result, also if its plots cannot be written: it may have taken long.
     pub(super) fn show(&self, record: &Record) -> Result<()> {
-        if let Some(path) = &self.svg {
-            write(path, svg::draw(record)?.as_bytes())?;
-        }
+        let drawn = match &self.svg {
+            Some(path) => svg::draw(record).and_then(|svg| write(path, svg.as_bytes())),
+            None => Ok(()),
+        };
+        drawn.and(self.print(record))
+    }
+
+    fn print(&self, record: &Record) -> Result<()> {
         if self.json {
             let value =
                 serde_json::to_value(record).map_err(|error| Failure::new(Kind::Failed, error))?;

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::json;
+
 fn uverbs(words: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_uverbs"));
     command.args(words.split_whitespace()).stdin(Stdio::null());
@@ -95,6 +97,24 @@ fn options_that_would_be_ignored_are_refused() {
         let said = String::from_utf8(ended.stderr).unwrap();
         assert_eq!(ended.status.code(), Some(2), "{words}: {said}");
     }
+}
+
+/// Catches a result that is lost because its plots cannot be written.
+#[test]
+fn a_result_is_shown_although_its_plots_cannot_be_written() {
+    let side = json!({
+        "host": "here", "kernel": "6.12", "uverbs": "", "time": 0, "device": "rxe0", "port": 1, "cpus": 2,
+    });
+    let result = json!({ "client": side, "server": side, "runs": [] });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, result.to_string()).unwrap();
+    let path = file.path().display();
+    let ended = output(&format!("perf show {path} --svg /dev/full"));
+    let said = String::from_utf8(ended.stdout).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(said.contains("client: here, rxe0 port 1"), "{said}");
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(said.contains("cannot write /dev/full"), "{said}");
 }
 
 /// Catches a panic in the message itself, as that of `eprintln`.

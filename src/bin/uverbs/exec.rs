@@ -11,7 +11,10 @@ use clap::Args;
 use crate::failure::{Failure, Kind, Result};
 
 /// The name with which programs request the library.
-const SONAME: &str = "libibverbs.so.1";
+pub(crate) const SONAME: &str = "libibverbs.so.1";
+
+/// The version of the symbols that this project's library adds to those of rdma-core.
+pub(crate) const OURS: &[u8] = b"\0UVERBS_1\0";
 
 /// The directories where the library may be, relative to the directory of this program: next to it, where a
 /// package puts libraries, and where `cargo vm c-abi` leaves it.
@@ -81,7 +84,14 @@ fn named(path: &Path) -> Result<PathBuf> {
     };
     let is_it = path.is_dir() || path.file_name() == Some(OsStr::new(SONAME));
     match directory.canonicalize() {
-        Ok(directory) if is_it && directory.join(SONAME).is_file() => Ok(directory),
+        Ok(directory) if is_it && is_ours(&directory.join(SONAME)) => Ok(directory),
+        Ok(directory) if is_it && directory.join(SONAME).is_file() => Err(Failure::new(
+            Kind::NotFound,
+            format_args!(
+                "{} is not this project's library",
+                directory.join(SONAME).display()
+            ),
+        )),
         _ => Err(Failure::new(
             Kind::NotFound,
             format_args!(
@@ -98,23 +108,37 @@ fn found() -> Result<PathBuf> {
         Failure::new(Kind::Failed, format_args!("this program's path: {error}"))
     })?;
     let places = PLACES.map(|place| own.parent().unwrap_or(&own).join(place));
-    let is_there = |place: &&PathBuf| place.join(SONAME).is_file();
+    let is_there = |place: &&PathBuf| is_ours(&place.join(SONAME));
     match places
         .iter()
         .find(is_there)
         .map(|place| place.canonicalize())
     {
         Some(Ok(place)) => Ok(place),
-        _ => Err(Failure::new(
-            Kind::NotFound,
-            format_args!(
-                "{SONAME} is neither in {}: build it (`cargo vm c-abi`), or name it with --library",
-                places
-                    .map(|place| place.display().to_string())
-                    .join(" nor in ")
-            ),
-        )),
+        _ => {
+            let looked = places.each_ref().map(|place| {
+                let other = match place.join(SONAME).is_file() {
+                    true => " (the one there is not this project's)",
+                    false => "",
+                };
+                format!("{}{other}", place.display())
+            });
+            Err(Failure::new(
+                Kind::NotFound,
+                format_args!(
+                    "this project's {SONAME} is neither in {}: build it (`cargo vm c-abi`), or name it with \
+                     --library",
+                    looked.join(" nor in ")
+                ),
+            ))
+        }
     }
+}
+
+/// Whether a file is this project's library. Where packages put libraries there may be rdma-core's.
+pub(crate) fn is_ours(library: &Path) -> bool {
+    let bytes = std::fs::read(library).unwrap_or_default();
+    bytes.windows(OURS.len()).any(|window| window == OURS)
 }
 
 /// The directory of librdmacm, if it is a different one.
@@ -153,7 +177,13 @@ mod tests {
         let library = directory.join(SONAME);
         assert_eq!(named(&directory).unwrap_err().kind(), Kind::NotFound);
         assert_eq!(named(&library).unwrap_err().kind(), Kind::NotFound);
-        std::fs::write(&library, "").unwrap();
+        std::fs::write(&library, "\x7fELF of rdma-core").unwrap();
+        for path in [&directory, &library] {
+            let failure = named(path).unwrap_err();
+            assert_eq!(failure.kind(), Kind::NotFound);
+            assert!(failure.to_string().contains("not this project's"));
+        }
+        std::fs::write(&library, OURS).unwrap();
         let expected = directory.canonicalize().unwrap();
         assert_eq!(named(&directory).unwrap(), expected);
         assert_eq!(named(&library).unwrap(), expected);

@@ -8,12 +8,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{Check, Finding};
+use crate::exec::{SONAME, is_ours};
 use crate::files::Files;
-
-const NAME: &str = "libibverbs.so.1";
-
-/// The version of the symbols that this project's library adds to those of rdma-core.
-const OURS: &[u8] = b"\0UVERBS_1\0";
 
 /// The directories that the loader searches last, after directories with the processor's name
 /// (`/lib/x86_64-linux-gnu`).
@@ -27,7 +23,7 @@ pub(super) fn finding(files: &Files) -> Finding {
 /// The library of a directory of LD_LIBRARY_PATH.
 fn by_path(path: &OsStr) -> Option<PathBuf> {
     let mut directories = env::split_paths(path).filter(|it| !it.as_os_str().is_empty());
-    directories.find_map(|directory| library(directory.join(NAME)))
+    directories.find_map(|directory| library(directory.join(SONAME)))
 }
 
 /// The library that programs get without LD_LIBRARY_PATH.
@@ -36,11 +32,11 @@ fn by_system(files: &Files) -> Option<PathBuf> {
     let cache = fs::read(files.path("etc/ld.so.cache")).unwrap_or_default();
     let cached = cache.split(|byte| *byte == 0).filter_map(|text| {
         let path = Path::new(std::str::from_utf8(text).ok()?);
-        (path.file_name() == Some(OsStr::new(NAME))).then(|| path.strip_prefix("/").ok())?
+        (path.file_name() == Some(OsStr::new(SONAME))).then(|| path.strip_prefix("/").ok())?
     });
     let of_processor = ["lib", "usr/lib"].map(|it| format!("{it}/{}-linux-gnu", env::consts::ARCH));
     let usual = of_processor.into_iter().chain(USUAL.map(str::to_owned));
-    let usual = usual.map(|directory| Path::new(&directory).join(NAME));
+    let usual = usual.map(|directory| Path::new(&directory).join(SONAME));
     let mut all = cached.map(Path::to_owned).chain(usual);
     all.find_map(|path| library(files.path(path)))
 }
@@ -59,13 +55,8 @@ fn kind(path: &Path) -> Option<[u8; 3]> {
         .then_some([head[4], head[18], head[19]])
 }
 
-fn is_ours(path: &Path) -> bool {
-    let bytes = fs::read(path).unwrap_or_default();
-    bytes.windows(OURS.len()).any(|window| window == OURS)
-}
-
 fn verdict(by_path: Option<PathBuf>, by_system: Option<PathBuf>) -> Finding {
-    let check = Check::new("libibverbs", NAME);
+    let check = Check::new("libibverbs", SONAME);
     let told = |path: &Path| match is_ours(path) {
         true => format!("{}, this project's", path.display()),
         false => format!("{}, not this project's", path.display()),
@@ -90,6 +81,7 @@ fn verdict(by_path: Option<PathBuf>, by_system: Option<PathBuf>) -> Finding {
 mod tests {
     use super::super::Verdict;
     use super::*;
+    use crate::exec::OURS;
     use crate::files::host;
 
     /// A file that begins like this program, so that it is for this processor, and continues with these
@@ -123,7 +115,7 @@ mod tests {
         // A link that leads nowhere, and a file that is no library, are skipped.
         let other = files.path("home/other");
         fs::create_dir_all(&other).unwrap();
-        fs::write(other.join(NAME), "\x7fELF").unwrap();
+        fs::write(other.join(SONAME), "\x7fELF").unwrap();
         let path = env::join_paths([other, files.path("home/lib")]).unwrap();
         assert_eq!(by_path(&path), Some(own));
     }

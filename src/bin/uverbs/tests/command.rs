@@ -117,6 +117,36 @@ fn a_result_is_shown_although_its_plots_cannot_be_written() {
     assert!(said.contains("cannot write /dev/full"), "{said}");
 }
 
+/// Catches a program that runs on rdma-core's library, since that lies where a package puts libraries.
+#[test]
+fn a_program_runs_on_no_other_library() {
+    let directory = tempfile::tempdir().unwrap();
+    let [programs, libraries] = ["bin", "lib"].map(|name| directory.path().join(name));
+    std::fs::create_dir(&programs).unwrap();
+    std::fs::create_dir(&libraries).unwrap();
+    let program = programs.join("uverbs");
+    std::fs::copy(env!("CARGO_BIN_EXE_uverbs"), &program).unwrap();
+    let library = libraries.join("libibverbs.so.1");
+    let exec = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("exec").args(words).args(["--", "true"]);
+        let ended = command.output().unwrap();
+        (
+            ended.status.code(),
+            String::from_utf8(ended.stderr).unwrap(),
+        )
+    };
+    std::fs::write(&library, "\x7fELF of rdma-core").unwrap();
+    for words in [&[][..], &["--library", library.to_str().unwrap()]] {
+        let (code, said) = exec(words);
+        assert_eq!(code, Some(3), "{said}");
+        assert!(said.contains("not this project's"), "{said}");
+    }
+    // What `exec` looks for in a library of ours.
+    std::fs::write(&library, "\0UVERBS_1\0").unwrap();
+    assert_eq!(exec(&[]), (Some(0), String::new()));
+}
+
 /// Catches a panic in the message itself, as that of `eprintln`.
 #[test]
 fn the_exit_code_is_the_same_where_standard_error_cannot_be_written() {

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
-use uverbs::device::{Adapter, topology};
+use uverbs::device::{Adapter, PciAddress, topology};
 use uverbs::{Context, Device};
 
 use crate::files::Files;
@@ -29,6 +29,9 @@ pub(super) struct Conditions {
     pub(super) port_megabits: Option<u64>,
     /// The bandwidth of the PCI link, in Mb/s.
     pub(super) pci_megabits: Option<u64>,
+    /// The address on the PCI bus.
+    #[serde(default)]
+    pub(super) pci_address: Option<String>,
     pub(super) numa_node: Option<u32>,
     /// The CPUs near the adapter.
     pub(super) near_cpus: Option<String>,
@@ -83,6 +86,7 @@ impl Conditions {
             .map(|bandwidth| bandwidth.megabits());
         if let Some(place) = &adapter.place {
             self.pci_megabits = place.link.map(|link| link.bandwidth().megabits());
+            self.pci_address = Some(place.path.address().to_string());
             self.numa_node = place.numa_node;
             self.near_cpus = Some(place.cpus.to_string()).filter(|cpus| !cpus.is_empty());
         }
@@ -92,6 +96,7 @@ impl Conditions {
     /// The conditions of several devices of a host as one: the sum of the bandwidth of their ports and links,
     /// and the other values by device.
     pub(super) fn joined(all: Vec<Self>) -> Self {
+        let pci_megabits = pci_megabits(&all);
         let mut all = all.into_iter();
         let first = all.next().unwrap_or_default();
         all.fold(first, |one, other| Self {
@@ -103,7 +108,8 @@ impl Conditions {
             gid_type: both(one.gid_type, other.gid_type),
             active_mtu: one.active_mtu.min(other.active_mtu),
             port_megabits: sum(one.port_megabits, other.port_megabits),
-            pci_megabits: sum(one.pci_megabits, other.pci_megabits),
+            pci_megabits,
+            pci_address: both(one.pci_address, other.pci_address),
             numa_node: one.numa_node.filter(|_| one.numa_node == other.numa_node),
             near_cpus: both(one.near_cpus, other.near_cpus),
             ..one
@@ -135,7 +141,23 @@ fn both(one: Option<String>, other: Option<String>) -> Option<String> {
 
 /// A sum that is known if each part is known.
 fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
-    Some(one? + other?)
+    one?.checked_add(other?)
+}
+
+/// The bandwidth of the PCI links of devices together, if each is known. The ports of a card share its link.
+fn pci_megabits(all: &[Conditions]) -> Option<u64> {
+    let mut cards: Vec<PciAddress> = Vec::new();
+    let mut megabits = Some(0);
+    for of in all {
+        let address = of.pci_address.as_ref();
+        let address = address.and_then(|text| text.parse::<PciAddress>().ok());
+        let is_other_port = |card: &PciAddress| address.is_some_and(|it| it.is_same_device(card));
+        if !cards.iter().any(is_other_port) {
+            megabits = sum(megabits, of.pci_megabits);
+            cards.extend(address);
+        }
+    }
+    megabits
 }
 
 /// The topology's data about a device, if it has any.
@@ -185,5 +207,26 @@ mod tests {
         let joined = Conditions::joined(vec![of("a", Some(100), 0), of("b", None, 0)]);
         assert_eq!((joined.port_megabits, joined.numa_node), (None, Some(0)));
         assert_eq!(Conditions::joined(vec![of("a", None, 0)]), of("a", None, 0));
+    }
+
+    /// Catches a link that is counted once for each of its ports.
+    #[test]
+    fn ports_of_a_card_share_its_link() {
+        let of = |address: &str, megabits| Conditions {
+            pci_address: Some(address.into()),
+            pci_megabits: megabits,
+            ..Conditions::default()
+        };
+        let joined = |all: &[Conditions]| Conditions::joined(all.to_vec()).pci_megabits;
+        let [one, same_card, other] = [
+            of("0000:43:00.0", Some(100)),
+            of("0000:43:00.1", Some(100)),
+            of("0000:83:00.0", Some(200)),
+        ];
+        assert_eq!(joined(&[one.clone(), same_card.clone()]), Some(100));
+        assert_eq!(joined(&[one.clone(), other.clone()]), Some(300));
+        assert_eq!(joined(&[one.clone(), other, same_card]), Some(300));
+        assert_eq!(joined(&[one.clone(), of("0000:84:00.0", None)]), None);
+        assert_eq!(joined(&[one]), Some(100));
     }
 }

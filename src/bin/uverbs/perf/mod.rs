@@ -59,6 +59,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn serve(options: &Serve) -> Result<()> {
+    options.own.validate()?;
     connect::look(&options.own)?;
     let listener = meet::listen_on(options.own.port)?;
     output::line(format_args!(

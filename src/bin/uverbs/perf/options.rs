@@ -83,6 +83,20 @@ pub(super) struct Own {
     pub(super) port: u16,
 }
 
+impl Own {
+    /// Checks that no device is named twice: what its port and its link carry would count twice.
+    pub(super) fn validate(&self) -> Result<()> {
+        let mut names = self.devices.iter().enumerate();
+        match names.find(|(at, name)| self.devices[..*at].contains(*name)) {
+            None => Ok(()),
+            Some((_, name)) => Err(Failure::new(
+                Kind::Usage,
+                format_args!("--device names {name} twice"),
+            )),
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub(super) struct Serve {
     #[command(flatten)]
@@ -271,6 +285,7 @@ const BATCH: u32 = 16;
 impl Client {
     /// The measurements, in their order.
     pub(super) fn plans(&self, goal: Goal) -> Result<Vec<Plan>> {
+        self.own.validate()?;
         let is_latency = goal == Goal::Latency;
         if is_latency && (self.depth.is_some() || self.batch.is_some()) {
             let text = "--depth and --batch are for bandwidth";

@@ -92,6 +92,8 @@ fn options_that_would_be_ignored_are_refused() {
         "rping -s --timeout 0",
         "perf latency send 127.0.0.1 --timeout 0",
         "perf latency send 127.0.0.1 --timeout 601",
+        "perf latency send 127.0.0.1 -d rxe0,rxe1,rxe0",
+        "perf serve -d rxe0,rxe0",
     ] {
         let ended = output(words);
         let said = String::from_utf8(ended.stderr).unwrap();

@@ -34,8 +34,8 @@ pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a time that the peer may take: nothing comes in no time, and nobody waits for ever.
-pub(crate) fn patience(text: &str) -> Result<Duration, String> {
+/// Reads a time in which something is to happen: in no time nothing does.
+pub(crate) fn positive_seconds(text: &str) -> Result<Duration, String> {
     match seconds(text)? {
         Duration::ZERO => Err("more than 0 seconds".into()),
         time => Ok(time),
@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn times() {
         assert_eq!(seconds("0.25"), Ok(Duration::from_millis(250)));
-        assert_eq!(patience("0.25"), Ok(Duration::from_millis(250)));
-        assert!(patience("0").is_err() && patience("1e-99").is_err());
+        assert_eq!(positive_seconds("0.25"), Ok(Duration::from_millis(250)));
+        assert!(positive_seconds("0").is_err() && positive_seconds("1e-99").is_err());
         for text in ["", "-1", "NaN", "inf", "1e300", "1e19", "10s"] {
             assert!(seconds(text).is_err(), "{text}");
         }

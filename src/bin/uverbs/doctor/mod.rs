@@ -46,14 +46,15 @@ Examples:
 pub(crate) struct Options {
     /// Name or address of a peer (fe80::1%eth0 if it is link-local): look for a way to it, ask its connection
     /// manager for an answer, and ping what answers pings there
+    #[arg(group = "pings")]
     peer: Option<String>,
 
     /// Be the peer: answer the pings of other hosts, by datagrams and over connections
-    #[arg(long, conflicts_with_all = ["peer", "device", "verbose", "json", "report"])]
+    #[arg(long, group = "pings", conflicts_with_all = ["peer", "device", "verbose", "json", "report"])]
     serve: bool,
 
     /// The port of pings; rping's by default, whose servers answer those over a connection
-    #[arg(short, long, value_name = "PORT", default_value_t = 7174,
+    #[arg(short, long, value_name = "PORT", default_value_t = 7174, requires = "pings",
           value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
 

@@ -161,7 +161,8 @@ pub(super) struct Client {
     both: bool,
 
     /// Seconds of a round
-    #[arg(short = 'T', long, value_name = "SECONDS", default_value = "1", value_parser = number::seconds)]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value = "1",
+          value_parser = number::positive_seconds)]
     time: Duration,
 
     /// Messages of a round for each queue pair, instead of a time
@@ -204,7 +205,7 @@ pub(super) struct Client {
     service_level: u8,
 
     /// Seconds without a completion after which the run fails, at most 600
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::patience)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::positive_seconds)]
     timeout: Duration,
 
     /// Seconds that the client tries to reach the server
@@ -261,13 +262,13 @@ fn sizes(text: &str) -> Result<Sizes, String> {
             continue;
         };
         let (from, to) = (number::size(from)?, number::size(to)?);
+        if from > to {
+            return Err("a range begins with its least size".into());
+        }
         let doubled = std::iter::successors(Some(from), |size| size.checked_mul(2));
         sizes.extend(doubled.take_while(|size| *size <= to));
     }
-    match sizes.is_empty() {
-        false => Ok(Sizes(sizes)),
-        true => Err("a range begins with its least size".into()),
-    }
+    Ok(Sizes(sizes))
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -361,7 +362,7 @@ mod tests {
         assert_eq!(list("2..16"), [2, 4, 8, 16]);
         assert_eq!(list("1,3..10,1M"), [1, 3, 6, 1 << 20]);
         assert_eq!(list("2G..4095M").len(), 1);
-        for text in ["", "16..2", "..", "1,", "x"] {
+        for text in ["", "16..2", "1K,16..2", "..", "1,", "x"] {
             assert!(sizes(text).is_err(), "{text}");
         }
     }

@@ -61,6 +61,10 @@ pub(crate) fn accept(listener: &TcpListener) -> Result<TcpStream> {
 /// Connects to the server, and retries for some time while it does not listen yet.
 pub(crate) fn connect(host: &str, port: u16, patience: Duration) -> Result<TcpStream> {
     let addresses = resolve(host, port)?;
+    if addresses.iter().all(lacks_scope) {
+        let text = format!("{host} is link-local, and needs its network device: {host}%eth0");
+        return Err(Failure::new(Kind::Usage, text));
+    }
     let deadline = Instant::now() + patience;
     loop {
         let error = match connect_to_any(&addresses, deadline) {
@@ -122,6 +126,14 @@ pub(crate) fn listen_by_address<T: Listens>(host: &str, port: u16) -> Result<Lis
         Failure::new(Kind::NotFound, text)
     })?;
     cm::listen(&own[..])?.start().map_err(select::reason)
+}
+
+/// Whether it is a link-local address without the network device that it is reached by.
+fn lacks_scope(address: &SocketAddr) -> bool {
+    match address {
+        SocketAddr::V4(_) => false,
+        SocketAddr::V6(address) => address.ip().is_unicast_link_local() && address.scope_id() == 0,
+    }
 }
 
 /// Tries all addresses once; the error is the last one's.

@@ -32,11 +32,17 @@ use crate::{output, select};
 use exchange::ExchangeError;
 use game::Rules;
 use link::Link;
+use options::Transport;
 use report::Report;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     if !options.transport.is_connected() && options.mtu.is_some() {
         let text = "-m is for rc and uc: a datagram's packet is as large as the port allows";
+        return Err(Failure::new(Kind::Usage, text));
+    }
+    if options.transport == Transport::Srd && options.rx_depth.is_some() {
+        let text =
+            "-r is not for srd: one receive is posted at a time, since they are used in any order";
         return Err(Failure::new(Kind::Usage, text));
     }
     let (mut link, remote) = match options.cm {

@@ -62,10 +62,9 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "BYTES", value_parser = mtu)]
     pub(super) mtu: Option<Mtu>,
 
-    /// Receives to keep posted
-    #[arg(short, long, value_name = "N", default_value_t = 500,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    rx_depth: u32,
+    /// Receives to keep posted; 500 by default, and always 1 for srd
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rx_depth: Option<u32>,
 
     /// Messages to exchange
     #[arg(short = 'n', long, value_name = "N", default_value_t = 1000,
@@ -97,11 +96,12 @@ pub(crate) struct Options {
     pub(super) port: u16,
 
     /// Seconds that the client tries to reach the server
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number::seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = number::seconds,
+          requires = "server")]
     pub(super) connect_timeout: Duration,
 
     /// Seconds without a message after which the run fails
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::patience)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::positive_seconds)]
     pub(super) timeout: Duration,
 
     /// Print the result as JSON
@@ -121,7 +121,7 @@ impl Options {
     /// Receives that are kept posted.
     pub(super) fn receives(&self) -> u32 {
         match self.transport {
-            Transport::Rc | Transport::Uc | Transport::Ud => self.rx_depth,
+            Transport::Rc | Transport::Uc | Transport::Ud => self.rx_depth.unwrap_or(500),
             Transport::Srd => 1,
         }
     }

@@ -90,7 +90,7 @@ pub(crate) struct Options {
     persistent: bool,
 
     /// Seconds without an answer after which the run fails
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::patience)]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = number::positive_seconds)]
     timeout: Duration,
 
     // The letter is rping's own here.

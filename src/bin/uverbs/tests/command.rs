@@ -59,6 +59,11 @@ fn peers_that_have_no_address_have_the_same_exit_code_everywhere() {
         (format!("rping -s -a {name}"), 3, "cannot listen on"),
         ("rping -c -a fe80::1".into(), 2, "needs its scope"),
         ("pingpong ud fe80::1 --cm".into(), 2, "needs its scope"),
+        (
+            "perf latency send fe80::1".into(),
+            2,
+            "needs its network device",
+        ),
         ("rping -c -a 192.0.2.1".into(), 3, "no RDMA device"),
         ("rping -s".into(), 3, "no RDMA device"),
         ("pingpong uc --cm".into(), 3, "no RDMA device"),
@@ -92,8 +97,13 @@ fn options_that_would_be_ignored_are_refused() {
         "rping -s --timeout 0",
         "perf latency send 127.0.0.1 --timeout 0",
         "perf latency send 127.0.0.1 --timeout 601",
+        "perf latency send 127.0.0.1 -T 0",
+        "perf latency send 127.0.0.1 -s 1K,16..2",
         "perf latency send 127.0.0.1 -d rxe0,rxe1,rxe0",
         "perf serve -d rxe0,rxe0",
+        "pingpong rc --connect-timeout 3",
+        "pingpong srd -r 7",
+        "doctor -p 9",
     ] {
         let ended = output(words);
         let said = String::from_utf8(ended.stderr).unwrap();

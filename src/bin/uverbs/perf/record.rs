@@ -63,8 +63,9 @@ pub(super) struct Summary {
     pub(super) cpu: f64,
     /// The same for the server, per message of the client.
     pub(super) server_cpu: f64,
-    /// Messages that were sent and did not arrive, warm-up included.
-    pub(super) lost: u64,
+    /// Messages that were sent and did not arrive, warm-up included; unknown where nothing tells that one
+    /// has arrived.
+    pub(super) lost: Option<u64>,
     /// Messages that both sides checked byte by byte.
     pub(super) checked: u64,
 }
@@ -218,10 +219,11 @@ fn summary(plan: &Plan, rounds: &[Round], client: &Conditions) -> Result<Summary
         max: times.max as f64 / 1e3,
         cpu: cpus.sum::<f64>() * 1e6 / rounds.len().max(1) as f64,
         server_cpu: cpu(server_cpu, sum(|round| round.client.sent)),
-        // For other operations only an error would show a lost message.
         lost: match plan.operation.takes_receive() {
-            true => super::recorder::sum(lost),
-            false => 0,
+            true => Some(super::recorder::sum(lost)),
+            // A run in which one is lost fails.
+            false if plan.transport.is_reliable() || plan.is_exchange() => Some(0),
+            false => None,
         },
         checked: sum(|round| round.client.checked + round.server.checked),
     })
@@ -336,6 +338,7 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::super::plan::tests::plan;
+    use super::super::plan::{Operation, Transport};
     use super::super::recorder::{Rates, Recorder};
     use super::super::time::Time;
     use super::*;
@@ -382,7 +385,30 @@ pub(super) mod tests {
         assert_eq!((summary.min, summary.max), (100.0, 200.0));
         assert!((summary.median - 100.0).abs() < 0.2, "{summary:?}");
         assert!((summary.p99 - 200.0).abs() < 0.3, "{summary:?}");
-        assert_eq!(summary.lost, 2000);
+        assert_eq!(summary.lost, Some(2000));
+    }
+
+    /// Catches a run that tells that nothing was lost where nobody knows.
+    #[test]
+    fn what_is_lost_is_told_where_it_is_known() {
+        let lost = |transport, operation, goal| {
+            let plan = Plan {
+                transport,
+                operation,
+                goal,
+                ..plan()
+            };
+            let rounds = vec![round([100; 10])];
+            Run::new(plan, rounds, &Conditions::default())
+                .unwrap()
+                .summary
+                .lost
+        };
+        let (many, one) = (Goal::Bandwidth, Goal::Latency);
+        assert_eq!(lost(Transport::Uc, Operation::Send, many), Some(10));
+        assert_eq!(lost(Transport::Uc, Operation::Write, many), None);
+        assert_eq!(lost(Transport::Uc, Operation::Write, one), Some(0));
+        assert_eq!(lost(Transport::Rc, Operation::Write, many), Some(0));
     }
 
     #[test]

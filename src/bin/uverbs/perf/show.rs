@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::chart::{self, Column};
 use super::conditions::Conditions;
 use super::plan::Goal;
-use super::record::{Record, Run, Summary, write};
+use super::record::{Record, Run, write};
 use super::recorder::sum;
 use super::svg;
 use crate::failure::{Failure, Kind, Result};
@@ -131,8 +131,7 @@ fn tables(record: &Record) -> Result<()> {
         ))?;
     }
     for run in &record.runs {
-        let Summary { lost, .. } = run.summary;
-        if lost > 0 {
+        if let Some(lost) = run.summary.lost.filter(|lost| *lost > 0) {
             output::line(format_args!("{}: {lost} messages were lost", run.title()))?;
         }
     }

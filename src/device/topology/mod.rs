@@ -83,8 +83,8 @@ pub struct Place {
 pub struct AdapterPort {
     /// Number, states and network device.
     pub port: Port,
-    /// The bandwidth of its link in its present state. soft-RoCE reports 2.5 Gb/s, whatever the network
-    /// device carries.
+    /// The bandwidth of its link in its present state. soft-RoCE reports that of its network device, and
+    /// 2.5 Gb/s if that is 1 Gb/s or less, or unknown (`ib_get_eth_speed` of the kernel).
     pub bandwidth: Option<Bandwidth>,
     /// Lanes of its link.
     pub lanes: Option<u32>,

@@ -31,6 +31,14 @@ pub fn owner_before_entry() {
     compiler_fence(Ordering::Acquire);
 }
 
+/// Orders the reads of an entry before the next write, to a doorbell record: a device that reads the record
+/// then may write over the entry.
+#[inline(always)]
+pub fn entry_before_record() {
+    load_store();
+    compiler_fence(Ordering::Release);
+}
+
 /// Flushes write-combining stores now: without it they may stay in this CPU's buffers until something else
 /// evicts them. It also orders them before all later stores, such as those of the next request to the same
 /// register.
@@ -55,6 +63,9 @@ mod arch {
 
     #[inline(always)]
     pub(super) fn load_load() {}
+
+    #[inline(always)]
+    pub(super) fn load_store() {}
 
     #[inline(always)]
     pub(super) fn store_register() {
@@ -93,6 +104,12 @@ mod arch {
     }
 
     #[inline(always)]
+    pub(super) fn load_store() {
+        // SAFETY: as above. It orders loads before stores too.
+        unsafe { asm!("dmb oshld", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
     pub(super) fn store_register() {
         // SAFETY: as above.
         unsafe { asm!("dmb oshst", options(nostack, preserves_flags)) };
@@ -125,6 +142,12 @@ mod arch {
     pub(super) fn load_load() {
         // SAFETY: as above.
         unsafe { asm!("fence r, r", options(nostack, preserves_flags)) };
+    }
+
+    #[inline(always)]
+    pub(super) fn load_store() {
+        // SAFETY: as above.
+        unsafe { asm!("fence r, w", options(nostack, preserves_flags)) };
     }
 
     #[inline(always)]
@@ -167,6 +190,11 @@ mod arch {
     }
 
     #[inline(always)]
+    pub(super) fn load_store() {
+        fence(Ordering::SeqCst);
+    }
+
+    #[inline(always)]
     pub(super) fn store_register() {
         fence(Ordering::SeqCst);
     }
@@ -182,4 +210,4 @@ mod arch {
     }
 }
 
-use arch::{device_load, flush, load_load, store_register, store_store};
+use arch::{device_load, flush, load_load, load_store, store_register, store_store};

@@ -80,6 +80,12 @@ pub trait Space {
     fn owner_before_entry(&self) {
         barrier::owner_before_entry();
     }
+
+    /// Orders the loads of entries before the next write, to a record.
+    #[inline(always)]
+    fn entry_before_record(&self) {
+        barrier::entry_before_record();
+    }
 }
 
 impl<S: Space + ?Sized> Space for &S {
@@ -136,6 +142,11 @@ impl<S: Space + ?Sized> Space for &S {
     #[inline(always)]
     fn owner_before_entry(&self) {
         (**self).owner_before_entry();
+    }
+
+    #[inline(always)]
+    fn entry_before_record(&self) {
+        (**self).entry_before_record();
     }
 }
 
@@ -734,6 +745,7 @@ impl<Ring: Space, Record: Space> Poller<Ring, Record> {
     /// Reports to the device how many entries were taken.
     #[inline]
     pub fn pass(&self) {
+        self.ring.entry_before_record();
         let taken = self.taken & INDEX_MASK;
         self.record
             .store_u32(RECORD_CONSUMER * 4, taken.to_be_bytes());
@@ -1103,6 +1115,82 @@ mod tests {
         entry[60..62].copy_from_slice(&counter.to_be_bytes());
         entry[OP_OWN] = code << 4 | lap;
         ring.set(place * size + size - BLOCK, &entry);
+    }
+
+    /// Memory that notes the accesses and barriers.
+    struct Noted<'a> {
+        cells: &'a Cells,
+        steps: &'a RefCell<Vec<&'static str>>,
+    }
+
+    impl Noted<'_> {
+        fn note(&self, step: &'static str) {
+            let mut steps = self.steps.borrow_mut();
+            if steps.last() != Some(&step) {
+                steps.push(step);
+            }
+        }
+    }
+
+    impl Space for Noted<'_> {
+        fn length(&self) -> usize {
+            self.cells.length()
+        }
+
+        fn load_u8(&self, at: usize) -> u8 {
+            self.note("owner");
+            self.cells.load_u8(at)
+        }
+
+        fn load_u64(&self, at: usize) -> [u8; 8] {
+            self.note("entry");
+            self.cells.load_u64(at)
+        }
+
+        fn store_u32(&self, at: usize, bytes: [u8; 4]) {
+            self.note("record");
+            self.cells.store_u32(at, bytes);
+        }
+
+        fn store_u64(&self, at: usize, bytes: [u8; 8]) {
+            self.cells.store_u64(at, bytes);
+        }
+
+        fn owner_before_entry(&self) {
+            self.note("owner_before_entry");
+        }
+
+        fn entry_before_record(&self) {
+            self.note("entry_before_record");
+        }
+    }
+
+    /// Would catch a device that writes over an entry while it is read: memory would not show it here.
+    #[test]
+    fn an_entry_is_read_before_it_is_passed() {
+        let (ring, record) = (Cells::new(64), Cells::new(8));
+        let steps = RefCell::default();
+        let noted = |cells| Noted {
+            cells,
+            steps: &steps,
+        };
+        let queue = CompletionQueue {
+            entries: 1,
+            entry_bytes: 64,
+            taken: 0,
+        };
+        complete(&ring, 64, 0, cqe::REQ, 0, 0);
+        let mut poller = Poller::new(noted(&ring), noted(&record), queue).unwrap();
+        assert!(poller.poll().is_some());
+        poller.pass();
+        let expected = [
+            "owner",
+            "owner_before_entry",
+            "entry",
+            "entry_before_record",
+            "record",
+        ];
+        assert_eq!(*steps.borrow(), expected);
     }
 
     #[test]

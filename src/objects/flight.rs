@@ -32,12 +32,13 @@ pub(crate) struct Flights {
 pub(crate) struct Flight {
     /// Its place among the queues of its protection domain.
     place: usize,
-    subject: Subject,
     /// `None` once the device has released it.
     now: Mutex<Option<Now>>,
 }
 
 struct Now {
+    /// The name of the object, which a reset may change.
+    subject: Subject,
     queues: Queues,
     /// How often the device had to forget its requests.
     resets: u32,
@@ -62,6 +63,8 @@ const REFUSED: &str =
 /// How far an object's queues were at some time.
 struct Stand {
     flight: Arc<Flight>,
+    /// The name that the object had.
+    subject: Subject,
     resets: u32,
     queues: [Option<Progress>; 2],
     /// The names of the requests of each queue, for texts.
@@ -130,10 +133,12 @@ impl Queues {
 }
 
 impl Flight {
-    /// The device has forgotten the requests of the old queues; from here on `queues` are asked.
-    pub(crate) fn renew(&self, queues: Queues) {
+    /// The device has forgotten the requests of the old queues; from here on `queues` are asked, which are
+    /// those of `subject`.
+    pub(crate) fn renew(&self, subject: Subject, queues: Queues) {
         let old = lock(&self.now).as_mut().map(|now| {
             now.resets = now.resets.wrapping_add(1);
+            now.subject = subject;
             mem::replace(&mut now.queues, queues)
         });
         // Without the lock: buffers may go back to an allocator.
@@ -148,7 +153,11 @@ impl Flight {
     /// How far its queues are; `None` if no request in flight may contain this key.
     fn stand(self: &Arc<Self>, key: LocalKey) -> Option<Stand> {
         let now = lock(&self.now);
-        let Now { queues, resets } = now.as_ref()?;
+        let Now {
+            subject,
+            queues,
+            resets,
+        } = now.as_ref()?;
         let kinds = queues.kinds();
         let mut stands = queues.progress();
         for (at, stand) in stands.iter_mut().enumerate() {
@@ -161,6 +170,7 @@ impl Flight {
         fence(Ordering::Acquire);
         stands.iter().any(Option::is_some).then(|| Stand {
             flight: Arc::clone(self),
+            subject: subject.clone(),
             resets: *resets,
             queues: stands,
             kinds,
@@ -172,7 +182,7 @@ impl Stand {
     /// Whether all that was in flight is finished or forgotten. The next call asks only about the rest.
     fn is_passed(&mut self) -> bool {
         let now = lock(&self.flight.now);
-        let Some(Now { queues, resets }) = now.as_ref() else {
+        let Some(Now { queues, resets, .. }) = now.as_ref() else {
             return true;
         };
         if *resets != self.resets {
@@ -192,7 +202,7 @@ impl fmt::Display for Stands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for stand in &self.0 {
-            write!(f, "{separator}{}: ", stand.flight.subject)?;
+            write!(f, "{separator}{}: ", stand.subject)?;
             separator = "; ";
             let mut comma = "";
             for (queue, kind) in stand.queues.iter().zip(stand.kinds) {
@@ -224,15 +234,15 @@ impl Stands {
 impl Flights {
     /// An object's queues: they count until [`end`](Self::end).
     pub(crate) fn begin(&self, subject: Subject, queues: Queues) -> Arc<Flight> {
-        let now = Mutex::new(Some(Now { queues, resets: 0 }));
+        let now = Mutex::new(Some(Now {
+            subject,
+            queues,
+            resets: 0,
+        }));
         let mut all = lock(&self.queues);
         let entry = all.vacant_entry();
         let place = entry.key();
-        let flight = Arc::new(Flight {
-            place,
-            subject,
-            now,
-        });
+        let flight = Arc::new(Flight { place, now });
         entry.insert(Arc::clone(&flight));
         flight
     }
@@ -409,6 +419,20 @@ mod tests {
         (flights, flight, end)
     }
 
+    /// Would catch a queue pair that is told by the number that it had before a reset.
+    #[test]
+    fn a_reset_may_change_the_name() {
+        let flights = Flights::default();
+        let flight = flights.begin(Subject::numbered("QP", 7), Queues::Unknown);
+        let before = flights.stands(LocalKey(3));
+        flight.renew(Subject::numbered("QP", 8), Queues::Unknown);
+        let after = flights.stands(LocalKey(3));
+        assert_eq!(
+            [before.to_string(), after.to_string()],
+            ["QP 7: 1 receive", "QP 8: 1 receive"]
+        );
+    }
+
     /// Would catch a region that is deregistered, or whose memory is freed, although the kernel has neither
     /// destroyed nor reset an object that uses it.
     #[test]
@@ -441,7 +465,7 @@ mod tests {
         flights.end(&flight);
         assert_eq!((flights.reap(), end.told()), (0, (true, false)));
         let (flights, flight, end) = waiting();
-        flight.renew(Queues::Unknown);
+        flight.renew(Subject::numbered("QP", 8), Queues::Unknown);
         assert_eq!((flights.reap(), end.told()), (0, (true, false)));
         drop(flights);
         assert_eq!(end.told(), (true, false));

@@ -423,7 +423,7 @@ pub(super) mod tests {
         drop(first);
         // The first region's request is forgotten, so that region may go. The new request is one for which
         // the second waits.
-        flight.renew(Queues::Unknown);
+        flight.renew(Subject::the("QP"), Queues::Unknown);
         let (second, drops) = region(&pd, 4, false);
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(second)));
         assert!(dropped.is_err(), "nothing has panicked");
@@ -498,7 +498,7 @@ pub(super) mod tests {
             }
             let kept = begin();
             let counts = [4, 5].map(|handle| region(&pd, handle, false).1);
-            passed.renew(Queues::Unknown);
+            passed.renew(Subject::the("QP"), Queues::Unknown);
             let panics = Listener("uverbs", |text| panic!("told of {text}"));
             let dropped = tracing::subscriber::with_default(panics, || {
                 catch_unwind(AssertUnwindSafe(|| drop((pd, flights))))

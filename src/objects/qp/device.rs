@@ -230,7 +230,7 @@ fn leave<T: Transport>(
     let mut handed_over = shared.context().driver().hand_over(leaving)?;
     drop(kernel);
     // From here on nothing on this side knows what is in flight.
-    shared.flight.renew(Queues::Away);
+    shared.flight.renew(shared.subject(), Queues::Away);
     let Handover {
         regions: places,
         regions_count,
@@ -375,7 +375,10 @@ impl<T: Transport, R> DeviceQueue<T, R> {
         let back = context.driver().take_back(fd, handle, self.cq.ring());
         match back {
             Ok(()) => self.qp.shared().bar(false),
-            Err(_) => self.qp.shared().flight.renew(Queues::Away),
+            Err(_) => {
+                let shared = self.qp.shared();
+                shared.flight.renew(shared.subject(), Queues::Away);
+            }
         }
         back
     }

@@ -320,7 +320,8 @@ impl QpShared {
         let replacement = reset
             .map_err(|error| self.explained(error.about(kernel.subject()), &command.base, from))?;
         let old = replacement.and_then(|by| kernel.replace(by));
-        self.flight.renew(Queues::Qp(kernel.backing().clone()));
+        let queues = Queues::Qp(kernel.backing().clone());
+        self.flight.renew(kernel.subject(), queues);
         self.store(QpState::RESET);
         self.start_ahead();
         drop(kernel);

@@ -272,9 +272,9 @@ fn alone(map: RingMap) -> RingMaps {
 /// Creates a completion queue and maps its ring.
 ///
 /// If completions that nobody has taken count, the ring has twice the room that is reported. Each queue that
-/// reports here may have one completion more under way than it counts (see [`watch`]), and there are at most
-/// as many such queues as the ring holds requests. If the kernel cannot make so large a ring, the ring has
-/// the size that was asked for.
+/// reports here, and each queue pair that receives from a shared queue, may have one completion more under
+/// way than is counted (see [`watch`]), and there are at most as many of them as the ring should hold
+/// requests. If the kernel cannot make so large a ring, the ring has the size that was asked for.
 #[inline]
 fn create_cq(fd: &CommandFd, mut command: CreateCq, parts: &CqParts<'_>) -> Result<(CqHandle, Cq)> {
     command.driver = DriverData::output::<abi::CreateCqResp>();

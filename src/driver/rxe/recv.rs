@@ -9,6 +9,7 @@ use uverbs_uapi::rxe::{DmaInfo, RecvWqe, Sge};
 use super::map::Keep;
 use super::ring::Producer;
 use super::send::{full, too_many, write_sges};
+use super::watch::Watch;
 use crate::driver::contract;
 use crate::work::{Element, PostError};
 
@@ -37,6 +38,11 @@ impl RecvQueue {
     /// Bytes of a slot of its ring.
     pub(super) fn slot_size(&self) -> usize {
         self.ring.slot_size()
+    }
+
+    /// Fills no slot from now on whose completion nobody has taken.
+    pub(super) fn heed(&mut self, watch: Watch) {
+        self.ring.heed(watch);
     }
 
     /// Refuses every request from now on: the kernel does not look at the ring any more.

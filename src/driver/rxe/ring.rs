@@ -257,12 +257,19 @@ impl Producer {
     /// From now on fills no slot whose completion nobody has taken.
     pub(super) fn heed(&mut self, watch: Watch) {
         self.watch = Some(watch);
+        // The slots that it knew to be free may be such slots.
+        self.know_no_slot();
     }
 
     /// From now on has no free slot.
     pub(super) fn shut(&mut self) {
         self.is_shut = true;
-        // As a full ring: so the question is asked only where the kernel's index is looked at again.
+        // So the question is asked only where the kernel's index is looked at again.
+        self.know_no_slot();
+    }
+
+    /// Forgets which slots are free, as if the ring were full: the next request for a slot looks again.
+    fn know_no_slot(&mut self) {
         self.consumed = self.published.wrapping_add(1) & self.ring.index_mask;
     }
 
@@ -506,15 +513,15 @@ impl Observer {
         self.ring.index_mask
     }
 
-    /// The index of the next slot to be taken, and the index after the last.
+    /// The index of the next slot to be taken, and the index after the last, of one moment: completions come
+    /// and are taken meanwhile, and the difference of older and newer indices may be more than one round.
     pub(super) fn indices(&self) -> (u32, u32) {
         let mask = self.ring.index_mask;
         // Acquire: pairs with the release in `Waiting::take`. A poster that finds slots free by this index
         // fills them, and the kernel writes their completions, only after this load.
-        let next = self.ring.consumer_index().load(Ordering::Acquire) & mask;
-        // Acquire: as in `Consumer::filled`. Loaded after the other index, so it is not older.
-        let filled = self.ring.producer_index().load(Ordering::Acquire) & mask;
-        (next, filled)
+        let next = || self.ring.consumer_index().load(Ordering::Acquire) & mask;
+        let seen = Progress::look(mask, || self.filled() & mask, next);
+        (seen.finished(), seen.posted())
     }
 
     /// The index after the last element, if it is an index of the ring.
@@ -557,16 +564,13 @@ impl Observer {
         }
     }
 
-    /// Calls `look` for each slot that waits to be taken. Some may be taken meanwhile and filled again, so
-    /// the contents are read as memory that others write to. Leaves out the first ones, as many as `skip`
-    /// returns for the index of the first.
-    pub(super) fn each(&self, skip: impl FnOnce(u32) -> u32, mut look: impl FnMut(NonNull<u8>)) {
-        let mask = self.ring.index_mask;
+    /// The index of the first slot that waits to be taken, and all such slots. Some may be taken meanwhile
+    /// and filled again, so the contents are read as memory that others write to.
+    pub(super) fn waiting(&self) -> (u32, impl Iterator<Item = NonNull<u8>>) {
         let (next, filled) = self.indices();
-        let waiting = filled.wrapping_sub(next) & mask;
-        for at in skip(next)..waiting {
-            look(self.ring.slot(next.wrapping_add(at) & mask));
-        }
+        let waiting = filled.wrapping_sub(next) & self.mask();
+        let slots = (0..waiting).map(move |at| self.slot(next.wrapping_add(at)));
+        (next, slots)
     }
 }
 

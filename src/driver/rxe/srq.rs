@@ -1,9 +1,11 @@
 //! Shared receive queues. The kernel takes an element out of the ring when the first packet of a message
 //! arrives and writes to its memory until the last one (`get_srq_wqe` in
 //! `drivers/infiniband/sw/rxe/rxe_resp.c`), so the ring's index does not say when a request is finished. Its
-//! completion does: pollers count them.
+//! completion does: pollers count them. Nor does the index say which slots may be filled again: those whose
+//! completions nobody has taken stay occupied, as in other queues (see [`super::watch`]).
 
 use std::mem;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +15,7 @@ use uverbs_uapi::handle::PdHandle;
 use super::counts::Counts;
 use super::map::RingView;
 use super::recv::RecvQueue;
-use super::watch::Shared;
+use super::watch::{Message, Shared, Watch};
 use crate::driver::contract;
 use crate::work::{Element, LocalKey, PostError, Progress};
 
@@ -33,10 +35,20 @@ pub(crate) struct SrqRing {
     counts: Counts,
     /// Queue pairs that receive from it: those that may have been in RTR since they were made or reset.
     receivers: Mutex<u32>,
+    /// Where its receives complete.
+    reports: Mutex<Vec<Report>>,
     /// The protection domain that it was created in.
     pd: PdHandle,
     /// See [`SharedRecvQueue::lose`].
     is_lost: AtomicBool,
+}
+
+/// A completion queue of receives from a shared queue.
+#[derive(Debug)]
+struct Report {
+    cq: Arc<Shared>,
+    /// How many queue pairs receive from the queue and report here.
+    queue_pairs: u32,
 }
 
 /// The ring, and which of its indices belongs to which count of requests.
@@ -64,18 +76,18 @@ impl Look {
 }
 
 impl SharedRecvQueue {
-    pub(super) fn new(queue: RecvQueue, view: RingView, pd: PdHandle) -> Self {
+    pub(super) fn new(mut queue: RecvQueue, view: RingView, pd: PdHandle) -> Self {
         let ring = SrqRing {
             look: Mutex::new(Some(Look::new(view, 0))),
             counts: Counts::default(),
             receivers: Mutex::new(0),
+            reports: Mutex::default(),
             pd,
             is_lost: AtomicBool::new(false),
         };
-        Self {
-            queue,
-            ring: Arc::new(ring),
-        }
+        let ring = Arc::new(ring);
+        queue.heed(Watch::SharedQueue(Arc::clone(&ring)));
+        Self { queue, ring }
     }
 
     pub(super) fn ring(&self) -> &Arc<SrqRing> {
@@ -113,7 +125,8 @@ impl SharedRecvQueue {
                 return Err(error);
             }
         };
-        let (queue, view) = map(resized, &self.queue).inspect_err(|_| self.lose())?;
+        let (mut queue, view) = map(resized, &self.queue).inspect_err(|_| self.lose())?;
+        queue.heed(Watch::SharedQueue(Arc::clone(&self.ring)));
         let new = Look::new(view, self.ring.counts.posted());
         let old = (mem::replace(&mut self.queue, queue), old);
         self.ring.show(Some(new));
@@ -161,6 +174,33 @@ impl SrqRing {
         let mut receivers = lock(&self.receivers);
         *receivers -= 1;
         self.make_up(*receivers);
+    }
+
+    /// A queue pair that receives from it reports to this completion queue.
+    fn begin_report(&self, cq: &Arc<Shared>) {
+        let mut reports = lock(&self.reports);
+        match reports.iter_mut().find(|it| Arc::ptr_eq(&it.cq, cq)) {
+            Some(known) => known.queue_pairs += 1,
+            None => reports.push(Report {
+                cq: Arc::clone(cq),
+                queue_pairs: 1,
+            }),
+        }
+    }
+
+    /// A queue pair that reported to this completion queue is gone.
+    fn end_report(&self, cq: &Arc<Shared>) {
+        lock(&self.reports).retain_mut(|it| {
+            it.queue_pairs -= u32::from(Arc::ptr_eq(&it.cq, cq));
+            it.queue_pairs > 0
+        });
+    }
+
+    /// How many completions of its receives nobody has taken.
+    pub(super) fn unread(&self) -> u32 {
+        let reports = lock(&self.reports);
+        let each = reports.iter().map(|report| report.cq.unread_of(self));
+        each.fold(0, u32::saturating_add)
     }
 
     /// Requests that the kernel has taken out of the ring, if that can be seen.
@@ -243,7 +283,7 @@ struct Receiver {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Both kinds of value are whole after each change.
+    // Each value is whole after each change.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -289,6 +329,18 @@ impl Receivers {
         {
             self.queues[at].ring.counts.complete(1);
         }
+    }
+
+    /// Whether a message has come into this shared queue. Failures of reliable queue pairs do not count, as
+    /// in [`Self::fail`].
+    pub(super) fn is_receive_from(&self, message: Message, srq: &SrqRing) -> bool {
+        let (qpn, has_failed) = match message {
+            Message::Received { qpn } => (qpn, false),
+            Message::Failed { qpn } => (qpn, true),
+            Message::None => return false,
+        };
+        let receiver = self.find(qpn).map(|at| &self.queues[at]);
+        receiver.is_ok_and(|it| ptr::eq(&*it.ring, srq) && !(has_failed && it.is_reliable))
     }
 
     /// Where a queue pair is, or where it would be inserted.
@@ -340,6 +392,7 @@ pub(super) struct Attached {
 impl Attached {
     pub(super) fn new(qpn: u32, ring: &Arc<SrqRing>, cq: &Arc<Shared>, transport: QpType) -> Self {
         cq.attach(qpn, ring, transport);
+        ring.begin_report(cq);
         Self {
             qpn,
             transport,
@@ -377,5 +430,6 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         self.leave(Some(self.qpn));
+        self.ring.end_report(&self.cq);
     }
 }

@@ -5,11 +5,15 @@
 //! by the requests that the kernel still has *and* by its completions that nobody has taken. Then a
 //! completion queue that holds as much as the queues that report to it never overruns. Pollers do nothing for
 //! this. A poster looks for such completions in the completion ring, and only where its own queue seems full.
+//! The poster to a shared receive queue looks in the completion rings of all queue pairs that receive from
+//! it.
 //!
 //! One completion of each queue is in neither count for a moment: the kernel moves the work queue's index
-//! (`do_complete` in `rxe_comp.c` and `rxe_resp.c`) before it writes the completion. The completion ring has
-//! room for these in addition to its capacity (`create_cq` in the parent module). For C programs none of this
-//! is done, as in libibverbs.
+//! (`do_complete` in `rxe_comp.c` and `rxe_resp.c`) before it writes the completion. From a shared receive
+//! queue it takes the request at the first packet of a message, so there each queue pair has one that is in
+//! neither count, for as long as a message takes; and when it has failed, one whose completion does not
+//! count, since that may be a send's. The completion ring has room for these in addition to its capacity
+//! (`create_cq` in the parent module). For C programs none of this is done, as in libibverbs.
 //!
 //! A queue pair that is reset in its place starts anew. The requests that its older completions report no
 //! longer exist, and a failed receive among them would count as a send. These completions still wait for the
@@ -423,6 +427,42 @@ impl Shared {
         Ok((ring.count_received(), ring.has_receivers))
     }
 
+    /// How many completions that `is_counted` nobody has taken, without the forgotten ones: at least as many
+    /// as there were at one moment of the call. 0 if nobody polls any more.
+    fn unread(&self, is_counted: impl Fn(&Receivers, &Wc) -> bool) -> u32 {
+        let ring = self.lock();
+        let Some(Ring {
+            observer,
+            moving,
+            forgotten,
+            receivers,
+            ..
+        }) = &*ring
+        else {
+            return 0;
+        };
+        if moving.is_some() {
+            return u32::MAX;
+        }
+        let (next, slots) = observer.waiting();
+        let is_forgotten = |qpn, at| {
+            let mut notes = forgotten.iter();
+            notes.any(|it| it.qpn == qpn && at < it.left_at(next, observer.mask()))
+        };
+        let mut count = 0;
+        for (at, slot) in (0..).zip(slots) {
+            // SAFETY: it is a slot of the ring.
+            let wc = unsafe { glance(slot.cast()) };
+            count += u32::from(is_counted(receivers, &wc) && !is_forgotten(wc.qp_num, at));
+        }
+        count
+    }
+
+    /// How many completions of receives from a shared queue nobody has taken, counted as in a [`Watch`].
+    pub(super) fn unread_of(&self, srq: &SrqRing) -> u32 {
+        self.unread(|receivers, wc| receivers.is_receive_from(Message::of(wc), srq))
+    }
+
     /// Drops the ring. Nobody polls any more.
     pub(super) fn close(&self) {
         let mut place = self.lock();
@@ -444,18 +484,23 @@ fn end(left: Vec<Leaving>) {
     }
 }
 
-/// Which completions of a completion queue belong to a work queue.
+/// Which completions belong to a work queue.
 #[derive(Clone, Debug)]
-pub(super) struct Watch {
-    shared: Arc<Shared>,
-    qpn: u32,
-    receives: bool,
+pub(super) enum Watch {
+    /// Those of the sends of a queue pair, or of its receives.
+    Queue {
+        shared: Arc<Shared>,
+        qpn: u32,
+        receives: bool,
+    },
+    /// Those of the receives from a shared queue.
+    SharedQueue(Arc<SrqRing>),
 }
 
 impl Watch {
     /// For the sends of a queue pair, or its receives.
     pub(super) fn new(shared: &Arc<Shared>, qpn: u32, receives: bool) -> Self {
-        Self {
+        Self::Queue {
             shared: Arc::clone(shared),
             qpn,
             receives,
@@ -465,40 +510,39 @@ impl Watch {
     /// How many of the queue's completions nobody has taken, without the forgotten ones: at least as many as
     /// there were at one moment of the call. 0 if nobody polls any more.
     pub(super) fn unread(&self) -> u32 {
-        let ring = self.shared.lock();
-        let Some(Ring {
-            observer,
-            moving,
-            forgotten,
-            ..
-        }) = &*ring
-        else {
-            return 0;
-        };
-        if moving.is_some() {
-            return u32::MAX;
+        match self {
+            &Self::Queue {
+                ref shared,
+                qpn,
+                receives,
+            } => shared.unread(|_, wc| is_of(wc, qpn, receives)),
+            Self::SharedQueue(srq) => srq.unread(),
         }
-        let forgotten = forgotten.iter().find(|it| it.qpn == self.qpn);
-        let skip = |next| forgotten.map_or(0, |it| it.left_at(next, observer.mask()));
-        let mut count = 0;
-        observer.each(skip, |slot| count += u32::from(self.is_mine(slot.cast())));
-        count
     }
+}
 
-    /// Whether a completion belongs to this queue. A failed one does not say of what kind it was, and counts
-    /// for both queues of its queue pair.
-    fn is_mine(&self, wc: NonNull<Wc>) -> bool {
-        let wc = wc.as_ptr();
-        // SAFETY: the slot holds a completion. If that has been taken meanwhile, the kernel may be writing a
-        // new one; each field is read once, and every bit pattern is valid.
-        let (qpn, status, opcode) = unsafe {
-            (
-                (&raw const (*wc).qp_num).read_volatile(),
-                (&raw const (*wc).status).read_volatile(),
-                (&raw const (*wc).opcode).read_volatile(),
-            )
-        };
-        let is_receive = opcode & WcOpcode::RECV.0 != 0;
-        qpn == self.qpn && (status != WcStatus::SUCCESS.0 || is_receive == self.receives)
+/// Whether a completion belongs to the sends of a queue pair, or to its receives. A failed one does not say
+/// of what kind it was, and counts for both.
+fn is_of(wc: &Wc, qpn: u32, receives: bool) -> bool {
+    let is_receive = wc.opcode & WcOpcode::RECV.0 != 0;
+    wc.qp_num == qpn && (wc.status != WcStatus::SUCCESS.0 || is_receive == receives)
+}
+
+/// Whose completion it is, and what it reports; nothing else is read.
+///
+/// # Safety
+///
+/// The pointer is to a slot of a completion ring.
+unsafe fn glance(wc: NonNull<Wc>) -> Wc {
+    let wc = wc.as_ptr();
+    // SAFETY: the slot holds a completion. If that has been taken meanwhile, the kernel may be writing a new
+    // one; each field is read once, and every bit pattern is valid.
+    unsafe {
+        Wc {
+            qp_num: (&raw const (*wc).qp_num).read_volatile(),
+            status: (&raw const (*wc).status).read_volatile(),
+            opcode: (&raw const (*wc).opcode).read_volatile(),
+            ..Wc::default()
+        }
     }
 }

@@ -527,6 +527,133 @@ proptest! {
     }
 }
 
+/// A completion of a message.
+fn received(qp_num: u32) -> Wc {
+    Wc {
+        qp_num,
+        opcode: WcOpcode::RECV.0,
+        ..Wc::default()
+    }
+}
+
+/// A completion of a request that has failed.
+fn failed(qp_num: u32, status: WcStatus) -> Wc {
+    Wc {
+        qp_num,
+        status: status.0,
+        ..Wc::default()
+    }
+}
+
+/// Takes completions; returns how many there were.
+fn poll(completions: &mut Completions, most: usize) -> usize {
+    let mut polled = completions.cq.poll().unwrap();
+    std::iter::from_fn(|| polled.next()).take(most).count()
+}
+
+/// The kernel receives messages into all requests that wait.
+fn receive_all(srq: &mut Srq, into: &mut Completions, wc: Wc) {
+    while srq.take().is_some() {
+        assert!(into.kernel.put(wc));
+    }
+}
+
+/// Would catch a slot that is filled again while the completion of its last request waits: a completion queue
+/// that holds as much as the shared queue would overrun. And one that is held back because of completions of
+/// sends, of other queues, or of nobody knows what.
+#[test]
+fn a_slot_is_free_when_its_completion_has_been_taken() {
+    let (mut srq, mut completions) = (Srq::new(0), Completions::new(16, 0));
+    let (other, ring) = (Srq::new(0), srq.queue.ring());
+    let shared = completions.cq.shared();
+    let _attached = receiver(17, ring, shared, QpType::RC);
+    let _of_other = receiver(18, other.queue.ring(), shared, QpType::RC);
+    for _ in 0..3 {
+        srq.post(4);
+        assert_eq!(srq.waiting.len(), 3);
+        // They come first and free nothing.
+        let others = [
+            Wc {
+                opcode: WcOpcode::SEND.0,
+                ..received(17)
+            },
+            received(18),
+            received(19),
+            failed(17, WcStatus::REM_INV_REQ_ERR),
+        ];
+        assert!(
+            others
+                .map(|wc| completions.kernel.put(wc))
+                .iter()
+                .all(|it| *it)
+        );
+        receive_all(&mut srq, &mut completions, received(17));
+        let full = srq.queue.write::<LocalSlice<'_>>(0, 4, &[]);
+        assert_eq!(full, Err(PostError::QueueFull { capacity: 3 }));
+        for free in [0, 0, 0, 0, 1] {
+            assert_eq!(poll(&mut completions, 1), 1);
+            srq.post(4);
+            assert_eq!(srq.waiting.len(), free);
+        }
+        receive_all(&mut srq, &mut completions, received(17));
+        assert_eq!(poll(&mut completions, 16), 3);
+    }
+}
+
+/// Would catch a completion queue that is not looked at, and one that is looked at when nobody polls it.
+#[test]
+fn all_completion_queues_of_the_receivers_count() {
+    let mut srq = Srq::new(0);
+    let mut cqs = [Completions::new(8, 0), Completions::new(8, 0)];
+    let of = |srq: &Srq, cq: &Completions, qpn, transport| {
+        receiver(qpn, srq.queue.ring(), cq.cq.shared(), transport)
+    };
+    let first = of(&srq, &cqs[0], 17, QpType::UC);
+    let _more = [
+        of(&srq, &cqs[0], 18, QpType::UC),
+        of(&srq, &cqs[1], 19, QpType::UD),
+    ];
+    // The queue pairs that are left still report there.
+    drop(first);
+    srq.post(3);
+    for (at, wc) in [
+        (0, received(18)),
+        (1, received(19)),
+        (1, failed(19, WcStatus::REM_INV_REQ_ERR)),
+    ] {
+        assert!(srq.take().is_some());
+        assert!(cqs[at].kernel.put(wc));
+    }
+    srq.post(3);
+    assert_eq!(srq.waiting.len(), 0);
+    assert_eq!(poll(&mut cqs[0], 1), 1);
+    srq.post(3);
+    assert_eq!(srq.waiting.len(), 1);
+    let [_first, second] = cqs;
+    drop(second);
+    srq.post(3);
+    assert_eq!(srq.waiting.len(), 3);
+}
+
+/// Would catch slots of a new ring that are given out for completions that wait since the old one.
+#[test]
+fn completions_that_wait_count_in_another_ring_too() {
+    let (mut srq, mut completions) = (Srq::new(0), Completions::new(16, 0));
+    let _attached = receiver(17, srq.queue.ring(), completions.cq.shared(), QpType::UD);
+    srq.post(3);
+    receive_all(&mut srq, &mut completions, received(17));
+    srq.resize(8, 5);
+    srq.post(7);
+    assert_eq!(srq.waiting.len(), 4);
+    assert_eq!(poll(&mut completions, 2), 2);
+    srq.post(7);
+    assert_eq!(srq.waiting.len(), 6);
+    // A reset in its place forgets those that wait.
+    completions.cq.shared().forget(17);
+    srq.post(7);
+    assert_eq!(srq.waiting.len(), 7);
+}
+
 /// Would catch messages that are not counted because an earlier poll had counted up to the same index, one
 /// round before, when there was nothing to count.
 #[test]

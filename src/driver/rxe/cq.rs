@@ -10,7 +10,7 @@ use uverbs_uapi::types::Wc;
 
 use super::map::RingMap;
 use super::ring::{BadIndex, Consumer, Waiting};
-use super::watch::{Overrun, Shared};
+use super::watch::Shared;
 use crate::driver::contract;
 use crate::work::PollError;
 
@@ -58,8 +58,8 @@ impl Cq {
     }
 
     /// Changes to another ring: `resize` makes the kernel move the completions that wait, and `map` maps the
-    /// ring of its answer, with its capacity. If `map` fails, the completions are lost. No lock is held,
-    /// since an allocator is called.
+    /// ring of its answer, with its capacity. If `map` fails, the queue is lost, and each poll says so. No
+    /// lock is held, since an allocator is called.
     pub(super) fn replace<T, E>(
         &mut self,
         resize: impl FnOnce() -> Result<T, E>,
@@ -67,7 +67,7 @@ impl Cq {
     ) -> Result<(), E> {
         self.shared.begin_move(&self.ring);
         let resized = resize().inspect_err(|_| self.shared.stay())?;
-        let (ring, capacity, map) = map(resized)?;
+        let (ring, capacity, map) = map(resized).inspect_err(|_| self.shared.lose())?;
         // SAFETY: as in `new`.
         let observer = unsafe { ring.observer() };
         // First, so that nothing points into the map that is dropped.
@@ -118,7 +118,7 @@ impl Cq {
     /// again, and the index after the last completion.
     #[cold]
     #[inline(never)]
-    fn look_closer(&mut self) -> Result<(&mut Self, u32), Overrun> {
+    fn look_closer(&mut self) -> Result<(&mut Self, u32), PollError> {
         let (filled, counts) = self.shared.closer(&self.ring)?;
         self.counted = counts.then_some(filled);
         Ok((self, filled))
@@ -152,7 +152,7 @@ impl contract::Cq for Cq {
         // In this order: see `Shared::draw_attention`.
         let filled = self.ring.filled();
         let (cq, filled) = match self.needs_look(filled) {
-            true => self.look_closer().map_err(|Overrun| PollError::Overrun)?,
+            true => self.look_closer()?,
             false => (self, filled),
         };
         Ok(Polled(cq.waiting(filled)?))

@@ -142,43 +142,20 @@ impl RingMap {
     }
 
     /// Moves the ring over a place.
-    ///
-    /// It is not mapped there directly: if that failed, the kernel might already have removed what was there
-    /// before it asked the driver.
     fn move_to(mut self, place: Box<Grant>) -> std::result::Result<Self, Errno> {
         let to = place.address();
         // Before it moves: others may map and note something at its old address then.
         self.mapped.moved(to);
-        // SAFETY: the ring's mapping is ours and nobody points into it yet. The allocator promised these
-        // whole pages to this ring alone, and that nobody relies on what is there.
-        let moved = unsafe {
-            mremap_fixed(
-                self.base.as_ptr().cast(),
-                self.length,
-                self.length,
-                MremapFlags::MAYMOVE,
-                to.as_ptr().cast(),
-            )
-        };
+        // SAFETY: the ring's mapping is ours and nobody points into it yet.
+        let moved = unsafe { move_over(self.base, self.length, &place) };
         if moved.is_err() {
             // Before the place goes back: others may map and note something there then.
             self.mapped.end();
         }
-        match moved {
-            Ok(_) => {
-                self.base = to;
-                self.place = Some(place);
-                Ok(self)
-            }
-            // For pages that cannot be replaced the kernel returns this error before it replaces any.
-            Err(Errno::INVAL) => Err(Errno::INVAL),
-            Err(errno) => {
-                // There may be a hole now, into which others may have mapped something: the allocator never
-                // gets the place back.
-                place.forget();
-                Err(errno)
-            }
-        }
+        let place = kept(place, moved)?;
+        self.base = to;
+        self.place = Some(place);
+        Ok(self)
     }
 
     /// The first byte.
@@ -193,7 +170,8 @@ impl RingMap {
 }
 
 /// Room for a ring that the kernel has yet to make: the addresses at which it is mapped first, and the user's
-/// place to which it is moved then. With this in hand, mapping the ring cannot fail for want of either.
+/// place to which it is moved then, where empty memory of this process lies already. With this in hand,
+/// mapping the ring fails for want of neither, and not because nothing can be mapped over the place.
 #[derive(Debug)]
 pub(super) struct Room {
     addresses: Addresses,
@@ -214,16 +192,20 @@ impl Room {
         let length = bytes.and_then(|bytes| bytes.checked_next_multiple_of(page_size()));
         let no_room = |errno| Error::os(Verb::MapQueue, Subject::the(kind.name), errno);
         let length = length.ok_or_else(|| no_room(Errno::NOMEM))?;
-        let addresses = Addresses::reserve(length).map_err(no_room)?;
+        let addresses = Addresses::reserve(length, ProtFlags::empty()).map_err(no_room)?;
         let place = match buffers {
             Some(buffers) => place(buffers, length, kind)?,
+            None => None,
+        };
+        let place = match place {
+            Some(place) => Some(emptied(place, length).map_err(|errno| over(kind, errno))?),
             None => None,
         };
         Ok(Self { addresses, place })
     }
 }
 
-/// Addresses at which there is no memory, and nothing else is mapped.
+/// Addresses at which nothing is mapped but memory of this process that is still empty.
 #[derive(Debug)]
 struct Addresses {
     base: NonNull<u8>,
@@ -231,10 +213,10 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn reserve(length: usize) -> std::result::Result<Self, Errno> {
+    fn reserve(length: usize, access: ProtFlags) -> std::result::Result<Self, Errno> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no existing memory.
-        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, ProtFlags::empty(), flags) }?;
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, access, flags) }?;
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
         Ok(Self { base, length })
     }
@@ -309,6 +291,61 @@ fn place(buffers: &Buffers, length: usize, kind: Kind) -> Result<Option<Box<Gran
     Ok(granted.map(Box::new))
 }
 
+/// Moves a mapping over what lies at a place. It is not mapped there anew: if the kernel refused that, it
+/// might already have removed what was there.
+///
+/// # Safety
+///
+/// The mapping is the caller's, and nobody points into it.
+unsafe fn move_over(
+    from: NonNull<u8>,
+    length: usize,
+    place: &Grant,
+) -> std::result::Result<(), Errno> {
+    // SAFETY: by this function's contract. The allocator promised these whole pages to one ring alone, and
+    // that nobody relies on what is there.
+    let moved = unsafe {
+        mremap_fixed(
+            from.as_ptr().cast(),
+            length,
+            length,
+            MremapFlags::MAYMOVE,
+            place.address().as_ptr().cast(),
+        )
+    };
+    moved.map(|_| ())
+}
+
+/// The place, if a mapping was moved over it. If not, it goes back to its allocator, unless there may be a
+/// hole now.
+fn kept(
+    place: Box<Grant>,
+    moved: std::result::Result<(), Errno>,
+) -> std::result::Result<Box<Grant>, Errno> {
+    match moved {
+        Ok(()) => Ok(place),
+        // For pages that cannot be replaced the kernel returns this error before it replaces any.
+        Err(Errno::INVAL) => Err(Errno::INVAL),
+        Err(errno) => {
+            // Others may have mapped something into the hole: the allocator never gets the place back.
+            place.forget();
+            Err(errno)
+        }
+    }
+}
+
+/// The place, with empty memory over what was there: what can be mapped over it now can be later.
+fn emptied(place: Box<Grant>, length: usize) -> std::result::Result<Box<Grant>, Errno> {
+    let empty = Addresses::reserve(length, PROTECTION)?;
+    // SAFETY: the mapping has just been made.
+    let moved = unsafe { move_over(empty.base, length, &place) };
+    if moved.is_ok() {
+        // It does not lie there any more.
+        mem::forget(empty);
+    }
+    kept(place, moved)
+}
+
 /// The error of a ring that could not be moved over a place.
 fn over(kind: Kind, errno: Errno) -> Error {
     let error = Error::os(Verb::MapQueue, Subject::the(kind.name), errno);
@@ -354,13 +391,15 @@ mod tests {
 
     type Result<T, E> = std::result::Result<T, E>;
 
-    /// Gives one page out and counts what comes back.
+    /// Gives pages out that are not empty, and counts what comes back.
     struct OnePage(AtomicUsize);
 
     // SAFETY: each buffer is a new mapping that stays for good.
     unsafe impl Allocator for OnePage {
         fn allocate(&self, request: &BufferRequest) -> Result<Allocation, AllocError> {
             let memory = pages(request.size);
+            // SAFETY: the pages are new.
+            unsafe { memory.write(0xdd) };
             Ok(Allocation::Memory(NonNull::slice_from_raw_parts(
                 memory,
                 request.size,
@@ -415,6 +454,19 @@ mod tests {
         drop(ring);
         assert_eq!(allocator.0.load(Ordering::Relaxed), 1);
         assert_eq!(Arc::strong_count(&allocator), 1);
+    }
+
+    /// Would catch a place whose contents are found out to be in the way when the kernel has made the ring.
+    #[test]
+    fn room_has_its_place_empty() {
+        let allocator = Arc::new(OnePage(AtomicUsize::new(0)));
+        let buffers = Buffers::of(Arc::clone(&allocator) as Arc<dyn Allocator>);
+        let room = Room::new(7, 8, super::super::COMPLETION, Some(&buffers)).unwrap();
+        let place = room.place.as_ref().unwrap().address();
+        // SAFETY: memory lies there, and nobody writes to it.
+        assert_eq!(unsafe { place.read_volatile() }, 0);
+        drop(room);
+        assert_eq!(allocator.0.load(Ordering::Relaxed), 1);
     }
 
     /// Would catch a place that the allocator gets back with pages that the kernel still writes to.

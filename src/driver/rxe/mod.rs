@@ -50,7 +50,7 @@ use crate::command::{
 };
 use crate::device::{DriverClue, DriverId};
 use crate::error::{Errno, Error, Result, Subject, Verb};
-use crate::work::Operations;
+use crate::work::{Operations, PollError};
 
 /// This driver's part of a context: nothing, since the kernel has everything.
 #[derive(Debug)]
@@ -328,7 +328,8 @@ fn map_cq(
 
 /// Changes the size of a completion queue's ring. The kernel moves the waiting completions
 /// (`rxe_cq_resize_queue`) and from then on writes to the new ring, whether or not it can be mapped. So room
-/// for the mapping is made first. The ring has twice the room as in [`create_cq`].
+/// for the mapping is made first; if the ring cannot be mapped all the same, the queue is lost. The ring has
+/// twice the room as in [`create_cq`].
 fn resize_cq(
     fd: &CommandFd,
     mut command: ResizeCq,
@@ -355,7 +356,8 @@ fn resize_cq(
     cq.replace(resize, |((reply, room), is_roomy)| {
         let (ring, capacity, map) = map_cq(Verb::ResizeCq, &reply, is_roomy, |info| {
             RingMap::in_room(fd, info, COMPLETION, room, parts.buffers)
-        })?;
+        })
+        .map_err(|error| error.with_detail(PollError::QueueLost.to_string()))?;
         Ok((ring, capacity, Some(map)))
     })
 }

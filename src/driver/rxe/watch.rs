@@ -30,10 +30,7 @@ use uverbs_uapi::types::Wc;
 use super::map::RingMap;
 use super::ring::{Consumer, Observer};
 use super::srq::{Receivers, SrqRing};
-
-/// The kernel had no room for a completion.
-#[derive(Debug)]
-pub(super) struct Overrun;
+use crate::work::PollError;
 
 /// What a completion queue's poller shares with the posters.
 #[derive(Debug)]
@@ -58,6 +55,8 @@ struct Ring {
     moving: Option<u32>,
     /// The kernel had no room for a completion.
     overrun: bool,
+    /// The kernel has moved the completions to a ring that could not be mapped.
+    is_lost: bool,
     /// One for each queue pair that was reset while completions waited, until these have been taken.
     forgotten: Vec<Forgotten>,
     /// The queue pairs that receive from shared queues. Once there has been one, polls always look closer.
@@ -102,6 +101,7 @@ impl Ring {
             _map: map,
             moving: None,
             overrun: false,
+            is_lost: false,
             forgotten: Vec::new(),
             receivers: Receivers::default(),
             has_receivers: false,
@@ -248,6 +248,15 @@ impl Shared {
         }
     }
 
+    /// Makes each poll fail: the kernel has moved to a ring that could not be mapped, so the change does not
+    /// end.
+    pub(super) fn lose(&self) {
+        if let Some(ring) = &mut *self.lock() {
+            ring.is_lost = true;
+            self.draw_attention();
+        }
+    }
+
     /// Ends a change that the kernel has refused: the ring is as before.
     pub(super) fn stay(&self) {
         let left = match &mut *self.lock() {
@@ -337,13 +346,16 @@ impl Shared {
     }
 
     /// Does what has come up since the last poll: drops notes of forgotten completions that have been taken,
-    /// and reports an overrun, once.
+    /// and reports an overrun, once, and each time that the ring is lost.
     #[cold]
-    fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), Overrun> {
+    fn attend(&self, ring: &mut Ring, polled: &Consumer) -> Result<(), PollError> {
+        if ring.is_lost {
+            return Err(PollError::QueueLost);
+        }
         ring.pass(polled.next(), polled.capacity());
         if mem::take(&mut ring.overrun) {
             // The rest waits for the next poll.
-            return Err(Overrun);
+            return Err(PollError::Overrun);
         }
         // Relaxed: only the poller, which calls this, clears the flags.
         let is_left = !ring.forgotten.is_empty();
@@ -415,7 +427,7 @@ impl Shared {
     /// they are taken. Returns the index after the last completion that is counted, and whether messages are
     /// to be counted from now on.
     #[inline(always)]
-    pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), Overrun> {
+    pub(super) fn closer(&self, polled: &Consumer) -> Result<(u32, bool), PollError> {
         let mut ring = self.lock();
         // There is one as long as somebody polls.
         let Some(ring) = &mut *ring else {

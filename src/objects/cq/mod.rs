@@ -207,7 +207,12 @@ impl Cq {
     /// # Errors
     ///
     /// The waiting completions do not fit, the device's limit is exceeded, or there is no place for the new
-    /// ring: the queue is then unchanged. Manual page: `ibv_resize_cq(3)`.
+    /// ring, or one that nothing can be mapped over: the queue is then unchanged. Manual page:
+    /// `ibv_resize_cq(3)`.
+    ///
+    /// On soft-RoCE the new ring may fail to be mapped although the library has made room for it first, when
+    /// the kernel has changed to it already. Then the queue is lost, which the error says: each poll fails
+    /// with [`PollError::QueueLost`].
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&mut self, entries: u32) -> Result<()> {
         let CqShared { object, domain, .. } = &*self.shared;

@@ -33,9 +33,10 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The queue has overrun ([`PollError::Overrun`]). Or the ring's contents are invalid: the memory that is
-    /// shared with the kernel or device has been overwritten, or the device is faulty. The next call
-    /// continues with the completions after the reported one. Manual page: `ibv_poll_cq(3)`.
+    /// The queue has overrun ([`PollError::Overrun`]) or is lost ([`PollError::QueueLost`]). Or the ring's
+    /// contents are invalid: the memory that is shared with the kernel or device has been overwritten, or the
+    /// device is faulty. The next call continues with the completions after the reported one. Manual page:
+    /// `ibv_poll_cq(3)`.
     #[doc(alias = "ibv_poll_cq")]
     #[inline(always)]
     pub fn poll(&mut self) -> Result<Completions<'_>, PollError> {

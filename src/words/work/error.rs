@@ -226,7 +226,7 @@ impl From<OutOfBounds> for PostError {
     }
 }
 
-/// A completion queue that has lost completions, or whose contents make no sense.
+/// A completion queue that has lost completions or is lost, or whose contents make no sense.
 // Aligned like the other result of a poll: it is copied in whole words where the two share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -263,6 +263,10 @@ pub enum PollError {
     /// or, once it has been emptied, like an idle one. Only the event reports it, and a poll must not read
     /// events: then the descriptor would not be readable for a program that waits for events.
     Overrun,
+    /// The completion queue is lost: the kernel has given it another size, and the new ring could not be
+    /// mapped ([`Cq::resize`](crate::Cq::resize) on soft-RoCE). Each poll reports it. The queue can only be
+    /// destroyed, after the queues that report to it.
+    QueueLost,
 }
 
 impl fmt::Display for PollError {
@@ -290,6 +294,9 @@ impl fmt::Display for PollError {
                 "the CQ has overrun and lost a completion: it must have room for all requests of the queues that report \
                  to it",
             ),
+            PollError::QueueLost => f.write_str(
+                "the CQ is lost, since changing its size failed: destroy the queues that report to it, and it",
+            ),
         }
     }
 }
@@ -300,7 +307,9 @@ impl From<PollError> for Error {
     fn from(error: PollError) -> Self {
         let (cq, text) = (Subject::the("CQ"), error.to_string());
         match error {
-            PollError::Overrun => Error::new(Verb::PollCq, cq, Cause::Failed(text.into())),
+            PollError::Overrun | PollError::QueueLost => {
+                Error::new(Verb::PollCq, cq, Cause::Failed(text.into()))
+            }
             PollError::Index { .. } | PollError::Stray { .. } | PollError::Unknown { .. } => {
                 Error::malformed(Verb::PollCq, cq, text)
             }

@@ -206,6 +206,19 @@ fn an_empty_queue_reports_an_overrun_once() {
     assert_eq!(cq.is_empty(), Ok(true));
 }
 
+/// Would catch a queue that finds nothing for ever: the kernel writes to a ring that could not be mapped.
+#[test]
+fn a_queue_that_is_lost_says_so_at_each_poll() {
+    let completions = Memory::ring(8, LOG2);
+    let mut cq = cq(&completions);
+    let lost = cq.replace(|| Ok(()), |()| Err(()));
+    assert_eq!(lost, Err(()));
+    for _ in 0..2 {
+        assert_eq!(cq.is_empty(), Err(PollError::QueueLost));
+        assert_eq!(cq.poll().map(drop), Err(PollError::QueueLost));
+    }
+}
+
 /// Would catch a poller that never stops looking closer.
 #[test]
 fn a_poll_is_as_usual_once_all_is_forgotten() {

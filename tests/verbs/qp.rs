@@ -20,6 +20,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("qp::reset_makes_it_new", reset_makes_it_new),
         test("qp::failed_tells_the_last_receive", last_receive),
         test("qp::holds_what_it_says", holds_what_it_says),
+        test(
+            "qp::needs_no_requests_of_a_kind",
+            needs_no_requests_of_a_kind,
+        ),
         test("qp::no_alternate_path_on_roce", no_alternate_path_on_roce),
         test("qp::messages_of_many_packets", messages_of_many_packets),
         test("qp::too_many_reads_are_refused", too_many_reads_are_refused),
@@ -226,6 +230,40 @@ fn holds_what_it_says() -> Result {
     same(full, Err(PostError::QueueFull { capacity }), "one more")?;
     drop(batch);
     writes(&mut pair)
+}
+
+/// Catches a queue pair that cannot be created without sends or receives, or that does not send then.
+fn needs_no_requests_of_a_kind() -> Result {
+    let mut pair = Pair::<Rc>::new()?;
+    for (max_send_wr, max_recv_wr) in [(0, 8), (8, 0), (0, 0)] {
+        let asked = Caps {
+            max_send_wr,
+            max_recv_wr,
+            ..Caps::default()
+        };
+        pair.pd.create_qp::<Rc>(&pair.a.cq, asked)?.destroy()?;
+    }
+    let asked = Caps {
+        max_recv_wr: 0,
+        ..Caps::default()
+    };
+    let mut sender = pair.pd.create_qp::<Rc>(&pair.a.cq, asked)?;
+    pair.b.qp.reset()?;
+    let (from, peer) = (sender.endpoint()?, pair.b.qp.endpoint()?);
+    sender.connect(&peer)?;
+    pair.b.qp.connect(&from)?;
+    let inbox = pair.pd.register(vec![0u8; 8], Access::LOCAL_WRITE)?;
+    let mut batch = pair.b.qp.recv_batch();
+    batch.post(1, inbox.slice(..)?)?;
+    batch.ring();
+    let mut batch = sender.batch();
+    batch.signaled(2).send(Inline(b"arrived!"))?;
+    batch.ring()?;
+    same(completion(&mut pair.a.cq)?.ok()?.wr_id, 2, "the send")?;
+    same(completion(&mut pair.b.cq)?.ok()?.wr_id, 1, "the receive")?;
+    let mut bytes = [0; 8];
+    inbox.read_at(0, &mut bytes)?;
+    same(&bytes, b"arrived!", "the message")
 }
 
 /// Catches an alternate path that is taken, though nothing would ever migrate to it. An adapter has path

@@ -118,7 +118,7 @@ fn create_as(
         spec: *spec,
         driver: DriverData::output::<abi::CreateQpResp>(),
     };
-    command.spec.cap.max_send_sge = asked_slices(&spec.cap);
+    command.spec.cap = asked(&spec.cap);
     let reply = fd.execute(&command)?;
     let handle = reply.handle;
     let mapped = map(fd, spec, &reply, buffers, watched, attach);
@@ -271,11 +271,19 @@ fn replace(
     })
 }
 
-/// The slices of a send request to ask for: at least one. The kernel compares the number of slices that it
-/// has passed with this even where the bytes are inline; if this is 0, it ends such a request with an error
-/// (`rxe_requester` in `rxe_req.c`, `copy_data`).
-pub(super) fn asked_slices(cap: &QpCap) -> u32 {
-    cap.max_send_sge.max(1)
+/// The capacities to ask for so that a program has those that it wants.
+///
+/// At least one request of each kind: the driver makes a ring without slots for none, which is no ring. And
+/// at least one slice of a send request: the kernel compares the number of slices that it has passed with
+/// this even where the bytes are inline; if this is 0, it ends such a request with an error (`rxe_requester`
+/// in `rxe_req.c`, `copy_data`).
+pub(super) fn asked(cap: &QpCap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr.max(1),
+        max_recv_wr: cap.max_recv_wr.max(1),
+        max_send_sge: cap.max_send_sge.max(1),
+        ..*cap
+    }
 }
 
 /// The slices and the inline bytes that a send request can really have.

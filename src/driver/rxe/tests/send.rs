@@ -24,7 +24,7 @@ use crate::command::{CommandFd, Doorbell, Route, Unread};
 use crate::driver::contract::methods::*;
 use crate::driver::contract::sending;
 use crate::driver::rxe::RecvQueue;
-use crate::driver::rxe::qp::{asked_slices, granted_send};
+use crate::driver::rxe::qp::{asked, granted_send};
 use crate::driver::rxe::send::{SLOT, SendQueue};
 use crate::error::Errno;
 use crate::work::{
@@ -596,7 +596,7 @@ proptest! {
             max_inline_data: inline,
             ..Default::default()
         };
-        prop_assert!(asked_slices(&cap) >= sge.max(1));
+        prop_assert!(asked(&cap).max_send_sge >= sge.max(1));
         let (granted_sge, granted_inline) = granted_send(&cap);
         prop_assert!(granted_inline >= inline);
         let memory = Memory::ring(SLOTS, log2);

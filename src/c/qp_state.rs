@@ -15,7 +15,6 @@ use super::failure::{Failure, Result, status};
 use super::qp::{QpObject, clean, qp};
 use crate::command::{DriverData, ModifyQp, QueryQp};
 use crate::driver::{QpName, ResetQp};
-use crate::pd::PdUse;
 use crate::probes;
 use crate::qp::DataOrder;
 use crate::qp::attr::narrow;
@@ -95,8 +94,7 @@ fn reset(qp: &QpObject, command: &ModifyQp) -> Result<()> {
             backing,
             send: send.queue.as_mut().ok_or(Failure::INVALID)?,
             recv: recv.as_mut(),
-            buffers: qp.pd.as_ref().and_then(PdUse::buffers),
-            in_place: true,
+            is_replaced: false,
         };
         context.driver().reset_qp(context.fd(), reset)?;
         // While both locks are held: a post in another thread must not get into the empty rings.

@@ -40,6 +40,7 @@ impl QpBacking {
         kernel_knows_caps() -> bool;
         query_ece() -> Option<Ece>;
         set_ece(options: u32) -> ();
+        needs_replacement() -> bool;
         modify_data() -> DriverData;
         modified(reply: &DriverReply) -> ();
         begins() -> ();

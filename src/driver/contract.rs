@@ -166,15 +166,28 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::CreateQp, "queue pairs"))
     }
 
-    /// Takes a queue pair to the state RESET, in which it is as new. If the kernel keeps something from
-    /// before, the driver returns another queue pair, which takes its place.
+    /// Creates a queue pair like another one, which [needs it](QpBacking::needs_replacement) in its place
+    /// when it is reset. An allocator may be asked for the rings.
+    fn replacement(
+        &self,
+        _fd: &Arc<CommandFd>,
+        _of: &Self::QpBacking,
+        _buffers: Option<&Buffers>,
+    ) -> Result<NewQp<Self::SendQueue, Self::RecvQueue, Self::QpBacking>> {
+        Err(Self::lacks(
+            Verb::CreateQp,
+            "queue pairs in the place of others",
+        ))
+    }
+
+    /// Takes a queue pair to the state RESET, in which it is as new.
     fn reset_qp(
         &self,
         fd: &Arc<CommandFd>,
         reset: ResetQp<'_, Self::SendQueue, Self::RecvQueue, Self::QpBacking>,
-    ) -> Result<Option<Replacement<Self::QpBacking>>> {
+    ) -> Result<()> {
         fd.execute(reset.command)?;
-        Ok(None)
+        Ok(())
     }
 
     /// Hands a queue pair over: from then on this side neither reads nor writes its rings and records, nor
@@ -604,20 +617,8 @@ pub(crate) struct ResetQp<'a, S, R, B> {
     pub(crate) send: &'a mut S,
     /// None if the queue pair receives from an SRQ.
     pub(crate) recv: Option<&'a mut R>,
-    pub(crate) buffers: Option<&'a Buffers>,
-    /// It has to keep its number, even if the kernel keeps something from before.
-    pub(crate) in_place: bool,
-}
-
-/// A queue pair that takes the place of one that was reset, with its queues.
-#[derive(Debug)]
-pub(crate) struct Replacement<B> {
-    pub(crate) handle: QpHandle,
-    pub(crate) qpn: u32,
-    pub(crate) backing: B,
-    /// The queue pair before, which has been reset, stays until this one is destroyed: it cannot be destroyed
-    /// at any time.
-    pub(crate) stays: bool,
+    /// Its [replacement](Driver::replacement) takes its place, and it is not used any more.
+    pub(crate) is_replaced: bool,
 }
 
 /// A queue pair that leaves this side, with the completion queue to which it alone reports. Nothing is in
@@ -658,6 +659,12 @@ pub(crate) trait QpBacking: Debug + Clone {
 
     /// Requests options of its connection with the next change of its state, if it has any.
     fn set_ece(&self, _options: u32) {}
+
+    /// Whether the kernel may keep something of it that a reset does not clear, so that another one has to
+    /// take its place. Once it does, it always does.
+    fn needs_replacement(&self) -> bool {
+        false
+    }
 
     /// The driver-specific data of a change of the state.
     fn modify_data(&self) -> DriverData {
@@ -801,6 +808,12 @@ pub(crate) trait SendQueue: Debug {
 
     /// Requests that have been rung and are not known to be finished.
     fn in_flight(&self) -> u32;
+
+    /// Whether memory windows may belong to its queue pair in the kernel, which cannot be destroyed before
+    /// these.
+    fn has_bound_windows(&self) -> bool {
+        false
+    }
 
     /// The position after all requests that were rung.
     fn position(&self) -> Position;

@@ -48,6 +48,7 @@ impl SendQueue {
         max_sge() -> u32;
         max_inline() -> u32;
         in_flight() -> u32;
+        has_bound_windows() -> bool;
     }
 
     /// The queue for a batch, with its transport if that is known. From here on the compiler knows the

@@ -255,9 +255,6 @@ pub(crate) type ResetQp<'a> = contract::ResetQp<'a, SendQueue, RecvQueue, QpBack
 /// A queue pair that leaves this side.
 pub(crate) type LeavingQp<'a> = contract::LeavingQp<'a, SendQueue, RecvQueue, QpBacking, Cq>;
 
-/// A queue pair that takes the place of one that was reset.
-pub(crate) type Replacement = contract::Replacement<QpBacking>;
-
 /// Reads a driver's private part of the kernel's answer to a verb.
 fn answer<T: FromBytes>(
     verb: Verb,
@@ -466,31 +463,26 @@ impl Device {
         dispatch!(self, D(device) => {
             let parts = own_parts::<D>(parts).ok_or_else(|| foreign(Verb::CreateQp))?;
             has_qp::<D>(spec, &parts)?;
-            let qp = device.create_qp(fd, spec, &parts)?;
-            Ok(NewQp {
-                handle: qp.handle,
-                qpn: qp.qpn,
-                send: D::wrap(qp.send),
-                recv: qp.recv.map(D::wrap),
-                backing: D::wrap(qp.backing),
-            })
+            Ok(wrap_qp::<D>(device.create_qp(fd, spec, &parts)?))
         })
     }
 
-    pub(crate) fn reset_qp(
+    pub(crate) fn replacement(
         &self,
         fd: &Arc<CommandFd>,
-        reset: ResetQp<'_>,
-    ) -> Result<Option<Replacement>> {
+        of: &QpBacking,
+        buffers: Option<&Buffers>,
+    ) -> Result<NewQp> {
+        dispatch!(self, D(device) => {
+            let of = D::get(of).ok_or_else(|| foreign(Verb::CreateQp))?;
+            Ok(wrap_qp::<D>(device.replacement(fd, of, buffers)?))
+        })
+    }
+
+    pub(crate) fn reset_qp(&self, fd: &Arc<CommandFd>, reset: ResetQp<'_>) -> Result<()> {
         dispatch!(self, D(device) => {
             let reset = own_reset::<D>(reset).ok_or_else(|| foreign(Verb::ModifyQp))?;
-            let replacement = device.reset_qp(fd, reset)?;
-            Ok(replacement.map(|qp| Replacement {
-                handle: qp.handle,
-                qpn: qp.qpn,
-                backing: D::wrap(qp.backing),
-                stays: qp.stays,
-            }))
+            device.reset_qp(fd, reset)
         })
     }
 
@@ -684,6 +676,17 @@ fn own_parts<'a, D: Listed>(
     })
 }
 
+/// A queue pair of a driver in the types of all drivers.
+fn wrap_qp<D: Listed>(qp: contract::NewQp<D::SendQueue, D::RecvQueue, D::QpBacking>) -> NewQp {
+    NewQp {
+        handle: qp.handle,
+        qpn: qp.qpn,
+        send: D::wrap(qp.send),
+        recv: qp.recv.map(D::wrap),
+        backing: D::wrap(qp.backing),
+    }
+}
+
 /// The queue pair in the driver's types, if all its parts are.
 fn own_reset<D: Listed>(
     reset: ResetQp<'_>,
@@ -697,8 +700,7 @@ fn own_reset<D: Listed>(
         backing: D::get(reset.backing)?,
         send: D::get_mut(reset.send)?,
         recv,
-        buffers: reset.buffers,
-        in_place: reset.in_place,
+        is_replaced: reset.is_replaced,
     })
 }
 

@@ -1,14 +1,16 @@
 //! What an allocator is asked, and when its buffers come back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread;
 
 use libtest_mimic::Trial;
 use support::exchange::CAPS;
-use support::{Exchange, Result, device, open, skip, test_without_leaks};
+use support::{Exchange, LIMIT, Result, device, open, skip, test_without_leaks};
 use uverbs::{
     QpState, Rc,
     alloc::{AllocError, Allocation, BufferRequest, Purpose, ResourceType},
+    qp::Control,
 };
 
 use crate::script::{Script, expose, fresh, here, map_at, range};
@@ -37,6 +39,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             rings_keep_the_allocator,
         ),
         test_without_leaks("allocators::rings_of_a_reset_lie_there_too", reset_rings),
+        test_without_leaks("allocators::may_ask_about_what_is_reset", asks_in_a_reset),
     ]
 }
 
@@ -218,6 +221,36 @@ fn rings_keep_the_allocator() -> Result {
     assert_eq!((seen.freed, seen.live.len()), (all_buffers(), 0));
     assert_eq!(Arc::strong_count(&script), 1);
     Ok(())
+}
+
+/// Catches a lock that is held while an allocator is asked for the rings of a queue pair that is reset: an
+/// allocator that asks about the queue pair would wait for ever.
+fn asks_in_a_reset() -> Result {
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let asked = Arc::new(OnceLock::<Control>::new());
+    let script = Script::new({
+        let asked = Arc::clone(&asked);
+        move |_, request| {
+            if let Some(control) = asked.get().cloned() {
+                let (tell, told) = mpsc::channel();
+                thread::spawn(move || tell.send(control.qpn()));
+                let told = told.recv_timeout(LIMIT);
+                told.map_err(|_| AllocError::new("the queue pair does not answer"))?;
+            }
+            Ok(Allocation::Memory(fresh(request.size)))
+        }
+    });
+    let domain = pd.parent_domain().allocator(script).create()?;
+    let mut pair = on_domain(&domain)?;
+    pair.exchange()?;
+    asked.set(pair.a.control()).map_err(|_| "set twice")?;
+    pair.a.reset()?;
+    pair.b.reset()?;
+    let (a, b) = (pair.a.endpoint()?, pair.b.endpoint()?);
+    pair.a.connect(&b)?;
+    pair.b.connect(&a)?;
+    pair.exchange()
 }
 
 /// Catches a reset whose new rings lie elsewhere, whose old ones never come back, or that leaves something

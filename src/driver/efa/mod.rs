@@ -50,7 +50,7 @@ use self::send::SendQueue;
 use super::absent::NoRecvQueue;
 use super::answer;
 use super::contract::{
-    self, ContextOptions, CqParts, NoDeviceMemory, Nothing, QpName, QpParts, Replacement, ResetQp,
+    self, ContextOptions, CqParts, NoDeviceMemory, Nothing, QpName, QpParts, ResetQp,
 };
 #[cfg(feature = "c-abi")]
 use super::kit::ledger::NumberedLedger;
@@ -200,10 +200,10 @@ impl contract::Driver for Efa {
         &self,
         fd: &Arc<CommandFd>,
         reset: ResetQp<'_, SendQueue, RecvQueue, Arc<QpCore>>,
-    ) -> Result<Option<Replacement<Arc<QpCore>>>> {
+    ) -> Result<()> {
         fd.execute(reset.command)?;
         reset.backing.reset(reset.send, reset.recv);
-        Ok(None)
+        Ok(())
     }
 
     /// The kernel's driver refuses to query other attributes.

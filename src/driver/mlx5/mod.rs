@@ -74,9 +74,7 @@ use self::send::SendQueue;
 use self::srq::{SrqCore, create_srq, create_xsrq};
 use self::uar::{Lease, Registers};
 use super::answer;
-use super::contract::{
-    self, ContextOptions, CqParts, DcTargetParts, QpName, QpParts, Replacement, ResetQp,
-};
+use super::contract::{self, ContextOptions, CqParts, DcTargetParts, QpName, QpParts, ResetQp};
 #[cfg(feature = "mlx5-direct")]
 pub(crate) use super::kit::map::Map;
 use super::kit::memory::{Memory, Record, Records};
@@ -236,10 +234,10 @@ impl contract::Driver for Device {
         &self,
         fd: &Arc<CommandFd>,
         reset: ResetQp<'_, SendQueue, RecvQueue, Arc<QpCore>>,
-    ) -> Result<Option<Replacement<Arc<QpCore>>>> {
+    ) -> Result<()> {
         fd.execute(reset.command)?;
         reset.backing.reset(reset.send, reset.recv);
-        Ok(None)
+        Ok(())
     }
 
     fn hand_over(

@@ -38,7 +38,7 @@ use self::send::SendQueue;
 use self::srq::{SharedRecvQueue, SrqRing};
 use self::watch::Shared;
 use super::contract::{
-    ContextOptions, CqParts, NoDeviceMemory, Nothing, QpParts, RecvQueue as _, Replacement, ResetQp,
+    ContextOptions, CqParts, NoDeviceMemory, Nothing, QpParts, RecvQueue as _, ResetQp,
 };
 use super::options::Options;
 use super::{answer, contract};
@@ -186,11 +186,20 @@ impl contract::Driver for Rxe {
         qp::create(fd, spec, parts)
     }
 
+    fn replacement(
+        &self,
+        fd: &Arc<CommandFd>,
+        of: &QpCore,
+        buffers: Option<&Buffers>,
+    ) -> Result<NewQp> {
+        qp::replacement(fd, of, buffers)
+    }
+
     fn reset_qp(
         &self,
         fd: &Arc<CommandFd>,
         reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
-    ) -> Result<Option<Replacement<QpCore>>> {
+    ) -> Result<()> {
         qp::reset(fd, reset)
     }
 

@@ -12,13 +12,13 @@ use uverbs_uapi::types::QpCap;
 use super::map::{Keep, Maps, RingMap, RingView};
 use super::recv::RecvQueue;
 use super::send::{SLOT, SendQueue};
-use super::srq::Attached;
+use super::srq::{Attached, SrqRing};
 use super::watch::{Shared, Watch};
 use super::{Parts, RECV, SEND, producer};
 use crate::alloc::Buffers;
 use crate::command::{CommandFd, CreateQp, CreateQpReply, Doorbell, DriverData, QpSpec, Unread};
 use crate::driver::answer;
-use crate::driver::contract::{self, Replacement, ResetQp, SendQueue as _, SrqBacking};
+use crate::driver::contract::{self, ResetQp, SendQueue as _, SrqBacking};
 use crate::error::{Error, Result, Subject, Verb};
 use crate::work::{LocalKey, PostError, Progress};
 
@@ -33,8 +33,7 @@ struct Core {
     spec: QpSpec,
     /// It has been in the state RTR: before that it neither sends nor receives anything.
     ///
-    /// Relaxed throughout: resetting takes the queue pair exclusively, so no change of its state is under
-    /// way.
+    /// Relaxed throughout: both are done under the lock of the queue pair.
     begun: AtomicBool,
     /// The view of other threads on its rings, which are in `_maps`, so these fields are dropped first. The
     /// kernel itself also keeps the pages.
@@ -71,6 +70,15 @@ impl contract::QpBacking for QpCore {
         recv.is_some_and(|recv| recv.names(in_flight, key))
     }
 
+    /// A reliable one that may have been connected: the kernel's reset (`rxe_qp_reset` in `rxe_qp.c`, Linux
+    /// 6.1 to 7.3) keeps leftovers of an interrupted READ. At the requester this is the opcode of the last
+    /// reply (`qp->comp.opcode`): the next READ or atomic then completes with success and has read nothing
+    /// (`check_ack` in `rxe_comp.c`). At the responder it is the reply under way (`qp->resp.res`), which is
+    /// sent for the next request, from memory that has been freed. Whether the peer was reading is not known.
+    fn needs_replacement(&self) -> bool {
+        self.0.spec.qp_type == QpType::RC && self.0.begun.load(Ordering::Relaxed)
+    }
+
     fn begins(&self) {
         if let Some(srq) = &self.0.srq {
             srq.begin();
@@ -84,11 +92,7 @@ impl contract::QpBacking for QpCore {
 
 /// Creates a queue pair and maps its rings.
 pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> Result<NewQp> {
-    let qp = || Subject::named("QP", format_args!("in PD {}", spec.pd.0));
-    if parts.srq.is_some_and(SrqBacking::is_lost) {
-        let why = PostError::QueueLost.to_string();
-        return Err(Error::invalid(Verb::CreateQp, qp(), why));
-    }
+    refuse_lost(parts.srq, spec)?;
     let srq = parts.srq.filter(|_| parts.follows_requests);
     if let Some(srq) = srq
         && srq.pd() != spec.pd
@@ -97,12 +101,28 @@ pub(super) fn create(fd: &Arc<CommandFd>, spec: &QpSpec, parts: &Parts<'_>) -> R
             "the SRQ is in PD {}: soft-RoCE looks in the QP's PD for the memory of its requests, and finds none",
             srq.pd().0
         );
-        return Err(Error::invalid(Verb::CreateQp, qp(), why));
+        return Err(Error::invalid(Verb::CreateQp, subject(spec), why));
     }
     let attach = |qpn| srq.map(|srq| Attached::new(qpn, srq, parts.recv_cq, spec.qp_type));
     let cqs = || [parts.send_cq, parts.recv_cq].map(Arc::clone);
     let watched = parts.follows_requests.then(cqs);
     create_as(fd, spec, parts.buffers, watched, attach)
+}
+
+/// The name, in errors, of a queue pair that is not created.
+fn subject(spec: &QpSpec) -> Subject {
+    Subject::named("QP", format_args!("in PD {}", spec.pd.0))
+}
+
+/// Refuses a shared receive queue that is lost.
+fn refuse_lost(srq: Option<&Arc<SrqRing>>, spec: &QpSpec) -> Result<()> {
+    match srq.is_some_and(SrqBacking::is_lost) {
+        false => Ok(()),
+        true => {
+            let why = PostError::QueueLost.to_string();
+            Err(Error::invalid(Verb::CreateQp, subject(spec), why))
+        }
+    }
 }
 
 /// Creates a queue pair from its description. `attach` gives its share in a shared receive queue once its
@@ -186,89 +206,52 @@ fn map(
     })
 }
 
-/// Takes a queue pair to the state RESET.
+/// Takes a queue pair to the state RESET. One that is replaced is reset too, so that it sends and receives
+/// nothing more, not even while it is destroyed: the kernel warns of a packet that comes then
+/// (`rxe_sched_task`).
 ///
-/// A reliable one that may have been connected is replaced, for the kernel's reset (`rxe_qp_reset` in
-/// `rxe_qp.c`, Linux 6.1 to 7.3) keeps leftovers of an interrupted READ. At the requester this is the opcode
-/// of the last reply (`qp->comp.opcode`): the next READ or atomic then completes with success and has read
-/// nothing (`check_ack` in `rxe_comp.c`). At the responder it is the reply under way (`qp->resp.res`), which
-/// is sent for the next request, from memory that has been freed. Whether the peer was reading is not known.
+/// One that is not replaced is reset twice if requests waited. The kernel of 6.12 and later runs its
+/// requester once more before it removes the waiting requests (`rxe_sender` in `rxe_qp_reset`). The requester
+/// would then send the contents of their slots, nothing but zeros, as WRITEs on the next connection. At the
+/// second reset nothing waits.
+///
+/// Its completions that wait stay in the ring. They no longer count for what may be posted: otherwise a
+/// program that never takes those of its failed requests could not post again. The completion queue has room
+/// for as many of them as its capacity, in addition to what is posted from now on.
 pub(super) fn reset(
-    fd: &Arc<CommandFd>,
+    fd: &CommandFd,
     reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
-) -> Result<Option<Replacement<QpCore>>> {
-    let core = &reset.backing.0;
-    let keeps_something = core.spec.qp_type == QpType::RC && core.begun.load(Ordering::Relaxed);
-    match keeps_something && !reset.in_place {
-        true => replace(fd, reset).map(Some),
-        false => empty(fd, reset).map(|()| None),
-    }
-}
-
-/// Resets a queue pair in its place, twice if requests waited.
-///
-/// The kernel of 6.12 and later runs its requester once more before it removes the waiting requests
-/// (`rxe_sender` in `rxe_qp_reset`). The requester would then send the contents of their slots, nothing but
-/// zeros, as WRITEs on the next connection. At the second reset nothing waits.
-///
-/// Completions that wait stay in the ring. They no longer count for what may be posted: otherwise a program
-/// that never takes those of its failed requests could not post again. The completion queue has room for as
-/// many of them as its capacity, in addition to what is posted from now on.
-fn empty(fd: &CommandFd, reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>) -> Result<()> {
+) -> Result<()> {
     let waited = reset.send.in_flight() > 0;
     fd.execute(reset.command)?;
-    if waited {
-        fd.execute(reset.command)?;
+    let QpCore(core) = reset.backing;
+    if !reset.is_replaced {
+        if waited {
+            fd.execute(reset.command)?;
+        }
+        for cq in core.watched.iter().flatten() {
+            cq.forget(core.qpn);
+        }
     }
-    let Core {
-        watched, qpn, srq, ..
-    } = &*reset.backing.0;
-    for cq in watched.iter().flatten() {
-        cq.forget(*qpn);
-    }
-    if let Some(srq) = srq {
+    if let Some(srq) = &core.srq {
         srq.stop();
     }
     Ok(())
 }
 
-/// Puts a new queue pair in the place of another. The old one is reset first, so that it sends and receives
-/// nothing more, not even while it is destroyed: the kernel warns of a packet that comes then
-/// (`rxe_sched_task`).
-fn replace(
+/// Creates the queue pair that takes the place of another when that is reset.
+pub(super) fn replacement(
     fd: &Arc<CommandFd>,
-    reset: ResetQp<'_, SendQueue, RecvQueue, QpCore>,
-) -> Result<Replacement<QpCore>> {
+    QpCore(of): &QpCore,
+    buffers: Option<&Buffers>,
+) -> Result<NewQp> {
     let Core {
         spec, srq, watched, ..
-    } = &*reset.backing.0;
+    } = &**of;
     let attach = |qpn| srq.as_ref().map(|srq| srq.renew(qpn));
-    let NewQp {
-        handle,
-        qpn,
-        send,
-        recv,
-        backing,
-    } = create_as(fd, spec, reset.buffers, watched.clone(), attach)
-        .map_err(|error| error.with_detail("a QP in the place of one that is reset"))?;
-    fd.execute(reset.command)
-        .inspect_err(|_| fd.abandon(handle))?;
-    if let Some(srq) = srq {
-        srq.stop();
-    }
-    // A window keeps its queue pair, whose destruction would wait for the window (`rxe_do_bind_mw` in
-    // `rxe_mw.c`).
-    let stays = reset.send.has_bound_windows();
-    *reset.send = send;
-    if let (Some(old), Some(new)) = (reset.recv, recv) {
-        *old = new;
-    }
-    Ok(Replacement {
-        handle,
-        qpn,
-        backing,
-        stays,
-    })
+    refuse_lost(srq.as_ref().map(Attached::ring), spec)
+        .and_then(|()| create_as(fd, spec, buffers, watched.clone(), attach))
+        .map_err(|error| error.with_detail("a QP in the place of one that is reset"))
 }
 
 /// The capacities to ask for so that a program has those that it wants.
@@ -296,4 +279,22 @@ pub(super) fn granted_send(cap: &QpCap) -> (u32, u32) {
         .max_inline_data
         .max(cap.max_send_sge.saturating_mul(sge));
     (bytes / sge, bytes)
+}
+
+#[cfg(test)]
+impl QpCore {
+    /// A queue pair of this type, with this share in a shared receive queue.
+    pub(super) fn sample(spec: QpSpec, send: RingView, srq: Attached) -> Self {
+        Self(Arc::new(Core {
+            spec,
+            begun: AtomicBool::new(true),
+            send,
+            recv: None,
+            srq: Some(srq),
+            watched: None,
+            qpn: 17,
+            answer: Unread::new(0),
+            _maps: ArrayVec::new(),
+        }))
+    }
 }

@@ -60,11 +60,6 @@ impl SendQueue {
         }
     }
 
-    /// Whether memory windows may still belong to the queue pair.
-    pub(super) fn has_bound_windows(&self) -> bool {
-        self.bound_windows
-    }
-
     /// Refuses a payload that does not fit into a slot.
     #[inline(always)]
     fn check(&self, payload: Payload<'_>) -> Result<(), PostError> {
@@ -105,6 +100,10 @@ impl contract::SendQueue for SendQueue {
 
     fn in_flight(&self) -> u32 {
         self.ring.in_flight()
+    }
+
+    fn has_bound_windows(&self) -> bool {
+        self.bound_windows
     }
 
     #[inline(always)]

@@ -421,6 +421,11 @@ impl Attached {
         self.cq.leave(&self.ring, receives, gone);
     }
 
+    /// The shared receive queue.
+    pub(super) fn ring(&self) -> &Arc<SrqRing> {
+        &self.ring
+    }
+
     /// The share of the queue pair that replaces this one.
     pub(super) fn renew(&self, qpn: u32) -> Self {
         Self::new(qpn, &self.ring, &self.cq, self.transport)

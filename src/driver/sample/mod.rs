@@ -18,7 +18,7 @@ pub(crate) use self::device::Device;
 use self::queues::{Cq, CqBacking, QpBacking, RecvQueue, SendQueue};
 use super::absent::NoRecvQueue;
 use super::contract::{
-    self, ContextOptions, CqParts, NewQp, NoDeviceMemory, Nothing, QpParts, Replacement, ResetQp,
+    self, ContextOptions, CqParts, NewQp, NoDeviceMemory, Nothing, QpParts, ResetQp,
 };
 use super::kit::ledger::NumberedLedger;
 use crate::command::{
@@ -133,9 +133,9 @@ impl contract::Driver for Sample {
         &self,
         fd: &Arc<CommandFd>,
         reset: ResetQp<'_, SendQueue, RecvQueue, QpBacking>,
-    ) -> Result<Option<Replacement<QpBacking>>> {
+    ) -> Result<()> {
         fd.execute(reset.command)?;
         reset.backing.reset(reset.send, reset.recv);
-        Ok(None)
+        Ok(())
     }
 }

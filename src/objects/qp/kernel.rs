@@ -6,7 +6,7 @@ use uverbs_uapi::handle::QpHandle;
 
 use crate::command::{Command, DriverData, WrittenModifyQp};
 use crate::context::Context;
-use crate::driver::{QpBacking, QpName, Replacement};
+use crate::driver::{QpBacking, QpName};
 use crate::error::{Cause, Error, Result, Subject, Verb};
 use crate::owned::Owned;
 
@@ -52,17 +52,10 @@ impl KernelQp {
         self.object.backing()
     }
 
-    /// Replaces it by another one, and returns the old one if that need not stay.
-    pub(super) fn replace(&mut self, by: Replacement) -> Option<Object> {
-        let Replacement {
-            handle,
-            qpn,
-            backing,
-            stays,
-        } = by;
-        let new = Owned::backed(self.object.context(), handle, backing).on_the_wire(qpn);
-        let old = mem::replace(&mut self.object, new);
-        self.qpn = qpn;
+    /// Replaces it by another one, and returns the old one unless that `stays`.
+    pub(super) fn replace(&mut self, by: Self, stays: bool) -> Option<Object> {
+        let old = mem::replace(&mut self.object, by.object);
+        self.qpn = by.qpn;
         if stays {
             self.keep(old);
             return None;

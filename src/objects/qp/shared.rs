@@ -301,25 +301,54 @@ impl QpShared {
         &self,
         attr: &QpAttr,
         send: &mut SendQueue,
-        recv: Option<&mut RecvQueue>,
+        mut recv: Option<&mut RecvQueue>,
     ) -> Result<()> {
-        // Held throughout: another thread that fails the queue pair does so before or after the reset.
-        let mut kernel = self.kernel_alone();
-        let command = attr.command(kernel.handle(), DriverData::default());
-        let from = self.check(&kernel, &command.base)?;
+        let (context, fd) = (self.context(), self.context().fd());
+        // Before the lock, so that it is dropped after it if the reset fails: its rings go back to an
+        // allocator.
+        let mut by = None;
+        // Held until all is stored: another thread that fails the queue pair does so before or after the
+        // reset.
+        let (mut kernel, command, from) = loop {
+            let kernel = self.kernel_alone();
+            let command = attr.command(kernel.handle(), DriverData::default());
+            let from = self.check(&kernel, &command.base)?;
+            if by.is_some() || !kernel.backing().needs_replacement() {
+                break (kernel, command, from);
+            }
+            let (of, subject) = (kernel.backing().clone(), kernel.subject());
+            // An allocator is asked for rings, and may ask about this queue pair.
+            drop(kernel);
+            let new = context.driver().replacement(fd, &of, self.pd.buffers());
+            let new =
+                new.map_err(|error| self.explained(error.about(subject), &command.base, from))?;
+            by = Some((
+                KernelQp::new(context, new.handle, new.qpn, new.backing),
+                new.send,
+                new.recv,
+            ));
+        };
         let reset = ResetQp {
             command: &command,
             backing: kernel.backing(),
-            send,
-            recv,
-            buffers: self.pd.buffers(),
-            in_place: false,
+            send: &mut *send,
+            recv: recv.as_deref_mut(),
+            is_replaced: by.is_some(),
         };
-        let context = self.context();
-        let reset = context.driver().reset_qp(context.fd(), reset);
-        let replacement = reset
+        let reset = context.driver().reset_qp(fd, reset);
+        reset
             .map_err(|error| self.explained(error.about(kernel.subject()), &command.base, from))?;
-        let old = replacement.and_then(|by| kernel.replace(by));
+        let mut old = None;
+        if let Some((new, new_send, new_recv)) = by {
+            // A window keeps its queue pair, whose destruction would wait for the window (`rxe_do_bind_mw` in
+            // `rxe_mw.c`).
+            let stays = send.has_bound_windows();
+            *send = new_send;
+            if let (Some(recv), Some(new)) = (recv, new_recv) {
+                *recv = new;
+            }
+            old = kernel.replace(new, stays);
+        }
         let queues = Queues::Qp(kernel.backing().clone());
         self.flight.renew(kernel.subject(), queues);
         self.store(QpState::RESET);

@@ -5,16 +5,19 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
-use uverbs_uapi::handle::PdHandle;
+use uverbs_uapi::flags::QpCreateFlags;
+use uverbs_uapi::handle::{CqHandle, PdHandle, SrqHandle};
 use uverbs_uapi::rxe::RecvWqe;
-use uverbs_uapi::types::Wc;
+use uverbs_uapi::types::{QpCap, Wc};
 
 use super::memory::*;
 use super::ring::{consumer, raw_producer};
+use crate::command::{CommandFd, QpSpec, Route};
 use crate::driver::contract::methods::*;
-use crate::driver::contract::{SrqBacking, receiving};
+use crate::driver::contract::{QpBacking, SrqBacking, receiving};
 use crate::driver::rxe::cq::Cq;
 use crate::driver::rxe::map::RingView;
+use crate::driver::rxe::qp::{QpCore, replacement};
 use crate::driver::rxe::recv::RecvQueue;
 use crate::driver::rxe::srq::{Attached, SharedRecvQueue, SrqRing};
 use crate::driver::rxe::watch::Shared;
@@ -652,6 +655,38 @@ fn completions_that_wait_count_in_another_ring_too() {
     completions.cq.shared().forget(17);
     srq.post(7);
     assert_eq!(srq.waiting.len(), 7);
+}
+
+/// Would catch a new queue pair on a queue without a ring: the kernel crashes when a message comes.
+#[test]
+fn a_queue_that_is_lost_gets_no_queue_pair_by_a_reset() {
+    let (mut srq, completions) = (Srq::new(0), Completions::new(4, 0));
+    let attached = receiver(17, srq.queue.ring(), completions.cq.shared(), QpType::RC);
+    let spec = QpSpec {
+        pd: PdHandle(1),
+        send_cq: CqHandle(2),
+        recv_cq: CqHandle(2),
+        srq: Some(SrqHandle(3)),
+        qp_type: QpType::RC,
+        cap: QpCap::default(),
+        sq_sig_all: false,
+        flags: QpCreateFlags::empty(),
+        user_handle: 0,
+        event_fd: None,
+    };
+    let sends = Memory::ring(4, LOG2);
+    let ring = raw_producer(&sends, 8).unwrap();
+    let qp = QpCore::sample(spec, RingView::new(&ring, None), attached);
+    assert!(qp.needs_replacement());
+    srq.queue.lose();
+    let (kernel, file) = rustix::pipe::pipe().unwrap();
+    let fd = Arc::new(CommandFd::new(file, 0, Route::Write));
+    let refused = replacement(&fd, &qp, None).unwrap_err();
+    assert!(refused.to_string().contains("is lost"), "{refused}");
+    // The kernel was not asked.
+    drop(fd);
+    let read = rustix::io::read(&kernel, &mut [0; 8]);
+    assert_eq!(read, Ok(0));
 }
 
 /// Would catch messages that are not counted because an earlier poll had counted up to the same index, one

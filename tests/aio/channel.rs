@@ -1,7 +1,9 @@
 //! Channels: messages of any length, credits, and ends.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::join;
@@ -15,14 +17,14 @@ use uverbs::buf::{Buf, Pool};
 use uverbs::cm::{self, Params, Pending};
 use uverbs::{Access, ConnectOptions, Rc, WcStatus};
 
-use crate::ground::filled;
+use crate::ground::{Woken, filled};
 use crate::pool::Few;
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 10] = [
+    let tests: [Named; 11] = [
         ("channel::messages_of_any_length", messages_of_any_length),
         (
             "channel::a_slow_receiver_is_not_overrun",
@@ -34,6 +36,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             what_the_peer_cannot_take,
         ),
         ("channel::a_pool_that_cannot_grow", a_pool_that_cannot_grow),
+        ("channel::a_pool_that_was_empty", a_pool_that_was_empty),
         (
             "channel::longer_than_an_own_buffer",
             longer_than_an_own_buffer,
@@ -371,6 +374,79 @@ fn a_pool_that_cannot_grow() -> Result {
     let received = received?.ok_or("the end")?;
     same(&*received, &b"last"[..], "the last message")?;
     drop((back, received));
+    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
+    a.and(b)?;
+    same(tight.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches a channel that stands still for good once its pool was empty for a while, with receives posted:
+/// too few for the peer to go on, and nobody is woken when buffers come back.
+fn a_pool_that_was_empty() -> Result {
+    const BUFFERS: usize = 8;
+    const RECEIVES: u32 = 4;
+    const MESSAGES: u8 = 20;
+    let context = open()?;
+    let pd = context.alloc_pd()?;
+    let cq = Cq::new(&context, 512)?;
+    let pool = Pool::on(&pd).sizes([256]).build()?;
+    let tight = Pool::on(&pd).sizes([256]).limit(BUFFERS * 256).build()?;
+    let a = Channel::prepare(&cq, &pd, &pool, &small(8))?;
+    let b = Channel::prepare(&cq, &pd, &tight, &small(RECEIVES))?;
+    let options = options();
+    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
+    let both = async {
+        join(
+            a.connect_with(&there, &options),
+            b.connect_with(&here, &options),
+        )
+        .await
+    };
+    let (a, b) = cq.block_on(both)?;
+    let (mut a, mut b) = (a?, b?);
+    let kept = RefCell::new(Vec::new());
+    {
+        let sending = async {
+            for number in 0..MESSAGES {
+                a.send(filled(&pool, &[number])?).await.0?;
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        };
+        let receiving = async {
+            for number in 0..MESSAGES {
+                let message = b.recv().await?.ok_or("the end")?;
+                same(&*message, &[number][..], "the message")?;
+                kept.borrow_mut().push(message);
+            }
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+        };
+        let mut both = pin!(join(sending, receiving));
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut ended = both.as_mut().poll(&mut cx);
+        let mut given_back = 0;
+        let (sent, received) = support::until("all messages", || {
+            cq.pump()?;
+            if woken.take() {
+                ended = both.as_mut().poll(&mut cx);
+            }
+            if let Poll::Ready(ended) = std::mem::replace(&mut ended, Poll::Pending) {
+                return Ok(Some(ended));
+            }
+            // With so many, fewer receives are posted than are to be.
+            if kept.borrow().len() > BUFFERS - RECEIVES as usize {
+                woken.take();
+                kept.borrow_mut().clear();
+                given_back += 1;
+                same(woken.take(), true, "whether its task is to go on")?;
+                ended = both.as_mut().poll(&mut cx);
+            }
+            Ok(None)
+        })?;
+        sent.and(received)?;
+        same(given_back > 0, true, "the pool was empty")?;
+    }
+    drop(kept);
     let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
     a.and(b)?;
     same(tight.stats().in_use(), 0, "buffers in use")

@@ -2,7 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
-use std::task::Poll;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Poll, Wake};
 
 use support::{Device, QKEY, Result, device, kernel, open, own_path, same, skip};
 use uverbs::aio::{Cq, Op, Payload, Post, Qp, Read, Readable, Sent, Wait};
@@ -313,6 +315,23 @@ pub(crate) async fn served<F: Future>(cq: &Cq, by: impl Readable, work: F) -> Re
         serving.as_mut().poll(cx).map(|error| Err(error.into()))
     })
     .await
+}
+
+/// Notes that a task is to be polled.
+#[derive(Default)]
+pub(crate) struct Woken(AtomicBool);
+
+impl Woken {
+    /// Whether it is to be polled since this was asked last.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A buffer of a pool that is filled with these bytes.

@@ -4,8 +4,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -19,7 +18,7 @@ use uverbs::buf::Pool;
 use uverbs::cm::{self, Connection, Listener, Params, Pending, Resolved};
 use uverbs::{Access, Caps, Mr, Pd, Qp, Rc};
 
-use crate::ground::filled;
+use crate::ground::{Woken, filled};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -473,16 +472,6 @@ fn without_receives() -> Result {
     ground.nothing_is_missing()
 }
 
-/// Notes that a task is to be polled.
-#[derive(Default)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Catches a channel that takes without end what a peer sends, and keeps its thread from every other task: it
 /// has a turn of 32 messages, and wakes its task for the next.
 fn many_of_nothing() -> Result {
@@ -526,8 +515,7 @@ fn many_of_nothing() -> Result {
             Poll::Ready(received) => break received,
             Poll::Pending => turns += 1,
         }
-        let woken = woken.0.load(Ordering::Relaxed);
-        same(woken, true, "its task is to go on")?;
+        same(woken.take(), true, "its task is to go on")?;
     };
     drop(receiving);
     same(received?.ok_or("the end")?.len(), 0, "the message")?;

@@ -38,7 +38,7 @@ use super::qp::Qp;
 use super::send::Post;
 use super::steps::AT_ONCE;
 use super::table::Room;
-use crate::buf::{Buf, Pool, Wanted};
+use crate::buf::{Buf, GetError, Pool, Wanted};
 use crate::qp::transport::Rc;
 use crate::work::RemoteSlice;
 
@@ -139,14 +139,24 @@ impl Channel {
         self.link.as_ref()?.end()
     }
 
-    /// Posts receives as far as the pool has buffers and the user takes messages.
-    fn refill(&mut self) {
-        while self.posted.len() + self.inbox.len() < self.settings.receives as usize
-            // If nothing is posted, the receiving call asks the pool again, and reports the error.
-            && let Ok(buf) = self.pool.try_get(self.settings.size)
-        {
-            self.post(buf);
+    /// Posts receives in place of those whose messages the user has taken. As long as the pool has no buffer
+    /// for one, the task waits for it, also if others are posted: the peer may need each of them to go on.
+    ///
+    /// # Errors
+    ///
+    /// No receive is posted, and the pool will never have a buffer.
+    fn refill(&mut self, cx: &mut Context<'_>) -> Result<(), GetError> {
+        if self.end().is_some() || self.broken.is_some() {
+            return Ok(());
         }
+        while self.posted.len() + self.inbox.len() < self.settings.receives as usize {
+            match self.inlet.poll(cx) {
+                Poll::Ready(Ok(buf)) => self.post(buf),
+                Poll::Ready(Err(error)) if self.posted.is_empty() => return Err(error),
+                Poll::Ready(Err(_)) | Poll::Pending => break,
+            }
+        }
+        Ok(())
     }
 
     fn post(&mut self, buf: Buf) {
@@ -185,13 +195,7 @@ impl Channel {
 
     /// Takes one message that has come; pending if there is none.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ChannelCause>> {
-        if self.end().is_none() && self.broken.is_none() {
-            self.refill();
-            if self.posted.is_empty() && self.inbox.len() < self.settings.receives as usize {
-                let buf = ready!(self.inlet.poll(cx))?;
-                self.post(buf);
-            }
-        }
+        self.refill(cx)?;
         let Some(op) = self.posted.front_mut() else {
             return Poll::Pending;
         };
@@ -243,8 +247,17 @@ impl Channel {
             Err(ChannelCause::Op(error)) if error.is_flushed() => sent.and(Err(error.into()))?,
             received => received.and(sent)?,
         }
-        self.flush(cx);
-        Ok(())
+        loop {
+            self.flush(cx);
+            if self.quiet.len() < QUIET {
+                return Ok(());
+            }
+            // There may be more to send: the task is woken when one of those under way has ended.
+            self.poll_quiet(cx)?;
+            if self.quiet.len() == QUIET {
+                return Ok(());
+            }
+        }
     }
 
     fn poll_inbox(&mut self, cx: &mut Context<'_>) -> Result<(), ChannelCause> {

@@ -42,8 +42,7 @@ impl Channel {
                 let Some(Message::Small(message)) = self.inbox.pop_front() else {
                     return Ok(None);
                 };
-                self.refill();
-                self.say().await;
+                self.go_on().await;
                 Ok(Some(message))
             }
         }
@@ -82,12 +81,14 @@ impl Channel {
     async fn answer(&mut self, number: u32, taken: bool) {
         self.inbox.pop_front();
         self.due.push(number, taken);
-        self.say().await;
+        self.go_on().await;
     }
 
-    /// Sends the channel's own messages, without waiting.
-    async fn say(&mut self) {
+    /// The user has taken a message: posts receives and sends the channel's own messages, without waiting.
+    async fn go_on(&mut self) {
         poll_fn(|cx| {
+            // The next call reports that the pool never has a buffer.
+            let _ = self.refill(cx);
             self.flush(cx);
             Poll::Ready(())
         })

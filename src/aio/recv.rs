@@ -5,13 +5,13 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use super::error::OpError;
 use super::op::{Op, Receive, Received};
 use super::qp::Anchor;
 use super::table::Table;
-use crate::buf::{Buf, GetError, Pool};
+use crate::buf::{Buf, GetError, Pool, Wanted};
 use crate::qp::transport::{Transport, receives_in_order};
 use crate::qp::{QpState, RecvBatch, RecvHalf};
 use crate::work::PostError;
@@ -49,6 +49,7 @@ impl<T: Transport> Receiver<T> {
             posted: VecDeque::with_capacity(ahead),
             receiver: self,
             pool: pool.clone(),
+            inlet: Wanted::of(pool.clone(), size),
             size,
             ahead,
         }
@@ -119,6 +120,8 @@ pub struct Incoming<T: Transport> {
     posted: VecDeque<Op<Receive>>,
     receiver: Receiver<T>,
     pool: Pool,
+    /// Waits for a buffer to receive into.
+    inlet: Wanted,
     size: usize,
     ahead: usize,
 }
@@ -131,8 +134,7 @@ impl<T: Transport> Incoming<T> {
     ///
     /// The pool could not grow, or has no buffers of the size.
     pub fn refill(&mut self) -> Result<usize, GetError> {
-        // Others may be posted that were asked for before.
-        while self.posted.len() < self.ahead && self.receiver.anchor.table.has_room_to_receive() {
+        while self.wants_more() {
             match self.pool.try_get(self.size) {
                 Ok(buf) => self.posted.push_back(self.receiver.recv(buf)),
                 Err(GetError::Empty { .. }) => break,
@@ -142,7 +144,26 @@ impl<T: Transport> Incoming<T> {
         Ok(self.posted.len())
     }
 
-    /// The next message. If no receive is posted because the pool has no buffer, it waits for one.
+    /// Whether another receive is to be posted.
+    fn wants_more(&self) -> bool {
+        // Others may be posted that were asked for before.
+        self.posted.len() < self.ahead && self.receiver.anchor.table.has_room_to_receive()
+    }
+
+    /// As [`refill`](Self::refill), and at least one. As long as the pool has no buffer for a receive, the
+    /// task waits for it, also if others are posted.
+    fn poll_refill(&mut self, cx: &mut Context<'_>) -> Result<(), GetError> {
+        while self.posted.is_empty() || self.wants_more() {
+            match self.inlet.poll(cx) {
+                Poll::Ready(Ok(buf)) => self.posted.push_back(self.receiver.recv(buf)),
+                Poll::Ready(Err(error)) if self.posted.is_empty() => return Err(error),
+                Poll::Ready(Err(_)) | Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message. While it waits, it posts receives as buffers come back to the pool.
     ///
     /// Dropping this future loses no message.
     ///
@@ -151,32 +172,29 @@ impl<T: Transport> Incoming<T> {
     /// The receive failed, and so will those posted after it; or none is posted, and the pool will never have
     /// a buffer.
     pub async fn next(&mut self) -> Result<(Received, Buf), IncomingError> {
-        // A posted receive may have its message already, and buffers may have come back.
-        let _ = self.refill();
-        if self.posted.is_empty() {
-            let buf = self.pool.get(self.size).await;
-            let buf = buf.map_err(IncomingError::Pool)?;
-            self.posted.push_back(self.receiver.recv(buf));
-        }
+        poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Received, Buf), IncomingError>> {
+        self.poll_refill(cx).map_err(IncomingError::Pool)?;
         // Without an order, the next message may be in any of them.
         let candidates = match T::TYPE.is_none_or(receives_in_order) {
             true => 1,
             false => self.posted.len(),
         };
-        let next = poll_fn(|cx| {
-            let mut posted = self.posted.iter_mut().take(candidates).enumerate();
-            let ended = posted.find_map(|(at, receive)| match Pin::new(receive).poll(cx) {
-                Poll::Ready(ended) => Some((at, ended)),
-                Poll::Pending => None,
-            });
-            let Some((at, ended)) = ended else {
-                return Poll::Pending;
-            };
-            self.posted.remove(at);
-            Poll::Ready(ended)
+        let mut posted = self.posted.iter_mut().take(candidates).enumerate();
+        let ended = posted.find_map(|(at, receive)| match Pin::new(receive).poll(cx) {
+            Poll::Ready(ended) => Some((at, ended)),
+            Poll::Pending => None,
         });
-        let (received, buf) = next.await;
-        Ok((received.map_err(IncomingError::Op)?, buf))
+        let Some((at, (received, buf))) = ended else {
+            return Poll::Pending;
+        };
+        self.posted.remove(at);
+        Poll::Ready(match received {
+            Ok(received) => Ok((received, buf)),
+            Err(error) => Err(IncomingError::Op(error)),
+        })
     }
 
     /// The receive half. Posted receives are given up: messages that consume them are lost.

@@ -1,8 +1,9 @@
 //! Operations that are awaited: each kind, several at a time, in batches, and what they cost.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use libtest_mimic::Trial;
 use support::{Result, fail, open, pattern, same, says, test_without_leaks};
@@ -11,13 +12,13 @@ use uverbs::buf::Pool;
 use uverbs::{Caps, PostError, Rc, Srd, WcStatus};
 
 use crate::count::allocations;
-use crate::ground::{Reliable, Two, connect, over};
+use crate::ground::{Reliable, Two, Woken, connect, over};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 14] = [
+    let tests: [Named; 15] = [
         ("ops::messages", messages),
         ("ops::one_sided", || over(one_sided::<Rc>, one_sided::<Srd>)),
         ("ops::atomics", atomics),
@@ -33,6 +34,12 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("ops::ten_thousand_in_flight", ten_thousand_in_flight),
         ("ops::a_stream_of_messages", || {
             over(a_stream_of_messages::<Rc>, a_stream_of_messages::<Srd>)
+        }),
+        ("ops::a_stream_whose_pool_was_empty", || {
+            over(
+                a_stream_whose_pool_was_empty::<Rc>,
+                a_stream_whose_pool_was_empty::<Srd>,
+            )
         }),
         ("ops::halves_in_two_threads", || {
             over(halves_in_two_threads::<Rc>, halves_in_two_threads::<Srd>)
@@ -452,7 +459,34 @@ fn a_stream_of_messages<T: Reliable>() -> Result {
     same(pool.stats().in_use(), 0, "buffers in use")
 }
 
-use std::future::Future;
+/// Catches a stream that keeps fewer receives posted than it was asked for, once its pool was empty.
+fn a_stream_whose_pool_was_empty<T: Reliable>() -> Result {
+    const BUFFERS: usize = 8;
+    const AHEAD: usize = 4;
+    let Two { a, b, cq, pd, .. } = Two::<T>::usual()?;
+    let pool = Pool::on(&pd).sizes([256]).limit(BUFFERS * 256).build()?;
+    let held = (1..BUFFERS)
+        .map(|_| Ok(pool.try_get(256)?))
+        .collect::<Result<Vec<_>>>()?;
+    let control = b.control();
+    let (_sender, receiver) = b.split();
+    let mut incoming = receiver.incoming(&pool, 256, AHEAD);
+    {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut next = pin!(incoming.next());
+        same(next.as_mut().poll(&mut cx).is_ready(), false, "a message")?;
+        same(control.in_flight(), 1, "receives")?;
+        drop(held);
+        same(woken.take(), true, "whether its task is to go on")?;
+        same(next.as_mut().poll(&mut cx).is_ready(), false, "a message")?;
+        same(control.in_flight(), AHEAD, "receives")?;
+    }
+    cq.block_on(control.abort())??;
+    drop((a, _sender, incoming));
+    same(pool.stats().in_use(), 0, "buffers in use")
+}
 
 /// Catches halves that need each other, and completions that a thread takes and another waits for.
 fn halves_in_two_threads<T: Reliable>() -> Result {
@@ -528,7 +562,7 @@ fn ways_to_wait<T: Reliable>() -> Result {
     // Whoever likes pumps.
     let received = two.b.recv(two.pool.try_get(256)?);
     let mut sent = two.send(two.buf(b"x")?);
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut cx = Context::from_waker(Waker::noop());
     let result = support::until("the send", || {
         two.cq.pump()?;
         Ok(match Pin::new(&mut sent).poll(&mut cx) {

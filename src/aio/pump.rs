@@ -240,7 +240,7 @@ fn complete(tables: &[Option<Arc<Table>>], completion: &Completion, steps: &mut 
     {
         let after = table.complete(id, completion);
         steps.add(table, index(id), after);
-        if !completion.is_ok() && table.note_failure() {
+        if !completion.is_ok() && table.note_failed_request(id, completion.status()) {
             steps.fail(table);
         }
     }

@@ -9,7 +9,7 @@ use super::cq::Cq;
 use super::op::{Kind, Op, Receive};
 use super::recv::Receiver;
 use super::send::{Batch, Post, Sender, post_alone, take_back_forgotten};
-use super::table::{MOST_SLOTS, Room, Table};
+use super::table::{MOST_SLOTS, Owner, Room, Table};
 use crate::buf::Buf;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
@@ -111,13 +111,15 @@ impl Cq {
             Some(srq) => builder.srq(srq).create::<T>()?,
             None => builder.create::<T>()?,
         };
-        let reliable = T::QP_TYPE == qp::QpType::RC;
-        let control = reliable.then(|| raw.control());
+        let owner = Owner {
+            control: raw.control(),
+            fails_as_one: T::QP_TYPE == qp::QpType::RC,
+        };
         let table = Arc::new(Table::new(
             admission.number(),
             (Some(raw.qpn()), pd.tag()),
             counts,
-            control,
+            Some(owner),
         ));
         admission.enter(&table);
         let anchor = Arc::new(Anchor {

@@ -33,7 +33,8 @@ impl<T: Transport> Receiver<T> {
     }
 
     /// Receives a message into the whole buffer. The filled bytes are then the message. Messages consume
-    /// posted receives in order, except on [`Srd`](crate::Srd).
+    /// posted receives in order, except on [`Srd`](crate::Srd). Once the queue pair is in the state ERR, it
+    /// ends as refused or as flushed.
     #[inline]
     pub fn recv(&mut self, buf: Buf) -> Op<Receive> {
         // SAFETY: the table belongs to the half.
@@ -48,8 +49,8 @@ impl<T: Transport> Receiver<T> {
         Incoming {
             posted: VecDeque::with_capacity(ahead),
             receiver: self,
-            pool: pool.clone(),
             inlet: Wanted::of(pool.clone(), size),
+            pool: pool.clone(),
             size,
             ahead,
         }
@@ -119,9 +120,9 @@ impl<T: Transport> fmt::Debug for Receiver<T> {
 pub struct Incoming<T: Transport> {
     posted: VecDeque<Op<Receive>>,
     receiver: Receiver<T>,
-    pool: Pool,
     /// Waits for a buffer to receive into.
     inlet: Wanted,
+    pool: Pool,
     size: usize,
     ahead: usize,
 }

@@ -10,7 +10,7 @@ use super::slot::{self, After, Look, NAME_BITS, NEXT, PHASE_BITS, Success};
 use crate::buf::Buf;
 use crate::buf::free::{Places, Stack, Ticket};
 use crate::qp::Control;
-use crate::wc::Completion;
+use crate::wc::{Completion, WcStatus};
 use crate::work::PdTag;
 
 /// How an operation ended, if there is more to report than its success.
@@ -66,6 +66,13 @@ impl Places for [Slot] {
     }
 }
 
+/// The queue pair that a table belongs to.
+pub(super) struct Owner {
+    pub(super) control: Control,
+    /// A request that fails takes the queue pair to the state ERR, whatever the reason.
+    pub(super) fails_as_one: bool,
+}
+
 /// The slots of a queue pair: those of sends, then those of receives.
 pub(super) struct Table {
     slots: Box<[Slot]>,
@@ -89,8 +96,8 @@ pub(super) struct Table {
     /// It is broken because the queue pair's halves are gone. Relaxed: `broken`, which is stored after it,
     /// orders it.
     orphaned: AtomicBool,
-    /// Fails the queue pair, if its operations fail together.
-    control: Option<Control>,
+    /// The queue pair; `None` for a shared receive queue.
+    owner: Option<Owner>,
     /// The queue pair is in the state ERR, or about to be.
     ///
     /// Sequentially consistent throughout, with the fence in [`has_failed_since`](Self::has_failed_since): if
@@ -105,11 +112,11 @@ impl Table {
         number: u32,
         (qpn, pd): (Option<u32>, PdTag),
         (sends, receives): (u32, u32),
-        control: Option<Control>,
+        owner: Option<Owner>,
     ) -> Self {
         let key = |index| NEXT | u64::from(number) << NUMBER_SHIFT | u64::from(index) << PHASE_BITS;
         let table = Self {
-            control,
+            owner,
             failed: AtomicBool::new(false),
             slots: (0..sends + receives)
                 .map(|index| Slot::new(key(index)))
@@ -334,7 +341,15 @@ impl Table {
 
     /// Notes that the queue pair is in the state ERR, or about to be; true if this is the first time.
     pub(super) fn note_failure(&self) -> bool {
-        self.control.is_some() && !self.failed.swap(true, Ordering::SeqCst)
+        self.owner.is_some() && !self.failed.swap(true, Ordering::SeqCst)
+    }
+
+    /// Notes that a request has failed; true if this shows for the first time that the queue pair has.
+    pub(super) fn note_failed_request(&self, id: u64, status: WcStatus) -> bool {
+        // A send may fail alone, and take others with it, while messages still arrive.
+        let is_flushed_receive = !self.is_send(index(id)) && status == WcStatus::WR_FLUSH_ERR;
+        let fails_as_one = self.owner.as_ref().is_some_and(|owner| owner.fails_as_one);
+        (fails_as_one || is_flushed_receive) && self.note_failure()
     }
 
     /// Whether nothing can be received any more.
@@ -353,9 +368,9 @@ impl Table {
     /// Takes the queue pair to the state ERR, once more.
     #[cold]
     pub(super) fn fail(&self) {
-        if let Some(control) = &self.control {
+        if let Some(owner) = &self.owner {
             // The queue pair may be gone, or the device.
-            let _ = control.fail();
+            let _ = owner.control.fail();
         }
     }
 

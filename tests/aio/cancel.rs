@@ -8,10 +8,11 @@ use std::sync::Barrier;
 use std::task::{Context, Poll, Waker};
 
 use libtest_mimic::Trial;
-use support::{Result, fail, pattern, same, test_without_leaks};
-use uverbs::aio::OpError;
-use uverbs::buf::Buf;
-use uverbs::{ConnectOptions, PostError, QpState, Rc, Srd};
+use support::{Device, QKEY, Result, device, fail, pattern, same, test_without_leaks};
+use uverbs::aio::{Cq, OpError, Qp};
+use uverbs::buf::{Buf, Pool};
+use uverbs::transport::Transport;
+use uverbs::{Caps, ConnectOptions, PostError, QpState, Rc, Srd, Uc, Ud};
 
 use crate::ground::{Reliable, Side, Two, over};
 
@@ -34,10 +35,16 @@ pub(crate) fn tests() -> Vec<Trial> {
         the_queue_pair_goes_first,
         halves_go_one_by_one
     ];
-    let of_connections: Named = ("cancel::failed_while_it_goes", failed_while_it_goes);
+    let others: [Named; 2] = [
+        ("cancel::failed_while_it_goes", failed_while_it_goes),
+        (
+            "cancel::abort_without_connections",
+            abort_without_connections,
+        ),
+    ];
     tests
         .into_iter()
-        .chain([of_connections])
+        .chain(others)
         .map(|(name, run)| test_without_leaks(name, run))
         .collect()
 }
@@ -109,26 +116,43 @@ fn dropped_at_any_time<T: Reliable>() -> Result {
     two.nothing_is_missing()
 }
 
-/// Catches an abort that forgets a buffer, or that does not end.
+/// Catches an abort that forgets a buffer, or that does not end, and a receive behind it that never ends.
 fn abort_gives_everything_back<T: Reliable>() -> Result {
-    let mut two = Two::<T>::usual()?;
+    let Two { b, cq, pool, .. } = &mut Two::<T>::usual()?;
+    gives_everything_back(b, cq, pool)
+}
+
+/// The same where each datagram, or each connection that answers nothing, stands for itself: the queue pair
+/// does not fail with a request.
+fn abort_without_connections() -> Result {
+    let Side { cq, pool, pd } = &Side::new()?;
+    let options = ConnectOptions::default();
+    let mut ud = cq.create_qp::<Ud>(pd, Caps::default())?;
+    ud.activate(QKEY, &options)?;
+    gives_everything_back(&mut ud, cq, pool)?;
+    // An EFA has no other.
+    if device() != Device::Efa {
+        let mut uc = cq.create_qp::<Uc>(pd, Caps::default())?;
+        uc.init(&options)?;
+        gives_everything_back(&mut uc, cq, pool)?;
+    }
+    Ok(())
+}
+
+/// Aborts a queue pair with receives, and posts some more.
+fn gives_everything_back<T: Transport>(qp: &mut Qp<T>, cq: &Cq, pool: &Pool) -> Result {
     let receives: Vec<_> = (0..32)
-        .map(|_| Ok(two.b.recv(two.pool.try_get(256)?)))
+        .map(|_| Ok(qp.recv(pool.try_get(256)?)))
         .collect::<Result<_>>()?;
     for _ in 0..16 {
-        drop(two.b.recv(two.pool.try_get(256)?));
+        drop(qp.recv(pool.try_get(256)?));
     }
-    let control = two.b.control();
+    let control = qp.control();
     same(control.in_flight(), 48, "in flight")?;
-    let Two { b, cq, .. } = &mut two;
-    cq.block_on(b.abort())??;
+    cq.block_on(qp.abort())??;
     same(control.in_flight(), 0, "in flight after the abort")?;
-    same(
-        two.pool.stats().in_use(),
-        32,
-        "those whose futures are there",
-    )?;
-    two.run(async {
+    same(pool.stats().in_use(), 32, "those whose futures are there")?;
+    cq.block_on(async {
         for receive in receives {
             let (result, buf) = receive.await;
             match result {
@@ -139,8 +163,9 @@ fn abort_gives_everything_back<T: Reliable>() -> Result {
         }
         Ok(())
     })??;
-    let refused = two.b.recv(two.pool.try_get(256)?);
-    let (result, _) = two.run(refused)?;
+    drop(qp.recv(pool.try_get(256)?));
+    let refused = qp.recv(pool.try_get(256)?);
+    let (result, _) = cq.block_on(refused)?;
     let state = QpState::ERR;
     let error = OpError::Post(PostError::WrongState { state });
     match result {
@@ -148,7 +173,8 @@ fn abort_gives_everything_back<T: Reliable>() -> Result {
         Err(other) if other == error || other.is_flushed() => {}
         other => return fail(format!("a receive behind it: {other:?}")),
     }
-    two.nothing_is_missing()
+    cq.block_on(control.drained())??;
+    same(pool.stats().in_use(), 0, "buffers in use")
 }
 
 /// Catches an abort that waits for somebody else to pump.

@@ -71,8 +71,12 @@ impl Pump {
         self.admitted -= requests;
     }
 
-    /// Enters a table, for as many requests, at the place that was reserved for it.
+    /// Enters a table, for as many requests, at the place that was reserved for it. Nobody waits on it yet.
     pub(super) fn enter(&mut self, number: u32, table: &Arc<Table>) {
+        if self.broken {
+            // Since the place was reserved: a pump that is broken reserves none.
+            table.break_off(drop);
+        }
         self.promised.retain(|promised| *promised != number);
         let number = number as usize;
         if self.tables.len() <= number {

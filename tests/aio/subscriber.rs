@@ -3,10 +3,11 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -16,16 +17,20 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 use uverbs::aio::{Cq, OpError, Post, Wait};
-use uverbs::{Caps, Rc};
+use uverbs::{Caps, ConnectOptions, Rc};
 
-use crate::ground::Two;
+use crate::ground::{Side, Two};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 2] = [
+    let tests: [Named; 3] = [
         ("subscriber::it_makes_queue_pairs", makes_queue_pairs),
+        (
+            "subscriber::it_ends_what_takes_completions",
+            ends_what_takes_completions,
+        ),
         (
             "subscriber::it_panics_at_a_lost_batch",
             panics_at_a_lost_batch,
@@ -134,6 +139,38 @@ fn makes_queue_pairs() -> Result {
         None => Ok(()),
         Some(verb) => fail(format!("nothing of {verb}, but of {told:?}")),
     }
+}
+
+/// Catches operations that never end since nobody takes completions any more: their queue pair was being made
+/// when the last one who did so ended.
+fn ends_what_takes_completions() -> Result {
+    let side = Side::new()?;
+    let ends = Listener {
+        target: "uverbs::command",
+        hear: {
+            let cq = side.cq.clone();
+            move |text: String| {
+                if text.starts_with("create_qp") && !INSIDE.replace(true) {
+                    // There is no runtime: it ends with an error.
+                    let mut cx = Context::from_waker(Waker::noop());
+                    let serving = pin!(cq.serve(uverbs::aio::tokio::Watch::new(), Wait::Park));
+                    assert!(serving.poll(&mut cx).is_ready());
+                    INSIDE.set(false);
+                }
+            }
+        },
+    };
+    let made = tracing::subscriber::with_default(ends, || side.qp::<Rc>());
+    let mut qp = made?;
+    qp.init(&ConnectOptions::default())?;
+    let mut received = qp.recv(side.pool.try_get(256)?);
+    let mut cx = Context::from_waker(Waker::noop());
+    match Pin::new(&mut received).poll(&mut cx) {
+        Poll::Ready((Err(OpError::Broken), _)) => {}
+        other => return fail(format!("{other:?}")),
+    }
+    drop(qp);
+    same(side.pool.stats().in_use(), 0, "buffers in use")
 }
 
 /// Catches operations of a dropped batch that never end, because a subscriber panics that is told of it

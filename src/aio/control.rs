@@ -57,7 +57,9 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// The device has been removed, or the queue pair is gone; both also return the buffers.
+    /// The device has been removed, or the completion queue has failed: buffers that are still missing return
+    /// to their pools when the queue pair is dropped. Or the queue pair is gone: its operations end when the
+    /// kernel has destroyed it.
     pub async fn abort(&self) -> Result<()> {
         if self.in_flight() > 0 || !self.is_gone() {
             self.fail()?;

@@ -90,7 +90,8 @@ pub trait Post<T: Transport, D: Names = Peer> {
     ) -> Op<K>;
 
     /// Names the destination of the operations that follow: of a datagram, or a target of dynamic
-    /// connections. Only the calls that post use the address handle.
+    /// connections. Keep the address handle until they have ended, also those whose futures were dropped: see
+    /// [`Ah`](crate::Ah).
     ///
     /// ```no_run
     /// # use uverbs::aio::{Post, Qp};

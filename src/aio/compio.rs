@@ -27,7 +27,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use compio_runtime::Runtime;
 use compio_runtime::fd::PollFd;
@@ -95,7 +95,8 @@ pub async fn serve(cq: Cq, wait: Wait) -> Error {
     cq.serve(Watch::new(), wait).await
 }
 
-/// Waits for a step of the connection manager for at most `limit`, and then cancels it.
+/// Waits for a step of the connection manager for at most `limit`, and then cancels it. It waits without
+/// end if the clock cannot hold the deadline.
 ///
 /// # Errors
 ///
@@ -105,9 +106,74 @@ pub async fn within<P: Pending + Unpin>(
     limit: Duration,
     pending: P,
 ) -> Result<P::Output, Failed<P::Back>> {
-    let sleep = compio_runtime::time::sleep(limit);
+    let deadline = Instant::now().checked_add(limit);
+    let sleep = async {
+        match deadline {
+            Some(deadline) => compio_runtime::time::sleep_until(deadline).await,
+            None => std::future::pending().await,
+        }
+    };
     finish_before(limit, pending, Watch::new(), sleep).await
 }
 
 /// Awaits requests for connections.
 pub type Listener<T> = super::Listener<T, Watch>;
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+    use crate::cm::Step;
+    use crate::cm::pending::describe::Describe;
+    use crate::error::{Subject, Verb};
+
+    /// A step that is done at the second look.
+    struct Second {
+        file: OwnedFd,
+        looked: bool,
+    }
+
+    impl AsFd for Second {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.file.as_fd()
+        }
+    }
+
+    impl Describe for Second {
+        fn describe(&self) -> (Verb, Subject) {
+            (Verb::Connect, Subject::the("pipe"))
+        }
+    }
+
+    impl Pending for Second {
+        type Output = ();
+        type Back = ();
+
+        fn try_finish(self) -> Result<Step<Self>, Failed<()>> {
+            match self.looked {
+                true => Ok(Step::Done(())),
+                false => Ok(Step::Pending(Self {
+                    looked: true,
+                    ..self
+                })),
+            }
+        }
+
+        fn cancel(self) {}
+    }
+
+    /// Would catch a panic at a deadline that the clock cannot hold: the step is lost with it.
+    #[test]
+    fn a_limit_beyond_the_clock_is_none() {
+        let (file, write) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&write, &[1]).unwrap();
+        let step = Second {
+            file,
+            looked: false,
+        };
+        let runtime = Runtime::new().unwrap();
+        let ended = runtime.block_on(within(Duration::MAX, step));
+        assert!(ended.is_ok(), "{ended:?}");
+    }
+}

@@ -309,19 +309,22 @@ impl Cq {
         let mut last = Instant::now();
         let mut looked = last;
         loop {
-            if parker.is_woken() {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    return Ok(output);
-                }
-                last = Instant::now();
+            let woken = parker.is_woken();
+            if woken && let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return Ok(output);
             }
             let pumped = self.pump_here()?;
-            let spins = matches!(wait, Wait::Spin(limit) if last.elapsed() < limit);
-            if spins && looked.elapsed() >= LOOK {
-                self.look_for_device()?;
-                looked = Instant::now();
+            let now = Instant::now();
+            if woken {
+                last = now;
             }
+            let spins = matches!(wait, Wait::Spin(limit) if now - last < limit);
             if pumped || spins || parker.is_waiting_to_poll() {
+                // The channel tells only a thread that sleeps, which a future that wakes itself prevents.
+                if now - looked >= LOOK {
+                    self.look_for_device()?;
+                    looked = now;
+                }
                 continue;
             }
             match self.may_park() {

@@ -7,16 +7,14 @@ use compio_driver::{DriverType, ProactorBuilder};
 use compio_runtime::{Runtime, RuntimeBuilder, spawn, time};
 use libtest_mimic::Trial;
 use support::role::{self, Peer, Role};
-use support::{
-    LIMIT, OwnDevice, Result, fail, kernel, only_on_rxe, same, test, test_without_leaks,
-};
+use support::{LIMIT, OwnDevice, Result, fail, same, test, test_without_leaks};
 use uverbs::aio::{self, Cq, OpError, Post, Wait};
 use uverbs::buf::Pool;
 use uverbs::cm::{self, First, Params, Pending};
 use uverbs::qp::QpState;
 use uverbs::{Caps, Cause, ConnectOptions, Rc, Srd};
 
-use crate::ground::{Reliable, Side, Two, over, served};
+use crate::ground::{Reliable, Side, Two, only_where_devices_go, over, served};
 
 pub(crate) const ROLES: [Role; 1] = [("answers_on_compio", answers)];
 
@@ -102,11 +100,7 @@ fn what_is_lent_again<T: Reliable>() -> Result {
 
 /// Catches a task that takes completions, and is not told that its device has gone.
 fn the_device_goes() -> Result {
-    only_on_rxe("here soft-RoCE's device goes")?;
-    if kernel() < (7, 3) {
-        // It waits until its last user has gone.
-        return Ok(());
-    }
+    only_where_devices_go()?;
     for runtime in runtimes()? {
         for wait in [Wait::Park, Wait::Spin(Duration::MAX)] {
             let device = OwnDevice::new()?;

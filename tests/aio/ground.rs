@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Poll, Wake};
 
-use support::{Device, QKEY, Result, device, kernel, open, own_path, same, skip};
+use support::{Device, QKEY, Result, device, kernel, only_on_rxe, open, own_path, same, skip};
 use uverbs::aio::{Cq, Op, Payload, Post, Qp, Read, Readable, Sent, Wait};
 use uverbs::buf::{Buf, Pool};
 use uverbs::transport::StaticTransport;
@@ -174,6 +174,15 @@ pub(crate) fn over(connections: fn() -> Result, datagrams: fn() -> Result) -> Re
     match device() {
         Device::Efa => datagrams(),
         Device::Rxe | Device::Mlx5 { .. } => connections(),
+    }
+}
+
+/// Ends a test of a device that is removed while it is in use, where none can be.
+pub(crate) fn only_where_devices_go() -> Result {
+    only_on_rxe("here soft-RoCE's device goes")?;
+    match kernel() < (7, 3) {
+        true => skip("before Linux 7.3 soft-RoCE's device stays until its last user has gone"),
+        false => Ok(()),
     }
 }
 

@@ -1,15 +1,13 @@
 //! Operations on tokio: a task that pumps, timeouts, panics, many tasks, and a runtime that shuts down.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use support::random::{Random, seed_and_steps};
-use support::{
-    LIMIT, OwnDevice, Result, fail, kernel, only_on_rxe, same, test, test_without_leaks,
-};
+use support::{LIMIT, OwnDevice, Result, fail, same, test, test_without_leaks};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -17,7 +15,7 @@ use uverbs::aio::{self, Cq, OpError, Post, Wait};
 use uverbs::buf::Pool;
 use uverbs::{Caps, ConnectOptions, Rc, Srd};
 
-use crate::ground::{Reliable, Two, over, served};
+use crate::ground::{Reliable, Two, only_where_devices_go, over, served};
 
 /// A test with its name.
 type Named = (&'static str, fn() -> Result);
@@ -57,6 +55,10 @@ pub(crate) fn tests() -> Vec<Trial> {
     tests.push(test(
         "runtime::the_device_goes_from_a_thread",
         the_device_goes_from_a_thread,
+    ));
+    tests.push(test(
+        "runtime::the_device_goes_from_a_busy_thread",
+        the_device_goes_from_a_busy_thread,
     ));
     tests
 }
@@ -354,11 +356,7 @@ fn who_waits_for_room() -> Result {
 
 /// Catches a task that takes completions, and is not told that its device has gone.
 fn the_device_goes() -> Result {
-    only_on_rxe("here soft-RoCE's device goes")?;
-    if kernel() < (7, 3) {
-        // It waits until its last user has gone.
-        return Ok(());
-    }
+    only_where_devices_go()?;
     [Wait::Park, Wait::Spin(Duration::MAX)]
         .into_iter()
         .try_for_each(the_device_goes_from)
@@ -395,10 +393,7 @@ fn the_device_goes_from(wait: Wait) -> Result {
 
 /// Catches a thread that alone takes completions, and does not tell others that the device has gone.
 fn the_device_goes_from_a_thread() -> Result {
-    only_on_rxe("here soft-RoCE's device goes")?;
-    if kernel() < (7, 3) {
-        return Ok(());
-    }
+    only_where_devices_go()?;
     [Wait::Park, Wait::Spin(Duration::MAX)]
         .into_iter()
         .try_for_each(the_device_goes_from_under)
@@ -427,6 +422,27 @@ fn the_device_goes_from_under(wait: Wait) -> Result {
     println!("{ended:?}");
     drop(qp);
     same(pool.stats().in_use(), 0, "buffers in use")
+}
+
+/// Catches a thread that never learns that the device has gone, since its future wakes itself and lets it not
+/// sleep.
+fn the_device_goes_from_a_busy_thread() -> Result {
+    only_where_devices_go()?;
+    let device = OwnDevice::new()?;
+    let cq = Cq::new(&device.open()?, 256)?;
+    let pumping = std::thread::spawn(move || {
+        let busy = poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        cq.block_on_with(busy, Wait::Park)
+    });
+    device.remove()?;
+    support::until("the thread is told", || {
+        Ok(pumping.is_finished().then_some(()))
+    })?;
+    let ended = pumping.join().map_err(|_| "a panic")?;
+    same(ended.is_err(), true, "how it ended")
 }
 
 /// Drops, forgets and awaits operations in random order, from many tasks: every buffer is accounted for.

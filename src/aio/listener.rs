@@ -2,13 +2,13 @@
 
 use crate::cm::{self, Listens};
 use crate::error::Result;
-use crate::readable::Readable;
+use crate::readable::{Readable, Watching};
 
 /// Awaits requests for connections. `R` waits for the listener's file to be readable.
 #[derive(Debug)]
-pub struct Listener<T, R> {
+pub struct Listener<T, R: Readable> {
     // Before the file that it watches.
-    readable: R,
+    readable: Watching<R>,
     inner: cm::Listener<T>,
 }
 
@@ -16,7 +16,7 @@ impl<T: Listens, R: Readable + Default> Listener<T, R> {
     /// Awaits the requests of a listener.
     pub fn new(inner: cm::Listener<T>) -> Self {
         Self {
-            readable: R::default(),
+            readable: Watching(R::default()),
             inner,
         }
     }
@@ -34,6 +34,6 @@ impl<T: Listens, R: Readable> Listener<T, R> {
     ///
     /// As for [`cm::Listener::try_next`], or the runtime cannot watch the file.
     pub async fn accept(&mut self) -> Result<cm::Request<T>> {
-        self.inner.next_kept(&mut self.readable).await
+        self.inner.next_kept(&mut self.readable.0).await
     }
 }

@@ -44,6 +44,7 @@ impl<R: Readable + ?Sized> Readable for Box<R> {
 }
 
 /// A [`Readable`] that waits for a file as long as this lives; dropping this calls [`Readable::done`].
+#[derive(Debug)]
 pub(crate) struct Watching<R: Readable>(pub(crate) R);
 
 impl<R: Readable> Drop for Watching<R> {

@@ -1,12 +1,18 @@
 //! Connections by address, with and without a runtime.
 
+use std::cell::RefCell;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join;
 use libtest_mimic::Trial;
 use support::{LIMIT, Result, fail, same, test_without_leaks};
 use tokio::runtime::Builder;
-use uverbs::aio::{self, Connection, Post, Wait};
+use uverbs::aio::channel::{Channel, Settings};
+use uverbs::aio::{self, Connection, Post, Readable, Wait};
 use uverbs::buf::Pool;
 use uverbs::cm::{self, First, Params, Pending};
 use uverbs::qp::QpState;
@@ -18,11 +24,15 @@ use crate::ground::Side;
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 6] = [
+    let tests: [Named; 7] = [
         ("connections::without_a_runtime", without_a_runtime),
         ("connections::on_tokio", on_tokio),
         ("connections::a_deadline", a_deadline),
         ("connections::one_watch_for_all", one_watch_for_all),
+        (
+            "connections::who_waits_is_told_before_the_file_closes",
+            who_waits_is_told_before_the_file_closes,
+        ),
         ("connections::dropped_halfway", dropped_halfway),
         ("connections::a_message_or_the_end", a_message_or_the_end),
     ];
@@ -195,6 +205,78 @@ fn one_watch_for_all() -> Result {
             let refused = tokio::time::timeout(LIMIT, connecting.finish(&mut watch)).await?;
             same(refused.is_err(), true, "nobody listens")?;
         }
+        Ok(())
+    })
+}
+
+thread_local! {
+    /// For each [`Noting`] that was told that nobody waits any more, whether its file was open.
+    static TOLD: RefCell<Vec<bool>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes whether the file that was asked for last is open when nobody waits for it any more.
+#[derive(Default)]
+struct Noting {
+    inner: aio::tokio::Watch,
+    number: Option<RawFd>,
+}
+
+impl Readable for Noting {
+    fn poll_readable(&mut self, fd: BorrowedFd<'_>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.number = Some(fd.as_raw_fd());
+        self.inner.poll_readable(fd, cx)
+    }
+
+    fn done(&mut self) {
+        if let Some(number) = self.number.take() {
+            let file = format!("/proc/self/fd/{number}");
+            let is_open = std::fs::symlink_metadata(file).is_ok();
+            TOLD.with_borrow_mut(|told| told.push(is_open));
+        }
+        self.inner.done();
+    }
+}
+
+/// Catches a file that is closed while it is still registered, by what waits for the same file as long as it
+/// lives: a listener, and a channel.
+fn who_waits_is_told_before_the_file_closes() -> Result {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let listener = cm::listen::<Rc>(own_address())?.start()?;
+    let address = listener.local_addr();
+    let (here, there) = (Side::new()?, Side::new()?);
+    let settings = Settings {
+        receives: 8,
+        size: 256,
+    };
+    let prepare = |side: &Side| Channel::prepare(&side.cq, &side.pd, &side.pool, &settings);
+    let (active, passive) = (prepare(&here)?, prepare(&there)?);
+    runtime.block_on(async {
+        let pumps = [&here, &there].map(|side| {
+            let serving = aio::tokio::serve(side.cq.clone(), Wait::default());
+            tokio::spawn(serving)
+        });
+        let mut listener = aio::Listener::<Rc, Noting>::new(listener);
+        let way = aio::tokio::within(LIMIT, cm::resolve::<Rc>(address)?.start()?).await?;
+        let params = Params::default();
+        let connecting = active.connect_to(way, &params, Noting::default());
+        let accepting = async {
+            let request = listener.accept().await?;
+            let by = aio::tokio::Watch::new();
+            Ok::<_, Box<dyn std::error::Error + Send + Sync>>(
+                passive.accept(request, &params, by).await?,
+            )
+        };
+        let both = tokio::time::timeout(LIMIT, join(connecting, accepting)).await?;
+        let (mut active, passive) = (both.0?, both.1?);
+        let told = || TOLD.take();
+        same(told(), vec![true], "when the connection was made")?;
+        let none = tokio::time::timeout(Duration::from_millis(2), active.recv()).await;
+        same(none.is_err(), true, "nothing was sent")?;
+        drop(active);
+        same(told(), vec![true], "when the channel went")?;
+        drop((passive, listener));
+        same(told(), vec![true], "when the listener went")?;
+        pumps.iter().for_each(tokio::task::JoinHandle::abort);
         Ok(())
     })
 }

@@ -8,12 +8,12 @@ use super::error::ChannelCause;
 use crate::cm;
 use crate::error::Result;
 use crate::qp::transport::Rc;
-use crate::readable::Readable;
+use crate::readable::{Readable, Watching};
 
 /// The link of a channel's connection, which is watched for its end.
 pub(super) struct Link {
     // Before the file that it watches.
-    by: Box<dyn Readable + Send + Sync>,
+    by: Watching<Box<dyn Readable + Send + Sync>>,
     inner: cm::Link,
     /// The last look has found nothing.
     looked: bool,
@@ -31,7 +31,7 @@ struct End {
 impl Link {
     pub(super) fn new(inner: cm::Link, by: Box<dyn Readable + Send + Sync>) -> Self {
         Self {
-            by,
+            by: Watching(by),
             inner,
             looked: false,
             end: None,
@@ -72,7 +72,7 @@ impl Link {
 
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Result<Poll<ChannelCause>> {
         loop {
-            let Poll::Ready(event) = self.inner.poll_event(&mut self.by, &mut self.looked, cx)
+            let Poll::Ready(event) = self.inner.poll_event(&mut self.by.0, &mut self.looked, cx)
             else {
                 return Ok(Poll::Pending);
             };

@@ -739,7 +739,7 @@ fn regions_wait_for_requests(context: &Context) -> Result {
     completion(&mut a.cq)?.is(WcOpcode::RDMA_READ)
 }
 
-/// Waits until the device has written so many completions since its tap was started, of which nobody takes one.
+/// Waits until the device has written so many completions since its tap was started. Nobody takes them.
 fn until_written(control: &mut Control, count: usize) -> Result {
     let mut written = 0;
     until("completions that the device writes", || {

@@ -582,9 +582,9 @@ impl Pair {
         Ok(false)
     }
 
-    /// Has rxe flush once more. It flushes receives once, when it finds the error state, and leaves those that
-    /// are posted after that (`rxe_resp.c`) until it is told to enter the state again. If the kernel finds the
-    /// failure itself, it may flush before this side has stopped posting.
+    /// Has rxe flush once more. It flushes receives once, when it finds the error state, and leaves those
+    /// that are posted after that (`rxe_resp.c`) until it is told to enter the state again. If the kernel
+    /// finds the failure itself, it may flush before this side has stopped posting.
     fn kick(&mut self) -> Result {
         self.count("told twice to flush", 1);
         self.fail(0)?;

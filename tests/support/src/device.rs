@@ -180,8 +180,8 @@ impl Device {
         }
     }
 
-    /// How many completions beyond its capacity a completion queue holds before it overflows. Hardware has one
-    /// spare entry. Soft-RoCE's ring is twice as large as asked for.
+    /// How many completions beyond its capacity a completion queue holds before it overflows. Hardware has
+    /// one spare entry. Soft-RoCE's ring is twice as large as asked for.
     pub fn spare_completions(self, capacity: u32) -> u64 {
         match self {
             Self::Rxe => u64::from(capacity) + 1,

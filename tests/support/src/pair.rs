@@ -35,8 +35,9 @@ pub const QKEY: u32 = 0x1122_3344;
 /// again after a second.
 ///
 /// Nothing is lost between queue pairs of one device. A packet is sent again only if the host did not run the
-/// guest for that long. Soft-RoCE then has faults of its own (docs/soak.md): a READ in front of other requests
-/// may complete without its data. A peer that is gone is given up after 8 seconds, within [`crate::LIMIT`].
+/// guest for that long. Soft-RoCE then has faults of its own (docs/soak.md): a READ in front of other
+/// requests may complete without its data. A peer that is gone is given up after 8 seconds, within
+/// [`crate::LIMIT`].
 pub fn options() -> ConnectOptions {
     ConnectOptions {
         timeout: 18,

@@ -115,8 +115,8 @@ pub fn play_in_turns(
 ///
 /// Soft-RoCE reports a message to its receiver before it acknowledges it (`rxe_responder`: `do_complete`,
 /// then `acknowledge`). The receiver of the last message may end in between, and a queue pair that has ended
-/// acknowledges nothing (`rxe_xmit_packet`). The sender then sends again, and for ever if `retry_cnt` is 7, as
-/// most programs have it.
+/// acknowledges nothing (`rxe_xmit_packet`). The sender then sends again, and for ever if `retry_cnt` is 7,
+/// as most programs have it.
 #[derive(Default)]
 struct Farewell {
     /// How often was sent again until the first program had ended.

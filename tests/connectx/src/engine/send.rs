@@ -101,8 +101,9 @@ fn step(functions: &mut [Function], index: usize, qpn: u32) -> bool {
 /// Whether the request of that index, from which on so many blocks are posted, may be carried out: its
 /// doorbell has come, or it need not be waited for.
 ///
-/// On a bus, a program's stores to device memory arrive before the device can read the doorbell record that was
-/// written behind them. In QEMU they may arrive later. They are there when the doorbell behind them has come.
+/// On a bus, a program's stores to device memory arrive before the device can read the doorbell record that
+/// was written behind them. In QEMU they may arrive later. They are there when the doorbell behind them has
+/// come.
 fn may_run(function: &Function, qpn: u32, index: u16, posted: u16) -> bool {
     let queue_pair = function.objects.qps.get(qpn);
     let rung = queue_pair.map_or(0, |queue_pair| queue_pair.rung_until.wrapping_sub(index));

@@ -4,8 +4,8 @@
 //! and every device once, so a run that deals takes a third of the time. What is lost is the fault that shows
 //! in one cell alone, and a run in full finds that.
 //!
-//! A test that runs on one device runs on each kernel, in three cells. A test that takes long and is not about
-//! the kernel runs once on each device; such tests are spread over the kernels.
+//! A test that runs on one device runs on each kernel, in three cells. A test that takes long and is not
+//! about the kernel runs once on each device; such tests are spread over the kernels.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

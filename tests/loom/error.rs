@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// What a message is about.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Subject(&'static str, u64);
 
 impl Subject {

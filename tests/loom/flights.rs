@@ -129,7 +129,7 @@ fn reset() {
     let owner = drops(&flights, region);
     fate.reach();
     // The device forgets. The poster goes on, with a request that does not come to its end.
-    flight.renew(sends(&new));
+    flight.renew(name(), sends(&new));
     flights.reap();
     new.post(0, NO_KEY);
     owner.join().unwrap();

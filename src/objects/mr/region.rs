@@ -453,7 +453,7 @@ pub(super) mod tests {
             let flight = user.flights().begin(Subject::the("QP"), Queues::Unknown);
             let (held, drops) = region(&pd, 3, false);
             drop(held);
-            flight.renew(Queues::Unknown);
+            flight.renew(Subject::the("QP"), Queues::Unknown);
             assert_eq!(drops.load(Ordering::Relaxed), 0);
             // Whether it can be registered does not matter.
             let _ = register(&pd);
@@ -473,7 +473,7 @@ pub(super) mod tests {
             let flight = user.flights().begin(Subject::the("QP"), Queues::Unknown);
             let (held, drops) = region(pd, pd.handle().0, false);
             drop(held);
-            flight.renew(Queues::Unknown);
+            flight.renew(Subject::the("QP"), Queues::Unknown);
             (drops, user)
         });
         pd.context().reap();

@@ -446,7 +446,8 @@ pub(super) mod tests {
             let registered = pd.register(vec![0_u8; 8], Access::empty());
             registered.map(drop).map_err(Error::from)
         };
-        let ways: [&dyn Fn(&Pd) -> Result<()>; 3] = [&memory, &dmabuf, &everything];
+        type Register = dyn Fn(&Pd) -> Result<()>;
+        let ways: [&Register; 3] = [&memory, &dmabuf, &everything];
         for (way, register) in ways.into_iter().enumerate() {
             let (kernel, pd) = kernel();
             let user = pd.user(User::Mr);

@@ -132,12 +132,13 @@ fn a_result_is_shown_although_its_plots_cannot_be_written() {
 /// Catches a program that runs on rdma-core's library, since that lies where a package puts libraries.
 #[test]
 fn a_program_runs_on_no_other_library() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let [programs, libraries] = ["bin", "lib"].map(|name| directory.path().join(name));
     std::fs::create_dir(&programs).unwrap();
     std::fs::create_dir(&libraries).unwrap();
     let program = programs.join("uverbs");
-    std::fs::copy(env!("CARGO_BIN_EXE_uverbs"), &program).unwrap();
+    // A link: a copy could not be started while a process that another thread forks has it open for writing.
+    std::fs::hard_link(env!("CARGO_BIN_EXE_uverbs"), &program).unwrap();
     let library = libraries.join("libibverbs.so.1");
     let exec = |words: &[&str]| {
         let mut command = Command::new(&program);

@@ -803,10 +803,12 @@ fn numbers_are_used_again(context: &Context) -> Result {
 fn overruns_are_told(context: &Context) -> Result {
     const ROOM: u64 = 16;
     const LOST: u64 = 5;
-    // The program posts more than the queue has room for, which no driver can prevent.
-    let expected = json!({"text": "has no room"});
     let mut control = Control::open()?;
-    control.ask("expect", expected)?;
+    // The program posts more than the queue has room for, which no driver can prevent. On the second function
+    // the queue has two rings, with room for all together.
+    if context.name() == "efa_0" {
+        control.ask("expect", json!({"text": "has no room"}))?;
+    }
     control.ask("tap_start", json!({}))?;
     let pd = context.alloc_pd()?;
     let small = context.create_cq(ROOM as u32)?;

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use support::{LIMIT, Result, fail, open, pattern, same, says, test_without_leaks};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
-use uverbs::aio::channel::{Channel, ChannelCause, Settings};
+use uverbs::aio::channel::{Channel, ChannelCause, Prepared, Settings};
 use uverbs::aio::{self, Cq, Wait};
 use uverbs::buf::{Buf, Pool};
 use uverbs::cm::{self, Params, Pending};
@@ -68,6 +68,27 @@ fn options() -> ConnectOptions {
     }
 }
 
+/// Connects two prepared channels to each other.
+fn connected(cq: &Cq, a: Prepared, b: Prepared) -> Result<(Channel, Channel)> {
+    let options = options();
+    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
+    let both = async {
+        join(
+            a.connect_with(&there, &options),
+            b.connect_with(&here, &options),
+        )
+        .await
+    };
+    let (a, b) = cq.block_on(both)?;
+    Ok((a?, b?))
+}
+
+/// Closes both ends.
+fn closed(cq: &Cq, a: Channel, b: Channel) -> Result {
+    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
+    a.and(b).map_err(Into::into)
+}
+
 impl Ends {
     fn new(settings: [Settings; 2]) -> Result<Self> {
         let context = open()?;
@@ -81,22 +102,8 @@ impl Ends {
             .build()?;
         let [a, b] = settings.map(|settings| Channel::prepare(&cq, &pd, &pool, &settings));
         let (a, b) = (a?, b?);
-        let options = options();
-        let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
-        let both = async {
-            join(
-                a.connect_with(&there, &options),
-                b.connect_with(&here, &options),
-            )
-            .await
-        };
-        let (a, b) = cq.block_on(both)?;
-        Ok(Self {
-            a: a?,
-            b: b?,
-            cq,
-            pool,
-        })
+        let (a, b) = connected(&cq, a, b)?;
+        Ok(Self { a, b, cq, pool })
     }
 
     fn filled(&self, bytes: &[u8]) -> Result<Buf> {
@@ -105,8 +112,7 @@ impl Ends {
 
     fn close(self) -> Result {
         let Self { a, b, cq, pool } = self;
-        let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
-        a.and(b)?;
+        closed(&cq, a, b)?;
         same(pool.stats().in_use(), 0, "buffers in use")
     }
 }
@@ -297,17 +303,7 @@ fn longer_than_an_own_buffer() -> Result {
         size: 512,
     };
     let b = Channel::prepare(&cq, &pd, &long, &wide)?;
-    let options = options();
-    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
-    let both = async {
-        join(
-            a.connect_with(&there, &options),
-            b.connect_with(&here, &options),
-        )
-        .await
-    };
-    let (a, b) = cq.block_on(both)?;
-    let (mut a, mut b) = (a?, b?);
+    let (mut a, mut b) = connected(&cq, a, b)?;
     for length in [224, 225, 256] {
         let bytes = pattern(3, length);
         let message = filled(&short, &bytes)?;
@@ -316,8 +312,7 @@ fn longer_than_an_own_buffer() -> Result {
         let received = received?.ok_or("the end")?;
         same(&*received, &bytes[..], "what was received")?;
     }
-    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
-    a.and(b).map_err(Into::into)
+    closed(&cq, a, b)
 }
 
 /// Catches a message that is lost, or an error, when the receiver's pool has no buffer for the next one.
@@ -334,17 +329,7 @@ fn a_pool_that_cannot_grow() -> Result {
         .build()?;
     let a = Channel::prepare(&cq, &pd, &pool, &small(8))?;
     let b = Channel::prepare(&cq, &pd, &tight, &small(4))?;
-    let options = options();
-    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
-    let both = async {
-        join(
-            a.connect_with(&there, &options),
-            b.connect_with(&here, &options),
-        )
-        .await
-    };
-    let (a, b) = cq.block_on(both)?;
-    let (mut a, mut b) = (a?, b?);
+    let (mut a, mut b) = connected(&cq, a, b)?;
     let mut kept = Vec::new();
     // All that come until nothing is left to receive into; those of each turn are there at once.
     for turn in 0..3 {
@@ -374,8 +359,7 @@ fn a_pool_that_cannot_grow() -> Result {
     let received = received?.ok_or("the end")?;
     same(&*received, &b"last"[..], "the last message")?;
     drop((back, received));
-    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
-    a.and(b)?;
+    closed(&cq, a, b)?;
     same(tight.stats().in_use(), 0, "buffers in use")
 }
 
@@ -392,17 +376,7 @@ fn a_pool_that_was_empty() -> Result {
     let tight = Pool::on(&pd).sizes([256]).limit(BUFFERS * 256).build()?;
     let a = Channel::prepare(&cq, &pd, &pool, &small(8))?;
     let b = Channel::prepare(&cq, &pd, &tight, &small(RECEIVES))?;
-    let options = options();
-    let (here, there) = (a.endpoint_with(&options)?, b.endpoint_with(&options)?);
-    let both = async {
-        join(
-            a.connect_with(&there, &options),
-            b.connect_with(&here, &options),
-        )
-        .await
-    };
-    let (a, b) = cq.block_on(both)?;
-    let (mut a, mut b) = (a?, b?);
+    let (mut a, mut b) = connected(&cq, a, b)?;
     let kept = RefCell::new(Vec::new());
     {
         let sending = async {
@@ -447,8 +421,7 @@ fn a_pool_that_was_empty() -> Result {
         same(given_back > 0, true, "the pool was empty")?;
     }
     drop(kept);
-    let (a, b) = cq.block_on(async { join(a.close(), b.close()).await })?;
-    a.and(b)?;
+    closed(&cq, a, b)?;
     same(tight.stats().in_use(), 0, "buffers in use")
 }
 

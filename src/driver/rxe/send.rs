@@ -102,6 +102,8 @@ impl contract::SendQueue for SendQueue {
         self.ring.in_flight()
     }
 
+    /// A window keeps its queue pair, whose destruction would wait for the window (`rxe_do_bind_mw` in
+    /// `rxe_mw.c`).
     fn has_bound_windows(&self) -> bool {
         self.bound_windows
     }

@@ -340,8 +340,6 @@ impl QpShared {
             .map_err(|error| self.explained(error.about(kernel.subject()), &command.base, from))?;
         let mut old = None;
         if let Some((new, new_send, new_recv)) = by {
-            // A window keeps its queue pair, whose destruction would wait for the window (`rxe_do_bind_mw` in
-            // `rxe_mw.c`).
             let stays = send.has_bound_windows();
             *send = new_send;
             if let (Some(recv), Some(new)) = (recv, new_recv) {

@@ -16,7 +16,7 @@ use crate::c::abi::queue::{ibv_cq, ibv_qp, ibv_srq};
 use crate::c::context::context;
 use crate::c::cq::cq;
 use crate::c::failure::{Failure, Result, pointer, status};
-use crate::c::qp::qp;
+use crate::c::qp::{QpObject, qp};
 use crate::c::srq::srq;
 use crate::direct::mlx5::command::{ObjectHandle, RegUmem, UmemHandle};
 use crate::direct::mlx5::object::{modify, query};
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn mlx5dv_devx_obj_destroy(object: *mut DevxObject) -> c_i
 }
 
 macro_rules! about {
-    ($($(#[$doc:meta])* $name:ident: $C:ty, $find:ident => $does:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $C:ty, $find:ident => $does:ident $(, then $then:ident)?;)*) => {
         $(
             $(#[$doc])*
             pub unsafe extern "C" fn $name(
@@ -159,7 +159,9 @@ macro_rules! about {
                         let (command, answer) = (input(command, length)?, output(answer, room)?);
                         let handle = u32::from(object.handle());
                         let done = $does(object.context(), handle, command, answer);
-                        Ok(done.map_err(Error::from)?)
+                        done.map_err(Error::from)?;
+                        $($then(object, command);)?
+                        Ok(())
                     })
                 })
             }
@@ -170,6 +172,9 @@ macro_rules! about {
 about! {
     /// `mlx5dv_devx_qp_query(3)`.
     mlx5dv_devx_qp_query: ibv_qp, qp => query;
+    /// `mlx5dv_devx_qp_modify(3)`. As with libmlx5, posts are taken or refused by the new state, of which
+    /// neither the kernel nor `ibv_qp.state` tells.
+    mlx5dv_devx_qp_modify: ibv_qp, qp => modify, then come_to;
     /// `mlx5dv_devx_cq_query(3)`.
     mlx5dv_devx_cq_query: ibv_cq, cq => query;
     /// `mlx5dv_devx_cq_modify(3)`.
@@ -180,26 +185,11 @@ about! {
     mlx5dv_devx_srq_modify: ibv_srq, srq => modify;
 }
 
-/// `mlx5dv_devx_qp_modify(3)`. As with libmlx5, posts are taken or refused by the new state, of which neither
-/// the kernel nor `ibv_qp.state` tells.
-pub unsafe extern "C" fn mlx5dv_devx_qp_modify(
-    c: *mut ibv_qp,
-    command: *const c_void,
-    length: usize,
-    answer: *mut c_void,
-    room: usize,
-) -> c_int {
-    // SAFETY: the caller passes a queue pair, a command and room, and vouches for what it does.
-    status(unsafe {
-        qp(c).and_then(|qp| {
-            let (command, answer) = (input(command, length)?, output(answer, room)?);
-            modify(qp.context(), qp.handle().0, command, answer).map_err(Error::from)?;
-            if let Some(state) = state_after(command) {
-                qp.came_to(state);
-            }
-            Ok(())
-        })
-    })
+/// Opens or shuts the queues of a queue pair by the state to which a command has taken it.
+fn come_to(qp: &QpObject, command: &[u8]) {
+    if let Some(state) = state_after(command) {
+        qp.came_to(state);
+    }
 }
 
 /// The state to which a command takes a queue pair, by the command's number in its first two bytes.

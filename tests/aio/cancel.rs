@@ -127,12 +127,16 @@ fn abort_gives_everything_back<T: Reliable>() -> Result {
 fn abort_without_connections() -> Result {
     let Side { cq, pool, pd } = &Side::new()?;
     let options = ConnectOptions::default();
-    let mut ud = cq.create_qp::<Ud>(pd, Caps::default())?;
+    let caps = Caps {
+        max_inline_data: 0,
+        ..Caps::default()
+    };
+    let mut ud = cq.create_qp::<Ud>(pd, caps)?;
     ud.activate(QKEY, &options)?;
     gives_everything_back(&mut ud, cq, pool)?;
     // An EFA has no other.
     if device() != Device::Efa {
-        let mut uc = cq.create_qp::<Uc>(pd, Caps::default())?;
+        let mut uc = cq.create_qp::<Uc>(pd, caps)?;
         uc.init(&options)?;
         gives_everything_back(&mut uc, cq, pool)?;
     }

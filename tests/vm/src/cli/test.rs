@@ -480,9 +480,12 @@ impl Test {
                 jobs: jobs.clone(),
             }));
         }
-        if self.deals() {
+        if !self.selects() {
             let series: Vec<String> = kernels.iter().map(|kernel| kernel.series.clone()).collect();
-            suite::deal(&mut rounds, record, &series);
+            // What only a run in full has is dear, and is dealt there.
+            suite::deal(&mut rounds, record, &series, |test| {
+                !self.full || record.ran_nowhere(test)
+            });
         }
         for round in &mut rounds {
             round.jobs.retain(|job| job.is_wanted(&self.names));
@@ -713,7 +716,9 @@ impl Test {
         for (round, column) in of_deal(rounds, columns) {
             for case in &column.cases {
                 let ran = !matches!(case.verdict, Verdict::Skipped(_));
-                of_run.note(&case.name, round.cell(), ran);
+                // Where only a run in full has a test, no other run should look for it.
+                let is_dear = self.full && record.ran_nowhere(&case.name);
+                of_run.note(&case.name, round.cell(), ran && !is_dear);
             }
         }
         let some_devices = self.no_hca || self.adapter.wanted().is_some();

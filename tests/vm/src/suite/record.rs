@@ -88,6 +88,11 @@ impl Record {
         ran.is_some_and(|ran| cells.iter().any(|cell| ran.contains(cell)))
     }
 
+    /// Whether a test is known to have skipped itself everywhere, as those do that only a run in full has.
+    pub(crate) fn ran_nowhere(&self, test: &str) -> bool {
+        self.ran.get(test).is_some_and(BTreeSet::is_empty)
+    }
+
     /// Of these cells, with kernels of these series: those that a test must be dealt among, and those that it
     /// must run in as well, since it is not known whether it can run there.
     ///

@@ -105,12 +105,20 @@ fn meet((is_pair, test): &Test) -> Meet {
     }
 }
 
-/// Leaves each test in those rounds that it is dealt to. `kernels` are the series of the kernels of this run.
-pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
+/// Leaves each test in those rounds that it is dealt to, and in all if it is not to be dealt; under signals all
+/// run. `kernels` are the series of the kernels of this run.
+pub(crate) fn deal(
+    rounds: &mut [Round],
+    record: &Record,
+    kernels: &[String],
+    is_dealt: impl Fn(&str) -> bool,
+) {
     // In the order of the rounds and of the programs, which is the same in each run.
     let mut tests: Vec<(Test, Vec<Cell>)> = Vec::new();
     let mut known: BTreeMap<Test, usize> = BTreeMap::new();
-    for round in rounds.iter() {
+    let is_dealt_to = |round: &&mut Round| round.place.ground() != Ground::Signals;
+    let mut rounds: Vec<_> = rounds.iter_mut().filter(is_dealt_to).collect();
+    for round in &rounds {
         for job in &round.jobs {
             let test = test(round, job);
             let index = *known.entry(test.clone()).or_insert(tests.len());
@@ -125,7 +133,10 @@ pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
     let mut for_others = Dealer::new(Save::Time);
     let mut dealt: BTreeMap<Test, Vec<Cell>> = BTreeMap::new();
     for (test, cells) in tests {
-        let (open, mut chosen) = record.split(&test.1, &cells, kernels);
+        let (open, mut chosen) = match is_dealt(&test.1) {
+            true => record.split(&test.1, &cells, kernels),
+            false => (Vec::new(), cells),
+        };
         let dealer = match test.0 {
             true => &mut for_pairs,
             false => &mut for_others,
@@ -133,7 +144,7 @@ pub(crate) fn deal(rounds: &mut [Round], record: &Record, kernels: &[String]) {
         chosen.extend(dealer.deal(meet(&test), &open));
         dealt.insert(test, chosen);
     }
-    for round in rounds {
+    for round in &mut rounds {
         let cell = round.cell();
         let mut jobs = std::mem::take(&mut round.jobs);
         jobs.retain(|job| {
@@ -197,13 +208,28 @@ mod tests {
         for cell in rounds.iter().map(Round::cell) {
             record.note("verbs a", cell, true);
         }
-        deal(&mut rounds, &record, &series());
+        deal(&mut rounds, &record, &series(), |_| true);
         let dealt = cells(&rounds, "verbs a");
         assert_eq!(dealt.len(), 3);
         for device in [Device::SoftRoce, Device::InfiniBand, Device::Roce] {
             assert!(dealt.iter().any(|cell| cell.device == device), "{device}");
         }
         assert_eq!(cells(&rounds, "verbs new").len(), 9);
+    }
+
+    #[test]
+    fn in_full_what_no_other_run_has_is_dealt_and_the_others_run_everywhere() {
+        let [infiniband, roce] = adapters();
+        let mut rounds = rounds("verbs", &["a", "dear"], &[Place::One, infiniband, roce]);
+        let mut record = Record::new(series());
+        for cell in rounds.iter().map(Round::cell) {
+            record.note("verbs a", cell, true);
+            record.note("verbs dear", cell, false);
+        }
+        let is_dealt = |test: &str| record.ran_nowhere(test);
+        deal(&mut rounds, &record, &series(), is_dealt);
+        assert_eq!(cells(&rounds, "verbs a").len(), 9);
+        assert_eq!(cells(&rounds, "verbs dear").len(), 3);
     }
 
     #[test]
@@ -217,7 +243,7 @@ mod tests {
             device: Device::SoftRoce,
         };
         record.note("soak a", only, true);
-        deal(&mut rounds, &record, &series());
+        deal(&mut rounds, &record, &series(), |_| true);
         assert_eq!(cells(&rounds, "soak a"), [only]);
     }
 }

@@ -243,9 +243,37 @@ impl Change for abi::ModifyQp {
     }
 }
 
-/// Whether its numbers have no more bits than the wire format has. Numbers that are not set are 0.
+/// Whether its numbers have no more bits than their fields. Numbers that are not set are 0.
 pub(super) fn has_short_numbers(raw: &abi::ModifyQp) -> bool {
-    (raw.rq_psn | raw.sq_psn | raw.dest_qp_num) < 1 << 24
+    numbers(raw).iter().all(Number::fits)
+}
+
+/// A number, and how many bits a device has for it. Drivers cut off the others.
+struct Number {
+    name: &'static str,
+    value: u32,
+    bits: u32,
+}
+
+impl Number {
+    fn fits(&self) -> bool {
+        self.value >> self.bits == 0
+    }
+}
+
+/// The numbers whose fields are wider in the command than on the wire.
+fn numbers(raw: &abi::ModifyQp) -> [Number; 8] {
+    [
+        ("rq_psn", raw.rq_psn, 24),
+        ("sq_psn", raw.sq_psn, 24),
+        ("dest_qpn", raw.dest_qp_num, 24),
+        ("timeout", raw.timeout.into(), 5),
+        ("retry_cnt", raw.retry_cnt.into(), 3),
+        ("rnr_retry", raw.rnr_retry.into(), 3),
+        ("min_rnr_timer", raw.min_rnr_timer.into(), 5),
+        ("alt_path.timeout", raw.alt_timeout.into(), 5),
+    ]
+    .map(|(name, value, bits)| Number { name, value, bits })
 }
 
 /// Why a change is refused.
@@ -273,17 +301,13 @@ fn refusal(
     }
 }
 
-/// The number that has more bits than the wire format has.
+/// The number that has more bits than its field.
 fn long_number(raw: &abi::ModifyQp) -> String {
-    let numbers = [
-        ("rq_psn", raw.rq_psn),
-        ("sq_psn", raw.sq_psn),
-        ("dest_qpn", raw.dest_qp_num),
-    ];
-    let long = |&(name, number): &(&str, u32)| {
-        (number >> 24 != 0).then(|| format!("{name} {number:#x} has more than 24 bits"))
-    };
-    numbers.iter().find_map(long).unwrap_or_default()
+    let numbers = numbers(raw);
+    let long = numbers.iter().find(|number| !number.fits());
+    long.map_or_else(String::new, |Number { name, value, bits }| {
+        format!("{name} {value:#x} has more than {bits} bits")
+    })
 }
 
 fn wrong_attributes(
@@ -445,23 +469,60 @@ mod tests {
         );
     }
 
+    /// Would catch numbers that are cut off: soft-RoCE and ConnectX would take 32 for 0, which is 655 ms as a
+    /// pause and forever as a timeout.
     #[test]
-    fn numbers_beyond_24_bits_are_refused() {
-        let qp = Subject::numbered("QP", 3);
-        let attr = QpAttr {
+    fn numbers_beyond_their_fields_are_refused() {
+        let to_rts = QpAttr {
             state: Some(QpState::RTS),
-            sq_psn: Some(1 << 24),
+            timeout: Some(31),
+            retry_cnt: Some(7),
+            rnr_retry: Some(7),
+            sq_psn: Some(0xff_ffff),
+            max_rd_atomic: Some(1),
             ..QpAttr::default()
         };
-        let error = attr
-            .to_abi()
-            .check(|| qp, QpType::UD, QpState::RTR)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("sq_psn 0x1000000 has more than 24 bits"),
-            "{error}"
-        );
+        let refusal = |attr: QpAttr| {
+            let checked =
+                attr.to_abi()
+                    .check(|| Subject::numbered("QP", 3), QpType::RC, QpState::RTR);
+            checked.err().map(|error| error.to_string())
+        };
+        assert_eq!(refusal(to_rts.clone()), None);
+        let beyond = [
+            (
+                QpAttr {
+                    sq_psn: Some(1 << 24),
+                    ..to_rts.clone()
+                },
+                "sq_psn 0x1000000 has more than 24 bits",
+            ),
+            (
+                QpAttr {
+                    timeout: Some(32),
+                    ..to_rts.clone()
+                },
+                "timeout 0x20 has more than 5 bits",
+            ),
+            (
+                QpAttr {
+                    rnr_retry: Some(8),
+                    ..to_rts.clone()
+                },
+                "rnr_retry 0x8 has more than 3 bits",
+            ),
+            (
+                QpAttr {
+                    min_rnr_timer: Some(32),
+                    ..to_rts
+                },
+                "min_rnr_timer 0x20 has more than 5 bits",
+            ),
+        ];
+        for (attr, why) in beyond {
+            let refusal = refusal(attr).unwrap_or_default();
+            assert!(refusal.contains(why), "{refusal}");
+        }
     }
 
     /// Would catch a state that is cut off to RESET: the kernel would reset the queue pair, and the rings

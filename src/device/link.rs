@@ -2,10 +2,15 @@
 
 use std::ffi::CString;
 
+use libc::IFNAMSIZ;
+
 use super::Device;
 use super::failure::Failure;
 use super::netlink::Netlink;
 use crate::error::{Error, Result, Subject, Verb};
+
+/// Bytes of a device's name with its NUL (`IB_DEVICE_NAME_MAX` in `include/rdma/ib_verbs.h`).
+const DEVICE_NAME: usize = 64;
 
 /// Makes an RDMA device on a network device, as `rdma link add NAME type KIND netdev NETDEV` does.
 ///
@@ -15,19 +20,36 @@ use crate::error::{Error, Result, Subject, Verb};
 /// # Errors
 /// `EPERM` if the user is no administrator of the network namespace; `EEXIST` if the name is taken, or the
 /// network device has such a device already; `ENODEV` or `EINVAL` if there is no such network device or kind;
-/// a text has a NUL. Source: `nldev_newlink` in `drivers/infiniband/core/nldev.c`.
+/// [`Cause::Invalid`](crate::Cause::Invalid) if a text has a NUL, the name is longer than 63 bytes, or the
+/// kind or the network device's name longer than 15. Source: `nldev_newlink` in
+/// `drivers/infiniband/core/nldev.c`.
 pub fn add_link(name: &str, kind: &str, netdev: &str) -> Result<Device> {
     let subject = || Subject::named("device", name);
-    let text = |text: &str| {
-        let invalid = |_| Error::invalid(Verb::AddLink, subject(), "a name has no NUL");
-        CString::new(text).map_err(invalid)
+    let text = |text: &str, room: usize| {
+        let invalid = |why| Error::invalid(Verb::AddLink, subject(), why);
+        text_in(text, room).map_err(invalid)
     };
-    let (new, kind, netdev) = (text(name)?, text(kind)?, text(netdev)?);
+    let new = text(name, DEVICE_NAME)?;
+    let (kind, netdev) = (text(kind, IFNAMSIZ)?, text(netdev, IFNAMSIZ)?);
     Netlink::open()
         .map_err(Failure::from)
         .and_then(|mut netlink| netlink.add_link(&new, &kind, &netdev))
         .map_err(|failure| failure.of(Verb::AddLink, subject()))?;
     super::find(name)
+}
+
+/// The text with its NUL, if it is not longer than `room`: the kernel would cut it off there, and take it for
+/// another name.
+fn text_in(text: &str, room: usize) -> Result<CString, String> {
+    let ended = CString::new(text).map_err(|_| "a name has no NUL")?;
+    match ended.as_bytes_with_nul().len() <= room {
+        true => Ok(ended),
+        false => Err(format!(
+            "a name of {} bytes: there is room for {}",
+            text.len(),
+            room - 1
+        )),
+    }
 }
 
 impl Device {
@@ -47,5 +69,25 @@ impl Device {
             .map_err(Failure::from)
             .and_then(|mut netlink| netlink.delete_link(index))
             .map_err(|failure| failure.of(Verb::DeleteLink, self.subject()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Cause;
+
+    /// Would catch a panic, and a name that the kernel cuts off.
+    #[test]
+    fn texts_that_the_kernel_has_no_room_for_are_refused() {
+        for (name, kind, netdev) in [(64, 3, 2), (70_000, 3, 2), (4, 16, 2), (4, 3, 16)] {
+            let text = |length| "a".repeat(length);
+            let error = add_link(&text(name), &text(kind), &text(netdev)).unwrap_err();
+            assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
+        }
+        let error = add_link("rxe0", "rxe\0", "d0").unwrap_err();
+        assert!(matches!(error.cause(), Cause::Invalid(_)), "{error}");
+        assert!(text_in(&"a".repeat(63), DEVICE_NAME).is_ok());
+        assert!(text_in(&"a".repeat(15), IFNAMSIZ).is_ok());
     }
 }

@@ -197,6 +197,9 @@ pub struct QpCounters {
 }
 
 /// The objects on a device, of all processes. Each call queries the kernel again.
+///
+/// The kernel reports many objects in parts, and counts them to find where the next part starts. So a list
+/// may lack an object, or have it twice, if others come or go meanwhile.
 #[derive(Clone, Debug)]
 pub struct Resources {
     device: Device,
@@ -227,7 +230,7 @@ impl Device {
 
 /// # Errors
 ///
-/// `EINVAL` or `ENODEV` if the device has been removed, `EPERM` or `EOPNOTSUPP` if the kernel does not report
+/// `ENODEV` if the device has been removed, `EPERM`, `EOPNOTSUPP` or `EINVAL` if the kernel does not report
 /// them, or its answer is malformed. Source: `drivers/infiniband/core/nldev.c`; manual page:
 /// `rdma-resource(8)`.
 impl Resources {

@@ -37,7 +37,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn plain(devices: &[Device]) -> Result<()> {
     let mut rows = Vec::new();
     for device in devices {
-        let ports = device.ports()?;
+        let ports = match device.ports() {
+            // It has gone since it was listed.
+            Err(error) if error.is_device_gone() => continue,
+            ports => ports?,
+        };
         rows.extend(of_each(&ports, |port| row(device, port)));
     }
     let header = ["DEVICE", "DRIVER", "NODE GUID", "PORT", "STATE", "NETDEV"];

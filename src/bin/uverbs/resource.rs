@@ -71,7 +71,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut devices = Vec::new();
     for device in select::devices(options.device.as_deref())? {
         let resources = device.resources()?;
-        let objects = objects(&resources, options.kind)?;
+        let objects = match objects(&resources, options.kind) {
+            // It has gone since it was listed.
+            Err(error) if error.is_device_gone() && options.device.is_none() => continue,
+            objects => objects?,
+        };
         for (owner, mut object) in objects {
             object.insert(0, ("ifname", device.name().into()));
             if let Some(owner) = owner {

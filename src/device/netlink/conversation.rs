@@ -104,8 +104,10 @@ impl<C: Channel> Conversation<C> {
 
     /// Sends a request, and parses the payload of every answer.
     ///
-    /// Returns a complete set of answers, or an error: if answers were truncated, or the kernel marked them
-    /// as inconsistent, the request is repeated.
+    /// If answers were truncated, or the kernel marked them as inconsistent, the request is repeated. RDMA
+    /// netlink marks none: a dump goes on behind as many devices or objects as it has sent (`cb->args[0]` in
+    /// `drivers/infiniband/core/nldev.c`), so it may leave one out, or send one twice, while others come and
+    /// go.
     pub(in crate::device) fn ask<T>(
         &mut self,
         request: Request,

@@ -92,11 +92,11 @@ impl<C: Channel> Netlink<C> {
         }
     }
 
-    /// The ports of the device with this index.
+    /// The ports of the device with this index, without the first one that the device fails to report and
+    /// those after it: there the kernel ends its answer (`nldev_port_get_dumpit`).
     pub(super) fn ports(&mut self, index: u32) -> Result<Vec<Port>, Failure> {
-        let request = Request::new(message_type(client::NLDEV, cmd::PORT_GET), NLM_F_DUMP)
-            .with_u32(attr::DEV_INDEX, index);
-        let answers = self.0.ask(request, answers::port)?;
+        let request = Request::new(message_type(client::NLDEV, cmd::PORT_GET), NLM_F_DUMP);
+        let answers = self.ask_about(index, request, answers::port)?;
         if answers.iter().any(|&(device, _)| device != index) {
             return Err(Failure::Refused(Errno::NODEV));
         }
@@ -109,6 +109,23 @@ impl<C: Channel> Netlink<C> {
             true => Err(Malformed::from("a port comes twice").into()),
             false => Ok(ports),
         }
+    }
+
+    /// Asks about the device with this index; `ENODEV` if there is none.
+    ///
+    /// The kernel has `EINVAL` for that (`res_get_common_dumpit`), as for a command that it does not know. So
+    /// it is then asked whether the device is there.
+    fn ask_about<T>(
+        &mut self,
+        index: u32,
+        request: Request,
+        parse: impl Fn(&[u8]) -> Result<T, Malformed>,
+    ) -> Result<Vec<T>, Failure> {
+        let answers = self.0.ask(request.with_u32(attr::DEV_INDEX, index), parse);
+        if matches!(answers, Err(Failure::Refused(Errno::INVAL))) {
+            self.name(index)?;
+        }
+        answers
     }
 }
 
@@ -140,9 +157,8 @@ impl<C: Channel> Netlink<C> {
 impl<C: Channel> Netlink<C> {
     /// How many objects there are of each kind.
     pub(super) fn summary(&mut self, index: u32) -> Result<Vec<ResourceCount>, Failure> {
-        let request = Request::new(message_type(client::NLDEV, cmd::RES_GET), 0)
-            .with_u32(attr::DEV_INDEX, index);
-        let answers = self.0.ask(request, resources::summary)?;
+        let request = Request::new(message_type(client::NLDEV, cmd::RES_GET), 0);
+        let answers = self.ask_about(index, request, resources::summary)?;
         Ok(answers.into_iter().flatten().collect())
     }
 
@@ -153,9 +169,8 @@ impl<C: Channel> Netlink<C> {
         command: u16,
         parse: impl Fn(&[u8]) -> Result<Vec<T>, Malformed>,
     ) -> Result<Vec<T>, Failure> {
-        let request = Request::new(message_type(client::NLDEV, command), NLM_F_DUMP)
-            .with_u32(attr::DEV_INDEX, index);
-        let answers = self.0.ask(request, parse)?;
+        let request = Request::new(message_type(client::NLDEV, command), NLM_F_DUMP);
+        let answers = self.ask_about(index, request, parse)?;
         Ok(answers.into_iter().flatten().collect())
     }
 
@@ -190,9 +205,8 @@ impl<C: Channel> Netlink<C> {
     /// The sets of counters that are bound to queue pairs.
     pub(super) fn qp_counters(&mut self, index: u32) -> Result<Vec<QpCounters>, Failure> {
         let request = Request::new(message_type(client::NLDEV, cmd::STAT_GET), NLM_F_DUMP)
-            .with_u32(attr::DEV_INDEX, index)
             .with_u32(attr::STAT_RES, attr::RES_QP.into());
-        let answers = self.0.ask(request, resources::qp_counters)?;
+        let answers = self.ask_about(index, request, resources::qp_counters)?;
         Ok(answers.into_iter().flatten().collect())
     }
 }

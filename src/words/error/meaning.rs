@@ -23,7 +23,8 @@ pub(super) fn is_removal(verb: Verb, errno: Errno) -> bool {
         Errno::NXIO => is_of_an_identifier(verb),
         Errno::NODEV => matches!(
             verb,
-            Verb::QueryPort
+            Verb::QueryResources
+                | Verb::QueryPort
                 | Verb::QueryPkey
                 | Verb::QueryGid
                 | Verb::QueryGidTable
@@ -214,7 +215,11 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
             "QPs still receive from the SRQ, or another holder of the file uses its handle right now"
         }
         (
-            Verb::QueryPort | Verb::QueryPkey | Verb::QueryGid | Verb::QueryGidTable,
+            Verb::QueryResources
+            | Verb::QueryPort
+            | Verb::QueryPkey
+            | Verb::QueryGid
+            | Verb::QueryGidTable,
             Errno::NODEV,
         ) => "the device has been removed",
         (Verb::QueryPort | Verb::QueryPortSpeed, Errno::INVAL) => "the device has no such port",

@@ -440,6 +440,7 @@ mod tests {
         let gone = |verb, errno| Error::os(verb, Subject::the("device"), errno).is_device_gone();
         assert!(gone(Verb::RegMr, Errno::IO) && gone(Verb::ResolveAddr, Errno::IO));
         assert!(gone(Verb::Connect, Errno::NODEV) && gone(Verb::GetCmEvent, Errno::NODEV));
+        assert!(gone(Verb::QueryResources, Errno::NODEV));
         for verb in [
             Verb::BindAddr,
             Verb::ResolveAddr,

@@ -144,6 +144,8 @@ fn queue_pairs(files: &Files, device: &Device) -> Result<Vec<Reading>> {
         Err(error) if matches!(error.cause(), Cause::Os(Errno::OPNOTSUPP | Errno::INVAL)) => {
             Vec::new()
         }
+        // It has gone since it was listed.
+        Err(error) if error.is_device_gone() => Vec::new(),
         Err(error) => return Err(error.into()),
     };
     let mut readings = Vec::new();

@@ -44,6 +44,33 @@ fn no_character_device_is_no_failure() {
     assert_eq!(netlink.chardev(0), Err(Failure::Refused(Errno::NOMEM)));
 }
 
+/// Would catch a device that has gone and is told as a wrong argument, and a command that the kernel does not
+/// know and is told as a device that has gone.
+#[test]
+fn a_device_that_has_gone_is_told_from_a_command_that_is_not_known() {
+    let refused = || vec![refusal(Errno::INVAL)];
+    let ended = message(
+        DONE,
+        MULTI,
+        0,
+        &(-Errno::INVAL.raw_os_error()).to_ne_bytes(),
+    );
+    let there = message(GET, 0, 0, &rxe_device(3, "rxe0"));
+    for (first, device, errno) in [
+        (refused(), refused(), Errno::NODEV),
+        (vec![ended], refused(), Errno::NODEV),
+        (refused(), vec![there], Errno::INVAL),
+        (vec![refusal(Errno::PERM)], vec![], Errno::PERM),
+    ] {
+        let netlink = || Netlink::over(Script::new([first.clone(), device.clone()]));
+        let refused = Failure::Refused(errno);
+        assert_eq!(netlink().ports(3), Err(refused.clone()));
+        assert_eq!(netlink().summary(3), Err(refused.clone()));
+        assert_eq!(netlink().srqs(3), Err(refused.clone()));
+        assert_eq!(netlink().qp_counters(3), Err(refused));
+    }
+}
+
 #[test]
 fn reads_ports_in_the_order_of_their_numbers() {
     let dump = [2, 1].map(|number| message(PORT_GET, MULTI, 0, &rxe_port("rxe0", number)));

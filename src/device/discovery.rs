@@ -29,7 +29,8 @@ pub enum Discovery {
 impl Discovery {
     /// Lists the devices that this network namespace shows, sorted as the kernel sorts them.
     ///
-    /// A kernel without RDMA has none, so its list is empty.
+    /// A kernel without RDMA has none, so its list is empty. A device may be missing if others come or go at
+    /// this moment.
     ///
     /// # Errors
     /// The kernel refused, or its answer is malformed. Under [`Discovery::Netlink`] also if the kernel has no
@@ -59,7 +60,8 @@ impl Discovery {
     pub fn find(&self, name: &str) -> Result<Device> {
         let subject = || Subject::named("device", name);
         let failed = |failure: Failure| failure.of(Verb::FindDevice, subject());
-        let (mut route, infos) = self.survey(|info| info.name == name).map_err(failed)?;
+        let survey = || self.survey(|info| info.name == name);
+        let (mut route, infos) = twice_for(name, survey).map_err(failed)?;
         let mut infos = infos.ok_or_else(|| no_rdma(subject()))?;
         match infos.iter().position(|info| info.name == name) {
             Some(at) => route.device(infos.swap_remove(at)).map_err(failed),
@@ -83,6 +85,18 @@ impl Discovery {
                 found => found,
             },
         }
+    }
+}
+
+/// Looks for the device with this name a second time if it is not found. The kernel's list may lack a device
+/// if another one comes or goes meanwhile.
+fn twice_for<R>(
+    name: &str,
+    mut survey: impl FnMut() -> Result<(R, Option<Vec<Info>>), Failure>,
+) -> Result<(R, Option<Vec<Info>>), Failure> {
+    match survey()? {
+        (_, Some(infos)) if infos.iter().all(|info| info.name != name) => survey(),
+        found => Ok(found),
     }
 }
 
@@ -163,5 +177,42 @@ fn by_netlink_or_sysfs(netlink: &mut Netlink, info: &Info) -> Result<Option<Char
             Ok(Some(chardev))
         }
         None => Sysfs::default().chardev(&info.name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would catch a device that is not found because another one came or went while the list was made.
+    #[test]
+    fn a_device_that_one_list_lacks_is_in_the_next() {
+        let named = |name: &str| Info {
+            name: name.into(),
+            index: None,
+            ports: None,
+            firmware: None,
+            node_guid: None,
+            system_image_guid: None,
+            node_type: None,
+        };
+        let (all, less) = (vec![named("rxe0"), named("rxe1")], vec![named("rxe0")]);
+        for (lists, found, asked) in [
+            (
+                [Some(less.clone()), Some(all.clone())],
+                Some(all.clone()),
+                2,
+            ),
+            ([Some(all.clone()), None], Some(all), 1),
+            ([Some(less.clone()), Some(less.clone())], Some(less), 2),
+            ([None, None], None, 1),
+        ] {
+            let mut count = 0;
+            let last = twice_for("rxe1", || {
+                count += 1;
+                Ok((count, lists[count - 1].clone()))
+            });
+            assert_eq!(last, Ok((asked, found)));
+        }
     }
 }

@@ -99,10 +99,16 @@ pub(crate) fn find_by_file(file: BorrowedFd<'_>, verb: Verb) -> Result<Device> {
         let why = "it is not a character device, so not the command file of an RDMA device";
         return Err(Error::invalid(verb, subject(), why));
     }
-    let device = devices()?
-        .into_iter()
-        .find(|device| device.rdev() == Some(stat.st_rdev));
-    let Some(device) = device else {
+    let look = || -> Result<Option<Device>> {
+        let mut devices = devices()?.into_iter();
+        Ok(devices.find(|device| device.rdev() == Some(stat.st_rdev)))
+    };
+    // A list may lack a device if another one comes or goes meanwhile.
+    let found = match look()? {
+        None => look()?,
+        found => found,
+    };
+    let Some(device) = found else {
         let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
         let text = format!(
             "no RDMA device of this network namespace has the character device {major}:{minor}"

@@ -25,8 +25,8 @@ pub(super) struct Chardev {
 }
 
 impl Chardev {
-    /// Opens the node in `directory`: under the kernel's name, or under another if that name is missing or
-    /// belongs to another device, as may happen in containers.
+    /// Opens the node in `directory`: under the kernel's name, or under another if that name is missing, or
+    /// belongs to another device or one that has gone, as may happen in containers.
     pub(super) fn open_in(&self, directory: &Path, device: &str) -> Result<OwnedFd> {
         self.open_as(directory, device, OFlags::empty())
     }
@@ -44,12 +44,14 @@ impl Chardev {
         let path = directory.join(&self.name);
         match self.open_exactly(&path, flags) {
             Ok(node) => Ok(node),
-            Err(first @ (Errno::NOENT | Errno::NODEV)) => match self.search(directory) {
-                Some(other) => self
-                    .open_exactly(&other, flags)
-                    .map_err(|errno| failed(errno).with_detail(other.display().to_string())),
-                None => Err(failed(Errno::NOENT).with_detail(self.nowhere(first, directory))),
-            },
+            Err(first @ (Errno::NOENT | Errno::NODEV | Errno::NXIO)) => {
+                match self.search(directory) {
+                    Some(other) => self
+                        .open_exactly(&other, flags)
+                        .map_err(|errno| failed(errno).with_detail(other.display().to_string())),
+                    None => Err(failed(Errno::NOENT).with_detail(self.nowhere(first, directory))),
+                }
+            }
             Err(errno) => Err(failed(errno).with_detail(path.display().to_string())),
         }
     }
@@ -97,6 +99,10 @@ impl Chardev {
         let (major, minor) = (fs::major(self.number), fs::minor(self.number));
         let (directory, name) = (directory.display(), &self.name);
         match first {
+            Errno::NXIO => format!(
+                "{directory}/{name} is of a device that is not there, and no node in {directory} is \
+                 {major}:{minor}"
+            ),
             Errno::NODEV => format!(
                 "{directory}/{name} is another device, and no node in {directory} is {major}:{minor}"
             ),
@@ -148,6 +154,23 @@ mod tests {
             let node = chardev("uverbs0", 3).open_in(dev.path(), "rxe0").unwrap();
             assert_eq!(fs::fstat(node).unwrap().st_rdev, fs::makedev(1, 3));
         }
+    }
+
+    /// Would catch a node from before, whose device has gone, that hides the right one.
+    #[test]
+    fn passes_over_a_node_without_a_device() {
+        let dev = dev(&[]);
+        // Opening a socket is ENXIO, as is opening a node without a device.
+        let _socket = std::os::unix::net::UnixListener::bind(dev.path().join("uverbs0")).unwrap();
+        let open = || chardev("uverbs0", 3).open_in(dev.path(), "rxe0");
+        let error = open().unwrap_err();
+        assert_eq!(error.errno(), Some(Errno::NOENT));
+        assert!(error.to_string().contains("no node in"), "{error}");
+        std::os::unix::fs::symlink("/dev/null", dev.path().join("uverbs1")).unwrap();
+        assert_eq!(
+            fs::fstat(open().unwrap()).unwrap().st_rdev,
+            fs::makedev(1, 3)
+        );
     }
 
     #[test]

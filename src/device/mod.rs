@@ -258,7 +258,8 @@ impl Device {
         )
     }
 
-    /// The ports with their present states, from the source that the device was found by.
+    /// The ports with their present states, from the source that the device was found by. If the device fails
+    /// to report a port, the port is there without its states; by netlink the ports after it too.
     ///
     /// # Errors
     /// `ENODEV` if the device has been removed; the kernel refused, or its answer is malformed.
@@ -266,7 +267,8 @@ impl Device {
         let ports = match self.index() {
             Some(index) => Netlink::open()
                 .map_err(Failure::from)
-                .and_then(|mut netlink| netlink.ports(index)),
+                .and_then(|mut netlink| netlink.ports(index))
+                .map(|ports| port::with_unknown(ports, self.port_count().unwrap_or(0))),
             None => self.name_now().and_then(|name| self.0.sysfs.ports(&name)),
         };
         ports.map_err(|failure| failure.of(Verb::QueryPort, self.subject()))

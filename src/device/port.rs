@@ -20,6 +20,29 @@ pub struct Port {
     pub netdev: Option<Netdev>,
 }
 
+/// As many ports are told at most of a device that does not report them: it may say any number.
+const MOST_UNKNOWN: u32 = 1 << 16;
+
+/// The ports from 1 to `last`, by number: those that were found, which are sorted too, and the others without
+/// data.
+pub(super) fn with_unknown(mut found: Vec<Port>, last: u32) -> Vec<Port> {
+    let is_missing = |number: &u32| {
+        found
+            .binary_search_by_key(number, |port| port.number)
+            .is_err()
+    };
+    let missing: Vec<u32> = (1..=last.min(MOST_UNKNOWN)).filter(is_missing).collect();
+    found.extend(missing.into_iter().map(|number| Port {
+        number,
+        state: None,
+        physical_state: None,
+        lid: None,
+        netdev: None,
+    }));
+    found.sort_by_key(|port| port.number);
+    found
+}
+
 /// A network device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -129,5 +152,20 @@ impl fmt::Display for PhysicalState {
             Self::PhyTest => "PHY_TEST",
             Self::Other(number) => return write!(f, "state {number}"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would catch a port that is missing because the device fails to report it, and a number of ports that
+    /// takes all memory.
+    #[test]
+    fn ports_without_data_are_there_too() {
+        let found = with_unknown(Vec::new(), 2).pop().into_iter().collect();
+        let numbers = |ports: Vec<Port>| ports.iter().map(|port| port.number).collect::<Vec<_>>();
+        assert_eq!(numbers(with_unknown(found, 3)), [1, 2, 3]);
+        assert_eq!(with_unknown(Vec::new(), u32::MAX).len(), 1 << 16);
     }
 }

@@ -41,6 +41,17 @@ pub(super) fn numbered(path: &Path) -> Result<Option<u8>, Failure> {
     number.map(Some).ok_or_else(|| nonsense(path, &text).into())
 }
 
+/// An attribute that the kernel asks the device for: it has no value if the device fails to answer. The
+/// device is there, although the errno usually means that it has gone.
+pub(super) fn if_told<T>(value: Result<Option<T>, Failure>) -> Result<Option<T>, Failure> {
+    match value {
+        Err(Failure::Refused(Errno::IO | Errno::REMOTEIO | Errno::TIMEDOUT | Errno::NOLINK)) => {
+            Ok(None)
+        }
+        value => value,
+    }
+}
+
 /// The sorted names in a directory; `None` if there is no such directory.
 pub(super) fn entries(path: &Path) -> Result<Option<Vec<String>>, Failure> {
     let directory = match std::fs::read_dir(path) {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::attribute::{entries, parsed, text};
-use super::{Sysfs, is_infiniband, table_index};
+use super::{Sysfs, link_layer, table_index};
 use crate::device::failure::{Failure, Malformed};
 use crate::gid::{Gid, GidEntry, GidType};
 
@@ -44,9 +44,11 @@ impl Sysfs {
         };
         let attributes = directory.join("gid_attrs");
         let gid_type = match text(&attributes.join("types").join(name))?.as_deref() {
-            // Both types have this text; the link layer distinguishes them.
-            Some("IB/RoCE v1") if is_infiniband(directory)? => GidType::Ib,
-            Some("IB/RoCE v1") => GidType::RoceV1,
+            // Both types have this text; the link layer distinguishes them. An EFA's GIDs are of the type IB.
+            Some("IB/RoCE v1") if link_layer(directory)?.as_deref() == Some("Ethernet") => {
+                GidType::RoceV1
+            }
+            Some("IB/RoCE v1") => GidType::Ib,
             Some("RoCE v2") => GidType::RoceV2,
             Some(other) => return Err(Malformed::from(format!("{other:?} is no GID type")).into()),
             // The entry was emptied after its GID was read.

@@ -12,7 +12,7 @@ mod place;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use attribute::{entries, nonsense, numbered, parsed, text};
+use attribute::{entries, if_told, nonsense, numbered, parsed, text};
 
 use super::chardev::Chardev;
 use super::driver::DriverClue;
@@ -130,14 +130,16 @@ impl Sysfs {
     }
 
     fn port(&self, number: u32, directory: &Path) -> Result<Port, Failure> {
-        let lid = match is_infiniband(directory)? {
-            true => hexadecimal(&directory.join("lid"))?,
-            false => None,
+        let lid = match link_layer(directory)?.as_deref() {
+            Some("InfiniBand") => if_told(hexadecimal(&directory.join("lid")))?,
+            _ => None,
         };
+        let state = if_told(numbered(&directory.join("state")))?;
+        let physical_state = if_told(numbered(&directory.join("phys_state")))?;
         Ok(Port {
             number,
-            state: numbered(&directory.join("state"))?.map(Into::into),
-            physical_state: numbered(&directory.join("phys_state"))?.map(Into::into),
+            state: state.map(Into::into),
+            physical_state: physical_state.map(Into::into),
             lid,
             // The first entry of a RoCE port's GID table always belongs to the port's own network device.
             netdev: self.netdev(&directory.join("gid_attrs/ndevs/0"))?,
@@ -220,9 +222,9 @@ impl Sysfs {
     }
 }
 
-/// True if the port with this directory is on InfiniBand, false on Ethernet.
-fn is_infiniband(port: &Path) -> Result<bool, Failure> {
-    Ok(text(&port.join("link_layer"))?.as_deref() == Some("InfiniBand"))
+/// The link layer of the port with this directory: `InfiniBand`, `Ethernet`, or `Unspecified` as an EFA's.
+fn link_layer(port: &Path) -> Result<Option<String>, Failure> {
+    text(&port.join("link_layer"))
 }
 
 /// The table index that a file name stands for.

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::attribute::{entries, nonsense, parsed, text};
+use super::attribute::{entries, if_told, nonsense, parsed, text};
 use super::{Sysfs, is_file_name};
 use crate::device::bandwidth::Bandwidth;
 use crate::device::failure::Failure;
@@ -89,8 +89,8 @@ impl Sysfs {
         device: &str,
         port: Port,
     ) -> Result<AdapterPort, Failure> {
-        let (bandwidth, lanes) =
-            rate(&self.port_directory(device, port.number).join("rate"))?.unzip();
+        let file = self.port_directory(device, port.number).join("rate");
+        let (bandwidth, lanes) = if_told(rate(&file))?.unzip();
         let lag = match &port.netdev {
             Some(netdev) if is_file_name(&netdev.name) => self.lag(&netdev.name)?,
             _ => None,

@@ -250,6 +250,29 @@ fn reads_ports_in_the_order_of_their_numbers() {
     assert_eq!((netdev.name.as_str(), netdev.index), ("d0", Some(3)));
 }
 
+/// Would catch a device that is taken for removed because it fails to tell a port's state.
+#[test]
+fn what_a_device_fails_to_tell_is_not_known() {
+    let root = two_devices();
+    let port = root.path().join("class/infiniband/mlx5_0/ports/1");
+    for attribute in ["state", "phys_state", "lid", "rate"] {
+        let _ = std::fs::remove_file(port.join(attribute));
+        // No page is mapped at its start, so that reading it is EIO.
+        symlink("/proc/self/mem", port.join(attribute)).unwrap();
+    }
+    let error = std::fs::read(port.join("rate")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()));
+    let ports = by_sysfs(&root).find("mlx5_0").unwrap().ports().unwrap();
+    assert_eq!((ports[0].number, ports[0].state), (1, None));
+    assert_eq!((ports[0].physical_state, ports[0].lid), (None, None));
+    assert_eq!(ports[1].state, Some(PortState::Down));
+    #[cfg(feature = "topology")]
+    assert_eq!(
+        by_sysfs(&root).topology().unwrap().adapters()[0].ports[0].bandwidth,
+        None
+    );
+}
+
 #[test]
 fn reads_partition_keys() {
     let root = two_devices();
@@ -292,12 +315,14 @@ fn reads_the_gid_table_without_its_empty_entries() {
     assert_eq!(table[1].gid, "10.9.0.1".parse::<Gid>().unwrap());
     assert_eq!((table[1].port, table[1].netdev_ifindex), (1, 3));
 
-    write(
-        &root,
-        "class/infiniband/rxe0/ports/1/link_layer",
-        "InfiniBand\n",
-    );
-    assert_eq!(device.gid_table(1).unwrap()[0].gid_type, GidType::Ib);
+    for link_layer in ["InfiniBand\n", "Unspecified\n"] {
+        write(
+            &root,
+            "class/infiniband/rxe0/ports/1/link_layer",
+            link_layer,
+        );
+        assert_eq!(device.gid_table(1).unwrap()[0].gid_type, GidType::Ib);
+    }
     assert!(matches!(
         device.gid_table(2).unwrap_err().cause(),
         Cause::NotFound(_)

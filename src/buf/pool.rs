@@ -74,7 +74,7 @@ impl PoolBuilder {
     /// [`ResourceType::POOL`](crate::alloc::ResourceType::POOL).
     ///
     /// The allocator may ask the pool for buffers. While its thread makes the pool grow by buffers of a size,
-    /// it gets one of these only if one is free. It must not wait for another thread that takes one.
+    /// it gets one of these only if one is free. It must not wait for another thread that takes a buffer.
     pub fn allocator(mut self, allocator: impl Allocator) -> Self {
         self.allocator = Some(Arc::new(allocator));
         self
@@ -135,7 +135,7 @@ impl PoolBuilder {
                 .map(|size| Class::new(*size, self.limit, chunk))
                 .collect(),
             limit: self.limit,
-            memory: Mutex::new(0),
+            room: Mutex::default(),
             grown: Condvar::new(),
             access: self.access,
             buffers,
@@ -177,9 +177,9 @@ pub struct Pool(Arc<Inner>);
 pub(super) struct Inner {
     classes: Box<[Class]>,
     limit: usize,
-    /// Bytes of all chunks, and of those that are being made. Not held while one is made: that calls the
-    /// user's allocator, and subscribers of traces, who may ask the pool for something.
-    memory: Mutex<usize>,
+    /// Not held while a chunk is made: that calls the user's allocator, and subscribers of traces, who may
+    /// ask the pool for something.
+    room: Mutex<Room>,
     /// A chunk that was being made is there, or could not be made.
     grown: Condvar,
     access: Access,
@@ -188,6 +188,21 @@ pub(super) struct Inner {
     first_pd: PdTag,
     pds: Box<[Pd]>,
     _users: Box<[PdUse]>,
+}
+
+/// The bytes of a pool.
+#[derive(Debug, Default)]
+struct Room {
+    /// Of all chunks.
+    made: usize,
+    /// Of chunks that are being made: they come back if that fails.
+    pending: usize,
+}
+
+impl Room {
+    fn taken(&self) -> usize {
+        self.made + self.pending
+    }
 }
 
 /// The buffers of one size.
@@ -247,6 +262,16 @@ impl Class {
         self.blocks.load(Ordering::Relaxed) as usize
     }
 
+    /// How many blocks the next chunk has if there is memory for them; 0 if none comes any more.
+    fn next_chunk(&self, limit: usize) -> u32 {
+        let there = self.blocks.load(Ordering::Relaxed);
+        // The last chunk may have fewer blocks than others. None is added after it.
+        match there.is_multiple_of(self.per_chunk) {
+            true => self.per_chunk.min(most_blocks(self.size, limit) - there),
+            false => 0,
+        }
+    }
+
     /// Adds a chunk of `blocks` blocks, all of which are free. One thread at a time does so.
     fn add(&self, chunk: Chunk, blocks: u32) {
         let first = self.blocks.load(Ordering::Relaxed);
@@ -274,20 +299,26 @@ struct Growth<'p> {
     class: &'p Class,
     /// Bytes that were set aside for it.
     bytes: usize,
+    is_made: bool,
 }
 
 impl<'p> Growth<'p> {
     /// Sets memory aside for a chunk of the class.
-    fn begin(pool: &'p Inner, class: &'p Class, memory: &mut usize, bytes: usize) -> Self {
-        *memory += bytes;
+    fn begin(pool: &'p Inner, class: &'p Class, room: &mut Room, bytes: usize) -> Self {
+        room.pending += bytes;
         class.grows.store(true, Ordering::Relaxed);
         MAKING.set(MAKING.get() + 1);
-        Self { pool, class, bytes }
+        Self {
+            pool,
+            class,
+            bytes,
+            is_made: false,
+        }
     }
 
     /// The chunk has been made.
     fn end(mut self, chunk: Chunk, blocks: u32) {
-        self.bytes = 0;
+        self.is_made = true;
         self.class.add(chunk, blocks);
     }
 }
@@ -296,10 +327,13 @@ impl<'p> Growth<'p> {
 impl Drop for Growth<'_> {
     fn drop(&mut self) {
         MAKING.set(MAKING.get() - 1);
-        let mut memory = self.pool.memory();
-        *memory -= self.bytes;
+        let mut room = self.pool.room();
+        room.pending -= self.bytes;
+        if self.is_made {
+            room.made += self.bytes;
+        }
         self.class.grows.store(false, Ordering::Relaxed);
-        drop(memory);
+        drop(room);
         self.pool.grown.notify_all();
     }
 }
@@ -330,42 +364,41 @@ impl Inner {
         }
     }
 
-    fn memory(&self) -> MutexGuard<'_, usize> {
-        // A number that is right after each statement.
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn room(&self) -> MutexGuard<'_, Room> {
+        // Nothing can panic between the changes of its numbers.
+        self.room.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a chunk of a size; false if there is no memory left for one, or if this thread is making a chunk
-    /// already and another thread one of this size.
+    /// already and another one is in its way: one of this size, or one that has the rest of the memory.
     #[cold]
     fn grow(&self, class: &Class) -> Result<bool> {
-        let mut memory = self.memory();
-        while class.grows.load(Ordering::Relaxed) {
+        let mut room = self.room();
+        let blocks = loop {
+            // Somebody else did meanwhile, or gave one back.
+            if class.free.has_any() {
+                return Ok(true);
+            }
+            let is_growing = class.grows.load(Ordering::Relaxed);
+            let wanted = class.next_chunk(self.limit);
+            let fit = (self.limit - room.taken()) / class.size;
+            let blocks = (wanted as usize).min(fit) as u32;
+            // What is only set aside comes back if its chunk cannot be made.
+            let may_change = is_growing || blocks < wanted && room.pending > 0;
             // An allocator, or a subscriber, that takes buffers of the pool for which it is called would wait
             // for itself; or for one that waits for it.
-            if MAKING.get() > 0 {
+            if may_change && MAKING.get() == 0 {
+                let woken = self.grown.wait(room);
+                room = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            if is_growing || blocks == 0 {
                 return Ok(false);
             }
-            let woken = self.grown.wait(memory);
-            memory = woken.unwrap_or_else(PoisonError::into_inner);
-        }
-        // Somebody else did meanwhile, or gave one back.
-        if class.free.has_any() {
-            return Ok(true);
-        }
-        let there = class.blocks.load(Ordering::Relaxed);
-        let fit = (self.limit - *memory) / class.size;
-        let most = most_blocks(class.size, self.limit) - there;
-        let blocks = class
-            .per_chunk
-            .min(most)
-            .min(fit.min(u32::MAX as usize) as u32);
-        // The last chunk may have fewer blocks than others. None is added after it.
-        if blocks == 0 || !there.is_multiple_of(class.per_chunk) {
-            return Ok(false);
-        }
-        let growth = Growth::begin(self, class, &mut memory, class.size * blocks as usize);
-        drop(memory);
+            break blocks;
+        };
+        let growth = Growth::begin(self, class, &mut room, class.size * blocks as usize);
+        drop(room);
         let chunk = Chunk::new(
             (class.size, blocks),
             &self.pds,
@@ -417,9 +450,14 @@ mod tests {
 
     /// A pool of up to four buffers of 64 and of 4096 bytes, whose allocator does this.
     fn that_calls(act: impl Fn(&Pool) + Send + Sync + 'static) -> Pool {
+        with_limit(16384, act)
+    }
+
+    /// A pool of buffers of 64 and of 4096 bytes, whose allocator does this.
+    fn with_limit(limit: usize, act: impl Fn(&Pool) + Send + Sync + 'static) -> Pool {
         let of: Arc<OnceLock<Weak<Inner>>> = Arc::default();
         let itself = Arc::clone(&of);
-        let pool = on_nothing().sizes([64, 4096]).limit(16384);
+        let pool = on_nothing().sizes([64, 4096]).limit(limit);
         let pool = pool.allocator(Calls(move || {
             if let Some(pool) = itself.get().and_then(Weak::upgrade) {
                 act(&Pool(pool));
@@ -491,6 +529,66 @@ mod tests {
             assert!(matches!(thread.join().unwrap(), GetError::Memory(_)));
         }
         assert_eq!(pool.stats().memory, 0);
+    }
+
+    /// Would catch a thread that is told that there will never be a buffer while the memory is only set aside
+    /// for another size, whose chunk cannot be made.
+    #[test]
+    fn a_thread_waits_for_memory_that_is_only_set_aside() {
+        let (calls, called) = mpsc::channel();
+        let go_on = Arc::new(Barrier::new(2));
+        let pool = with_limit(4096, {
+            let (go_on, calls) = (Arc::clone(&go_on), Mutex::new(calls));
+            move |pool| {
+                // Its own thread does not wait.
+                let size = if pool.stats().memory == 4096 {
+                    64
+                } else {
+                    4096
+                };
+                assert_eq!(pool.try_get(size).unwrap_err(), GetError::Empty { size });
+                calls.lock().unwrap().send(thread::current().id()).unwrap();
+                go_on.wait();
+            }
+        });
+        let get = |size| {
+            let pool = pool.clone();
+            thread::spawn(move || pool.try_get(size).unwrap_err())
+        };
+        let called = || called.recv_timeout(Duration::from_secs(60)).unwrap();
+        let large = get(4096);
+        assert_eq!(called(), large.thread().id());
+        let small = get(64);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!small.is_finished(), "it does not wait");
+        go_on.wait();
+        assert_eq!(called(), small.thread().id());
+        go_on.wait();
+        for thread in [large, small] {
+            assert!(matches!(thread.join().unwrap(), GetError::Memory(_)));
+        }
+        assert_eq!(pool.stats().memory, 0);
+    }
+
+    /// Would catch a wait that counts again each time its task is polled.
+    #[test]
+    fn a_wait_counts_once() {
+        let pool = Pool::of_memory(64, 1);
+        let waits = || pool.stats().classes[0].waits;
+        let mut buf = pool.try_get(1).unwrap();
+        let mut wanted = Wanted::of(&pool, 1);
+        let mut cx = Context::from_waker(Waker::noop());
+        for count in [1, 2] {
+            for _ in 0..3 {
+                assert!(wanted.poll(&mut cx).is_pending());
+            }
+            assert_eq!(waits(), count);
+            drop(buf);
+            let Poll::Ready(Ok(next)) = wanted.poll(&mut cx) else {
+                panic!("it is free");
+            };
+            buf = next;
+        }
     }
 
     /// Would catch blocks that nobody gets any more because of a waker that panics when a chunk is there.
@@ -690,7 +788,7 @@ impl Pool {
 
     /// The pool's current size and use.
     pub fn stats(&self) -> PoolStats {
-        let memory = *self.0.memory();
+        let memory = self.0.room().taken();
         let class = |class: &Class| ClassStats {
             size: class.size,
             buffers: class.buffers(),
@@ -716,6 +814,8 @@ pub(crate) struct Wanted<P: Borrow<Pool> = Pool> {
     pool: P,
     bytes: usize,
     ticket: Ticket,
+    /// It waits since an earlier poll.
+    waits: bool,
 }
 
 impl<P: Borrow<Pool>> Wanted<P> {
@@ -725,11 +825,13 @@ impl<P: Borrow<Pool>> Wanted<P> {
             pool,
             bytes,
             ticket: Ticket::default(),
+            waits: false,
         }
     }
 
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Buf, GetError>> {
         let (pool, bytes) = (self.pool.borrow(), self.bytes);
+        let has_waited = std::mem::take(&mut self.waits);
         match pool.try_get(bytes) {
             Err(error @ (GetError::Empty { .. } | GetError::Memory(_))) => {
                 let index = pool.class_for(bytes)?;
@@ -737,8 +839,13 @@ impl<P: Borrow<Pool>> Wanted<P> {
                 if class.buffers() == 0 {
                     return Poll::Ready(Err(error));
                 }
-                class.waits.fetch_add(1, Ordering::Relaxed);
-                let block = std::task::ready!(class.free.poll_take(cx, &mut self.ticket));
+                let Poll::Ready(block) = class.free.poll_take(cx, &mut self.ticket) else {
+                    self.waits = true;
+                    if !has_waited {
+                        class.waits.fetch_add(1, Ordering::Relaxed);
+                    }
+                    return Poll::Pending;
+                };
                 Poll::Ready(pool.buf(index, block).ok_or(error))
             }
             got => Poll::Ready(got),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Error, Subject, Verb};
+use crate::error::{Cause, Error, Subject, Verb};
 
 /// Why a pool gave no buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,10 +48,13 @@ impl std::error::Error for GetError {
 
 impl From<GetError> for Error {
     fn from(error: GetError) -> Self {
-        match error {
-            GetError::Memory(error) => error,
-            other => Error::invalid(Verb::AllocBuffer, Subject::the("pool"), other.to_string()),
-        }
+        let text = error.to_string();
+        let cause = match error {
+            GetError::Memory(error) => return error,
+            GetError::Empty { .. } => Cause::Busy(text.into()),
+            GetError::TooLarge { .. } => Cause::Invalid(text.into()),
+        };
+        Error::new(Verb::AllocBuffer, Subject::the("pool"), cause)
     }
 }
 
@@ -72,3 +75,19 @@ impl fmt::Display for BufferFull {
 }
 
 impl std::error::Error for BufferFull {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would catch an empty pool that is told as a wrong argument: later it has a buffer.
+    #[test]
+    fn an_empty_pool_is_busy() {
+        let cause = |error: GetError| Error::from(error).cause().clone();
+        let empty = cause(GetError::Empty { size: 64 });
+        assert!(matches!(empty, Cause::Busy(_)), "{empty:?}");
+        let (asked, largest) = (65, 64);
+        let large = cause(GetError::TooLarge { asked, largest });
+        assert!(matches!(large, Cause::Invalid(_)), "{large:?}");
+    }
+}

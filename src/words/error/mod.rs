@@ -99,7 +99,8 @@ pub enum Cause {
     Unsupported(Cow<'static, str>),
     /// The request was refused before it reached the kernel; the text says which argument and why.
     Invalid(Cow<'static, str>),
-    /// Other objects still use this one; the text names them.
+    /// Others still use it, or all of it: objects, requests in flight, buffers of a pool. The text names
+    /// them; the call may succeed later.
     Busy(Cow<'static, str>),
     /// There is no such device, port, GID or the like; the text names it.
     NotFound(Cow<'static, str>),

@@ -208,8 +208,11 @@ impl From<PostError> for Error {
             PostError::QueueLost => {
                 Error::invalid(Verb::PostSrqRecv, Subject::the("SRQ"), error.to_string())
             }
-            PostError::QueueFull { .. }
-            | PostError::TooManySges { .. }
+            PostError::QueueFull { .. } => {
+                let full = Cause::Busy(error.to_string().into());
+                Error::new(Verb::Post, Subject::the("queue"), full)
+            }
+            PostError::TooManySges { .. }
             | PostError::ForeignPd
             | PostError::ReadOnly
             | PostError::WrongState { .. } => {
@@ -434,6 +437,13 @@ mod tests {
         assert_eq!(verb(PostError::Doorbell(Errno::INVAL)), Verb::PostSend);
         assert_eq!(verb(PostError::NoReadsInFlight), Verb::PostSend);
         assert_eq!(verb(PostError::NoAtomics), Verb::PostSend);
+    }
+
+    /// Would catch a full queue that is told as a wrong argument: later it takes the request.
+    #[test]
+    fn a_full_queue_is_busy() {
+        let full = Error::from(PostError::QueueFull { capacity: 1 });
+        assert!(matches!(full.cause(), Cause::Busy(_)), "{full}");
     }
 
     /// Catches an overrun that is told as nonsense in the ring.

@@ -8,7 +8,33 @@ use super::{Errno, Verb};
 
 /// What `errno` means when `verb` fails with it, as one clause.
 pub(super) fn of(verb: Verb, errno: Errno) -> Option<&'static str> {
-    by_verb(verb, errno).or_else(|| in_general(errno))
+    by_verb(verb, errno).or_else(|| match errno {
+        Errno::ACCESS if is_never_written(verb) => None,
+        _ => in_general(errno),
+    })
+}
+
+/// Whether it goes without write(2): by netlink, sysfs, open(2), mmap(2), read(2), a socket, or an allocator.
+fn is_never_written(verb: Verb) -> bool {
+    matches!(
+        verb,
+        Verb::ListDevices
+            | Verb::FindDevice
+            | Verb::OpenDevice
+            | Verb::ImportDevice
+            | Verb::QueryResources
+            | Verb::AddLink
+            | Verb::DeleteLink
+            | Verb::QueryPkey
+            | Verb::QueryGid
+            | Verb::QueryGidTable
+            | Verb::MapQueue
+            | Verb::GetAsyncEvent
+            | Verb::GetCqEvent
+            | Verb::AllocBuffer
+            | Verb::SharePd
+            | Verb::AllocShpd
+    )
 }
 
 /// What the errno that usually means removal means of a device that is still there.
@@ -130,7 +156,10 @@ fn by_verb(verb: Verb, errno: Errno) -> Option<&'static str> {
         (Verb::RegMr | Verb::ReregMr, Errno::NOMEM) => {
             "the memory cannot be pinned (RLIMIT_MEMLOCK), or the kernel or the device has no memory left"
         }
-        (Verb::RegMr, Errno::FAULT) => "a part of the range is not mapped",
+        (Verb::RegMr, Errno::FAULT) => {
+            "a part of the range is not mapped, or is mapped for reading only and the access makes the \
+             kernel pin it for writing"
+        }
         (Verb::RegMr, Errno::INVAL) => {
             "the access flags contradict each other or the device does not have them, or the I/O virtual address has another offset in its page than the address"
         }

@@ -473,6 +473,16 @@ mod tests {
         assert!(told(Errno::PERM).contains("another process has replaced the socket"));
     }
 
+    /// Catches a file that may not be mapped, or read, and is told as one that may not be written.
+    #[test]
+    fn only_what_is_written_fails_because_of_write() {
+        let told = |verb| Error::os(verb, Subject::the("it"), Errno::ACCESS).to_string();
+        assert!(told(Verb::RegMr).contains("write() is for the opener alone"));
+        for verb in [Verb::MapQueue, Verb::QueryPkey, Verb::QueryResources] {
+            assert!(!told(verb).contains("write()"), "{verb}");
+        }
+    }
+
     #[test]
     fn detail_comes_last() {
         let error =

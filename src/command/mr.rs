@@ -182,8 +182,8 @@ pub(crate) struct QueryMrReply {
     pub(crate) rkey: u32,
     /// Bytes.
     pub(crate) length: u64,
-    /// The address of the first byte for work requests and peers; Linux before 5.13 does not report it.
-    pub(crate) iova: Option<u64>,
+    /// The address of the first byte for work requests and peers.
+    pub(crate) iova: u64,
 }
 
 impl Command for QueryMr {
@@ -209,7 +209,7 @@ impl Command for QueryMr {
                 lkey: answer.answer(id::RESP_LKEY)?,
                 rkey: answer.answer(id::RESP_RKEY)?,
                 length: answer.answer(id::RESP_LENGTH)?,
-                iova: answer.answer(id::RESP_IOVA).ok(),
+                iova: answer.answer(id::RESP_IOVA)?,
             })
         })
     }

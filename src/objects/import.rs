@@ -348,17 +348,9 @@ impl Pd {
             ),
             _ => error,
         })?;
-        let Some(iova) = known.iova else {
-            return Err(Error::unsupported(
-                Verb::ImportMr,
-                Subject::numbered("MR", handle.0.into()),
-                "this kernel does not report the address of a region (Linux 5.13 does)",
-            ));
-        };
         Ok(ImportedMr {
             handle,
             known,
-            iova,
             pd: self.region_use(),
         })
     }
@@ -377,9 +369,8 @@ impl<M: Memory> Mr<M> {
                 lkey: lkey.0,
                 rkey: remote.rkey.0,
                 length: remote.length,
-                iova: Some(remote.address),
+                iova: remote.address,
             },
-            iova: remote.address,
             pd,
         }
     }
@@ -402,7 +393,6 @@ impl<M: Memory> Mr<M> {
 pub struct ImportedMr {
     handle: MrHandle,
     known: QueryMrReply,
-    iova: u64,
     pd: RegionUse,
 }
 
@@ -440,7 +430,7 @@ impl ImportedMr {
     /// The address by which work requests and peers refer to the first byte. It need not be mapped in this
     /// process.
     pub fn iova(&self) -> u64 {
-        self.iova
+        self.known.iova
     }
 
     /// A part of the region for a work request, in bytes from its start.
@@ -459,13 +449,19 @@ impl ImportedMr {
         &self,
         range: impl RangeBounds<usize>,
     ) -> Result<LocalSlice<'_>, OutOfBounds> {
-        LocalSlice::within(range, self.iova, self.len(), self.lkey(), self.pd.tag())
+        LocalSlice::within(
+            range,
+            self.known.iova,
+            self.len(),
+            self.lkey(),
+            self.pd.tag(),
+        )
     }
 
     /// The whole region as a peer addresses it.
     pub fn remote(&self) -> RemoteSlice {
         RemoteSlice {
-            address: self.iova,
+            address: self.known.iova,
             length: self.len(),
             rkey: self.rkey(),
         }
@@ -501,7 +497,7 @@ impl fmt::Debug for ImportedMr {
             .field("fd", &self.pd.context().as_fd().as_raw_fd())
             .field("lkey", &self.lkey())
             .field("rkey", &self.rkey())
-            .field("iova", &format_args!("{:#x}", self.iova))
+            .field("iova", &format_args!("{:#x}", self.known.iova))
             .field("len", &self.len())
             .finish()
     }

@@ -15,9 +15,8 @@ pub struct MrInfo {
     pub rkey: RemoteKey,
     /// Bytes.
     pub length: u64,
-    /// The address by which work requests and peers name the first byte. Linux before 5.13 does not report
-    /// it.
-    pub iova: Option<u64>,
+    /// The address by which work requests and peers name the first byte.
+    pub iova: u64,
 }
 
 impl<M: Memory> Mr<M> {

@@ -15,7 +15,6 @@ const FAR: usize = 1 << u8::BITS;
 pub(super) type Piece = u8;
 
 /// Bytes in pieces, zeroed or copied, none of which is moved.
-#[derive(Clone)]
 pub(super) struct Bytes {
     near: [u8; NEAR],
     used: usize,

@@ -199,7 +199,6 @@ const HEAD: usize = size_of::<Head>() / size_of::<IoctlAttr>();
 ///
 /// A new one is empty. [`Self::method`] or [`Self::write_command`] starts it, and the other methods add to
 /// it, all in place: a request is too large to be moved cheaply.
-#[derive(Clone)]
 pub(crate) struct Request {
     /// The frame of the ioctl as the kernel reads it: the head, and after it the attributes. Their addresses
     /// are valid only while the request is where it was made.

@@ -398,20 +398,21 @@ impl PdInner {
 
     #[inline]
     fn dealloc(&mut self) -> Result<()> {
+        if let Some(flights) = self.flights.get()
+            && self.is_owned()
+            && flights.reap() > 0
+        {
+            return Err(self.awaited(flights));
+        }
         self.dealloc_by(Self::free_object)
     }
 
+    /// Frees the kernel's object by `free` if it is this process's own.
     #[inline]
     fn dealloc_by(&mut self, free: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
-        // Relaxed: `&mut` orders this after the call of `leave`, through the `Arc`.
         if let Stand::Owned(owned) = &self.stand
-            && owned.load(Ordering::Relaxed)
+            && self.is_owned()
         {
-            if let Some(flights) = self.flights.get()
-                && flights.reap() > 0
-            {
-                return Err(self.awaited(flights));
-            }
             // Until the result is known, as for other objects (`Owned::destroy`).
             owned.store(false, Ordering::Relaxed);
             let freed = free(self);
@@ -419,6 +420,13 @@ impl PdInner {
             freed?;
         }
         Ok(())
+    }
+
+    /// Whether the kernel's object is this process's own, and neither freed nor left to others.
+    #[inline]
+    fn is_owned(&self) -> bool {
+        // Relaxed: who asks has `&mut`, which orders this after the call of `leave`, through the `Arc`.
+        matches!(&self.stand, Stand::Owned(owned) if owned.load(Ordering::Relaxed))
     }
 
     /// The error of freeing it while dropped regions wait.
@@ -467,6 +475,9 @@ impl PdInner {
 impl Drop for PdInner {
     #[inline]
     fn drop(&mut self) {
+        // First the regions that wait: the last one to have them deregisters them, or leaks them if the
+        // kernel keeps a queue that uses them. Those that stay in the PD make the kernel refuse it.
+        drop(self.flights.take());
         let patiently = |pd: &Self| pd.context.fd().destroy_patiently(pd.handle);
         if let Err(error) = self.dealloc_by(patiently) {
             // The kernel frees it when the context is closed.

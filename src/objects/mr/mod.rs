@@ -327,8 +327,8 @@ fn with_limit(error: Error, limit: Option<u64>) -> Error {
 ///
 /// Dropping it deregisters it. If the kernel refuses since a window is bound to it, or another holder of the
 /// file uses its handle, it is deregistered later: when the window is freed, or whenever a region of the
-/// protection domain is dropped ([`Pd::reclaim`]). If the kernel refuses otherwise, the memory is leaked
-/// rather than freed under the device.
+/// protection domain is registered or dropped ([`Pd::reclaim`]). If the kernel refuses otherwise, the memory
+/// is leaked rather than freed under the device.
 ///
 /// ```no_run
 /// use uverbs::Access;

@@ -552,6 +552,26 @@ pub(super) mod tests {
         drop((pd, kernel));
     }
 
+    /// Would catch a protection domain that stays until the context is closed, since at its end the kernel is
+    /// not asked because of a region that others looked at.
+    #[test]
+    fn the_kernel_is_asked_for_a_domain_whatever_waits() {
+        let (kernel, file) = rustix::pipe::pipe().unwrap();
+        ioctl_fionbio(&kernel, true).unwrap();
+        let stand = Stand::Owned(AtomicBool::new(true));
+        let pd = Pd::new(Context::over(file), PdHandle(7), stand);
+        let context = pd.context().clone();
+        let (held, drops) = region(&pd, 3, false);
+        context.fd().refuse(Verb::DeregMr, Errno::BUSY, 100);
+        drop(held);
+        assert_eq!(pd.reclaim(), 1);
+        drop(pd);
+        let mut header = CmdHdr::new_zeroed();
+        rustix::io::read(&kernel, header.as_mut_bytes()).unwrap();
+        assert_eq!(header.command, cmd::DEALLOC_PD);
+        assert_eq!(drops.load(Ordering::Relaxed), 0, "it is leaked");
+    }
+
     /// Would catch memory that is given back, or a handle that is used again, when it is not known whether
     /// the region is registered.
     #[test]

@@ -208,7 +208,13 @@ impl Context {
         if let Some(flights) = all.get(&pd.0).and_then(Weak::upgrade) {
             return flights;
         }
-        all.retain(|_, flights| flights.strong_count() > 0);
+        // Where the list would grow, and then it has room for twice as many: so each call does little for the
+        // others.
+        if all.len() == all.capacity() {
+            all.retain(|_, flights| flights.strong_count() > 0);
+            let live = all.len();
+            all.reserve(live + 1);
+        }
         let flights = Arc::new(Flights::default());
         all.insert(pd.0, Arc::downgrade(&flights));
         flights
@@ -466,5 +472,26 @@ impl fmt::Debug for Context {
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Would catch protection domains that are gone and pile up, and one whose queues are not found again.
+    #[test]
+    fn domains_that_are_gone_leave_nothing() {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        let flights = |handle| context.flights(PdHandle(handle));
+        let kept: Vec<_> = (0..20).map(flights).collect();
+        for handle in 100..10_000 {
+            drop(flights(handle));
+        }
+        assert!(context.0.flights.lock().unwrap().len() < 100);
+        for (handle, known) in (0..).zip(&kept) {
+            assert!(Arc::ptr_eq(&flights(handle), known));
+        }
     }
 }

@@ -413,11 +413,14 @@ impl Context {
 
     /// The indices of a port's GID table that are in use, for the error about one that is not.
     pub(crate) fn gids_in_use(&self, port: u8) -> String {
-        let length = match self.query_port(port) {
-            Ok(attr) => attr.gid_tbl_len,
+        let asked = self.query_port(port).and_then(|attr| {
+            let table = self.gid_table()?;
+            Ok((attr.gid_tbl_len, table))
+        });
+        let (length, table) = match asked {
+            Ok(answers) => answers,
             Err(error) => return error.to_string(),
         };
-        let table = self.gid_table().unwrap_or_default();
         let of_port = table.iter().filter(|entry| entry.port == u32::from(port));
         match in_words(of_port.map(|entry| entry.index)) {
             None => format!("none of the {length} GID entries of port {port} is in use"),
@@ -458,6 +461,18 @@ fn in_words(numbers: impl Iterator<Item = u32>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Catches a table that cannot be read and is told as an empty one.
+    #[test]
+    fn a_table_that_cannot_be_read_is_not_empty() {
+        let (_kernel, file) = rustix::pipe::pipe().unwrap();
+        let context = Context::over(file);
+        // The kernel has no command for the table, and sysfs is read after this.
+        context.fd().refuse(Verb::QueryDevice, Errno::NOMEM, 1);
+        let told = context.gids_in_use(1);
+        assert_eq!(context.fd().refusals_left(), 0);
+        assert!(told.starts_with("query_device"), "{told}");
+    }
 
     /// Catches a list that leaves an index out, or names one that is not in use.
     #[test]

@@ -152,7 +152,10 @@ pub unsafe extern "C" fn ibv_destroy_ah(c: *mut ibv_ah) -> c_int {
     // SAFETY: the caller passes an address handle, for the last time if this succeeds.
     unsafe {
         destroy(c, |ah: &mut AhObject| match &ah.kernel {
-            Some((handle, pd)) => Ok(pd.context().fd().execute(&Destroy(*handle))?),
+            Some((handle, pd)) => {
+                let (driver, fd) = (pd.context().driver(), pd.context().fd());
+                Ok(driver.destroy_ah(*handle, || fd.execute(&Destroy(*handle)))?)
+            }
             None => Ok(()),
         })
     }

@@ -304,13 +304,20 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::ModifySrq, what))
     }
 
-    /// Creates an address handle. The kernel's handle is only there if the kernel has to know of it.
+    /// Creates an address handle. The kernel's handle is only there if the kernel has to know of it. It may be
+    /// that of an earlier one.
     fn create_ah(
         &self,
         _fd: &CommandFd,
         _command: CreateAh,
     ) -> Result<(Option<AhHandle>, Self::Ah)> {
         Err(Self::lacks(Verb::CreateAh, "address handles"))
+    }
+
+    /// Ends one use of an address handle that [`create_ah`](Self::create_ah) returned. If that was the last
+    /// one, the kernel's is destroyed, by `destroy`.
+    fn destroy_ah(&self, _handle: AhHandle, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
+        destroy()
     }
 
     /// An address handle of which the kernel need not know, where libibverbs' provider makes one by itself.

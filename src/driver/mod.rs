@@ -567,6 +567,15 @@ impl Device {
         dispatch!(self, D(device) => device.create_ah(fd, command).map(|(handle, ah)| (handle, D::wrap(ah))))
     }
 
+    /// As [`contract::Driver::destroy_ah`].
+    pub(crate) fn destroy_ah(
+        &self,
+        handle: AhHandle,
+        destroy: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        dispatch!(self, D(device) => device.destroy_ah(handle, destroy))
+    }
+
     /// The target's number comes second.
     pub(crate) fn create_dc_target(
         &self,

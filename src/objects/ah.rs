@@ -5,7 +5,7 @@ use std::fmt;
 use uverbs_uapi::handle::AhHandle;
 use uverbs_uapi::types::{AhAttr, GlobalRoute};
 
-use crate::command::{CreateAh, DriverData};
+use crate::command::{CommandFd, CreateAh, Destroy, DriverData};
 use crate::context::Context;
 use crate::dc::DcPeer;
 use crate::driver;
@@ -194,8 +194,11 @@ impl Pd {
 /// An address handle.
 ///
 /// Keep it until the requests that name it have completed. On soft-RoCE a datagram whose address handle is
-/// gone takes the whole queue pair to the error state, and [`Qp::state`] does not show it. On other devices
-/// the datagram may be lost.
+/// gone takes the whole queue pair to the error state, and [`Qp::state`] does not show it. On an EFA requests
+/// of reliable datagrams then complete with an error. On other devices the datagram may be lost.
+///
+/// An EFA has one address handle for each GID of a protection domain. Several values of this type for it
+/// share one, which is destroyed with the last of them.
 ///
 /// [`Qp::state`]: crate::Qp::state
 ///
@@ -267,8 +270,24 @@ impl Ah {
     /// The kernel refuses; the error returns the handle. Manual page: `ibv_destroy_ah(3)`.
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(mut self) -> Result<(), DestroyError<Ah>> {
-        let result = self.object.as_mut().map_or(Ok(()), Owned::destroy);
+        let driver = self.pd.context().driver();
+        let result = self.object.as_mut().map_or(Ok(()), |object| {
+            object
+                .destroy_by(|fd, handle| driver.destroy_ah(handle, || fd.execute(&Destroy(handle))))
+        });
         DestroyError::of(self, result)
+    }
+}
+
+/// Others may use the same address handle of the device, which the driver knows.
+impl Drop for Ah {
+    fn drop(&mut self) {
+        let driver = self.pd.context().driver();
+        if let Some(object) = &mut self.object {
+            let destroy =
+                |fd: &CommandFd, handle| driver.destroy_ah(handle, || fd.destroy_patiently(handle));
+            object.end_by(destroy, |_| ());
+        }
     }
 }
 

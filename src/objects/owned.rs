@@ -94,7 +94,11 @@ impl<H: Object, B> Owned<H, B> {
         self.destroy_by(|fd, handle| fd.execute(&Destroy(handle)))
     }
 
-    fn destroy_by(&mut self, how: impl FnOnce(&CommandFd, H) -> Result<()>) -> Result<()> {
+    /// As [`Self::destroy`], by a function that destroys it.
+    pub(crate) fn destroy_by(
+        &mut self,
+        how: impl FnOnce(&CommandFd, H) -> Result<()>,
+    ) -> Result<()> {
         match self.stand {
             Stand::Ours => (),
             Stand::Unknown => return Err(self.busy("a panic while it was destroyed".into())),
@@ -113,10 +117,19 @@ impl<H: Object, B> Owned<H, B> {
     /// is closed, and the backing stays; `instead` then does what can still be done. Returns whether the
     /// kernel keeps nothing that belongs to this process.
     pub(crate) fn end(&mut self, instead: impl FnOnce(&Self)) -> bool {
+        self.end_by(CommandFd::destroy_patiently, instead)
+    }
+
+    /// As [`Self::end`], by a function that destroys it.
+    pub(crate) fn end_by(
+        &mut self,
+        how: impl FnOnce(&CommandFd, H) -> Result<()>,
+        instead: impl FnOnce(&Self),
+    ) -> bool {
         if self.stand == Stand::Unknown {
             return false;
         }
-        let Err(error) = self.destroy_by(CommandFd::destroy_patiently) else {
+        let Err(error) = self.destroy_by(how) else {
             return true;
         };
         self.leave();

@@ -38,6 +38,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         on_each("srd::events", events),
         on_each("srd::a_failure_stays_alone", a_failure_stays_alone),
         on_each("srd::both_sides_need_a_handle", both_sides_need_a_handle),
+        on_each(
+            "srd::handles_of_one_peer_are_one",
+            handles_of_one_peer_are_one,
+        ),
         on_each("srd::works_again_after_reset", works_again_after_reset),
         on_each("srd::regions_wait_for_requests", regions_wait_for_requests),
         on_each("srd::numbers_are_used_again", numbers_are_used_again),
@@ -685,6 +689,22 @@ fn both_sides_need_a_handle(context: &Context) -> Result {
     read(&mut a)?.failed(WcStatus::REM_OP_ERR)?;
     b.meet(&other, &a)?;
     read(&mut a)?.is(WcOpcode::RDMA_READ)
+}
+
+/// Catches an address handle that goes with another one for the same peer: the device has one for both.
+fn handles_of_one_peer_are_one(context: &Context) -> Result {
+    let (mut a, mut b, pd) = pair(context, caps(8), 8 * BYTES)?;
+    let path = context.path_to(&b.qp.endpoint()?, &ConnectOptions::default())?;
+    // That of `b` leads to the same function.
+    b.to = None;
+    talk(&mut a, &mut b)?;
+    let handles = [(); 3].map(|()| pd.create_ah(&path));
+    a.to = None;
+    for handle in handles {
+        handle?.destroy().map_err(|refused| refused.error)?;
+    }
+    a.meet(&pd, &b)?;
+    talk(&mut a, &mut b)
 }
 
 /// Catches rings, phases, numbers or completions from before a reset that are met behind it.

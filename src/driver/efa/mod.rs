@@ -13,6 +13,7 @@
 //! Ids of 64 bits, which the newest devices have, are not asked for: numbers of 16 bits are enough to
 //! distinguish all requests of a queue.
 
+mod ah;
 mod cq;
 mod format;
 #[cfg(feature = "fuzz")]
@@ -41,6 +42,7 @@ use uverbs_uapi::flags::QpAttrMask;
 use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::handle::{AhHandle, CqHandle, MrHandle};
 
+use self::ah::AddressHandles;
 use self::cq::{Cq, CqCore};
 use self::format::Entry;
 use self::qp::{NewQp, QpCore};
@@ -80,6 +82,16 @@ impl ResourceType {
 #[derive(Debug)]
 pub(crate) struct Efa {
     limits: Limits,
+    address_handles: AddressHandles,
+}
+
+impl Efa {
+    fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            address_handles: AddressHandles::default(),
+        }
+    }
 }
 
 /// The limits that the device reports.
@@ -237,14 +249,13 @@ impl contract::Driver for Efa {
         fd.execute(&interconnects::Query(mr))
     }
 
-    fn create_ah(&self, fd: &CommandFd, mut command: CreateAh) -> Result<(Option<AhHandle>, u16)> {
-        command.driver = DriverData::output::<abi::CreateAhResp>();
-        let reply = fd.execute(&command)?;
-        let answer = answer(Verb::CreateAh, || command.subject(), &reply.driver);
-        let abi::CreateAhResp {
-            efa_address_handle, ..
-        } = answer.inspect_err(|_| fd.abandon(reply.handle))?;
-        Ok((Some(reply.handle), efa_address_handle))
+    fn create_ah(&self, fd: &CommandFd, command: CreateAh) -> Result<(Option<AhHandle>, u16)> {
+        let (handle, number) = self.address_handles.create(fd, command)?;
+        Ok((Some(handle), number))
+    }
+
+    fn destroy_ah(&self, handle: AhHandle, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.address_handles.destroy(handle, destroy)
     }
 }
 
@@ -369,7 +380,7 @@ fn get_context(fd: &CommandFd) -> Result<(Efa, GetContextReply)> {
         return Err(Error::malformed(Verb::GetContext, subject(), what));
     }
     let limits = Limits::of(&context, &device, core.base.max_qp);
-    Ok((Efa { limits }, reply))
+    Ok((Efa::new(limits), reply))
 }
 
 /// Memory of the rings of a completion queue, if the allocator gives some.

@@ -262,10 +262,15 @@ fn destroy_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status
         .map(drop)
 }
 
+/// There is one for each address in a protection domain: who creates it again gets the same number, and who
+/// destroys it takes it from all.
 fn create_ah(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
     let (gid, pd) = (call.input.bytes(0), call.input.u16(16));
     function.objects.pds.get(pd.into())?;
-    let number = function.objects.ahs.insert(AddressHandle { gid, pd })?;
+    let number = match function.own_handle(gid, pd) {
+        Some(number) => number.into(),
+        None => function.objects.ahs.insert(AddressHandle { gid, pd })?,
+    };
     put(&mut call.answer, 0, &(number as u16).to_le_bytes());
     Ok(())
 }

@@ -157,11 +157,16 @@ impl Function {
             .violation(format!("function {}: {text}", self.number));
     }
 
-    /// The function's own handle for an address, in a protection domain.
+    /// The function's own handle for an address of a sender, in a protection domain.
     pub(crate) fn handle_of(&self, gid: Gid, pd: u16) -> Option<u16> {
-        if self.faults.knows_nobody {
-            return None;
+        match self.faults.knows_nobody {
+            true => None,
+            false => self.own_handle(gid, pd),
         }
+    }
+
+    /// The handle for an address that was created in a protection domain.
+    pub(crate) fn own_handle(&self, gid: Gid, pd: u16) -> Option<u16> {
         let found = |(_, handle): &(u32, &AddressHandle)| handle.gid == gid && handle.pd == pd;
         self.objects
             .ahs

@@ -805,6 +805,22 @@ fn objects_in_use_stay() {
 }
 
 #[test]
+fn an_address_has_one_handle_which_goes_for_all() {
+    let mut world = World::new(SRD);
+    let made = world.made[0];
+    let (pd, number) = (made.pd.to_le_bytes(), made.ahs[1]);
+    let again = world.make(0, 5, &[(4, &gid_of(1)), (20, &pd)]);
+    assert_eq!(again, number);
+    let fields: Fields<'_> = &[(4, &number.to_le_bytes()), (6, &pd)];
+    assert_eq!(world.command(0, 6, fields).0, 0);
+    let request = world.send(&[]);
+    world.post(&request);
+    assert_eq!(world.status(), Some(status::BAD_HANDLE));
+    assert_ne!(world.command(0, 6, fields).0, 0);
+    world.assert_clean();
+}
+
+#[test]
 fn faults_show_where_they_were_asked_for() {
     let mut world = World::new(SRD);
     world.state().functions[0].faults.failing.set(14, 1);

@@ -43,6 +43,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             handles_of_one_peer_are_one,
         ),
         on_each("srd::works_again_after_reset", works_again_after_reset),
+        on_each("srd::flushed_with_the_queue_pair", flushed_with_it),
         on_each("srd::regions_wait_for_requests", regions_wait_for_requests),
         on_each("srd::numbers_are_used_again", numbers_are_used_again),
         on_each("srd::overruns_are_told", overruns_are_told),
@@ -729,6 +730,29 @@ fn works_again_after_reset(context: &Context) -> Result {
         nothing(&mut b.cq)?;
     }
     Ok(())
+}
+
+/// Catches completions of a queue pair that is gone which nobody gets, or which pass for another's.
+fn flushed_with_it(context: &Context) -> Result {
+    let (mut a, mut b, pd) = pair(context, caps(8), 8 * BYTES)?;
+    for id in 1..4 {
+        b.receive(id, slot(1))?;
+    }
+    let Node { qp, mut cq, mr, .. } = b;
+    let qpn = qp.qpn();
+    drop(qp);
+    let mut flushed = completions(&mut cq, 3)?;
+    flushed.sort_by_key(|wc| wc.wr_id);
+    for (wc, id) in flushed.iter().zip(1..) {
+        wc.failed(WcStatus::WR_FLUSH_ERR)?;
+        same((wc.wr_id, wc.qp_num), (id, qpn), "a receive")?;
+    }
+    drop(mr);
+    // The first function gives its number to the next one.
+    let mut next = Node::new(&pd, cq, caps(8), 8 * BYTES)?;
+    a.meet(&pd, &next)?;
+    next.meet(&pd, &a)?;
+    talk(&mut a, &mut next)
 }
 
 /// Catches a region that is deregistered under a request that names it, and one that waits for good.

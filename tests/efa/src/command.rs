@@ -254,12 +254,13 @@ fn query_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> 
     Ok(())
 }
 
+/// What is in flight is completed before the answer.
 fn destroy_qp(function: &mut Function, call: &mut Call<'_>) -> Result<(), Status> {
-    function
-        .objects
-        .qps
-        .remove(handle(&mut call.input, 0))
-        .map(drop)
+    let index = handle(&mut call.input, 0);
+    function.objects.qps.get_mut(index)?.state = State::Err;
+    engine::flush_sends(function, index);
+    engine::flush_receives(function, index);
+    function.objects.qps.remove(index).map(drop)
 }
 
 /// There is one for each address in a protection domain: who creates it again gets the same number, and who

@@ -505,6 +505,22 @@ fn arrived(
     cq::push(function, completes.cqn, completes.ring, entry);
 }
 
+/// Completes all sends of a queue pair that goes: those that have ended with their own status.
+pub(crate) fn flush_sends(function: &mut Function, number: u32) {
+    let Ok(queue_pair) = function.objects.qps.get_mut(number) else {
+        return;
+    };
+    for waiting in std::mem::take(&mut queue_pair.requests) {
+        end(function, number, &waiting.thing, status::FLUSHED);
+    }
+    let Ok(queue_pair) = function.objects.qps.get_mut(number) else {
+        return;
+    };
+    for waiting in std::mem::take(&mut queue_pair.ended) {
+        complete(function, number, waiting.thing);
+    }
+}
+
 /// Completes all receive requests of a queue pair that has failed.
 pub(crate) fn flush_receives(function: &mut Function, number: u32) {
     /// The kind of the queue.

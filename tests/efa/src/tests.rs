@@ -821,6 +821,23 @@ fn an_address_has_one_handle_which_goes_for_all() {
 }
 
 #[test]
+fn what_is_in_flight_ends_with_its_queue_pair() {
+    let mut world = World::new(SRD);
+    world.receive(&[]);
+    world.state().functions[0].faults.stalled = true;
+    let request = world.send(&[]);
+    world.post(&request);
+    for index in 0..2 {
+        assert_eq!(world.completions(index).len(), 0);
+        let handle = world.made[index].handle.to_le_bytes();
+        assert_eq!(world.command(index, 4, &[(4, &handle)]).0, 0);
+        let statuses: Vec<u8> = world.completions(index).iter().map(|it| it[2]).collect();
+        assert_eq!(statuses, [status::FLUSHED]);
+    }
+    world.assert_clean();
+}
+
+#[test]
 fn faults_show_where_they_were_asked_for() {
     let mut world = World::new(SRD);
     world.state().functions[0].faults.failing.set(14, 1);

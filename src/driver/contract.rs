@@ -230,6 +230,12 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         false
     }
 
+    /// Whether queue pairs of the device's own type, [`QpType::DRIVER`], can be told how often to send a
+    /// request again if the peer has no receive posted.
+    fn sets_rnr_retry(&self) -> bool {
+        false
+    }
+
     /// In which order the device writes the bytes of a message to memory, of a queue pair in this state.
     fn data_order(&self, _fd: &CommandFd, _qp: QpName, _state: QpState) -> Result<DataOrder> {
         Ok(DataOrder::Any)

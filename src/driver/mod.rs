@@ -393,6 +393,7 @@ impl Device {
         without_ece(verb: Verb) -> Error;
         max_requests(reported: u32) -> u32;
         has_long_datagrams() -> bool;
+        sets_rnr_retry() -> bool;
         data_order(fd: &CommandFd, qp: QpName, state: QpState) -> Result<DataOrder>;
         set_udp_source_port(fd: &CommandFd, qp: QpName, port: u16) -> Result<()>;
         reset_stream(fd: &CommandFd, qp: QpName, stream: u16) -> Result<()>;

@@ -37,6 +37,10 @@ pub(crate) fn tests() -> Vec<Trial> {
         on_each("srd::batches_beyond_the_limit", batches_beyond_the_limit),
         on_each("srd::events", events),
         on_each("srd::a_failure_stays_alone", a_failure_stays_alone),
+        on_each(
+            "srd::retries_end_if_nobody_is_ready",
+            retries_end_if_nobody_is_ready,
+        ),
         on_each("srd::both_sides_need_a_handle", both_sides_need_a_handle),
         on_each(
             "srd::handles_of_one_peer_are_one",
@@ -670,6 +674,22 @@ fn a_failure_stays_alone(context: &Context) -> Result {
     for node in [&mut a, &mut b] {
         node.qp.activate(QKEY, &ConnectOptions::default())?;
     }
+    talk(&mut a, &mut b)
+}
+
+/// Catches a number of retries that is not set: the message then waits until there is a receive.
+fn retries_end_if_nobody_is_ready(context: &Context) -> Result {
+    let (mut a, mut b, _pd) = pair(context, caps(8), 8 * BYTES)?;
+    let options = ConnectOptions {
+        rnr_retry: 0,
+        ..ConnectOptions::default()
+    };
+    a.qp.reset()?;
+    a.qp.activate(QKEY, &options)?;
+    a.post(1..2, |id, batch, to, mr, _| {
+        Ok(batch.signaled(id).to(to).send(mr.slice(slot(0))?)?)
+    })?;
+    completion(&mut a.cq)?.failed(WcStatus::RNR_RETRY_EXC_ERR)?;
     talk(&mut a, &mut b)
 }
 

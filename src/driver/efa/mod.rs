@@ -238,6 +238,10 @@ impl contract::Driver for Efa {
         true
     }
 
+    fn sets_rnr_retry(&self) -> bool {
+        self.limits.caps.contains(abi::DeviceCaps::RNR_RETRY)
+    }
+
     fn data_order(&self, _: &CommandFd, _: QpName, _: QpState) -> Result<DataOrder> {
         Ok(match self.limits.caps {
             caps if caps.contains(abi::DeviceCaps::DATA_POLLING_128) => DataOrder::Aligned128,

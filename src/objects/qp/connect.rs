@@ -157,7 +157,7 @@ pub struct ConnectOptions {
     pub timeout: u8,
     /// See [`QpAttr::retry_cnt`]. On soft-RoCE 7 means forever: then a dead peer is never noticed.
     pub retry_cnt: u8,
-    /// See [`QpAttr::rnr_retry`].
+    /// See [`QpAttr::rnr_retry`]. It has no effect on datagrams that are not reliable.
     pub rnr_retry: u8,
     /// See [`QpAttr::min_rnr_timer`].
     pub min_rnr_timer: u8,
@@ -755,13 +755,15 @@ impl<T: Transport, M: Membership> Qp<T, M> {
     ///
     /// # Errors
     ///
-    /// There is no such port or partition key, or `path_mtu` exceeds the port's MTU.
+    /// There is no such port or partition key, or `path_mtu` exceeds the port's MTU. Or the datagrams are
+    /// reliable, `rnr_retry` is not 7, and the device cannot be told.
     pub fn activate(&mut self, qkey: u32, options: &ConnectOptions) -> Result<()>
     where
         T: Datagram,
     {
         let sq_psn = self.psn()?;
         let limit = self.longest_datagram(options)?;
+        let rnr_retry = self.rnr_retry(options)?;
         self.modify(&to_init(options, Some(qkey)))?;
         self.modify(&QpAttr {
             state: Some(QpState::RTR),
@@ -770,11 +772,29 @@ impl<T: Transport, M: Membership> Qp<T, M> {
         self.modify(&QpAttr {
             state: Some(QpState::RTS),
             sq_psn: Some(sq_psn),
+            rnr_retry,
             ..QpAttr::default()
         })?;
         self.shared.forget();
         self.shared.limit_messages(limit);
         Ok(())
+    }
+
+    /// The retries to set if the peer has no receive posted. Only reliable datagrams are sent again.
+    pub(super) fn rnr_retry(&self, options: &ConnectOptions) -> Result<Option<u8>> {
+        if self.transport() != QpType::DRIVER {
+            return Ok(None);
+        }
+        match (self.context().driver().sets_rnr_retry(), options.rnr_retry) {
+            (true, retries) => Ok(Some(retries)),
+            // The device sends them again forever.
+            (false, 7) => Ok(None),
+            (false, _) => Err(Error::unsupported(
+                Verb::ModifyQp,
+                self.shared.subject(),
+                "a number of retries (`rnr_retry`) of this device's reliable datagrams",
+            )),
+        }
     }
 
     /// The most bytes of a message: an MTU of a datagram on most devices, whatever the port takes of a

@@ -144,3 +144,32 @@ fn a_change_takes_reads_away() {
     let refused = Err(PostError::NoReadsInFlight);
     assert_eq!(qp.one(1).read(slice, remote), refused);
 }
+
+/// Would catch a number of retries that is silently ignored, and one that datagrams without any are refused
+/// for.
+#[test]
+fn retries_that_a_device_cannot_be_told_are_refused() {
+    let (_kernel, file) = rustix::pipe::pipe().unwrap();
+    let context = Context::over(file);
+    for (transport, rnr_retry, is_refused) in [
+        (QpType::DRIVER, 7, false),
+        (QpType::DRIVER, 1, true),
+        (QpType::UD, 1, false),
+    ] {
+        let shared = Arc::new(shared::tests::shared(&context, transport));
+        let queue = samples::send_queues().pop().unwrap();
+        let qp = Qp::<Any> {
+            send: SendHalf::new(queue, &shared, None),
+            recv: RecvHalf::new(None, &shared),
+            shared,
+        };
+        let options = ConnectOptions {
+            rnr_retry,
+            ..ConnectOptions::default()
+        };
+        match qp.rnr_retry(&options) {
+            Err(error) => assert!(is_refused && error.is_unsupported(), "{error}"),
+            Ok(set) => assert!(!is_refused && set.is_none(), "{set:?}"),
+        }
+    }
+}

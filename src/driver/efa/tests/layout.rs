@@ -92,6 +92,18 @@ fn each_operation_is_a_capability_of_the_device() {
     }
 }
 
+/// Would catch a number of retries that the device cannot be told and is asked to have, or the other way
+/// round.
+#[test]
+fn retries_are_a_capability_of_the_device() {
+    for (caps, sets) in [
+        (DeviceCaps::RDMA_READ, false),
+        (DeviceCaps::RNR_RETRY, true),
+    ] {
+        assert_eq!(Efa::new(Limits { caps, ..LIMITS }).sets_rnr_retry(), sets);
+    }
+}
+
 /// Would catch entries without room for what the device writes there.
 #[test]
 fn completions_have_room_for_what_the_device_tells() {

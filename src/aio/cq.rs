@@ -198,7 +198,9 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll).
+    /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll). A completion that names a
+    /// queue which does not report here ([`PollError::Stray`](crate::cq::PollError::Stray)) is passed over, and
+    /// traced as a warning.
     #[inline(always)]
     pub fn pump(&self) -> Result<bool> {
         self.0.pump()
@@ -341,11 +343,21 @@ impl Cq {
     /// Asks for an event; false if there are completions. Not under the lock: a subscriber of traces, which
     /// is notified of the command, may create queue pairs that report here, and drop them.
     fn arm(&self) -> Result<bool> {
-        if !self.lock().is_empty()? {
+        if !self.is_empty()? {
             return Ok(false);
         }
         self.0.armed.arm(Notify::Next)?;
-        self.lock().is_empty()
+        self.is_empty()
+    }
+
+    /// Whether no completion waits.
+    fn is_empty(&self) -> Result<bool> {
+        // A statement of its own: the lock is given back before a subscriber of traces is called.
+        let is_empty = self.lock().is_empty();
+        is_empty.or_else(|error| {
+            Step::of_failure(error)?.follow();
+            Ok(false)
+        })
     }
 
     /// Reserves a place for a queue pair or a shared receive queue.

@@ -11,6 +11,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::flight::Flight;
 use crate::wc::Completion;
+use crate::work::PollError;
 
 /// A completion queue with the queue pairs that report to it. The thread that takes completions borrows it
 /// exclusively.
@@ -93,7 +94,15 @@ impl Pump {
             any: false,
             first: None,
         };
-        for completion in &mut cq.poll()? {
+        let mut polled = match cq.poll() {
+            Ok(polled) => polled,
+            Err(error) => {
+                steps.add_failure(error)?;
+                taken.any = true;
+                return Ok(taken);
+            }
+        };
+        for completion in &mut polled {
             taken.any = true;
             match send_that_succeeded(tables, &completion) {
                 Some(slot) => succeeded(tables, (slot, completion.wr_id()), &mut taken, steps),
@@ -107,8 +116,8 @@ impl Pump {
     }
 
     /// Whether no completion waits.
-    pub(super) fn is_empty(&mut self) -> Result<bool> {
-        Ok(self.cq.is_empty()?)
+    pub(super) fn is_empty(&mut self) -> std::result::Result<bool, PollError> {
+        self.cq.is_empty()
     }
 
     /// Notes that a queue pair is gone, and returns the steps that follow.

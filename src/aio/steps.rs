@@ -8,6 +8,8 @@ use arrayvec::ArrayVec;
 use super::slot::After;
 use super::table::Table;
 use crate::callbacks::each;
+use crate::error::Result;
+use crate::work::PollError;
 
 /// Steps are followed when there are this many.
 pub(super) const AT_ONCE: usize = 32;
@@ -18,6 +20,8 @@ pub(super) enum Step {
     /// Fail a queue pair.
     Fail(Arc<Table>),
     Release(Release),
+    /// Tell of a completion that names the queue of this number, which does not report here.
+    TellOfStray(u32),
 }
 
 /// The buffer of an operation for which nobody waits, in a released slot: both go back when this is dropped.
@@ -46,11 +50,25 @@ impl Step {
         }
     }
 
+    /// What remains to do after a poll that has failed, if others can go on: it has passed over a completion
+    /// of nobody's, such as one that the device has written late. Other failures are returned.
+    pub(super) fn of_failure(error: PollError) -> Result<Self> {
+        match error {
+            PollError::Stray { number } => Ok(Self::TellOfStray(number)),
+            error => Err(error.into()),
+        }
+    }
+
     pub(super) fn follow(self) {
         match self {
             Self::Wake(waker) => waker.wake(),
             Self::Fail(table) => table.fail(),
             Self::Release(release) => drop(release),
+            Self::TellOfStray(number) => tracing::warn!(
+                target: "uverbs",
+                number,
+                "a completion names a queue that does not report to its CQ"
+            ),
         }
     }
 }
@@ -91,6 +109,13 @@ impl Steps {
         self.0.push(Step::Fail(Arc::clone(table)));
     }
 
+    /// Adds what remains to do after a poll that has failed.
+    #[cold]
+    pub(super) fn add_failure(&mut self, error: PollError) -> Result<()> {
+        self.0.push(Step::of_failure(error)?);
+        Ok(())
+    }
+
     /// Follows all steps, and clears the list.
     pub(super) fn follow(&mut self) {
         each(self.0.drain(..), Step::follow);
@@ -115,6 +140,7 @@ pub(super) mod tests {
     use std::task::Wake;
 
     use super::*;
+    use crate::owned::tests::Listener;
     use crate::work::PdTag;
 
     /// A waker that counts.
@@ -164,6 +190,28 @@ pub(super) mod tests {
         }));
         assert!(woken.is_err());
         assert_eq!(count.0.load(Ordering::Relaxed), 10);
+    }
+
+    /// Would catch a queue that is given up for a completion that concerns none of its queue pairs, and one
+    /// that goes on although it has lost completions.
+    #[test]
+    fn a_completion_of_nobody_is_told_and_others_go_on() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::clone(&told);
+        let listener = Listener("uverbs", move |text: String| {
+            assert!(text.contains("names a queue"), "{text}");
+            counts.fetch_add(1, Ordering::Relaxed);
+        });
+        tracing::subscriber::with_default(listener, || {
+            let mut steps = Steps::new();
+            assert!(steps.add_failure(PollError::Stray { number: 7 }).is_ok());
+            assert!(steps.add_failure(PollError::Overrun).is_err());
+            assert!(steps.add_failure(PollError::Unknown { code: 1 }).is_err());
+            assert_eq!(told.load(Ordering::Relaxed), 0);
+            steps.follow();
+            assert!(steps.are_none());
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 1);
     }
 
     /// Would catch a list that is full before `are_many` says so: a completion that wakes a task and makes

@@ -26,12 +26,14 @@ use crate::work::{LocalKey, Progress};
 
 pub(super) type NewQp = contract::NewQp<SendQueue, RecvQueue, Arc<QpCore>>;
 
-/// The ledger of a queue of this capacity. What the device still reports of a queue that is gone, or of
-/// before a reset, has another generation than the queue that has its number now.
-pub(super) fn ledger(capacity: u32) -> NumberedLedger {
+/// The ledgers of a queue pair's two queues, of these capacities. What the device still reports of a queue
+/// that is gone, or of before a reset, has another generation than the queue that has its number now.
+pub(super) fn ledgers(sends: u32, receives: u32) -> [Arc<NumberedLedger>; 2] {
     static GENERATIONS: AtomicU16 = AtomicU16::new(0);
-    // Relaxed: nothing else goes with it.
-    NumberedLedger::new(capacity, GENERATIONS.fetch_add(1, Ordering::Relaxed))
+    // One for both: queues of the most requests have one bit of it, which then differs from one queue pair to
+    // the next. Relaxed: nothing else goes with it.
+    let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
+    [sends, receives].map(|capacity| Arc::new(NumberedLedger::new(capacity, generation)))
 }
 
 /// What must stay until the kernel has released a queue pair.
@@ -47,13 +49,13 @@ impl QpCore {
     /// Call after the kernel has taken the queue pair to the state RESET: the device starts both rings anew,
     /// and completions from before are passed over.
     pub(super) fn reset(&self, send: &mut SendQueue, recv: Option<&mut RecvQueue>) {
-        let ledger = Arc::new(self::ledger(send.layout().depth));
-        self.sends.replace(Arc::clone(&ledger));
-        send.reset(ledger);
+        let capacity = recv.as_ref().map_or(0, |recv| recv.layout().capacity);
+        let [sends, receives] = ledgers(send.layout().depth, capacity);
+        self.sends.replace(Arc::clone(&sends));
+        send.reset(sends);
         if let Some(recv) = recv {
-            let ledger = Arc::new(self::ledger(recv.layout().capacity));
-            self.receives.replace(Arc::clone(&ledger));
-            recv.reset(ledger);
+            self.receives.replace(Arc::clone(&receives));
+            recv.reset(receives);
         }
     }
 }
@@ -165,10 +167,7 @@ fn map(
     let ring = Map::new(fd, "receive ring", answer.rq_mmap_key, length, write)?;
     let ring = Arc::new(ring);
 
-    let (send_ledger, recv_ledger) = (
-        Arc::new(ledger(send.depth)),
-        Arc::new(ledger(recv.capacity)),
-    );
+    let [send_ledger, recv_ledger] = ledgers(send.depth, recv.capacity);
     let name = |is_receive| Name {
         qpn: reply.qpn,
         is_receive,

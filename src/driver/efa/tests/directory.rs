@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::super::format::Entry;
+use super::super::qp::ledgers;
 use super::super::reporters::{Name, Registration};
 use super::completions::{QPN, Ring, post, ring, sent};
 use crate::driver::contract::Cq as _;
-use crate::driver::kit::ledger::NumberedLedger;
+use crate::driver::kit::ledger::{About, NumberedLedger};
 use crate::work::PollError;
 
 fn complete(ring: &mut Ring, numbers: Vec<u16>) {
@@ -114,6 +115,18 @@ fn queue_pairs_that_report_nothing_leave_nothing_behind() {
         text.contains("is_closed: true") && !text.contains("Set"),
         "{text}"
     );
+}
+
+/// Would catch a late completion of a queue pair that finishes a request of the next one with its number, for
+/// queues so long that numbers have one bit left.
+#[test]
+fn numbers_of_one_queue_pair_differ_from_those_of_the_next() {
+    let most = NumberedLedger::MOST;
+    let number = |ledger: &NumberedLedger| ledger.note(0, 1, About::new(true), 0);
+    let [sends, receives] = ledgers(most, most);
+    let [next_sends, next_receives] = ledgers(most, most);
+    assert_ne!(number(&sends), number(&next_sends));
+    assert_ne!(number(&receives), number(&next_receives));
 }
 
 /// Completions that are dropped with their queue pair, as in libefa.

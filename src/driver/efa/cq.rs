@@ -66,7 +66,7 @@ impl Doorbell {
         let taken = self.taken.load(Ordering::Relaxed).wrapping_add(more);
         self.taken.store(taken, Ordering::Relaxed);
         let value = taken & u32::from(u16::MAX) | wish();
-        order::after_writing();
+        order::after_reading();
         self.register.store(value);
     }
 }

@@ -10,6 +10,8 @@ use crate::driver::kit::barrier;
 pub(super) enum Step {
     /// What was written to rings is visible before what is stored next.
     Written,
+    /// What was read of entries was read before what is stored next.
+    Taken,
     /// What was copied to the device's memory has left the CPU.
     Flushed,
     /// The request at this place of the ring is copied to the device's memory.
@@ -27,6 +29,13 @@ pub(super) enum Step {
 pub(super) fn after_writing() {
     barrier::ring_before_record();
     step(Step::Written);
+}
+
+/// Orders what was read of entries before the next store, which gives them back to the device.
+#[inline(always)]
+pub(super) fn after_reading() {
+    barrier::entry_before_record();
+    step(Step::Taken);
 }
 
 /// Makes copied requests leave the CPU before the next store.

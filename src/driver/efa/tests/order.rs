@@ -88,11 +88,11 @@ fn receives_are_written_before_their_doorbell() {
     assert_eq!(queue.in_flight(), 2);
 }
 
-/// Would catch fields that are read before the phase says that they are there, and a count that includes an
-/// entry which has not been read.
+/// Would catch fields that are read before the phase says that they are there, and an entry that the device
+/// gets back while it is read.
 #[test]
 fn an_entry_is_read_behind_its_phase_and_then_told() {
-    use Step::{Arrived, Read, Stored, Written};
+    use Step::{Arrived, Read, Stored, Taken};
     let mut ring = ring(1, Entry::LARGE);
     let (_queue, ledger) = ring.register(0, false);
     for number in post(&ledger, 0..2, true) {
@@ -100,6 +100,6 @@ fn an_entry_is_read_behind_its_phase_and_then_told() {
     }
     let seen = steps(None);
     assert_eq!(ring.ids(), [0, 1]);
-    let one = |count| [Arrived, Read, Read, Written, Stored(count)];
+    let one = |count| [Arrived, Read, Read, Taken, Stored(count)];
     assert_eq!(*seen.borrow(), [one(1), one(2)].concat());
 }

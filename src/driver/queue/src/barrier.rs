@@ -31,8 +31,8 @@ pub fn owner_before_entry() {
     compiler_fence(Ordering::Acquire);
 }
 
-/// Orders the reads of an entry before the next write, to a doorbell record: a device that reads the record
-/// then may write over the entry.
+/// Orders the reads of an entry before the next write, to a doorbell record or a register: a device that reads
+/// the record, or gets the register's new value, then may write over the entry.
 #[inline(always)]
 pub fn entry_before_record() {
     load_store();
@@ -146,8 +146,8 @@ mod arch {
 
     #[inline(always)]
     pub(super) fn load_store() {
-        // SAFETY: as above.
-        unsafe { asm!("fence r, w", options(nostack, preserves_flags)) };
+        // SAFETY: as above. Registers are outputs.
+        unsafe { asm!("fence r, ow", options(nostack, preserves_flags)) };
     }
 
     #[inline(always)]

@@ -102,6 +102,7 @@ pub(crate) struct Limits {
     pub(crate) max_recv_wr: u32,
     pub(crate) max_send_sge: u32,
     pub(crate) max_recv_sge: u32,
+    /// The most bytes of a READ or WRITE; 0 if the device does not say.
     pub(crate) max_rdma_bytes: u32,
     /// Inline bytes of a request of one block, and of two: 0 if the device has no requests of two.
     pub(crate) inline: u32,
@@ -289,10 +290,7 @@ impl Limits {
             // So many slices has a message's format.
             max_send_sge: device.max_sq_sge.min(2).into(),
             max_recv_sge: device.max_rq_sge.into(),
-            max_rdma_bytes: match device.max_rdma_size {
-                0 => u32::MAX,
-                most => most,
-            },
+            max_rdma_bytes: device.max_rdma_size,
             inline: inline.into(),
             wide_inline: match wide_inline > inline {
                 true => wide_inline.into(),

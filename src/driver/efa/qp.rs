@@ -241,7 +241,10 @@ pub(super) fn send_layout(
         max_inline,
         rdma: RdmaLimits {
             max_inline: if is_wide { limits.wide_inline } else { 0 },
-            max_bytes: limits.max_rdma_bytes,
+            max_bytes: match limits.max_rdma_bytes {
+                0 => u32::MAX,
+                most => most,
+            },
         },
         // A device with a minimum depth does not take a whole ring at once.
         max_batch: match limits.min_sq_wr {

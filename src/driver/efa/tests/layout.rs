@@ -135,7 +135,10 @@ fn what_a_device_says_is_held_within_the_formats() {
     let limits = Limits::of(&context, &device, 256);
     assert_eq!((limits.inline, limits.wide_inline), (32, 0));
     assert_eq!((limits.max_send_sge, Limits::RDMA_SGES), (2, 1));
-    assert_eq!(limits.max_rdma_bytes, u32::MAX);
+    // C programs are told what the device says, and requests have no limit then.
+    assert_eq!(limits.max_rdma_bytes, 0);
+    let layout = send_layout(QpType::DRIVER, false, &CAP, &limits).unwrap();
+    assert_eq!(layout.rdma.max_bytes, u32::MAX);
     assert_eq!(Efa::new(limits).max_requests(4096), 1024);
     for (inline, wide, expected) in [(32, 0, (32, 0)), (32, 96, (32, 80)), (64, 0, (32, 64))] {
         (context.inline_buf_size, context.inline_buf_size_ex) = (inline, wide);

@@ -112,9 +112,10 @@ impl CqCore {
         doorbell::ARM | sequence << doorbell::SEQUENCE
     }
 
-    /// Its rings, which lie one after the other.
+    /// Its rings, which lie one after the other, for a program that polls by itself from now on.
     #[cfg(feature = "c-abi")]
     pub(crate) fn memory(&self) -> QueueMemory {
+        self.directory.leave_to_program();
         let doorbell = self.doorbell.as_ref();
         let rings = self.directory.rings();
         QueueMemory {

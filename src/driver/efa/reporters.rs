@@ -129,6 +129,8 @@ pub(super) struct Directory {
 #[derive(Debug, Default)]
 struct Inner {
     changes: Vec<Change>,
+    /// The program polls by itself, and nobody may ever hear the changes.
+    is_polled_by_program: bool,
     /// Nobody polls any more.
     is_closed: bool,
 }
@@ -218,12 +220,17 @@ impl Directory {
             return;
         }
         let until = self.end(ring);
-        // If it has reported nothing, the poller does not know it and never needs to.
-        let is_idle = |change: &Change| match change {
-            Change::Set(_, reporter) => reporter.is(ledger) && reporter.from == until,
+        // If the poller has not heard of it, and it has reported nothing, the poller never needs to. What the
+        // rings have for a program that polls by itself is that program's matter, and would keep the changes
+        // for ever.
+        let is_polled_by_program = inner.is_polled_by_program;
+        let is_needless = |change: &Change| match change {
+            Change::Set(_, reporter) => {
+                reporter.is(ledger) && (is_polled_by_program || reporter.from == until)
+            }
             Change::End { .. } => false,
         };
-        match inner.changes.iter().position(is_idle) {
+        match inner.changes.iter().position(is_needless) {
             Some(at) => drop(inner.changes.remove(at)),
             None => {
                 let ledger = Arc::clone(ledger);
@@ -236,6 +243,12 @@ impl Directory {
                 self.push(&mut inner, end);
             }
         }
+    }
+
+    /// Expects that the program polls by itself from now on. It may poll here as well.
+    #[cfg(feature = "c-abi")]
+    pub(super) fn leave_to_program(&self) {
+        self.lock().is_polled_by_program = true;
     }
 
     /// Notes that nobody polls any more.

@@ -117,6 +117,22 @@ fn queue_pairs_that_report_nothing_leave_nothing_behind() {
     );
 }
 
+/// Would catch changes that pile up because the program polls by itself, and nobody here passes the entries.
+#[cfg(feature = "c-abi")]
+#[test]
+fn queue_pairs_of_a_program_that_polls_by_itself_leave_nothing_behind() {
+    let mut ring = ring(1, Entry::LARGE);
+    ring.cq.core().memory();
+    for _ in 0..100 {
+        let (queue, ledger) = ring.register(0, false);
+        complete(&mut ring, post(&ledger, 1..2, true));
+        queue.forget();
+        drop(queue);
+    }
+    let text = format!("{:?}", ring.cq.core().directory);
+    assert!(!text.contains("Set") && !text.contains("End"), "{text}");
+}
+
 /// Would catch a late completion of a queue pair that finishes a request of the next one with its number, for
 /// queues so long that numbers have one bit left.
 #[test]

@@ -534,15 +534,16 @@ fn map_cq(
         }
     };
     let has_events = command.channel.is_some();
-    // Up to Linux 7.3 the kernel gives a queue in given memory no doorbell, and without one there are no
-    // events.
-    if doorbell.is_none()
-        && has_events
-        && let Some(RingMemory::Given(..)) = memory
-    {
-        let missing = "a doorbell for a completion queue in given memory, which its events take";
-        let subject = command.subject();
-        return Err(Error::unsupported(Verb::CreateCq, subject, missing));
+    if has_events && doorbell.is_none() {
+        return Err(match memory {
+            // Up to Linux 7.3 the kernel gives such a queue none.
+            Some(RingMemory::Given(..)) => {
+                let missing =
+                    "a doorbell for a completion queue in given memory, which its events take";
+                Error::unsupported(Verb::CreateCq, command.subject(), missing)
+            }
+            _ => malformed("no doorbell for a queue with events"),
+        });
     }
     let memory = memory.take().ok_or_else(beyond)?;
     Ok(CqCore::new(rings, memory, doorbell, has_events))

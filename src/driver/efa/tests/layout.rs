@@ -1,18 +1,22 @@
 //! The layout of rings, and what a device can do.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{OwnedFd, RawFd};
 
-use uverbs_uapi::efa::{AllocUcontextResp, DeviceCaps, QueryDeviceResp};
+use uverbs_uapi::efa::{AllocUcontextResp, CreateCqResp, DeviceCaps, QueryDeviceResp};
 use uverbs_uapi::enums::QpType;
+use uverbs_uapi::handle::CqHandle;
 use uverbs_uapi::types::QpCap;
+use zerocopy::IntoBytes;
 
 use super::super::qp::{recv_layout, send_layout};
-use super::super::{Efa, Limits, create_cq};
+use super::super::ring::RingMemory;
+use super::super::{Efa, Limits, create_cq, map_cq};
 use super::{CAP, LIMITS};
-use crate::command::{CommandFd, CreateCq, DriverData, Route};
+use crate::command::{CommandFd, CreateCq, CreateCqReply, DriverData, DriverReply, Route};
 use crate::device::DriverClue;
 use crate::driver::contract::Driver as _;
+use crate::driver::kit::map::Map;
 use crate::work::Operations;
 
 fn sends(cap: QpCap, limits: &Limits) -> Option<(u32, u32, u32)> {
@@ -147,24 +151,54 @@ fn what_a_device_says_is_held_within_the_formats() {
     }
 }
 
-/// Would catch a command that makes the kernel's driver look for an event queue that the device does not
-/// have.
-#[test]
-fn events_that_a_device_lacks_are_refused_by_name() {
+/// A file that answers no command.
+fn no_device() -> CommandFd {
     let file = OwnedFd::from(File::open("/dev/null").unwrap());
-    let fd = CommandFd::new(file, Efa::ID.0, Route::Best);
-    let command = CreateCq {
+    CommandFd::new(file, Efa::ID.0, Route::Best)
+}
+
+fn with_channel(channel: Option<RawFd>) -> CreateCq {
+    CreateCq {
         cqe: 1,
         user_handle: 0,
-        channel: Some(0),
+        channel,
         comp_vector: 0,
         flags: 0,
         event_fd: None,
         driver: DriverData::default(),
-    };
-    let error = create_cq(&LIMITS, &fd, command, None).unwrap_err();
+    }
+}
+
+/// Would catch a command that makes the kernel's driver look for an event queue that the device does not
+/// have.
+#[test]
+fn events_that_a_device_lacks_are_refused_by_name() {
+    let error = create_cq(&LIMITS, &no_device(), with_channel(Some(0)), None).unwrap_err();
     assert!(
         error.to_string().contains("events of completion queues"),
+        "{error}"
+    );
+}
+
+/// Would catch a queue whose events are refused when it is armed, for want of a channel, which it has.
+#[test]
+fn a_queue_with_events_has_a_doorbell() {
+    let fd = no_device();
+    let created = |channel| {
+        let command = with_channel(channel);
+        let reply = CreateCqReply {
+            handle: CqHandle(1),
+            cqe: 4,
+            driver: DriverReply::from_slice(CreateCqResp::default().as_bytes()),
+        };
+        let rings = usize::from(LIMITS.sub_cqs) * 4 * LIMITS.entry_bytes();
+        let mut memory = Some(RingMemory::Mapped(Map::of_memory(rings)));
+        map_cq(&LIMITS, &fd, &command, &reply, &mut memory)
+    };
+    assert!(created(None).is_ok());
+    let error = created(Some(0)).unwrap_err().to_string();
+    assert!(
+        error.contains("no doorbell for a queue with events"),
         "{error}"
     );
 }

@@ -120,7 +120,7 @@ impl CqCore {
         let rings = self.directory.rings();
         QueueMemory {
             first: self.memory.base().as_ptr(),
-            entry_bytes: rings.first().map_or(0, |ring| ring.view.size() as u32),
+            entry_bytes: Entry::BYTES as u32,
             entries: rings.first().map_or(0, |ring| ring.view.count()),
             doorbell: doorbell.map_or(std::ptr::null_mut(), |it| it.register.address()),
             max_batch: u32::MAX,

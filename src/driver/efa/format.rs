@@ -99,7 +99,8 @@ impl Descriptor {
     pub(super) const LAST: u32 = 1 << 31;
 }
 
-/// A completion. In a ring with entries of 16 bytes it has only the first half.
+/// A completion, in the longer form, which has the sender's GID and the whole length of a WRITE. The kernel's
+/// driver has had both since Linux 6.1.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(8))]
 pub(super) struct Entry {
@@ -121,7 +122,7 @@ pub(super) struct Entry {
 /// An entry as it is read: in words, so that a copy takes few instructions.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C, align(8))]
-pub(super) struct Words(pub(super) [u64; Entry::LARGE / size_of::<u64>()]);
+pub(super) struct Words(pub(super) [u64; Entry::BYTES / size_of::<u64>()]);
 
 impl Deref for Words {
     type Target = Entry;
@@ -135,9 +136,8 @@ impl Deref for Words {
 impl Entry {
     /// Where the flags are, whose phase is written last.
     pub(super) const FLAGS: usize = std::mem::offset_of!(Entry, flags);
-    /// Bytes of the smaller entries and of the larger ones.
-    pub(super) const SMALL: usize = 16;
-    pub(super) const LARGE: usize = size_of::<Self>();
+    /// Bytes of an entry.
+    pub(super) const BYTES: usize = size_of::<Self>();
 
     #[inline(always)]
     pub(super) fn is_receive(&self) -> bool {
@@ -243,7 +243,7 @@ mod tests {
             offset_of!(Descriptor, lkey_control),
         ];
         assert_eq!(descriptor, [0, 8, 10, 12]);
-        assert_eq!((Entry::LARGE, Entry::FLAGS), (32, 3));
+        assert_eq!((Entry::BYTES, Entry::FLAGS), (32, 3));
         let entry = [
             offset_of!(Entry, status),
             offset_of!(Entry, qpn),
@@ -253,7 +253,7 @@ mod tests {
             offset_of!(Entry, imm),
             offset_of!(Entry, rest),
         ];
-        assert_eq!(entry, [2, 4, 6, 8, 10, 12, Entry::SMALL]);
+        assert_eq!(entry, [2, 4, 6, 8, 10, 12, 16]);
     }
 
     #[test]

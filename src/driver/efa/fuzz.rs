@@ -55,19 +55,18 @@ impl Queue {
 }
 
 /// Polls while the rings are filled with the bytes, lap by lap. The first bytes say how many rings there are,
-/// how large they and their entries are, and the queue pair's number. Each request is reported at most once,
+/// how large they are, and the queue pair's number. Each request is reported at most once,
 /// however often the device reports it.
 pub fn efa_poll(bytes: &[u8]) {
     let Some((&[shape, low, high], mut rest)) = bytes.split_first_chunk() else {
         return;
     };
     let rings = 1 + usize::from(shape & 1);
-    let size = [Entry::SMALL, Entry::LARGE][usize::from(shape >> 1 & 1)];
     let entries = 1 << (shape >> 2 & 3);
-    let length = rings * entries as usize * size;
+    let length = rings * entries as usize * Entry::BYTES;
     let memory = RingMemory::Mapped(Map::of_memory(length));
     let base = memory.base();
-    let Some(views) = View::of(&memory, rings, entries, size) else {
+    let Some(views) = View::of(&memory, rings, entries) else {
         return;
     };
     let doorbell = Register::new(Arc::new(Map::of_memory(4)), 0);

@@ -349,16 +349,6 @@ impl Limits {
             self.max_recv_sge
         )
     }
-
-    /// Bytes of an entry of a completion queue: the length of a WRITE needs the larger ones, and so does a
-    /// sender's GID.
-    fn entry_bytes(&self) -> usize {
-        let larger = abi::DeviceCaps::RDMA_WRITE | abi::DeviceCaps::CQ_WITH_SGID;
-        match self.caps.intersects(larger) {
-            true => Entry::LARGE,
-            false => Entry::SMALL,
-        }
-    }
 }
 
 /// Makes the open file a context of the device, and asks for its limits.
@@ -403,7 +393,7 @@ fn given(
             missing,
         ));
     }
-    let entries = command.cqe as usize * limits.entry_bytes();
+    let entries = command.cqe as usize * Entry::BYTES;
     // The kernel needs whole pages.
     let rings = entries.checked_mul(limits.sub_cqs.into());
     let pages = rings.and_then(|rings| rings.checked_next_multiple_of(page_size()));
@@ -459,7 +449,6 @@ fn create_cq(
             missing,
         ));
     }
-    let size = limits.entry_bytes();
     let mut flags = abi::CreateCqFlags::empty();
     flags.set(
         abi::CreateCqFlags::COMPLETION_CHANNEL,
@@ -468,7 +457,7 @@ fn create_cq(
     let tells_senders = limits.caps.contains(abi::DeviceCaps::CQ_WITH_SGID);
     flags.set(abi::CreateCqFlags::SGID, tells_senders);
     let driver = abi::CreateCq {
-        cq_entry_size: size as u32,
+        cq_entry_size: Entry::BYTES as u32,
         num_sub_cqs: limits.sub_cqs,
         flags: flags.bits(),
         ..Default::default()
@@ -513,14 +502,9 @@ fn map_cq(
         let map = Map::new(fd, what, answer.q_mmap_key, length, ProtFlags::READ)?;
         *memory = Some(RingMemory::Mapped(map));
     }
-    let rings = memory.as_ref().and_then(|memory| {
-        View::of(
-            memory,
-            limits.sub_cqs.into(),
-            reply.cqe,
-            limits.entry_bytes(),
-        )
-    });
+    let rings = memory
+        .as_ref()
+        .and_then(|memory| View::of(memory, limits.sub_cqs.into(), reply.cqe));
     let beyond = || malformed("rings beyond their memory");
     let rings = rings.ok_or_else(beyond)?;
     let has = abi::CreateCqRespMask::from_bits_retain(answer.comp_mask);

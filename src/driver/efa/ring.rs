@@ -41,8 +41,6 @@ pub(super) struct View {
     first: NonNull<u8>,
     /// How many there are, a power of two.
     count: u32,
-    /// Bytes of an entry.
-    size: usize,
 }
 
 // SAFETY: it is an address. Through it only atomics are read, and entries that have arrived.
@@ -51,15 +49,10 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// The rings that lie in memory one after the other, with `count` entries of `size` bytes each; `None` if
-    /// they do not fit, or no such ring exists.
-    pub(super) fn of(
-        memory: &RingMemory,
-        rings: usize,
-        count: u32,
-        size: usize,
-    ) -> Option<Box<[Self]>> {
-        let bytes = (count as usize).checked_mul(size)?;
+    /// The rings that lie in memory one after the other, with `count` entries each; `None` if they do not fit,
+    /// or no such ring exists.
+    pub(super) fn of(memory: &RingMemory, rings: usize, count: u32) -> Option<Box<[Self]>> {
+        let bytes = (count as usize).checked_mul(Entry::BYTES)?;
         let fits = bytes.checked_mul(rings)? <= memory.length();
         if !fits || rings == 0 || !count.is_power_of_two() {
             return None;
@@ -68,15 +61,8 @@ impl View {
             // SAFETY: the ring lies in the memory, as was just checked.
             first: unsafe { memory.base().add(at * bytes) },
             count,
-            size,
         };
         Some((0..rings).map(ring).collect())
-    }
-
-    /// Bytes of an entry.
-    #[cfg(feature = "c-abi")]
-    pub(super) fn size(self) -> usize {
-        self.size
     }
 
     /// How many entries there are.
@@ -86,7 +72,7 @@ impl View {
 
     #[inline(always)]
     fn at(self, index: u32) -> NonNull<u8> {
-        let at = (index & (self.count - 1)) as usize * self.size;
+        let at = (index & (self.count - 1)) as usize * Entry::BYTES;
         // SAFETY: the masked index is below the count, so the entry lies in the ring.
         unsafe { self.first.add(at) }
     }
@@ -137,17 +123,11 @@ impl View {
     #[inline(always)]
     pub(super) fn entry(self, index: u32) -> Words {
         order::step(Step::Read);
-        let at = self.at(index);
-        if self.size >= Entry::LARGE {
-            // SAFETY: the entry lies in the ring and is aligned to its size, since the memory starts at a
-            // page. The device has written it and leaves it alone until it has gone once round the ring.
-            // Volatile: if the device has gone further, this reads another entry or parts of several, and
-            // every bit pattern is valid.
-            return Words(unsafe { at.cast().read_volatile() });
-        }
-        // SAFETY: as above, of the first half.
-        let [a, b] = unsafe { at.cast::<[u64; 2]>().read_volatile() };
-        Words([a, b, 0, 0])
+        // SAFETY: the entry lies in the ring and is aligned to its size, since the memory starts at a page.
+        // The device has written it and leaves it alone until it has gone once round the ring. Volatile: if
+        // the device has gone further, this reads another entry or parts of several, and every bit pattern is
+        // valid.
+        Words(unsafe { self.at(index).cast().read_volatile() })
     }
 
     /// Writes an entry as the device does.
@@ -155,12 +135,8 @@ impl View {
     pub(super) fn play(self, index: u32, mut written: Entry) {
         let is_odd_lap = index & self.count != 0;
         written.flags = written.flags & !entry::PHASE | u8::from(!is_odd_lap);
-        let bytes = zerocopy::IntoBytes::as_bytes(&written);
         // SAFETY: the entry lies in the ring, and the test plays the device.
-        unsafe {
-            let to = self.at(index).as_ptr();
-            to.copy_from_nonoverlapping(bytes.as_ptr(), self.size);
-        }
+        unsafe { self.at(index).cast().write(written) };
     }
 }
 

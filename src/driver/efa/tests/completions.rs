@@ -29,10 +29,10 @@ pub(super) struct Ring {
     _device: Device,
 }
 
-pub(super) fn ring(rings: usize, size: usize) -> Ring {
+pub(super) fn ring(rings: usize) -> Ring {
     let device = Device::new(0);
-    let map = RingMemory::Mapped(Map::of_memory(rings * DEPTH as usize * size));
-    let views = View::of(&map, rings, DEPTH, size).unwrap();
+    let map = RingMemory::Mapped(Map::of_memory(rings * DEPTH as usize * Entry::BYTES));
+    let views = View::of(&map, rings, DEPTH).unwrap();
     let register = Register::new(Arc::clone(&device.doorbell), 0).unwrap();
     let core = CqCore::new(views.clone(), map, Some(register), true);
     Ring {
@@ -119,8 +119,8 @@ pub(super) fn post(
 /// Would catch lost completions that nobody reports, and a poller that waits for ever at the lost ones.
 #[test]
 fn an_overrun_is_told_and_polling_goes_on() {
-    for (rings, size) in [(1, Entry::SMALL), (2, Entry::LARGE)] {
-        let mut ring = ring(rings, size);
+    for rings in [1, 2] {
+        let mut ring = ring(rings);
         let own = rings - 1;
         let (_queue, ledger) = ring.register(own as u32, false);
         // Wherever in the ring the poller is, and in a lap of either phase.
@@ -155,7 +155,7 @@ fn an_overrun_is_told_and_polling_goes_on() {
 /// Would catch a full ring that passes for one that has overrun, also while the device fills it.
 #[test]
 fn a_full_ring_has_not_overrun() {
-    let mut ring = ring(2, Entry::LARGE);
+    let mut ring = ring(2);
     let (_queue, ledger) = ring.register(1, false);
     for _ in 0..3 * DEPTH {
         for count in 0..=DEPTH {
@@ -174,7 +174,7 @@ fn a_full_ring_has_not_overrun() {
 #[test]
 fn what_consumes_no_receive_is_told_as_such() {
     for takes in [true, false] {
-        let mut ring = ring(1, Entry::LARGE);
+        let mut ring = ring(1);
         let (_queue, ledger) = ring.register_with(0, true, takes);
         post(&ledger, 50..52, true);
         let arrived = Entry {
@@ -204,8 +204,8 @@ fn what_consumes_no_receive_is_told_as_such() {
 /// Would catch a GID that is not in the entry, or is another field.
 #[test]
 fn a_sender_without_a_handle_has_a_gid() {
-    for (size, ah, has) in [(Entry::LARGE, entry::NO_AH, true), (Entry::LARGE, 9, false)] {
-        let mut ring = ring(1, size);
+    for (ah, has) in [(entry::NO_AH, true), (9, false)] {
+        let mut ring = ring(1);
         let (_queue, ledger) = ring.register(0, true);
         let numbers = post(&ledger, 50..51, true);
         ring.write(
@@ -225,7 +225,7 @@ fn a_sender_without_a_handle_has_a_gid() {
 
 #[test]
 fn fields_of_a_receive() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, true);
     let numbers = post(&ledger, 50..52, true);
     let received = Entry {
@@ -268,7 +268,7 @@ fn fields_of_a_receive() {
 
 #[test]
 fn fields_of_a_send() {
-    let mut ring = ring(1, Entry::SMALL);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     let numbers = post(&ledger, 1..4, true);
     for (number, code, opcode) in [
@@ -303,7 +303,7 @@ fn fields_of_a_send() {
 /// Would catch an entry of the previous lap that is taken again, and one that is missed.
 #[test]
 fn the_phase_flips_with_each_lap() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     assert!(ring.ids().is_empty());
     for lap in 0..5 {
@@ -324,7 +324,7 @@ fn the_phase_flips_with_each_lap() {
 /// Would catch a count that spills into the other fields of the doorbell.
 #[test]
 fn counts_go_on_beyond_16_bits() {
-    let mut ring = ring(2, Entry::LARGE);
+    let mut ring = ring(2);
     let (_sends, sends) = ring.register(0, false);
     let (_receives, receives) = ring.register(1, true);
     for count in 0..35_000_u32 {
@@ -346,7 +346,7 @@ fn counts_go_on_beyond_16_bits() {
 /// Would catch a completion that nobody asked for, and one that makes a queue look non-empty.
 #[test]
 fn what_nobody_asked_for_is_dropped() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     let quiet = post(&ledger, 0..3, false);
     for number in [quiet[2], quiet[0]] {
@@ -379,7 +379,7 @@ fn complete(ring: &mut Ring, own: usize, flags: u8, numbers: Vec<u16>) {
 /// Would catch a poll that leaves a ring before it is empty, and one that misses another ring.
 #[test]
 fn a_poll_takes_one_ring_after_the_other() {
-    let mut ring = ring(2, Entry::LARGE);
+    let mut ring = ring(2);
     let (_first, sends) = ring.register(0, false);
     let (_second, receives) = ring.register(1, true);
     for round in 0..3 {
@@ -411,7 +411,7 @@ fn a_poll_takes_one_ring_after_the_other() {
 /// Would catch a ring that starves while another is never empty: completions are taken one at a time.
 #[test]
 fn the_next_poll_begins_with_the_next_ring() {
-    let mut ring = ring(2, Entry::LARGE);
+    let mut ring = ring(2);
     let (_first, sends) = ring.register(0, false);
     let (_second, receives) = ring.register(1, true);
     complete(&mut ring, 0, entry::SENDS, post(&sends, 0..3, true));
@@ -425,7 +425,7 @@ fn the_next_poll_begins_with_the_next_ring() {
 #[cfg(feature = "c-abi")]
 #[test]
 fn what_is_shown_comes_from_one_ring_until_it_is_hidden() {
-    let mut ring = ring(2, Entry::LARGE);
+    let mut ring = ring(2);
     let (_first, sends) = ring.register(0, false);
     let (_second, receives) = ring.register(1, true);
     complete(&mut ring, 0, entry::SENDS, post(&sends, 0..4, true));
@@ -445,7 +445,7 @@ fn what_is_shown_comes_from_one_ring_until_it_is_hidden() {
 
 #[test]
 fn what_makes_no_sense_is_told_once() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     let numbers = post(&ledger, 1..2, true);
     let stranger = Entry {
@@ -468,7 +468,7 @@ fn what_makes_no_sense_is_told_once() {
 /// number, and one that is not asked for.
 #[test]
 fn the_doorbell_has_the_count_and_the_events() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     let core = Arc::clone(ring.cq.core());
     for round in 0..6_u32 {
@@ -495,7 +495,7 @@ fn the_doorbell_has_the_count_and_the_events() {
 /// Would catch a poll that lasts for as long as the device writes.
 #[test]
 fn a_poll_ends_once_round_the_rings() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     let numbers = post(&ledger, 0..64, true);
     let mut polled = ring.cq.poll().unwrap();
@@ -510,7 +510,7 @@ fn a_poll_ends_once_round_the_rings() {
 /// Would catch a call of `is_empty` that hides an error, or leaves it for later.
 #[test]
 fn who_asks_whether_all_is_taken_is_told_what_is_wrong() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     ring.write(0, sent(0, 0));
     assert!(matches!(ring.cq.is_empty(), Err(PollError::Stray { .. })));
     assert!(ring.cq.is_empty().unwrap());

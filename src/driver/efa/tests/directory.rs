@@ -19,7 +19,7 @@ fn complete(ring: &mut Ring, numbers: Vec<u16>) {
 /// Would catch completions that pass for those of a new queue pair with the same number.
 #[test]
 fn a_number_that_is_used_again_tells_old_completions_from_new_ones() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (old, old_ledger) = ring.register(0, false);
     complete(&mut ring, post(&old_ledger, 1..3, true));
     drop(old);
@@ -34,7 +34,7 @@ fn a_number_that_is_used_again_tells_old_completions_from_new_ones() {
 /// The kernel may give the number to another queue pair before this side has said that the old one is gone.
 #[test]
 fn a_new_queue_pair_ends_the_old_one_of_its_number() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (old, old_ledger) = ring.register(0, false);
     complete(&mut ring, post(&old_ledger, 1..2, true));
     let (_new, new_ledger) = ring.register(0, false);
@@ -49,7 +49,7 @@ fn a_new_queue_pair_ends_the_old_one_of_its_number() {
 /// another ring.
 #[test]
 fn a_new_queue_pair_in_another_ring_ends_the_old_one_too() {
-    let mut ring = ring(2, Entry::LARGE);
+    let mut ring = ring(2);
     let (old, old_ledger) = ring.register(0, false);
     complete(&mut ring, post(&old_ledger, 1..3, true));
     let (_new, new_ledger) = ring.register(1, false);
@@ -67,7 +67,7 @@ fn a_new_queue_pair_in_another_ring_ends_the_old_one_too() {
 
 #[test]
 fn what_was_reported_before_a_reset_is_passed_over() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (queue, before) = ring.register(0, false);
     complete(&mut ring, post(&before, 1..3, true));
     let after = Arc::new(NumberedLedger::new(64, 1));
@@ -81,7 +81,7 @@ fn what_was_reported_before_a_reset_is_passed_over() {
 
 #[test]
 fn a_queue_pair_that_is_gone_reports_no_more() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (queue, ledger) = ring.register(0, false);
     let numbers = post(&ledger, 1..3, true);
     ring.write(0, sent(numbers[0], 0));
@@ -101,7 +101,7 @@ fn tells_of_a_stray(ring: &mut Ring) {
 /// Would catch changes that pile up while nobody polls, or when nobody will poll any more.
 #[test]
 fn queue_pairs_that_report_nothing_leave_nothing_behind() {
-    let ring = ring(1, Entry::LARGE);
+    let ring = ring(1);
     for _ in 0..100 {
         drop(ring.register(0, false));
     }
@@ -121,7 +121,7 @@ fn queue_pairs_that_report_nothing_leave_nothing_behind() {
 #[cfg(feature = "c-abi")]
 #[test]
 fn queue_pairs_of_a_program_that_polls_by_itself_leave_nothing_behind() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     ring.cq.core().memory();
     for _ in 0..100 {
         let (queue, ledger) = ring.register(0, false);
@@ -149,7 +149,7 @@ fn numbers_of_one_queue_pair_differ_from_those_of_the_next() {
 #[cfg(feature = "c-abi")]
 #[test]
 fn what_is_forgotten_goes_with_its_queue_pair() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (queue, ledger) = ring.register(0, false);
     complete(&mut ring, post(&ledger, 1..3, true));
     queue.forget();
@@ -161,7 +161,7 @@ fn what_is_forgotten_goes_with_its_queue_pair() {
 /// with them.
 #[test]
 fn a_queue_that_is_gone_leaves_the_table_when_its_entries_are_passed() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (queue, ledger) = ring.register(0, false);
     complete(&mut ring, post(&ledger, 1..3, true));
     drop(queue);
@@ -184,7 +184,7 @@ fn has_none_gone(ring: &mut Ring) -> bool {
 /// Would catch a poll that looks its entries up in the table as it was when the poll began.
 #[test]
 fn a_queue_pair_that_comes_during_a_poll_reports_in_it() {
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let directory = Arc::clone(&ring.cq.core().directory);
     let ledger = Arc::new(NumberedLedger::new(4, 0));
     let name = Name {
@@ -203,7 +203,7 @@ fn a_queue_pair_that_comes_during_a_poll_reports_in_it() {
 /// reports in another ring.
 #[test]
 fn an_entry_is_of_the_queue_pair_with_all_of_its_number_and_its_ring() {
-    let mut other = ring(1, Entry::LARGE);
+    let mut other = ring(1);
     let (_queue, ledger) = other.register(0, false);
     let numbers = post(&ledger, 1..2, true);
     let stray = Entry {
@@ -212,7 +212,7 @@ fn an_entry_is_of_the_queue_pair_with_all_of_its_number_and_its_ring() {
     };
     other.write(0, stray);
     tells_of_a_stray(&mut other);
-    let mut elsewhere = ring(2, Entry::LARGE);
+    let mut elsewhere = ring(2);
     let (_queue, ledger) = elsewhere.register(0, false);
     let numbers = post(&ledger, 1..2, true);
     elsewhere.write(1, sent(numbers[0], 0));

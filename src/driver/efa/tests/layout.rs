@@ -9,6 +9,7 @@ use uverbs_uapi::handle::CqHandle;
 use uverbs_uapi::types::QpCap;
 use zerocopy::IntoBytes;
 
+use super::super::format::Entry;
 use super::super::qp::{recv_layout, send_layout};
 use super::super::ring::RingMemory;
 use super::super::{Efa, Limits, create_cq, map_cq};
@@ -108,19 +109,6 @@ fn retries_are_a_capability_of_the_device() {
     }
 }
 
-/// Would catch entries without room for what the device writes there.
-#[test]
-fn completions_have_room_for_what_the_device_tells() {
-    for (caps, bytes) in [
-        (DeviceCaps::empty(), 16),
-        (DeviceCaps::RDMA_READ | DeviceCaps::CQ_NOTIFICATIONS, 16),
-        (DeviceCaps::RDMA_WRITE, 32),
-        (DeviceCaps::CQ_WITH_SGID, 32),
-    ] {
-        assert_eq!(Limits { caps, ..LIMITS }.entry_bytes(), bytes);
-    }
-}
-
 /// Would catch limits that a request's format does not have, requests of two blocks that the device does not
 /// know, and a device that says nothing of READs and has them.
 #[test]
@@ -191,7 +179,7 @@ fn a_queue_with_events_has_a_doorbell() {
             cqe: 4,
             driver: DriverReply::from_slice(CreateCqResp::default().as_bytes()),
         };
-        let rings = usize::from(LIMITS.sub_cqs) * 4 * LIMITS.entry_bytes();
+        let rings = usize::from(LIMITS.sub_cqs) * 4 * Entry::BYTES;
         let mut memory = Some(RingMemory::Mapped(Map::of_memory(rings)));
         map_cq(&LIMITS, &fd, &command, &reply, &mut memory)
     };

@@ -9,7 +9,6 @@ use uverbs_uapi::flags::SendFlags;
 use uverbs_uapi::types::QpCap;
 
 use super::super::Limits;
-use super::super::format::Entry;
 use super::super::order::{Step, watch::watch};
 use super::completions::{post, ring, sent};
 use super::sends::to;
@@ -93,7 +92,7 @@ fn receives_are_written_before_their_doorbell() {
 #[test]
 fn an_entry_is_read_behind_its_phase_and_then_told() {
     use Step::{Arrived, Read, Stored, Taken};
-    let mut ring = ring(1, Entry::LARGE);
+    let mut ring = ring(1);
     let (_queue, ledger) = ring.register(0, false);
     for number in post(&ledger, 0..2, true) {
         ring.write(0, sent(number, 0));

@@ -139,8 +139,7 @@ impl CommandFd {
                     .map_err(|malformed| self.malformed(command, &request, malformed));
             };
             if C::REFUSED_BY_DEVICE == Some(errno) {
-                return decode(command, &request)
-                    .map_err(|malformed| self.malformed(command, &request, malformed));
+                return refused_by_device(command, &mut request, decode).map_err(Failed::from);
             }
             let is_private = request.has_driver_attributes();
             let probe = || self.invokes_write();
@@ -362,6 +361,21 @@ impl AsFd for CommandFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Reads the answer of a device that has refused.
+///
+/// The kernel writes the handle of a new object before the device is asked (`uverbs_process_attr` in
+/// `uverbs_ioctl.c`), and frees it when the device refuses: by now it may be another object's.
+#[cold]
+fn refused_by_device<C: Command>(
+    command: &C,
+    request: &mut Request,
+    decode: Decode<C>,
+) -> Result<C::Reply> {
+    request.forget_new();
+    decode(command, request)
+        .map_err(|malformed| Error::malformed(C::VERB, command.subject(), malformed.to_string()))
 }
 
 /// How long to wait before a refused object is destroyed again: a command on one handle takes microseconds.

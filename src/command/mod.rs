@@ -88,7 +88,7 @@ pub(crate) trait Command: Debug + Sized {
     const UNDO: Option<Undo> = None;
 
     /// The errno with which the kernel reports that the device has refused, and that its answer is there. The
-    /// answer is then read as usual.
+    /// answer is then read as usual, but no object has been created.
     const REFUSED_BY_DEVICE: Option<Errno> = None;
 
     /// The object that the verb is called on or should create.

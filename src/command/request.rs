@@ -685,6 +685,15 @@ impl Request {
         }
     }
 
+    /// Forgets the handles that the kernel has written: there are no new objects.
+    pub(super) fn forget_new(&mut self) {
+        for (attribute, note) in self.frame.iter_mut().skip(HEAD).zip(&self.notes) {
+            if note.kind == Kind::New {
+                attribute.data = u64::MAX;
+            }
+        }
+    }
+
     /// Fills every output with bytes from `source`, as a kernel that answers nonsense would.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn scramble(&mut self, mut source: impl FnMut() -> u64) {

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::fmt::{self, Write};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -12,10 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use support::{Result, device, fail, same, test_without_leaks};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
+use support::{Listener, Result, device, fail, same, test_without_leaks};
 use uverbs::aio::{Cq, OpError, Post, Wait};
 use uverbs::{Caps, ConnectOptions, Rc};
 
@@ -44,46 +40,6 @@ pub(crate) fn tests() -> Vec<Trial> {
 thread_local! {
     /// Whether this thread is in the subscriber.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Passes on what the library tells under a target.
-struct Listener<F> {
-    target: &'static str,
-    hear: F,
-}
-
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}");
-        }
-    }
-}
-
-impl<F: Fn(String) + 'static> Subscriber for Listener<F> {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == self.target
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        (self.hear)(text.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }
 
 /// Catches a lock of the completion queue that is held while a subscriber is told of a command: it never

@@ -1,9 +1,10 @@
 //! What the device says of itself and of objects, and why it refuses.
 
 use std::fs::File;
+use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use support::{Hca, Result, fail, open, same, says, test_on_adapter};
+use support::{Hca, Listener, Result, fail, open, same, says, test_on_adapter};
 use uverbs::direct::mlx5::layout::{
     CmdHcaCap, CreateMkeyIn, Input, Mkc, Qpc, QueryQpIn, QueryQpOut, RoceAddrLayout, RoceCap,
     Structure,
@@ -141,7 +142,8 @@ fn reserved_numbers() -> Result {
     Ok(())
 }
 
-/// Catches a refusal of the device's that comes as the kernel's, and the reverse.
+/// Catches a refusal of the device's that comes as the kernel's, and the reverse; and the handle of an object
+/// that was not created, which the kernel may have given to another object by the time that it is destroyed.
 fn refusals() -> Result {
     let context = open()?;
     let direct = Direct::of(&context)?;
@@ -152,8 +154,21 @@ fn refusals() -> Result {
         .set(Mkc::FREE, 1)
         .set(Mkc::PD, 0xf_ffff);
     let mut output = [0; 16];
-    // SAFETY: nothing comes of it.
-    let error = unsafe { direct.create(command.as_bytes(), &mut output) };
+    let told = Arc::<Mutex<Vec<String>>>::default();
+    let listener = Listener {
+        target: "uverbs::command",
+        hear: {
+            let told = Arc::clone(&told);
+            move |text| told.lock().unwrap().push(text)
+        },
+    };
+    let error = tracing::subscriber::with_default(listener, || {
+        // SAFETY: nothing comes of it.
+        unsafe { direct.create(command.as_bytes(), &mut output) }
+    });
+    let told = told.lock().unwrap();
+    let verbs: Vec<_> = told.iter().map(|text| text.split(':').next()).collect();
+    same(verbs, vec![Some("devx_obj_create")], "the commands")?;
     let Err(error) = error else {
         return fail("a key in no domain");
     };

@@ -31,6 +31,47 @@ impl<const HANDLE: bool> Command for Nonsense<HANDLE> {
     }
 }
 
+/// Creates an object that the device refuses, whose handle the kernel has written before that. The answer
+/// makes sense or not.
+#[derive(Debug)]
+struct Refused<const SENSE: bool>;
+
+impl<const SENSE: bool> Command for Refused<SENSE> {
+    type Reply = Option<u32>;
+    const VERB: Verb = Verb::CreateCq;
+    const UNDO: Option<Undo> = Some(undo::<CqHandle>);
+    const REFUSED_BY_DEVICE: Option<Errno> = Some(Errno::REMOTEIO);
+
+    fn subject(&self) -> Subject {
+        Subject::the("CQ")
+    }
+
+    fn native(&self, request: &mut Request) -> Option<Decode<Self>> {
+        request.method(1, 2).new_object(3).new_object(4);
+        request.attribute(3)?.data = 7;
+        request.attribute(4)?.data = 8;
+        Some(|_, answer| match SENSE {
+            true => Ok([3, 4].iter().find_map(|id| answer.new_handle(*id).ok())),
+            false => Err(Malformed::Contradicts("nonsense")),
+        })
+    }
+}
+
+/// Would catch a handle that the kernel has freed, which may be another object's by now, and is destroyed.
+#[test]
+fn what_the_device_refuses_has_no_handle() {
+    let (_kernel, fd) = file();
+    fd.refuse(Verb::CreateCq, Errno::REMOTEIO, 2);
+    assert_eq!(fd.execute(&Refused::<true>), Ok(None));
+    fd.refuse(Verb::DestroyCq, Errno::IO, 1);
+    let given = Rc::new(());
+    let error = fd.execute_with(&Refused::<false>, Rc::clone(&given));
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("nonsense"), "{error}");
+    // Nothing is destroyed, and what the object would have used goes back.
+    assert_eq!((fd.refusals_left(), Rc::strong_count(&given)), (1, 1));
+}
+
 /// A file whose kernel takes everything.
 fn file() -> (std::os::fd::OwnedFd, CommandFd) {
     let (kernel, file) = rustix::pipe::pipe().unwrap();

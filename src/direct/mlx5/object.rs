@@ -93,7 +93,7 @@ impl Direct {
             output: lengths(Verb::DevxObjCreate, subject, input, output)?,
         };
         let (handle, answer) = self.context().fd().execute(&command)?;
-        // First: the object is destroyed again if the device has reported a refusal all the same.
+        // First: if the answer makes no sense, the object is destroyed again.
         let object = handle.map(|handle| DevxObject {
             object: Owned::new(self.context(), handle),
         });

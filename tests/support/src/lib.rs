@@ -9,7 +9,7 @@
 //! * [`pair`], [`exchange`]: connected queue pairs. [`talk`]: each operation once. [`mod@completion`]:
 //!   completions as values.
 //! * [`objects`], [`trace`], [`refused`]: what the kernel counts, what it is asked, and what is kept from
-//!   it.
+//!   it. [`listener`]: what the library tells of that.
 //! * [`program`], [`role`], [`peers`], [`pingpong`]: other programs, and this one again as another process.
 //!   [`doctor`]: what the command line finds wrong. [`library`], [`mooncake`]: the distribution's libibverbs
 //!   and ours under programs of others, and one of these.
@@ -28,6 +28,7 @@ pub mod harness;
 pub mod hca;
 pub mod lacks;
 pub mod library;
+pub mod listener;
 pub mod mooncake;
 pub mod objects;
 pub mod outcome;
@@ -57,6 +58,7 @@ pub use harness::{
     is_full, is_sanitized, run_all, test, test_on_adapter, test_on_efa, test_without_leaks,
 };
 pub use hca::Hca;
+pub use listener::Listener;
 pub use objects::Objects;
 pub use outcome::{Result, fail, only_on_rxe, skip};
 pub use own_device::OwnDevice;

@@ -55,10 +55,9 @@ impl Pool {
         self.shared.len()
     }
 
-    /// The shared register with the fewest users.
-    fn least_shared(&self) -> Option<Arc<Lease>> {
-        let in_use = self.shared.iter().filter_map(Weak::upgrade);
-        in_use.min_by_key(Arc::strong_count)
+    /// The shared registers.
+    fn shared(&self) -> Vec<Arc<Lease>> {
+        self.shared.iter().filter_map(Weak::upgrade).collect()
     }
 }
 
@@ -196,7 +195,10 @@ impl Registers {
             self.lock().shared.push(Arc::downgrade(&lease));
             return Some(lease);
         }
-        self.lock().least_shared()
+        // The one with the fewest users. Without the lock: if their users have gone by now, the others go
+        // here, and a lease that goes takes the lock.
+        let shared = self.lock().shared();
+        shared.into_iter().min_by_key(Arc::strong_count)
     }
 
     /// A register for a thread domain; `None` if the device has no BlueFlame.
@@ -244,17 +246,23 @@ impl Registers {
 mod tests {
     use std::cell::Cell;
     use std::collections::HashMap;
+    use std::sync::mpsc;
+    use std::time::Duration;
+    use std::{mem, thread};
 
     use super::*;
     use crate::error::{Error, Subject, Verb};
+
+    fn no_page() -> Error {
+        Error::unsupported(Verb::AllocUar, Subject::the("UAR"), "another")
+    }
 
     /// The registers of `queue_pairs` queue pairs, as long as `pages` pages of `uars` UARs last.
     fn registers(pages: usize, uars: u32, queue_pairs: usize) -> Vec<Arc<Lease>> {
         let registers = Arc::new(Registers::new(512, uars));
         let left = Cell::new(pages);
         let page = || {
-            let lacks = || Error::unsupported(Verb::AllocUar, Subject::the("UAR"), "another");
-            left.set(left.get().checked_sub(1).ok_or_else(lacks)?);
+            left.set(left.get().checked_sub(1).ok_or_else(no_page)?);
             Ok(UarPage::of_uars(uars as usize))
         };
         (0..queue_pairs)
@@ -330,5 +338,32 @@ mod tests {
         drop(shared);
         let after = registers.lock().sharable();
         assert_eq!((before, after, registers.lock().free.len()), (12, 0, 12));
+    }
+
+    /// Would catch a thread that waits for itself: a register's last user goes while another looks for the
+    /// register with the fewest users, and so has it for a moment.
+    #[test]
+    fn users_that_go_and_come_do_not_wait_for_each_other() {
+        const TURNS: usize = if cfg!(miri) { 100 } else { 100_000 };
+        // 16 have a register of their own. Six registers are left, which others share.
+        let mut alone = registers(11, 1, 22);
+        alone.truncate(16);
+        let registers = alone[0].registers.as_ref().unwrap();
+        let (done, all_done) = mpsc::channel();
+        let threads = [(); 6].map(|()| {
+            let (registers, done) = (Arc::clone(registers), done.clone());
+            thread::spawn(move || {
+                let mut held = None;
+                for _ in 0..TURNS {
+                    let next = registers.for_queue_pair_by(|| Err(no_page()));
+                    drop(mem::replace(&mut held, next));
+                }
+                done.send(()).unwrap();
+            })
+        });
+        for thread in threads {
+            all_done.recv_timeout(Duration::from_secs(60)).unwrap();
+            thread.join().unwrap();
+        }
     }
 }

@@ -477,10 +477,10 @@ fn raw() -> Result {
     const WRITE: u8 = 8;
     const COMPLETES: u8 = 8;
     let mut pair = Pair::<Rc>::new()?;
+    let mut request = [0; 48];
     for turn in 0..200_u64 {
         let text = pattern(turn, 16);
         pair.a.mr.write_at(0, &text)?;
-        let mut request = [0; 48];
         (request[3], request[7], request[11]) = (WRITE, 3, COMPLETES);
         let to = pair.b.mr.remote();
         request[16..24].copy_from_slice(&(to.address + turn).to_be_bytes());
@@ -506,8 +506,16 @@ fn raw() -> Result {
             same(expected, true, "a request of another length")?;
         }
     }
-    // The opcode of one behind it is its own.
-    let to = pair.b.mr.remote().slice(..8)?;
-    pair.a.qp.one(1).write(pair.a.mr.slice(..8)?, to)?;
-    completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_WRITE)
+    // The opcode of one behind it is its own, and so is that of one in the place of one that was not rung.
+    for is_in_its_place in [false, true] {
+        if is_in_its_place {
+            let mut batch = pair.a.qp.batch();
+            // SAFETY: as above.
+            unsafe { batch.signaled(1).raw(&request)? };
+        }
+        let to = pair.b.mr.remote().slice(..8)?;
+        pair.a.qp.one(1).write(pair.a.mr.slice(..8)?, to)?;
+        completion(&mut pair.a.cq)?.is(WcOpcode::RDMA_WRITE)?;
+    }
+    Ok(())
 }

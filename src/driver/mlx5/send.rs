@@ -62,7 +62,8 @@ pub(crate) struct SendQueue {
     room_until: u32,
     /// The flags that every WQE has.
     always: u8,
-    /// The ring may have requests that the program has written itself.
+    /// The program has written requests itself. Their notes stay when they are finished or not rung, so each
+    /// request says in its note what it does.
     #[cfg(feature = "mlx5-direct")]
     has_own: bool,
     /// The queue pair's number, shifted to its place in [`Control::qpn_ds`].
@@ -191,11 +192,6 @@ impl SendQueue {
     #[inline(never)]
     fn finds_room(&mut self, count: u32) -> bool {
         let done = self.ledger.done();
-        // A place of a finished request is only written again after this.
-        #[cfg(feature = "mlx5-direct")]
-        if self.has_own {
-            self.has_own = self.ledger.forget_own(done);
-        }
         if !has_room(count, done, self.layout.capacity) {
             // `room_until` stays, so the next request looks again.
             return false;
@@ -347,6 +343,10 @@ impl contract::SendQueue for SendQueue {
         }
         let count = at.count.wrapping_add(1);
         note.write(wr_id, count);
+        #[cfg(feature = "mlx5-direct")]
+        if self.has_own {
+            note.does(Does::AsTold);
+        }
         let fence = match operation {
             Operation::BindMw(_) | Operation::LocalInv { .. } => {
                 let does = match operation {

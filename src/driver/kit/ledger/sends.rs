@@ -44,7 +44,8 @@ pub(crate) struct SendNote {
     /// Requests posted, this one included, counted from the start, modulo 2^32.
     count: AtomicU32,
     /// What it does ([`Does`]). If it does nothing special, this may still be the note of an earlier request
-    /// in this place, except [`Does::Own`], which is cleared before its place is used again.
+    /// in this place, except [`Does::Own`]: a queue that has had such a request notes of every one what it
+    /// does.
     does: AtomicU8,
 }
 
@@ -129,28 +130,6 @@ impl SendLedger {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Clears the mark of a program's own requests on those before this count, which are finished. Returns
-    /// whether others have it. For the poster.
-    #[allow(
-        dead_code,
-        reason = "direct verbs alone post such, and may not be built in"
-    )]
-    pub(crate) fn forget_own(&self, done: u32) -> bool {
-        let mut others = false;
-        for note in &self.notes {
-            // Relaxed: only the poster stores both.
-            if note.does.load(Ordering::Relaxed) != Does::Own as u8 {
-                continue;
-            }
-            let count = note.count.load(Ordering::Relaxed);
-            match count.wrapping_sub(done).cast_signed() > 0 {
-                true => others = true,
-                false => note.does(Does::AsTold),
-            }
-        }
-        others
-    }
-
     /// Whether a request that is not finished begins in this block, for the poller.
     pub(crate) fn is_in_flight(&self, block: u16) -> bool {
         // Relaxed: see the module on the note, and only the one poller stores `done`.
@@ -197,22 +176,5 @@ mod tests {
             (13, Does::AsTold),
             "indices are modulo the ring"
         );
-    }
-
-    /// Would catch a request that passes for a program's own because an earlier one in its place was.
-    #[test]
-    fn a_programs_own_request_is_forgotten_when_it_is_finished() {
-        let ledger = SendLedger::new(4);
-        for (block, count) in [(0, 1), (2, 2)] {
-            ledger.note(block).write(10, count);
-            ledger.note(block).does(Does::Own);
-        }
-        assert!(ledger.forget_own(0));
-        assert_eq!(ledger.finish(0), (10, Does::Own));
-        assert!(ledger.forget_own(ledger.done()));
-        ledger.note(4).write(12, 3);
-        assert_eq!(ledger.finish(2), (10, Does::Own));
-        assert!(!ledger.forget_own(ledger.done()));
-        assert_eq!(ledger.finish(4), (12, Does::AsTold));
     }
 }

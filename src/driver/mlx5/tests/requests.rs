@@ -1,7 +1,7 @@
 //! What requests look like in the ring, byte for byte, and how the device is notified.
 
 use proptest::prelude::*;
-use uverbs_uapi::enums::QpType;
+use uverbs_uapi::enums::{QpType, WcOpcode};
 use uverbs_uapi::flags::{Access, SendFlags};
 use uverbs_uapi::types::{AhAttr, Sge};
 
@@ -203,6 +203,36 @@ fn an_abandoned_change_takes_no_fence() {
             0x20,
             "{is_empty_batch_rung}: {bytes:02x?}"
         );
+    }
+}
+
+/// Would catch a request that passes for one that the program has written itself, since one before it in its
+/// place was: in an abandoned batch, or in an earlier lap of the ring.
+#[cfg(feature = "mlx5-direct")]
+#[test]
+fn a_programs_own_request_leaves_no_mark() {
+    let (mut cq, mut producer) = cq(63, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 2, 64), &cq, &cq);
+    let own = control(0, 0x0a, 1, 8, 0);
+    // The first request is never rung.
+    let position = pair.send.position();
+    pair.send.write_raw(position, 0, &own).unwrap();
+    for block in 0..2 * pair.blocks {
+        let is_own = block == 1;
+        if is_own {
+            let start = pair.send.position();
+            let end = pair.send.write_raw(start, block.into(), &own).unwrap();
+            pair.send.ring(start, end).unwrap();
+        } else {
+            pair.send_nothing(block.into()).unwrap();
+        }
+        producer.write(completion(cqe::REQ, pair.number, block as u16));
+        let taken = take(&mut cq).unwrap();
+        let expected = match is_own {
+            true => WcOpcode::DRIVER2,
+            false => WcOpcode::SEND,
+        };
+        assert_eq!((taken.wr_id(), taken.opcode()), (block.into(), expected));
     }
 }
 

@@ -10,6 +10,7 @@ use uverbs::direct::mlx5::layout::{
     Structure,
 };
 use uverbs::direct::mlx5::{CommandError, Direct, Status};
+use uverbs::error::Errno;
 use uverbs::{Access, Error, Rc};
 use zerocopy::IntoBytes;
 
@@ -113,16 +114,13 @@ fn queue_pairs() -> Result {
     )?;
     same(qpc.get(Qpc::STATE), 0, "the state")?;
     match direct.query(second.handle(), &command) {
-        Err(CommandError::Verb(error)) => same(
-            error.errno(),
-            Some(uverbs::error::Errno::INVAL),
-            "the error",
-        ),
+        Err(CommandError::Verb(error)) => same(error.errno(), Some(Errno::INVAL), "the error"),
         other => fail(format!("{other:?}")),
     }
 }
 
-/// Catches numbers that two have, or a queue pair, and those that do not go back.
+/// Catches numbers that two have, or a queue pair, those that do not go back, and a device that has none left
+/// and passes for one that reserves none.
 fn reserved_numbers() -> Result {
     let context = open()?;
     let direct = Direct::of(&context)?;
@@ -139,7 +137,16 @@ fn reserved_numbers() -> Result {
     for _ in 0..1000 {
         direct.reserve_qpns()?;
     }
-    Ok(())
+    let mut all = Vec::new();
+    let error = loop {
+        match direct.reserve_qpns() {
+            Ok(numbers) => all.push(numbers),
+            Err(error) => break error,
+        }
+    };
+    same(all.is_empty(), false, "it has some left")?;
+    same(error.errno(), Some(Errno::REMOTEIO), "the error")?;
+    says(&error, &["reserved numbers", "NO_RES_ERR"])
 }
 
 /// Catches a refusal of the device's that comes as the kernel's, and the reverse; and the handle of an object
@@ -189,11 +196,7 @@ fn refusals() -> Result {
     // SAFETY: the kernel does not let it through.
     match unsafe { direct.command(&unknown, &mut output) } {
         Err(CommandError::Verb(error)) => {
-            same(
-                error.errno(),
-                Some(uverbs::error::Errno::INVAL),
-                "the error",
-            )?;
+            same(error.errno(), Some(Errno::INVAL), "the error")?;
         }
         other => return fail(format!("{other:?}")),
     }

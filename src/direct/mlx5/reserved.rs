@@ -31,8 +31,9 @@ impl Direct {
     ///
     /// # Errors
     ///
-    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device reserves none, or has none left.
-    /// Manual page: `mlx5dv_reserved_qpn_alloc(3)`.
+    /// [`Cause::Unsupported`](crate::Cause::Unsupported) if the device reserves none. `EREMOTEIO` if it
+    /// refuses: with [`Status::NO_RES_ERR`](super::Status::NO_RES_ERR) it has none left. Manual page:
+    /// `mlx5dv_reserved_qpn_alloc(3)`.
     #[doc(alias = "mlx5dv_reserved_qpn_alloc")]
     pub fn reserve_qpns(&self) -> Result<ReservedQpns> {
         Ok(self.reserve()?)

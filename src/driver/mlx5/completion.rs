@@ -14,11 +14,6 @@ use crate::driver::contract;
 #[cfg(feature = "c-abi")]
 use crate::driver::contract::Completion as _;
 
-/// A memory key was made to cover parts of others (`IBV_WC_DRIVER1`): only C programs have such requests.
-const GATHERED: WcOpcode = WcOpcode(135);
-/// A request that the program had written itself (`IBV_WC_DRIVER2`), likewise.
-const OWN: WcOpcode = WcOpcode(136);
-
 /// A completion: a copy of its entry. The compiler copies only the fields that are used.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Completion {
@@ -56,8 +51,8 @@ pub(super) fn status(fields: &Cqe) -> WcStatus {
 const SENT: [[WcOpcode; 256]; 4] = [
     sent(WcOpcode::LOCAL_INV),
     sent(WcOpcode::BIND_MW),
-    sent(GATHERED),
-    [OWN; 256],
+    sent(WcOpcode::DRIVER1),
+    [WcOpcode::DRIVER2; 256],
 ];
 
 /// The reported opcodes of all opcodes, with this one for a change of a memory key.

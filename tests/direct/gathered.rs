@@ -455,12 +455,11 @@ fn requests_refused() -> Result {
         let refused = pair.a.qp.one(1).gather(&key, parts);
         says(&refused.err().ok_or(words)?, &[words])?;
     }
-    let to_fixed = pair
-        .a
-        .qp
-        .one(1)
-        .gather(&fixed, describe(pd, &regions[0], 1)?);
-    same(to_fixed, Err(GatherError::Count(0)), "parts by a command")?;
+    for parts in [describe(pd, &regions[0], 1)?, rows(2, 8)?] {
+        let words = "the parts that its command gave it";
+        let refused = pair.a.qp.one(1).gather(&fixed, parts);
+        says(&refused.err().ok_or(words)?, &[words])?;
+    }
     match rows(2, 8)?.create() {
         Err(GatherError::Rows(_)) => {}
         other => return fail(format!("{other:?}")),

@@ -39,7 +39,8 @@ pub enum GatherError {
     Access(Access),
     /// Keys over parts do not have these access flags.
     Flags(Access),
-    /// There are no parts, or more than this number, which fit into the command or into the key.
+    /// There are no parts, or more than this number, which fit into the command or into the key. It is 0 for
+    /// a key that has room for none: a command gave it those that it has.
     Count(usize),
     /// The rows are not possible; the text says why.
     Rows(&'static str),
@@ -64,6 +65,9 @@ impl fmt::Display for GatherError {
                 )
             }
             Self::Flags(access) => write!(f, "a key over parts cannot have {access:?}"),
+            Self::Count(0) => f.write_str(
+                "the key has the parts that its command gave it, and takes none by requests",
+            ),
             Self::Count(most) => write!(f, "the key covers 1 to {most} parts"),
             Self::Rows(why) => write!(f, "rows cannot be like this: {why}"),
             Self::Command(error) => fmt::Display::fmt(error, f),

@@ -11,16 +11,15 @@ use uverbs_uapi::handle::QpHandle;
 use uverbs_uapi::mlx5::{self as abi, QpFlags};
 use uverbs_uapi::write::ModifyQp as Change;
 
-use super::answer;
 use super::cq::CqCore;
 use super::directory::Registration;
 use super::format::NUMBER;
 use super::recv::Drawn;
 use super::reporter::{Receiver, Reporter};
 use super::srq::SrqCore;
-use crate::command::{CommandFd, CreateQp, DriverData, ModifyQp, QpSpec};
-#[cfg(feature = "c-abi")]
-use crate::command::{DriverReply, driver_reply};
+use crate::command::{
+    CommandFd, CreateQp, DriverData, DriverReply, ModifyQp, QpSpec, driver_reply,
+};
 use crate::driver::contract::{DcTargetBacking, DcTargetParts};
 use crate::error::{Error, Result, Verb};
 
@@ -57,12 +56,16 @@ impl DcTargetBacking for TargetCore {
         with_number()
     }
 
-    /// No target has the number 0.
     #[cfg(feature = "c-abi")]
     fn told_number(&self, reply: &DriverReply) -> Option<u32> {
-        let abi::ModifyQpResp { dctn, .. } = driver_reply(reply).ok()?;
-        (1..=NUMBER).contains(&dctn).then_some(dctn)
+        number(reply)
     }
+}
+
+/// The number in the answer to a change. Until the last change the answer has 0, which no target's number is.
+fn number(reply: &DriverReply) -> Option<u32> {
+    let abi::ModifyQpResp { dctn, .. } = driver_reply(reply).ok()?;
+    (1..=NUMBER).contains(&dctn).then_some(dctn)
 }
 
 /// The data of a change whose answer may have the number.
@@ -130,10 +133,30 @@ fn activate(fd: &CommandFd, spec: &QpSpec, handle: QpHandle, changes: [Change; 2
     let [first, last] = changes;
     change(first)?;
     let reply = change(last)?;
-    let abi::ModifyQpResp { dctn, .. } = answer(Verb::ModifyQp, || spec.subject(), &reply)?;
-    if dctn > NUMBER {
-        let what = format!("a target's number of {dctn:#x}");
-        return Err(Error::malformed(Verb::ModifyQp, spec.subject(), what));
+    number(&reply).ok_or_else(|| {
+        let what = format!("no target's number in {:x?}", reply.as_slice());
+        Error::malformed(Verb::ModifyQp, spec.subject(), what)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    /// Would catch a target whose number no peer can name.
+    #[test]
+    fn a_targets_number_has_24_bits_and_is_not_0() {
+        let number = |dctn| {
+            let reply = abi::ModifyQpResp {
+                dctn,
+                ..Default::default()
+            };
+            number(&reply.as_bytes().into())
+        };
+        assert_eq!([0, 0x100_0000].map(number), [None; 2]);
+        assert_eq!([1, 0xff_ffff].map(number), [Some(1), Some(0xff_ffff)]);
+        assert_eq!(super::number(&DriverReply::new()), None);
     }
-    Ok(dctn)
 }

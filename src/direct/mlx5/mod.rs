@@ -46,7 +46,7 @@ use std::fmt;
 pub use event::{Event, EventChannel, EventType};
 pub use gather::{GatherError, GatheredKey, Gathers};
 pub use object::{DevxObject, VerbsObject};
-pub use refusal::{CommandError, Refusal, Status};
+pub use refusal::{CommandError, Refusal};
 pub use reserved::ReservedQpns;
 pub use uar::{Uar, UarKind};
 pub use umem::{DmabufUmem, Umem};
@@ -59,6 +59,7 @@ use self::layout::{
 };
 use crate::context::Context;
 use crate::driver::OneOf;
+pub use crate::driver::mlx5::refusal::Status;
 use crate::error::{Error, Result, Subject, Verb};
 use crate::pd::Pd;
 

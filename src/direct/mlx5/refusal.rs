@@ -2,70 +2,8 @@
 
 use std::fmt;
 
-#[cfg(feature = "c-abi")]
-use crate::driver::mlx5::refusal::errno;
-#[cfg(feature = "c-abi")]
-use crate::error::Errno;
+use crate::driver::mlx5::refusal::Status;
 use crate::error::{Error, Subject, Verb};
-
-/// The status of a command, by the device's number (`MLX5_CMD_STAT_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Status(pub u8);
-
-macro_rules! statuses {
-    ($($(#[$doc:meta])* $NAME:ident = $number:literal: $meaning:literal;)*) => {
-        impl Status {
-            $(
-                #[doc = concat!($meaning, ".")]
-                pub const $NAME: Self = Self($number);
-            )*
-
-            /// The kernel's name without its prefix, and what it means; `None` for a number that has none.
-            pub const fn meaning(self) -> Option<(&'static str, &'static str)> {
-                match self.0 {
-                    $($number => Some((stringify!($NAME), $meaning)),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-statuses! {
-    INT_ERR = 0x1: "an error within the device";
-    BAD_OP_ERR = 0x2: "the device does not know the command, or not this variant of it";
-    BAD_PARAM_ERR = 0x3: "a parameter is wrong, or the device does not support it";
-    BAD_SYS_STATE_ERR = 0x4: "the system's state does not allow it";
-    BAD_RES_ERR = 0x5: "there is no such object, or it is another user's";
-    RES_BUSY = 0x6: "the object is in use";
-    NOT_READY = 0x7: "the device is not ready";
-    LIM_ERR = 0x8: "a limit of the device is exceeded";
-    BAD_RES_STATE_ERR = 0x9: "the object's state does not allow it";
-    IX_ERR = 0xa: "the index is out of range";
-    NO_RES_ERR = 0xf: "the device has no room left for it";
-    BAD_QP_STATE_ERR = 0x10: "the queue pair's state does not allow it";
-    BAD_PKT_ERR = 0x30: "the packet of a management datagram is malformed";
-    BAD_SIZE_OUTS_CQES_ERR = 0x40: "the new completion queue is too small for the entries that wait";
-    BAD_INP_LEN_ERR = 0x50: "the input has another length than the command";
-    BAD_OUTP_LEN_ERR = 0x51: "the output has another length than the answer";
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.meaning() {
-            Some((name, meaning)) => write!(f, "{meaning} ({name}, {:#x})", self.0),
-            None => write!(f, "status {:#x}", self.0),
-        }
-    }
-}
-
-#[cfg(feature = "c-abi")]
-impl Status {
-    /// The errno by which libmlx5 tells it.
-    pub(crate) fn errno(self) -> Errno {
-        errno(self.0)
-    }
-}
 
 /// A command that the device refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

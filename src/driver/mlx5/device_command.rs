@@ -520,7 +520,7 @@ mod tests {
         let refused = read(&bytes).unwrap_err();
         let error = refused.error(QueryCq::VERB, Subject::numbered("CQ", 3));
         let text = error.to_string();
-        assert!(text.contains("status is 0x5, its syndrome 0x9"), "{text}");
+        assert!(text.contains("BAD_RES_ERR, 0x5); syndrome 0x9"), "{text}");
     }
 
     #[test]

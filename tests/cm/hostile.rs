@@ -252,7 +252,7 @@ fn clients_of_rping() -> Result {
         (vec![1; 17], &["work request 1 of QP"]),
         (
             told(0, 0, 101),
-            &["the peer's ping has 101 bytes", "-S is 100"],
+            &["the peer's ping has 101 bytes", "room for 100 (-S)"],
         ),
         (vec![0xff; 16], &["the peer's ping has 4294967295 bytes"]),
         (told(1 << 40, 0xdead_beef, 100), &["REM_ACCESS_ERR"]),

@@ -68,6 +68,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             the_doctor_finds_the_way,
         ),
         test_without_leaks("programs::the_doctor_pings", the_doctor_pings),
+        test_without_leaks("programs::the_doctor_pings_rping", the_doctor_pings_rping),
         test_without_leaks("programs::no_path_to_a_peer", no_path_to_a_peer),
         test_without_leaks("programs::link_local_addresses", link_local_addresses),
         rping(
@@ -81,9 +82,20 @@ pub(crate) fn tests() -> Vec<Trial> {
             "uverbs rping -c -a 10.9.0.1 -S 2000 -C 3 -V -v",
         ),
         rping(
+            "programs::rping_client_by_default",
+            "uverbs rping -s -a 10.9.0.1 -v",
+            "rping -c -a 10.9.0.1 -C 3 -V -v",
+        ),
+        rping(
+            "programs::rping_server_by_default",
+            "rping -s -a 10.9.0.1 -v",
+            "uverbs rping -c -a 10.9.0.1 -C 3 -V -v",
+        ),
+        // The size that rping's manual page names.
+        rping(
             "programs::rping_ours",
             "uverbs rping -s -a 10.9.0.1 -v",
-            "uverbs rping -c -a 10.9.0.1 -C 3 -V -v",
+            "uverbs rping -c -a 10.9.0.1 -S 100 -C 3 -V -v",
         ),
         test_without_leaks("programs::rping_without_a_reader", rping_without_a_reader),
         server(
@@ -210,6 +222,16 @@ fn the_doctor_pings() -> Result {
         drop(server);
     }
     Ok(())
+}
+
+/// Catches a ping that is larger than a server of rdma-core's `rping` has room for.
+fn the_doctor_pings_rping() -> Result {
+    let own = own_address().ip().to_string();
+    let _server = Program::start(&format!("rping -s -P -a {own} -p 18637"))?;
+    until_so(LIMIT, "the server to listen", listens_by_address)?;
+    let (findings, status) = examined(&own, "18637")?;
+    is(&findings, "connection", "good", "went there and came back")?;
+    same(status, Some(0), "exit status")
 }
 
 /// The network device that has the guest's address.

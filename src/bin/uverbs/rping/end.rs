@@ -22,7 +22,7 @@ const SENDS: u32 = 2;
 
 /// The parameters of a side.
 pub(super) struct Setup {
-    /// Bytes of a ping.
+    /// Bytes of a ping; on a server the room for one.
     pub(super) size: usize,
     /// How long the peer may be silent.
     pub(super) patience: Duration,
@@ -176,7 +176,7 @@ impl End {
         let room = self.ground.source.len();
         let too_long = || {
             let text = format!(
-                "the peer's ping has {} bytes, and -S is {room}",
+                "the peer's ping has {} bytes, and there is room for {room} (-S)",
                 from.length
             );
             Failure::new(Kind::Peer, text)

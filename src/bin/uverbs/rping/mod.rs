@@ -31,6 +31,13 @@ const LEAST: u32 = 26;
 /// The largest.
 const MOST: u32 = 64 * 1024;
 
+/// The size if nobody names one, as rdma-core's program has it. Its server has room for no more.
+const USUAL: u32 = 64;
+
+/// The least room of a server, whose clients may have the size that the manual page of rdma-core's program
+/// names.
+const ROOM: u32 = 100;
+
 const NOTES: &str = "\
 The other side can be the same command or rdma-core's rping with the same -S.
 
@@ -73,8 +80,9 @@ pub(crate) struct Options {
     #[arg(short = 'C', long, value_name = "N", conflicts_with = "server")]
     count: Option<u64>,
 
-    /// Bytes of a ping
-    #[arg(short = 'S', long, value_name = "BYTES", default_value = "100", value_parser = number::size)]
+    /// Bytes of a ping, by default as many as rdma-core's rping has (its manual page says 100); a server has
+    /// room for at least 100
+    #[arg(short = 'S', long, value_name = "BYTES", default_value_t = USUAL, value_parser = number::size)]
     size: u32,
 
     /// Show the pings
@@ -115,8 +123,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// The parameters of a side.
 fn setup(options: &Options) -> Setup {
+    let room = if options.server { ROOM } else { 0 };
     Setup {
-        size: options.size as usize,
+        size: options.size.max(room) as usize,
         patience: options.timeout,
     }
 }
@@ -146,7 +155,7 @@ impl Options {
             address: None,
             port,
             count: Some(1),
-            size: 100,
+            size: USUAL,
             verbose: false,
             validate: true,
             persistent: false,

@@ -39,7 +39,8 @@ impl Drop for Netdev {
     }
 }
 
-/// Catches a device that is another than was asked for, one that stays, and a refusal that is none.
+/// Catches a device that is another than was asked for, one whose driver is not shown, one that stays, and a
+/// refusal that is none.
 fn made_and_deleted() -> Result {
     only_on_rxe("the guests of adapters need no module of soft-RoCE")?;
     run("ip link add linktest type dummy")?;
@@ -58,6 +59,10 @@ fn made_and_deleted() -> Result {
         Some(netdev.0),
         "network device",
     )?;
+    let places = said(&["devices", "-v"])?;
+    let place = places.lines().find(|line| line.starts_with("rxelink"));
+    let driver = place.and_then(|line| line.split_whitespace().nth(1));
+    same(driver, Some("rxe"), "driver")?;
     fails(&["link", "add", "rxelink", netdev.0], 1)?;
     fails(&["link", "add", "rxelink2", "nosuch"], 1)?;
     let nobody =

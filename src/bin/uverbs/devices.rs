@@ -73,18 +73,20 @@ fn netdev(port: &Port) -> Option<&String> {
 
 fn verbose(topology: &Topology) -> Result<()> {
     let header = [
-        "DEVICE", "PORT", "STATE", "RATE", "NETDEV", "LAG", "RAIL", "NODE", "CPUS", "PCI", "LINK",
+        "DEVICE", "DRIVER", "PORT", "STATE", "RATE", "NETDEV", "LAG", "RAIL", "NODE", "CPUS",
+        "PCI", "LINK",
     ];
     let rows = topology.adapters().iter().flat_map(places).collect();
     output::table(header, rows)?;
     output::line(format_args!("\n{}", tree::of(topology)))
 }
 
-fn places(adapter: &Adapter) -> Vec<[String; 11]> {
+fn places(adapter: &Adapter) -> Vec<[String; 12]> {
     let place = adapter.place.as_ref();
     of_each(&adapter.ports, |port| {
         [
             adapter.device.name().to_owned(),
+            or_dash(adapter.device.driver()),
             or_dash(port.map(|port| port.port.number)),
             or_dash(port.and_then(|port| port.port.state)),
             or_dash(port.and_then(|port| port.bandwidth)),

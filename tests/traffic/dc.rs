@@ -2,7 +2,11 @@
 //! key. On the adapter alone; elsewhere they are refused (`lacking::dynamic_connections` of the program
 //! `verbs`).
 
+use std::process::Command;
+
 use libtest_mimic::Trial;
+use support::program::example;
+use support::role::finish;
 use support::{
     ALL, Hca, Result, Wc, completion, completions, fail, nothing, open, same, says, test_on_adapter,
 };
@@ -18,7 +22,7 @@ use crate::slots::{self, SLOT, SLOTS};
 type Named = (&'static str, fn() -> Result);
 
 pub(crate) fn tests() -> Vec<Trial> {
-    let tests: [Named; 12] = [
+    let tests: [Named; 13] = [
         ("dc::has_every_operation", has_every_operation),
         ("dc::one_reaches_many", one_reaches_many),
         ("dc::many_reach_one", many_reach_one),
@@ -34,6 +38,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         ("dc::at_run_time", at_run_time),
         ("dc::step_by_step", step_by_step),
         ("dc::what_is_refused", what_is_refused),
+        ("dc::the_example_serves", the_example_serves),
     ];
     tests
         .map(|(name, run)| test_on_adapter(name, move |_: Hca| run()))
@@ -682,4 +687,16 @@ fn is_invalid<T>(result: uverbs::Result<T>, what: &str) -> Result {
         Ok(_) => fail(format!("not refused: {what}")),
         Err(error) => same(matches!(error.cause(), Cause::Invalid(_)), true, what),
     }
+}
+
+/// Catches an example that has gone wrong.
+fn the_example_serves() -> Result {
+    let said = finish(Command::new(example("dc_server")?).arg("50"))?;
+    says(
+        &said,
+        &[
+            "one queue pair has welcomed 50 clients",
+            "50 clients were welcomed, each at its own target",
+        ],
+    )
 }

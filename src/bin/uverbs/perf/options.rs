@@ -123,7 +123,7 @@ pub(super) struct Client {
     transport: Transport,
 
     /// Bytes of a message: a number such as 4096 or 64K, a list, or a range of powers of two such as 2..1M;
-    /// 8 by default for latency, 64K for bandwidth
+    /// by default 8 for latency and for words of atomic operations, 64K for bandwidth, 1024 of it over ud
     #[arg(short, long, value_name = "BYTES", value_parser = sizes)]
     sizes: Option<Sizes>,
 

@@ -9,9 +9,9 @@
 //! rxe's rings are the kernel's own pages. There the allocator supplies the *place*: addresses over which the
 //! driver maps the ring, and which it returns as fresh zeroed private pages ([`Purpose::Place`]).
 //!
-//! mlx5's rings may also lie in a *dma-buf*: memory that the kernel knows by a file descriptor and an offset,
-//! such as a GPU's ([`Allocation::Dmabuf`]). The rings of a queue for an agent need not be mapped in this
-//! process ([`Allocation::Unmapped`]).
+//! mlx5's rings, and the completion rings of an EFA, may also lie in a *dma-buf*: memory that the kernel
+//! knows by a file descriptor and an offset, such as a GPU's ([`Allocation::Dmabuf`]). The rings of a queue
+//! for an agent need not be mapped in this process ([`Allocation::Unmapped`]).
 //!
 //! Allocators that come with the crate: [`Arena`], [`GuardPages`], [`SharedMemfd`], [`HugePages`],
 //! [`NumaMemory`], in dma-bufs [`Udmabuf`], [`DmaHeap`], [`DmabufMemory`] and [`UnmappedDmabuf`], and

@@ -18,8 +18,9 @@ const DEVICE_NAME: usize = 64;
 /// number to the name: choose one that is free, such as `rxe0`.
 ///
 /// # Errors
-/// `EPERM` if the user is no administrator of the network namespace; `EEXIST` if the name is taken, or the
-/// network device has such a device already; `ENODEV` or `EINVAL` if there is no such network device or kind;
+/// `EPERM` without `CAP_NET_ADMIN` in the initial user namespace, which a rootless container does not have
+/// (`netlink_capable`); `EEXIST` if the name is taken, or the network device has such a device already;
+/// `ENODEV` or `EINVAL` if there is no such network device or kind;
 /// [`Cause::Invalid`](crate::Cause::Invalid) if a text has a NUL, the name is longer than 63 bytes, or the
 /// kind or the network device's name longer than 15. Source: `nldev_newlink` in
 /// `drivers/infiniband/core/nldev.c`.
@@ -53,13 +54,14 @@ fn text_in(text: &str, room: usize) -> Result<CString, String> {
 }
 
 impl Device {
-    /// Deletes a device that was made on a network device, as `rdma link delete` does. For programs that use
-    /// it, it is then removed.
+    /// Deletes a device that was made on a network device, as `rdma link delete` does. From Linux 7.3 on, a
+    /// soft-RoCE device is then removed for programs that use it. Before, it works until the last of them has
+    /// closed it, and this call waits for that, unkillably: so close this program's own contexts first.
     ///
     /// # Errors
-    /// `EPERM` if the user is no administrator of the network namespace; `EINVAL` if it is no such device or
-    /// was removed; [`Cause::Unsupported`](crate::Cause::Unsupported) if it was found by sysfs: only netlink
-    /// deletes.
+    /// `EPERM` without `CAP_NET_ADMIN` in the initial user namespace, as for [`add_link`]; `EINVAL` if it is
+    /// no such device or was removed; [`Cause::Unsupported`](crate::Cause::Unsupported) if it was found by
+    /// sysfs: only netlink deletes.
     pub fn delete_link(&self) -> Result<()> {
         let Some(index) = self.index() else {
             let why = "devices are deleted by RDMA netlink only, which could not be opened";

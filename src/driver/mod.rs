@@ -5,15 +5,7 @@
 //! drivers' own types. That is an `enum`, so no call is indirect, and with one driver built in there is one
 //! variant and nothing to dispatch.
 //!
-//! # A new driver
-//!
-//! 1. A folder here, whose `mod.rs` implements [`contract::Driver`]. Copy [`sample`].
-//! 2. A line in `drivers!`, and the `mod` above it.
-//! 3. A feature in `Cargo.toml` and in `tests/support/Cargo.toml`, a row in `lib.rs`, and its names in
-//!    `tests/driver_names.rs`: they stand nowhere else. Its number, the codes of its buffers and how sysfs
-//!    shows it are in its folder.
-//!
-//! `CONTRIBUTING.md` has what tests and documents need besides.
+//! `CONTRIBUTING.md` has the steps to a new driver; [`sample`] is there to be copied.
 
 /// The list of drivers: the condition under which one is built in, its variant of [`OneOf`], and its type.
 /// Passes the list to another macro, before the arguments.

@@ -335,7 +335,7 @@ fn changed<M: Memory>(
         AfterRereg::Unchanged(mr) if failed.error.is_unsupported() => {
             write(pair, b"as it was", mr.remote())?;
             same(&start(&mr)?, b"as it was", "the region after the refusal")?;
-            skip("the device has no rereg_mr (rxe: since Linux 6.2)")
+            skip("the device has no rereg_mr (rxe: since Linux 6.5)")
         }
         _ => Err(failed.error.into()),
     }

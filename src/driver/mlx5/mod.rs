@@ -5,7 +5,7 @@
 //! formats of requests and completions are the hardware's, big-endian ([`format`], of the package
 //! `uverbs-queue`). A completion names a request by its place in the ring, so ids are kept here ([`ledger`],
 //! [`directory`]). Doorbells and arming are stores to mapped registers ([`uar`]), in an order that matters
-//! ([`barrier`]). Source: `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.2.
+//! ([`barrier`]). Source: `drivers/infiniband/hw/mlx5` and `include/linux/mlx5` of Linux 6.1 to 7.3.
 //!
 //! Not there yet, each with its place: queue pairs of type raw packet (a layout in [`qp`], a segment in
 //! [`send`], and a ring of its own for receives), compressed completions ([`entries`], [`cq`]). Commands of

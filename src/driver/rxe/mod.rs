@@ -2,7 +2,7 @@
 //!
 //! Its peculiarities: every create returns the offset and size of each ring (`struct mminfo`), the send
 //! doorbell is a system call, receives need none, and completions are plain `struct ib_uverbs_wc`. Source:
-//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.2.
+//! `drivers/infiniband/sw/rxe` of Linux 6.1 to 7.3.
 
 mod counts;
 mod cq;

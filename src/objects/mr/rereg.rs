@@ -117,7 +117,7 @@ impl<M: Memory> Mr<M> {
     /// protection domain belongs to another context; or the new access writes to pages that were registered
     /// for reading; this library's driver lacks the verb; or `EBUSY`: another holder of the file uses the
     /// region's handle right now. Otherwise the kernel or its driver lacks the verb (soft-RoCE has it since
-    /// Linux 6.2), or it fails. Manual page: `ibv_rereg_mr(3)`.
+    /// Linux 6.5), or it fails. Manual page: `ibv_rereg_mr(3)`.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn rereg(self, change: Rereg<'_>) -> Result<Self, ReregError<Self, M>> {
         let region = &self.held.region;

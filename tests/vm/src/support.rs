@@ -21,15 +21,17 @@ Both mlx5 columns are the kernel's real mlx5 driver over a
 
 /// Text that comes after the table.
 const TAIL: &str = "
-Reasons for the gaps: the kernel's rxe has ATOMIC WRITE, FLUSH and `rereg_mr` since Linux 6.2, and on-demand paging
-on 7.3 but not on 6.12, where it reads and writes on-demand memory from the start of a page, wherever in the page the
-data lie (`__rxe_odp_mr_copy`). It has no XRC, no DC, no inline scatter, no regions in dma-bufs, and neither memory nor a clock of
-its own; it checks a peer's range against the region under a window. The modelled adapter waits for no missing page, so
-on-demand paging of mlx5 has never been tried. The kernel's mlx5 driver has no transition to SQD and does not resize
-shared receive queues; mlx5 has neither ATOMIC WRITE nor FLUSH. On Linux 6.1 the guests have no dma-buf to register,
-and out-of-order receive needs Linux 6.13. The removal of a device while it is in use has tests of its own for each
-driver (`lifecycle removal`, `lifecycle unplug`). An EFA has no connections, fences or shared receive queues; what else it
-lacks is in [efa.md](efa.md).
+Reasons for the gaps: the kernel's rxe has ATOMIC WRITE and FLUSH since Linux 6.2, `rereg_mr` of access and domain
+(never of memory) and the event for the last receive since 6.5, and on-demand paging since 6.15. Up to 7.3 it reads and
+writes on-demand memory from the start of a page, wherever in the page the data lie (`__rxe_odp_mr_copy`). It has no
+XRC, no DC, no inline scatter, no ECE, no out-of-order receive, no null region, no regions in dma-bufs, no memory,
+clock or doorbell registers of its own, and neither LIDs nor `AF_IB`; it checks a peer's range against the region under
+a window. The modelled adapter waits for no missing page, so on-demand paging of mlx5 has never been tried. The kernel's
+mlx5 driver has no transition to SQD and does not resize shared receive queues; mlx5 has neither ATOMIC WRITE nor FLUSH.
+On Linux 6.1 the guests have no dma-buf to register, and out-of-order receive needs Linux 6.13. Paths by LID and `AF_IB`
+need InfiniBand ports, paths by IPv4 Ethernet ones. SRD is EFA's alone. The removal of a device while it is in use has
+tests of its own for each driver (`lifecycle removal`, `lifecycle unplug`). An EFA has no connections, fences or shared
+receive queues; what else it lacks is in [efa.md](efa.md).
 
 On arm64 the programs named in `arm64-tests` of [Cargo.toml](../Cargo.toml) run with Linux 7.3, with pages of
 4 KiB and of 16 KiB. They show the same, except that the kernel shows the adapter's clock only on pages of 4 KiB.

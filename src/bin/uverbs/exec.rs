@@ -31,8 +31,8 @@ Examples:
   uverbs exec -- ibv_devinfo -v
   uverbs exec --library /opt/uverbs/lib -- ib_send_bw -d rxe0
 
-The exit code is the program's. If it cannot be started: 3 if the library or the program does not exist, 4 if
-this user may not run it, 2 for invalid options, 1 for anything else.";
+The exit code is the program's. If it cannot be started: 3 if the library or the program does not
+exist, 4 if this user may not run it, 2 for invalid options, 1 for anything else.";
 
 /// Run a program that is linked to libibverbs on this project's libibverbs.so.1.
 ///

@@ -9,8 +9,8 @@ use crate::{complete, output, select};
 const NOTES: &str = "\
 Both need CAP_NET_ADMIN in the initial user namespace, which a rootless container does not have.
 
-From Linux 7.3 on, programs that use a soft-RoCE device see it removed. Before, its deletion waits, and cannot
-be killed, until the last of them has closed it.
+From Linux 7.3 on, programs that use a soft-RoCE device see it removed. Before, its deletion
+waits, and cannot be killed, until the last of them has closed it.
 
 Examples:
   uverbs link add rxe0 eth0    soft-RoCE over eth0

@@ -135,7 +135,7 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
     /// Creates a completion queue.
     fn create_cq(
         &self,
-        _fd: &CommandFd,
+        _fd: &Arc<CommandFd>,
         _command: CreateCq,
         _parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Self::Cq)> {

@@ -423,7 +423,7 @@ impl Device {
     #[inline(always)]
     pub(crate) fn create_cq(
         &self,
-        fd: &CommandFd,
+        fd: &Arc<CommandFd>,
         command: CreateCq,
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {

@@ -145,9 +145,10 @@ pub(crate) struct Limits {
 const DRAWN: usize = 16;
 
 struct Inner {
+    // Before the file: others may hold it too, and the driver frees in it what it has allocated there.
+    driver: driver::Device,
     fd: Arc<CommandFd>,
     device: Device,
-    driver: driver::Device,
     num_comp_vectors: u32,
     core_support: CoreSupport,
     /// Queried when the first queue pair needs them.
@@ -181,9 +182,9 @@ impl Context {
             None => OnceLock::new(),
         };
         Self(Arc::new(Inner {
+            driver,
             fd: Arc::new(fd),
             device,
-            driver,
             num_comp_vectors: reply.num_comp_vectors,
             core_support: CoreSupport::from_bits_retain(reply.core_support),
             limits: OnceLock::new(),

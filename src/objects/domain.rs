@@ -27,9 +27,9 @@ impl Context {
     #[doc(alias = "ibv_alloc_td")]
     pub fn alloc_td(&self) -> ThreadDomain {
         let inner = Arc::new(TdInner {
+            hardware: self.driver().thread_domain(),
             context: self.clone(),
             id: self.new_id(),
-            hardware: self.driver().thread_domain(),
             domains: AtomicU32::new(0),
         });
         ThreadDomain {
@@ -84,9 +84,10 @@ impl DomainKey {
 }
 
 struct TdInner {
+    // Before the context, whose file a register is freed in.
+    hardware: driver::ThreadDomain,
     context: Context,
     id: u64,
-    hardware: driver::ThreadDomain,
     /// The number of parent domains that use it. Relaxed: the count is for messages; the `Arc` decides.
     domains: AtomicU32,
 }

@@ -198,7 +198,7 @@ impl contract::Driver for Efa {
 
     fn create_cq(
         &self,
-        fd: &CommandFd,
+        fd: &Arc<CommandFd>,
         command: CreateCq,
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {

@@ -185,7 +185,7 @@ impl contract::Driver for Device {
 
     fn create_cq(
         &self,
-        fd: &CommandFd,
+        fd: &Arc<CommandFd>,
         command: CreateCq,
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {
@@ -377,7 +377,7 @@ type Parts<'a> = QpParts<'a, CqCore, Drawn, Arc<Lease>>;
 pub(crate) struct ThreadDomain(OnceLock<Arc<Lease>>);
 
 impl ThreadDomain {
-    fn lease(&self, device: &Device, fd: &CommandFd) -> Result<Arc<Lease>> {
+    fn lease(&self, device: &Device, fd: &Arc<CommandFd>) -> Result<Arc<Lease>> {
         if let Some(lease) = self.0.get() {
             return Ok(Arc::clone(lease));
         }
@@ -574,13 +574,11 @@ impl Device {
     ///
     /// The page need not be uncached: what is stored there is flushed. But where the kernel has found that
     /// write combining does not work, an uncached page does, so that is asked for first.
-    fn common(&self, fd: &CommandFd) -> Result<&Arc<Lease>> {
+    fn common(&self, fd: &Arc<CommandFd>) -> Result<&Arc<Lease>> {
         if let Some(common) = self.common.get() {
             return Ok(common);
         }
-        let lease = Arc::new(Lease::common(&Arc::new(uncached(|kind| {
-            UarPage::new(fd, kind)
-        })?)));
+        let lease = Arc::new(Lease::common(&Arc::new(uncached(fd)?)));
         // Two threads may come here at once: the first page stays.
         Ok(self.common.get_or_init(|| lease))
     }
@@ -596,7 +594,7 @@ impl Device {
     }
 
     /// The register for a queue pair.
-    fn lease(&self, fd: &CommandFd, thread_domain: Option<&Arc<Lease>>) -> Result<Arc<Lease>> {
+    fn lease(&self, fd: &Arc<CommandFd>, thread_domain: Option<&Arc<Lease>>) -> Result<Arc<Lease>> {
         Ok(match thread_domain {
             Some(lease) => Arc::clone(lease),
             None => match self.registers.for_queue_pair(fd) {
@@ -609,12 +607,11 @@ impl Device {
     /// A page of registers for a queue pair that may be handed over. It is uncached where the kernel has such
     /// pages: an agent's processor or device need not know how to flush.
     fn page(&self, fd: &Arc<CommandFd>) -> Result<Arc<Lease>> {
-        let page = uncached(|kind| UarPage::freed(fd, kind))?;
-        Ok(Arc::new(Lease::of_page(page)))
+        Ok(Arc::new(Lease::of_page(uncached(fd)?)))
     }
 
     /// The register of a thread domain: one of its own if the device has BlueFlame, otherwise the common one.
-    pub(crate) fn alloc_td(&self, fd: &CommandFd) -> Result<Arc<Lease>> {
+    pub(crate) fn alloc_td(&self, fd: &Arc<CommandFd>) -> Result<Arc<Lease>> {
         Ok(match self.registers.for_thread_domain(fd)? {
             Some(lease) => Arc::new(lease),
             None => Arc::clone(self.common(fd)?),
@@ -623,8 +620,9 @@ impl Device {
 }
 
 /// A register page whose stores need not be combined, if the kernel has such.
-fn uncached(new: impl Fn(UarAllocType) -> Result<UarPage>) -> Result<UarPage> {
-    new(UarAllocType::NC).or_else(|error| new(UarAllocType::BF).map_err(|_| error))
+fn uncached(fd: &Arc<CommandFd>) -> Result<UarPage> {
+    UarPage::new(fd, UarAllocType::NC)
+        .or_else(|error| UarPage::new(fd, UarAllocType::BF).map_err(|_| error))
 }
 
 #[cfg(feature = "mlx5-direct")]
@@ -703,7 +701,7 @@ fn ring(count: u32, size: usize, buffers: Option<&Buffers>) -> Result<Entries> {
 /// Creates a completion queue.
 fn create_cq(
     device: &Device,
-    fd: &CommandFd,
+    fd: &Arc<CommandFd>,
     mut command: CreateCq,
     parts: &CqParts<'_>,
 ) -> Result<(CqHandle, Cq)> {

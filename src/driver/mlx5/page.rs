@@ -1,11 +1,12 @@
 //! The pages in which doorbell registers lie (UARs).
 //!
 //! A context has one uncached page, for arming completion queues and for the doorbells of queue pairs without
-//! a better register; the pages of the others combine writes ([`super::register`]).
+//! a better register. Each queue pair for an agent has one as well. The pages of the others combine writes
+//! ([`super::register`]).
 
 #[cfg(all(feature = "c-abi", feature = "mlx5-direct"))]
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rustix::mm::ProtFlags;
 use uverbs_uapi::mlx5::UarAllocType;
@@ -21,12 +22,12 @@ use crate::error::{Error, Result, Subject, Verb};
 /// Bytes of a UAR.
 pub(super) const UAR: usize = 4096;
 
-/// A mapped UAR page. The kernel frees the UAR with the context, or with this value.
+/// A mapped UAR page. It outlives what the device rings on it for.
 #[derive(Debug)]
 pub(super) struct UarPage {
     pub(super) map: Map,
-    /// Behind the mapping. It is there if the UAR is freed with this value.
-    _freed: Option<Freed>,
+    /// Behind the mapping.
+    _freed: Freed,
     pub(super) length: usize,
     /// Where it begins in the command file, in bytes.
     pub(super) offset: u64,
@@ -38,58 +39,48 @@ pub(super) struct UarPage {
     turn: Turn,
 }
 
-/// Frees a UAR when it is dropped.
+/// Frees a UAR when it is dropped: other holders of the file may keep it open for long, and the UARs of the
+/// function are few. The kernel gives the UAR to nobody else as long as anybody has it mapped, by the command
+/// file or by fork(2).
 #[derive(Debug)]
 struct Freed {
-    fd: Arc<CommandFd>,
+    /// Weak: the page of a queue that the kernel refuses to destroy stays for ever. If it kept the file open,
+    /// so would the queue.
+    fd: Weak<CommandFd>,
     handle: UarHandle,
 }
 
 impl Drop for Freed {
     fn drop(&mut self) {
-        self.fd.abandon(self.handle);
+        if let Some(fd) = self.fd.upgrade() {
+            fd.abandon(self.handle);
+        }
     }
 }
 
 impl UarPage {
-    /// Allocates and maps a UAR page that is freed with this value. It outlives what the device rings on it
-    /// for. The kernel gives it to nobody else as long as anybody has it mapped, by the command file or by
-    /// fork(2).
-    pub(super) fn freed(fd: &Arc<CommandFd>, kind: UarAllocType) -> Result<Self> {
-        let (page, handle) = Self::alloc(fd, kind)?;
-        let fd = Arc::clone(fd);
-        Ok(Self {
-            _freed: Some(Freed { fd, handle }),
-            ..page
-        })
-    }
-
-    /// Allocates and maps a UAR page that is freed with the context.
-    pub(super) fn new(fd: &CommandFd, kind: UarAllocType) -> Result<Self> {
-        Self::alloc(fd, kind).map(|(page, _)| page)
-    }
-
-    /// Allocates and maps a UAR page, and returns the kernel's handle of the UAR as well.
-    fn alloc(fd: &CommandFd, kind: UarAllocType) -> Result<(Self, UarHandle)> {
+    /// Allocates and maps a UAR page.
+    pub(super) fn new(fd: &Arc<CommandFd>, kind: UarAllocType) -> Result<Self> {
         let uar = fd.execute(&AllocUar(kind))?;
-        let length = uar.length as usize;
-        let map = match length < UAR {
-            true => {
-                let what = format!("a UAR of {length} bytes");
-                Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what))
-            }
-            false => Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE),
+        // From here on it is freed if something fails.
+        let freed = Freed {
+            fd: Arc::downgrade(fd),
+            handle: uar.handle,
         };
-        let page = Self {
-            map: map.inspect_err(|_| fd.abandon(uar.handle))?,
-            _freed: None,
+        let length = uar.length as usize;
+        if length < UAR {
+            let what = format!("a UAR of {length} bytes");
+            return Err(Error::malformed(Verb::AllocUar, Subject::the("UAR"), what));
+        }
+        Ok(Self {
+            map: Map::new(fd, "UAR", uar.offset, length, ProtFlags::WRITE)?,
+            _freed: freed,
             length,
             offset: uar.offset,
             page_id: uar.page_id,
             combines: kind != UarAllocType::NC,
             turn: Turn::new(),
-        };
-        Ok((page, uar.handle))
+        })
     }
 
     /// A page of memory that plays the device.
@@ -103,7 +94,10 @@ impl UarPage {
     pub(super) fn of_uars(uars: usize) -> Self {
         Self {
             map: Map::of_memory(uars * UAR),
-            _freed: None,
+            _freed: Freed {
+                fd: Weak::new(),
+                handle: UarHandle(0),
+            },
             length: uars * UAR,
             offset: 0,
             page_id: 5,

@@ -170,7 +170,7 @@ impl Registers {
     }
 
     /// A register for a queue pair; `None` if the device has none.
-    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &CommandFd) -> Option<Arc<Lease>> {
+    pub(super) fn for_queue_pair(self: &Arc<Self>, fd: &Arc<CommandFd>) -> Option<Arc<Lease>> {
         self.for_queue_pair_by(|| UarPage::new(fd, UarAllocType::BF))
     }
 
@@ -202,7 +202,10 @@ impl Registers {
     }
 
     /// A register for a thread domain; `None` if the device has no BlueFlame.
-    pub(super) fn for_thread_domain(self: &Arc<Self>, fd: &CommandFd) -> Result<Option<Lease>> {
+    pub(super) fn for_thread_domain(
+        self: &Arc<Self>,
+        fd: &Arc<CommandFd>,
+    ) -> Result<Option<Lease>> {
         if self.size == 0 {
             return Ok(None);
         }

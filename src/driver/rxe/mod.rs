@@ -165,7 +165,7 @@ impl contract::Driver for Rxe {
 
     fn create_cq(
         &self,
-        fd: &CommandFd,
+        fd: &Arc<CommandFd>,
         command: CreateCq,
         parts: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {

@@ -104,7 +104,7 @@ impl contract::Driver for Sample {
 
     fn create_cq(
         &self,
-        _: &CommandFd,
+        _: &Arc<CommandFd>,
         command: CreateCq,
         _: &CqParts<'_>,
     ) -> Result<(CqHandle, Cq)> {

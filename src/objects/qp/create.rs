@@ -265,8 +265,8 @@ impl<'a> QpBuilder<'a> {
     }
 
     /// Gives the queue pair a page of the device's registers on which no other queue pair rings, so that it
-    /// can be handed over to an agent ([`Qp::into_device`]). The page belongs to the context until that is
-    /// closed, so this is for queue pairs that live long.
+    /// can be handed over to an agent ([`Qp::into_device`]). The page is freed with the queue pair. A device
+    /// has few of them.
     ///
     /// An allocator may put its rings and its record where this process does not reach them
     /// ([`Allocation::Unmapped`](crate::alloc::Allocation::Unmapped)). Then the queue pair has no room for

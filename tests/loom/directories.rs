@@ -17,6 +17,7 @@ pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("queue_pairs::the_poller_knows_who_reports", created),
         test("queue_pairs::a_reset_divides_the_completions", reset),
+        test("queue_pairs::a_reset_sees_a_ring_that_wraps", wrapped),
         test("queue_pairs::completions_outlive_them", destroyed),
         test("overruns::the_poller_hears_of_one", overran),
     ]
@@ -151,6 +152,28 @@ fn reset() {
     });
     queue_pair.replace(reporter(8));
     entries.write(1, queue_pair.number());
+    poller.join().unwrap();
+}
+
+/// Would catch a reset that finds the ring empty because the device has gone round it, and that then passes
+/// over no completion of before.
+fn wrapped() {
+    let entries = Entries::new();
+    let directory = Arc::new(Directory::new(entries.clone(), Record::new()));
+    let (queue_pair, other) = (register(&directory, 7), register(&directory, 9));
+    let others = other.number();
+    entries.write(0, others);
+    entries.write(1, queue_pair.number());
+    let mut poller = Poller::new(&directory, &entries);
+    let poller = thread::spawn(move || {
+        assert_eq!(poller.take(), Taken::Completion(9));
+        // There is room for another one.
+        poller.entries.write(2, others);
+        let taken = poller.take();
+        let is_right = matches!(taken, Taken::Completion(7) | Taken::Forgotten);
+        assert!(is_right, "of before the reset: {taken:?}");
+    });
+    queue_pair.replace(reporter(8));
     poller.join().unwrap();
 }
 

@@ -20,6 +20,7 @@
 mod again;
 mod agains;
 mod backings;
+mod barrier;
 mod blocks;
 #[path = "../../src/words/callbacks.rs"]
 #[allow(unused_imports, reason = "the models do not need its unit tests")]

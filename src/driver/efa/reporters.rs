@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::order;
 use super::ring::View;
 use crate::driver::kit::directory::is_before;
 use crate::driver::kit::ledger::NumberedLedger;
@@ -182,7 +183,9 @@ impl Directory {
                     false => break,
                 };
             }
-            // Meanwhile the poller may have passed this index, and the device may have gone round the ring.
+            // Meanwhile the poller may have passed this index, and the device may have gone round the ring:
+            // then the entry seems not to have arrived. That the poller has passed it must be seen here.
+            order::after_phase();
             let passed = ring.passed();
             if !is_before(index, passed) {
                 return index;

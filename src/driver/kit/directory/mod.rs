@@ -16,6 +16,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::{Arc, PoisonError};
 
+use super::barrier;
 use super::ledger::SrqLedger;
 use super::memory::Record;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
@@ -166,7 +167,9 @@ impl<E: Ring, R: Report> Directory<E, R> {
                 found |= of == number;
                 index = index.wrapping_add(1);
             }
-            // Meanwhile the poller may have passed this index, and the device may have gone round the ring.
+            // Meanwhile the poller may have passed this index, and the device may have gone round the ring:
+            // then the entry seems not to have arrived. That the poller has passed it must be seen here.
+            barrier::owner_before_entry();
             let passed = self.passed();
             if !is_before(index, passed) {
                 return (index, found);

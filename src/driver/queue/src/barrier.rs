@@ -24,7 +24,8 @@ pub fn record_before_register() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Orders the read of an entry's owner bit before the reads of the rest: the device wrote the owner bit last.
+/// Orders the read of an entry's owner bit before later reads, such as those of the rest: the device wrote the
+/// owner bit last.
 #[inline(always)]
 pub fn owner_before_entry() {
     load_load();

@@ -7,7 +7,7 @@
 
 use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU16, AtomicU32};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
@@ -263,7 +263,10 @@ impl Record {
                 Error::os(Verb::AllocBuffer, Subject::the("doorbell record"), errno)
             })?,
         };
-        record.clear();
+        for index in 0..2 {
+            // Relaxed: nobody else has the record yet.
+            record.word(index).store(0, Ordering::Relaxed);
+        }
         Ok(record)
     }
 
@@ -300,8 +303,8 @@ impl Record {
         self.words.cast()
     }
 
-    /// The lower half of a word that counts. The device takes only that half; the upper one stays 0. A caller
-    /// of this does not use the word as a whole.
+    /// The lower half of a word that counts. The device takes only that half; the upper one stays 0. Nobody
+    /// uses the word as a whole then: atomics of different sizes at one place are a data race.
     #[inline(always)]
     pub(crate) fn counter(&self, index: usize) -> &AtomicU16 {
         let word = NonNull::from(self.word(index)).cast::<AtomicU16>();
@@ -309,12 +312,11 @@ impl Record {
         unsafe { word.add(1).as_ref() }
     }
 
-    /// Zeroes both words.
-    pub(crate) fn clear(&self) {
+    /// Zeroes both counters. Other threads may load them meanwhile.
+    pub(crate) fn clear_counters(&self) {
         for index in 0..2 {
-            // Relaxed: no device looks at the record yet, or it is at rest.
-            self.word(index)
-                .store(0, std::sync::atomic::Ordering::Relaxed);
+            // Relaxed: the device is at rest.
+            self.counter(index).store(0, Ordering::Relaxed);
         }
     }
 
@@ -378,7 +380,6 @@ mod tests {
 
     #[test]
     fn a_record_is_zero_when_it_is_handed_out_again() {
-        use std::sync::atomic::Ordering;
         let records = Records::new(RESOURCE);
         let record = Record::new(&records, None).unwrap();
         record.word(1).store(7, Ordering::Relaxed);

@@ -371,7 +371,7 @@ impl QpCore {
         let receiver = reporter.recv.clone();
         self.registration.replace(reporter);
         *self.ledgers() = (Arc::clone(&send_ledger), receiver.clone());
-        self.rings.record.clear();
+        self.rings.record.clear_counters();
         if let Some(ece) = &self.ece {
             ece.reset();
         }

@@ -2,7 +2,7 @@
 
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering};
 
 use uverbs_uapi::enums::QpType;
 use uverbs_uapi::flags::SendFlags;
@@ -308,7 +308,11 @@ impl Pair {
         let (record, core) = (self.record, Arc::clone(&self.core));
         move || {
             let _keeps_the_record = &core;
-            word(record, RECORD_SEND) as u16
+            // The half that the poster stores.
+            let at = record as usize + 4 * RECORD_SEND + 2;
+            let at = ptr::with_exposed_provenance::<AtomicU16>(at);
+            // SAFETY: the record is there as long as the core.
+            u16::from_be(unsafe { &*at }.load(Ordering::Acquire))
         }
     }
 
@@ -321,7 +325,7 @@ impl Pair {
     }
 }
 
-/// A word of a doorbell record, which is alive as long as its core.
+/// A word of a doorbell record, which is alive as long as its core. Nobody stores to it meanwhile.
 fn word(record: u64, index: usize) -> u32 {
     let at = ptr::with_exposed_provenance::<AtomicU32>(record as usize + 4 * index);
     // SAFETY: the caller has the core.

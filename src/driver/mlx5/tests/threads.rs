@@ -1,5 +1,6 @@
 //! Posters, a device and a poller, each a thread.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -70,6 +71,26 @@ fn posters_do_not_disturb_the_poller() {
     for pair in &pairs {
         assert_eq!(pair.send.in_flight(), 0);
     }
+}
+
+/// For Miri: would catch a reset that stores whole words of the record while another thread, which drops a
+/// region, loads half of one.
+#[test]
+fn a_reset_does_not_disturb_who_asks_for_requests_in_flight() {
+    const ROUNDS: usize = 100;
+    let (cq, _producer) = cq(15, 64);
+    let mut pair = Pair::new(QpType::RC, cap(8, 1, 0), &cq, &cq);
+    let core = Arc::clone(&pair.core);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for _ in 0..ROUNDS {
+                assert_eq!(core.receives().unwrap().in_flight(), 0);
+            }
+        });
+        for _ in 0..ROUNDS {
+            pair.core.reset(&mut pair.send, pair.recv.as_mut());
+        }
+    });
 }
 
 /// Requests that go through a queue of a few.

@@ -15,7 +15,7 @@ use uverbs_uapi::types::AhAttr;
 
 use super::format::{Be16, Be32, Datagram};
 use crate::command::{
-    CommandFd, CreateAh, CreateAhReply, DriverData, DriverReply, QueryGid, QueryPort,
+    CommandFd, CreateAh, CreateAhReply, DriverData, DriverReply, QueryGid, QueryPort, quiet,
 };
 use crate::driver::answer;
 use crate::error::{Error, Result, Subject, Verb};
@@ -74,7 +74,7 @@ pub(super) struct Ports(Mutex<BTreeMap<u8, Port>>);
 impl Ports {
     fn get(&self, fd: &CommandFd, number: u8) -> Result<Port> {
         // A panic elsewhere has not spoilt what is known.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = quiet(|| self.0.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(port) = known.get(&number) {
             return Ok(*port);
         }
@@ -219,7 +219,31 @@ fn source_port(flow_label: u32, handle: u32) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
+    use crate::command::Route;
+    use crate::device::DriverId;
+    use crate::owned::tests::Listener;
+
+    /// Would catch a subscriber of traces that is notified under the lock of the ports, which it needs to
+    /// create an address handle.
+    #[test]
+    fn a_subscriber_may_ask_for_ports() {
+        // A file that takes no commands.
+        let file = File::open("/dev/null").unwrap().into();
+        let fd = CommandFd::new(file, DriverId::MLX5.0, Route::Best);
+        let (ports, told) = (Arc::new(Ports::default()), Arc::new(AtomicU32::new(0)));
+        let (asked, counted) = (Arc::clone(&ports), Arc::clone(&told));
+        let listener = Listener("uverbs::command", move |_| {
+            assert!(asked.0.try_lock().is_ok());
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        tracing::subscriber::with_default(listener, || ports.get(&fd, 1).map(drop)).unwrap_err();
+        assert!(told.load(Ordering::Relaxed) > 0);
+    }
 
     /// Would catch a path that is dropped by the routes of a port without a subnet of its own.
     #[test]

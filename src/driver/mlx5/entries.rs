@@ -5,6 +5,7 @@
 
 use std::num::NonZeroU32;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::barrier;
@@ -14,11 +15,11 @@ use super::memory::Memory;
 use super::place::RingPlace;
 use crate::driver::kit::directory::Ring;
 
-/// The entries, with their memory.
-#[derive(Debug)]
+/// The entries, with their memory, which clones share.
+#[derive(Clone, Debug)]
 pub(super) struct Entries {
     view: View,
-    memory: Memory,
+    memory: Arc<Memory>,
     /// An agent has them, which may write anything: this side does not read them.
     are_away: bool,
 }
@@ -55,7 +56,7 @@ impl Entries {
         let view = View { first, count, size };
         Self {
             view,
-            memory,
+            memory: Arc::new(memory),
             are_away: false,
         }
     }

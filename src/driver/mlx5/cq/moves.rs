@@ -3,6 +3,7 @@
 use std::mem;
 
 use super::Cq;
+use crate::command::quiet;
 use crate::driver::mlx5::entries::Entries;
 use crate::driver::mlx5::format::{INDEX_MASK, cqe};
 use crate::driver::mlx5::handover::Part;
@@ -83,8 +84,11 @@ impl Cq {
         switch: impl FnOnce(Entries) -> Result<Entries, E>,
     ) -> Result<(), E> {
         let directory = &self.core.directory;
+        // Whatever becomes of the rings, none is freed under the lock: an allocator may get the memory back,
+        // and may then call into other queues.
+        let _new = new.clone();
         // Locked throughout, so that no thread looks in the old ring for entries of the new one.
-        let mut inner = directory.lock();
+        let mut inner = quiet(|| directory.lock());
         let next = directory.passed().wrapping_add(1);
         // The new ring's first entry is the one after the place that stays empty.
         new.invalidate(next);
@@ -104,11 +108,10 @@ impl Cq {
         inner.shift();
         self.reporters.shift();
         let old = mem::replace(&mut inner.entries, new);
-        drop(inner);
-        // Not under the lock: an allocator may get the memory back, and may then call into other queues.
-        drop(old);
         self.view = view;
         directory.pass(next);
+        drop(inner);
+        drop(old);
         Ok(())
     }
 }

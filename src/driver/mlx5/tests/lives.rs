@@ -1,6 +1,7 @@
 //! Queue pairs that start again or are destroyed while completions of theirs wait, and rings that change
 //! their size.
 
+use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
@@ -17,9 +18,12 @@ use super::device::{Pair, Producer, cap, completion, cq, shared, take};
 use crate::alloc::{
     Allocation, Allocator, BufferCounts, BufferRequest, Buffers, Counting, GuardPages, ResourceType,
 };
+use crate::command::{CommandFd, QueryDevice, Route};
+use crate::device::DriverId;
 use crate::driver::contract::methods::*;
 use crate::driver::contract::receiving;
 use crate::error::AllocError;
+use crate::owned::tests::Listener;
 use crate::work::PostError;
 
 fn send(pair: &mut Pair, id: u64) {
@@ -446,6 +450,12 @@ unsafe impl Allocator for Dropping {
     }
 
     unsafe fn free(&self, _: NonNull<[u8]>, _: &BufferRequest) {
+        self.drop_it();
+    }
+}
+
+impl Dropping {
+    fn drop_it(&self) {
         let pair = self.0.lock().unwrap().take();
         drop(pair);
     }
@@ -495,6 +505,30 @@ fn ends(body: impl FnOnce(&Arc<Dropping>, &Buffers) + Send + 'static) {
     assert_eq!(left, Ok(false), "an allocator got nothing back, or waits");
 }
 
+/// Would catch a subscriber of traces that is notified of the command for another ring under a lock that it
+/// needs for a queue pair.
+#[test]
+fn subscribers_may_drop_queue_pairs_during_a_resize() {
+    ends(|allocator, _| {
+        let (mut cq, mut producer) = cq(15, 64);
+        *allocator.0.lock().unwrap() = Some(pair(&cq));
+        let dropping = Arc::clone(allocator);
+        let listener = Listener("uverbs::command", move |_| dropping.drop_it());
+        let file = File::open("/dev/null").unwrap().into();
+        let fd = CommandFd::new(file, DriverId::MLX5.0, Route::Best);
+        let memory = Memory::new(64 * 32, 4096, ResourceType::MLX5_CQ, None).unwrap();
+        tracing::subscriber::with_default(listener, || {
+            cq.resize(Entries::new(memory, 32, 64), |new| {
+                fd.execute(&QueryDevice).unwrap_err();
+                producer.write(completion(cqe::RESIZE, 0, 0));
+                producer.view = new.view();
+                Ok::<_, ()>(new)
+            })
+            .unwrap();
+        });
+    });
+}
+
 /// Would catch rings that go back to their allocator under a lock that the allocator needs for another queue
 /// pair.
 #[test]
@@ -518,6 +552,9 @@ fn allocators_may_drop_queue_pairs_when_rings_come_back() {
         to(&mut cq, 32);
         *allocator.0.lock().unwrap() = Some(pair(&cq));
         to(&mut cq, 64);
+        // The ring that it does not get.
+        *allocator.0.lock().unwrap() = Some(pair(&cq));
+        cq.resize(ring(128), |_| Err(())).unwrap_err();
     });
     // The rings of a queue pair whose completions have all been taken, and of one on a queue that nobody
     // polls any more.

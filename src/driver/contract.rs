@@ -906,8 +906,8 @@ pub(crate) trait Cq: Debug {
     /// True if no completion waits.
     fn is_empty(&mut self) -> Result<bool, PollError>;
 
-    /// Takes completions. Fails if something is wrong with the queue; each error is reported once, but for
-    /// the loss of the queue.
+    /// Takes completions. Fails if something is wrong with the queue: one error of those that have come since
+    /// the last call is reported, once. The loss of the queue is reported each time.
     fn poll(&mut self) -> Result<Self::Polled<'_>, PollError>;
 
     /// Takes completions in the kernel's form, which C programs have too, at most as many as there are

@@ -8,4 +8,3 @@ use crate::driver::kit::directory::{self, poller};
 pub(super) type Directory = directory::Directory<Entries, Reporter>;
 pub(super) type Registration = directory::Registration<Entries, Reporter>;
 pub(super) type Reporters = poller::Reporters<Reporter>;
-pub(super) type Known = poller::Known<Reporter>;

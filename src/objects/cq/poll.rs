@@ -99,6 +99,9 @@ impl Cq {
     /// Takes the completions that have arrived; if there are none, waits for one for at most `timeout`.
     /// `None` if none arrived.
     ///
+    /// With a shared receive queue on mlx5 there may be none in `Some` either: a message for memory on demand
+    /// found a page missing, and the receive has been posted again.
+    ///
     /// It sleeps on the queue's [channel](super::CqBuilder::channel), which should not be shared: events of
     /// other queues that it reads are dropped.
     ///

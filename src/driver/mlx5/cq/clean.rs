@@ -57,7 +57,7 @@ impl Cq {
         directory.pass(left);
         self.reporters.were_cleaned(left, end);
         drop(inner);
-        // Only now, as in `take_closely`. The oldest come last in the list.
+        // Only now, as in `pass_forgotten`. The oldest come last in the list.
         for Forgotten {
             number,
             op_own,

@@ -7,7 +7,6 @@ use uverbs_uapi::enums::WcStatus;
 use super::{Completion, Cq, is_plain};
 use crate::driver::mlx5::again::is_page_fault;
 use crate::driver::mlx5::completion::status;
-use crate::driver::mlx5::directory::Known;
 use crate::driver::mlx5::entries::View;
 use crate::driver::mlx5::format::{Cqe, NUMBER, cqe};
 use crate::driver::mlx5::inline::Landed;
@@ -15,12 +14,15 @@ use crate::driver::mlx5::reporter::Reporter;
 use crate::work::PollError;
 
 impl Cq {
-    /// As [`Self::next`], for an entry that has arrived.
+    /// Gives entries that date from before a reset, or belong to a queue pair whose completions were dropped
+    /// with it, back to the device, up to the first entry that a poll tells of. Returns that one if it has
+    /// arrived.
     #[cold]
     #[inline(never)]
-    pub(super) fn take_closely(&mut self, mut entry: NonNull<Cqe>) -> Option<&Completion> {
+    pub(super) fn pass_forgotten(&mut self) -> Option<NonNull<Cqe>> {
         loop {
             let index = self.directory.passed();
+            let entry = self.view.arrived(index)?;
             if self.reporters.are_stale(&self.core.directory) {
                 self.catch_up();
             }
@@ -28,35 +30,47 @@ impl Cq {
             // below; every bit pattern is a `Cqe`.
             let cqe = unsafe { entry.as_ref() };
             let (op_own, counter) = (cqe.op_own, cqe.wqe_counter.get());
+            let known = self.reporters.get(cqe.srqn_uidx.get() & NUMBER);
+            let Some(known) = known.filter(|known| known.has_forgotten(index)) else {
+                return Some(entry);
+            };
+            // Before the element of a shared queue is free: then room in a queue also means room for one more
+            // completion.
+            self.core.directory.pass(index.wrapping_add(1));
+            known.reporter.reclaim(op_own, counter);
+        }
+    }
+
+    /// As [`Self::next`], for an entry that has arrived and is perhaps not usual.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_closely(&mut self) -> Option<&Completion> {
+        loop {
+            let entry = self.pass_forgotten()?;
+            // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
+            // below; every bit pattern is a `Cqe`.
+            let cqe = unsafe { entry.as_ref() };
+            let (op_own, counter) = (cqe.op_own, cqe.wqe_counter.get());
             let number = cqe.srqn_uidx.get() & NUMBER;
-            let known = self.reporters.get(number);
-            let finding = match known {
-                Some(known) if is_plain(op_own) && !known.forgets() => Finding::SUCCESS,
-                Some(known) => look_closer(known, self.view, entry, index),
+            let reporter = self.reporters.get(number).map(|known| &known.reporter);
+            let finding = match reporter {
+                Some(_) if is_plain(op_own) => Finding::SUCCESS,
+                Some(reporter) => look_closer(reporter, self.view, entry),
                 None => Finding::Senseless,
             };
             // SAFETY: as above. Data in it have been copied out, so it is read only now.
             let fields = unsafe { entry.read() };
             // Before its request is finished: then room in a queue also means room for one more completion.
-            let next = index.wrapping_add(1);
+            let next = self.directory.passed().wrapping_add(1);
             self.core.directory.pass(next);
-            let reporter = known.map(|known| &known.reporter);
             let status = match (finding, reporter) {
-                (Finding::Completed(status), _) => Some(status),
-                (Finding::PageMissing, Some(reporter)) if reporter.post_again(counter) => None,
-                (Finding::PageMissing, _) => Some(status(&fields)),
-                (Finding::Forgotten, Some(reporter)) => {
-                    reporter.reclaim(op_own, counter);
-                    None
-                }
-                (Finding::Forgotten, None) | (Finding::Senseless, _) => {
+                (Finding::Completed(status), _) => status,
+                (Finding::PageMissing, Some(reporter)) if reporter.post_again(counter) => continue,
+                (Finding::PageMissing, _) => status(&fields),
+                (Finding::Senseless, _) => {
                     self.refuse(number, op_own);
                     return None;
                 }
-            };
-            let Some(status) = status else {
-                entry = self.view.arrived(next)?;
-                continue;
             };
             let finished = reporter.and_then(|reporter| reporter.finish(op_own, counter));
             let Some((wr_id, does)) = finished else {
@@ -72,15 +86,16 @@ impl Cq {
         }
     }
 
-    /// Notes that an entry makes no sense; the next poll reports it.
+    /// Notes that an entry makes no sense; the next poll reports it, unless it has another error to report.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, number: u32, op_own: u8) {
         let code = op_own >> 4;
-        self.wrong = Some(match self.reporters.get(number) {
+        let error = match self.reporters.get(number) {
             Some(known) if known.reporter.is_known() => PollError::Unknown { code },
             _ => PollError::Stray { number },
-        });
+        };
+        self.wrong.get_or_insert(error);
         self.has_news = true;
     }
 }
@@ -90,8 +105,6 @@ impl Cq {
 enum Finding {
     /// It reports a request, with this status.
     Completed(WcStatus),
-    /// It dates from before a reset, or belongs to a queue pair whose completions were dropped with it.
-    Forgotten,
     /// A message of a shared queue found a page missing: its request has to be posted again.
     PageMissing,
     /// No queue has posted the request that it reports.
@@ -102,14 +115,10 @@ impl Finding {
     const SUCCESS: Self = Self::Completed(WcStatus::SUCCESS);
 }
 
-/// Looks at an entry that is not plain, or whose reporter has entries to forget. Data in it are copied to the
-/// request's memory.
+/// Looks at an entry that is not plain. Data in it are copied to the request's memory.
 #[cold]
 #[inline(never)]
-fn look_closer(known: &Known, view: View, entry: NonNull<Cqe>, index: u32) -> Finding {
-    if known.has_forgotten(index) {
-        return Finding::Forgotten;
-    }
+fn look_closer(reporter: &Reporter, view: View, entry: NonNull<Cqe>) -> Finding {
     // SAFETY: the caller has found that the device has written the entry, and has not given it back.
     let fields = unsafe { entry.as_ref() };
     if is_page_fault(fields) {
@@ -117,7 +126,7 @@ fn look_closer(known: &Known, view: View, entry: NonNull<Cqe>, index: u32) -> Fi
     }
     match fields.op_own & cqe::FAILED == 0 && fields.op_own & cqe::SCATTERED != 0 {
         // SAFETY: as above.
-        true => unsafe { land(&known.reporter, view, entry) },
+        true => unsafe { land(reporter, view, entry) },
         false => Finding::Completed(status(fields)),
     }
 }

@@ -8,7 +8,6 @@ mod shared;
 
 #[cfg(feature = "c-abi")]
 use std::mem::MaybeUninit;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -86,8 +85,8 @@ impl Cq {
         &self.core.uar
     }
 
-    /// The queue, after it has done what has come up since the last poll. Fails if something is wrong; each
-    /// error is reported once.
+    /// The queue, after it has done what has come up since the last poll. Fails if something was wrong: an
+    /// overrun is reported once, and another error unless one comes before it is reported.
     #[inline(always)]
     fn up_to_date(&mut self) -> Result<&mut Self, PollError> {
         match self.needs_attention() {
@@ -106,6 +105,8 @@ impl Cq {
     #[inline(never)]
     fn attend(&mut self) -> Result<&mut Self, PollError> {
         self.catch_up();
+        // No poll tells of them, so they must not pass for completions that wait.
+        self.pass_forgotten();
         self.reporters
             .settle(&self.core.directory, self.directory.passed());
         self.has_news = self.reporters.are_waiting();
@@ -126,8 +127,7 @@ impl Cq {
     }
 
     /// Takes the completion of the next entry of `view`, which is the queue's, if it has arrived. Returns
-    /// what `see` makes of it, which is called before the entry goes back. If the entry is not usual, returns
-    /// the entry instead.
+    /// what `see` makes of it, which is called before the entry goes back. Fails if the entry is not usual.
     ///
     /// It borrows only the parts that it needs, so that `see` may use others.
     #[inline(always)]
@@ -136,19 +136,19 @@ impl Cq {
         directory: &Directory,
         view: View,
         see: impl FnOnce(Completion) -> T,
-    ) -> Result<Option<T>, NonNull<Cqe>> {
+    ) -> Result<Option<T>, Unusual> {
         let index = directory.passed();
         let Some(entry) = view.arrived(index) else {
             return Ok(None);
         };
         if reporters.are_stale(directory) {
-            return Err(entry);
+            return Err(Unusual);
         }
         // SAFETY: the device has written the entry and leaves it alone until it is given back, which is
         // below; every bit pattern is a `Cqe`.
         let cqe = unsafe { entry.as_ref() };
         let Some(noted) = usual(reporters, cqe) else {
-            return Err(entry);
+            return Err(Unusual);
         };
         let (wr_id, does) = noted.id();
         let seen = see(Completion {
@@ -171,7 +171,7 @@ impl Cq {
             completion
         }) {
             Ok(completion) => completion,
-            Err(entry) => self.take_closely(entry).copied(),
+            Err(Unusual) => self.take_closely().copied(),
         }
     }
 
@@ -251,7 +251,7 @@ impl contract::Cq for Cq {
             match Self::take(&self.reporters, &self.directory, view, see) {
                 Ok(Some(())) => {}
                 Ok(None) => break,
-                Err(entry) => match self.take_closely(entry) {
+                Err(Unusual) => match self.take_closely() {
                     Some(completion) => _ = completion.write_to(place),
                     None => break,
                 },
@@ -271,8 +271,8 @@ impl contract::Cq for Cq {
         match Self::take(&cq.reporters, &cq.directory, cq.view, show) {
             Ok(Some(())) => {}
             Ok(None) => cq.taken = None,
-            Err(entry) if cq.take_closely(entry).is_some() => {}
-            Err(_) => cq.taken = None,
+            Err(Unusual) if cq.take_closely().is_some() => {}
+            Err(Unusual) => cq.taken = None,
         }
         Ok(cq.taken)
     }
@@ -297,6 +297,10 @@ impl Drop for Cq {
         self.core.directory.close(self.reporters.shared());
     }
 }
+
+/// An entry is to be looked at closely.
+#[derive(Clone, Copy, Debug)]
+struct Unusual;
 
 /// Completions that are being taken.
 #[derive(Debug)]

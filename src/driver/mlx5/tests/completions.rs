@@ -7,6 +7,7 @@ use uverbs_uapi::enums::{QpType, WcOpcode, WcStatus};
 use zerocopy::FromBytes;
 
 use super::super::completion::Completion;
+use super::super::cq::Cq;
 use super::super::format::{Be32, Cqe, cqe};
 use super::device::{Pair, cap, completion, cq, take};
 use crate::driver::contract::methods::*;
@@ -15,6 +16,25 @@ use crate::work::{LocalKey, LocalSlice, PdTag, PollError, PostError};
 
 fn send(pair: &mut Pair, id: u64) {
     pair.send_nothing(id).unwrap();
+}
+
+/// Would catch an overrun that nobody hears of because an entry of the same poll makes no sense, or the other
+/// way round.
+#[test]
+fn an_overrun_is_reported_before_other_errors() {
+    let (mut cq, mut producer) = cq(15, 64);
+    for overruns_first in [true, false] {
+        producer.write(completion(cqe::REQ, 5, 0));
+        if overruns_first {
+            Cq::overran(cq.core());
+        }
+        assert!(take(&mut cq).is_none());
+        if !overruns_first {
+            Cq::overran(cq.core());
+        }
+        assert_eq!(cq.told(), Err(PollError::Overrun), "{overruns_first}");
+        assert_eq!(cq.told(), Ok(()));
+    }
 }
 
 /// Would catch an owner bit that is read wrongly in some lap, for any size of ring and entry.

@@ -98,6 +98,32 @@ fn what_was_reported_before_a_reset_is_forgotten() {
     assert_eq!(ids(&mut cq), [101]);
 }
 
+/// Would catch completions from before a reset that pass for some that wait: a wait would end at once with
+/// none, and the queue could not be handed over.
+#[test]
+fn what_is_forgotten_does_not_wait() {
+    let (mut cq, mut producer) = cq(15, 64);
+    let (mut first, mut other) = (pair(&cq), pair(&cq));
+    let report = |producer: &mut Producer, pair: &mut Pair, id| {
+        send(pair, id);
+        finish(producer, pair, 0);
+    };
+    report(&mut producer, &mut first, 1);
+    assert_eq!(cq.is_empty(), Ok(false));
+    first.core.reset(&mut first.send, first.recv.as_mut());
+    assert_eq!((cq.is_empty(), producer.waiting()), (Ok(true), 0));
+    // Behind one that is told.
+    report(&mut producer, &mut other, 2);
+    report(&mut producer, &mut first, 3);
+    first.core.reset(&mut first.send, first.recv.as_mut());
+    assert_eq!((cq.is_empty(), producer.waiting()), (Ok(false), 2));
+    assert_eq!(cq.begin().next().map(|taken| taken.wr_id()), Some(2));
+    assert_eq!((cq.is_empty(), producer.waiting()), (Ok(true), 0));
+    report(&mut producer, &mut first, 4);
+    assert_eq!(cq.is_empty(), Ok(false));
+    assert_eq!(ids(&mut cq), [4]);
+}
+
 /// Would catch memory that runs out because a queue pair starts again and again, as one does that finds no
 /// peer, and nothing completes meanwhile.
 #[test]

@@ -80,7 +80,8 @@ impl<'a> CqBuilder<'a> {
     ///
     /// If `ignore` is true, never more completions wait than the queue's [capacity](Cq::capacity). Every
     /// request that may have a completion counts from when it is posted, including unsignaled requests, which
-    /// may fail, and flushed ones. Otherwise the device writes to entries that are being read. While the
+    /// may fail, and flushed ones. Completions of a queue pair that has been reset or destroyed count until a
+    /// poll has passed them. Otherwise the device writes to entries that are being read. While the
     /// queue is with an agent ([`Qp::into_device`](crate::Qp::into_device)), nothing here reads it, and more
     /// completions may come.
     pub unsafe fn ignore_overrun(mut self, ignore: bool) -> Self {

@@ -16,8 +16,10 @@ impl Cq {
     /// Each entry returns to the device as soon as the loop takes it, and before the request's slot in its
     /// queue becomes free. So requests may be posted inside the loop, and a completion queue with room for
     /// all requests of the queues that report to it never overruns. Of a shared receive queue this is its
-    /// capacity, or the number of queue pairs that receive from it, if that is more. What the loop does not
-    /// take stays in the queue. Without completions the loop has no iterations.
+    /// capacity, or the number of queue pairs that receive from it, if that is more. Completions of a queue
+    /// pair that has been reset or destroyed keep their places until a poll has passed them: poll before
+    /// posting again. What the loop does not take stays in the queue. Without completions the loop has no
+    /// iterations.
     ///
     /// It does not check whether the device is still there: when the device has been removed, it finds
     /// nothing for ever. A program that only polls and waits for no event calls

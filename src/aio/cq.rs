@@ -198,9 +198,9 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll). A completion that names a
-    /// queue which does not report here ([`PollError::Stray`](crate::cq::PollError::Stray)) is passed over, and
-    /// traced as a warning.
+    /// The completion queue has failed: as for [`uverbs::Cq::poll`](crate::Cq::poll). A completion that names
+    /// a queue which does not report here ([`PollError::Stray`](crate::cq::PollError::Stray)) is passed over,
+    /// and traced as a warning.
     #[inline(always)]
     pub fn pump(&self) -> Result<bool> {
         self.0.pump()

@@ -19,8 +19,9 @@ pub enum OpError {
     Completion(CompletionError),
     /// Its batch was dropped before it was rung. Nothing was posted.
     NotRung,
-    /// The queue pair was dropped while the operation was in flight, and the device did not complete it. If the kernel has not destroyed the
-    /// queue pair yet, because another call on it was running, the buffer returns to its pool once it has.
+    /// The queue pair was dropped while the operation was in flight, and the device did not complete it. If
+    /// the kernel has not destroyed the queue pair yet, because another call on it was running, the buffer
+    /// returns to its pool once it has.
     Gone,
     /// The device has been removed, or its completion queue has failed. The buffer returns to its pool when
     /// the queue pair is dropped.

@@ -310,8 +310,8 @@ pub(crate) trait Driver: Debug + Send + Sync + Sized + 'static {
         Err(Self::lacks(Verb::ModifySrq, what))
     }
 
-    /// Creates an address handle. The kernel's handle is only there if the kernel has to know of it. It may be
-    /// that of an earlier one.
+    /// Creates an address handle. The kernel's handle is only there if the kernel has to know of it. It may
+    /// be that of an earlier one.
     fn create_ah(
         &self,
         _fd: &CommandFd,

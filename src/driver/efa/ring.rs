@@ -49,8 +49,8 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// The rings that lie in memory one after the other, with `count` entries each; `None` if they do not fit,
-    /// or no such ring exists.
+    /// The rings that lie in memory one after the other, with `count` entries each; `None` if they do not
+    /// fit, or no such ring exists.
     pub(super) fn of(memory: &RingMemory, rings: usize, count: u32) -> Option<Box<[Self]>> {
         let bytes = (count as usize).checked_mul(Entry::BYTES)?;
         let fits = bytes.checked_mul(rings)? <= memory.length();

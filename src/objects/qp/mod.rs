@@ -159,8 +159,8 @@ impl<T: Transport, M: Membership> Qp<T, M> {
 
     /// Moves the queue pair to the state RESET. Requests in flight are dropped without a completion.
     ///
-    /// Completions that have come keep their places in the completion queue until a poll has passed them: poll
-    /// before posting again, or the queue may overrun.
+    /// Completions that have come keep their places in the completion queue until a poll has passed them:
+    /// poll before posting again, or the queue may overrun.
     ///
     /// Its next connection starts with another packet sequence number: send the peer the new
     /// [`Qp::endpoint`].

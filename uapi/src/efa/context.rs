@@ -40,8 +40,8 @@ pub struct AllocUcontextResp {
     pub max_tx_batch: u16,
     /// Fewest requests of a send ring; 0 for no limit.
     pub min_sq_wr: u16,
-    /// Inline bytes of a request of 128 bytes; those of a request of 64 bytes if the device has no others. Since
-    /// Linux 7.3; before that 0.
+    /// Inline bytes of a request of 128 bytes; those of a request of 64 bytes if the device has no others.
+    /// Since Linux 7.3; before that 0.
     pub inline_buf_size_ex: u16,
     /// Reserved.
     pub reserved_b0: [u8; 2],

@@ -24,16 +24,16 @@ pub fn record_before_register() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Orders the read of an entry's owner bit before later reads, such as those of the rest: the device wrote the
-/// owner bit last.
+/// Orders the read of an entry's owner bit before later reads, such as those of the rest: the device wrote
+/// the owner bit last.
 #[inline(always)]
 pub fn owner_before_entry() {
     load_load();
     compiler_fence(Ordering::Acquire);
 }
 
-/// Orders the reads of an entry before the next write, to a doorbell record or a register: a device that reads
-/// the record, or gets the register's new value, then may write over the entry.
+/// Orders the reads of an entry before the next write, to a doorbell record or a register: a device that
+/// reads the record, or gets the register's new value, then may write over the entry.
 #[inline(always)]
 pub fn entry_before_record() {
     load_store();

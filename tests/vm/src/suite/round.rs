@@ -105,8 +105,8 @@ fn meet((is_pair, test): &Test) -> Meet {
     }
 }
 
-/// Leaves each test in those rounds that it is dealt to, and in all if it is not to be dealt; under signals all
-/// run. `kernels` are the series of the kernels of this run.
+/// Leaves each test in those rounds that it is dealt to, and in all if it is not to be dealt; under signals
+/// all run. `kernels` are the series of the kernels of this run.
 pub(crate) fn deal(
     rounds: &mut [Round],
     record: &Record,

@@ -48,8 +48,7 @@ impl Drop for Anchor {
 /// Dropping it destroys the queue pair. Operations in flight then end with
 /// [`OpError::Gone`](super::OpError::Gone), and their buffers come back. An EFA completes them before the
 /// queue pair is gone, so there they end with [`OpError::Completion`](super::OpError::Completion) and the
-/// status [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR). [`is_flushed`](super::OpError::is_flushed) is true
-/// of both.
+/// status [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
 ///
 /// ```no_run
 /// use uverbs::aio::{Cq, Post, Qp};

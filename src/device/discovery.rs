@@ -88,16 +88,13 @@ impl Discovery {
     }
 }
 
-/// Looks for the device with this name a second time if it is not found. The kernel's list may lack a device
-/// if another one comes or goes meanwhile.
+/// Surveys a second time if the device with this name is not found.
 fn twice_for<R>(
     name: &str,
-    mut survey: impl FnMut() -> Result<(R, Option<Vec<Info>>), Failure>,
+    survey: impl FnMut() -> Result<(R, Option<Vec<Info>>), Failure>,
 ) -> Result<(R, Option<Vec<Info>>), Failure> {
-    match survey()? {
-        (_, Some(infos)) if infos.iter().all(|info| info.name != name) => survey(),
-        found => Ok(found),
-    }
+    let has_it = |infos: &Vec<Info>| infos.iter().any(|info| info.name == name);
+    super::look_twice(survey, |(_, infos)| infos.as_ref().is_none_or(has_it))
 }
 
 fn by_netlink(enough: impl Fn(&Info) -> bool) -> Result<(Route, Option<Vec<Info>>), Failure> {
@@ -189,12 +186,7 @@ mod tests {
     fn a_device_that_one_list_lacks_is_in_the_next() {
         let named = |name: &str| Info {
             name: name.into(),
-            index: None,
-            ports: None,
-            firmware: None,
-            node_guid: None,
-            system_image_guid: None,
-            node_type: None,
+            ..Info::default()
         };
         let (all, less) = (vec![named("rxe0"), named("rxe1")], vec![named("rxe0")]);
         for (lists, found, asked) in [

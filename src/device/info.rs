@@ -4,7 +4,7 @@ use super::node_type::NodeType;
 use crate::guid::Guid;
 
 /// A device as a listing shows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(super) struct Info {
     pub(super) name: String,
     pub(super) index: Option<u32>,

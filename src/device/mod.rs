@@ -87,6 +87,19 @@ pub fn find(name: &str) -> Result<Device> {
     Discovery::Automatic.find(name)
 }
 
+/// Looks a second time for what was not found: the kernel's list may lack a device if another one comes or
+/// goes meanwhile.
+fn look_twice<T, E>(
+    mut look: impl FnMut() -> Result<T, E>,
+    is_found: impl Fn(&T) -> bool,
+) -> Result<T, E> {
+    let first = look()?;
+    match is_found(&first) {
+        true => Ok(first),
+        false => look(),
+    }
+}
+
 /// Finds the device of an open character device, whatever name it was opened by.
 ///
 /// # Errors
@@ -103,12 +116,7 @@ pub(crate) fn find_by_file(file: BorrowedFd<'_>, verb: Verb) -> Result<Device> {
         let mut devices = devices()?.into_iter();
         Ok(devices.find(|device| device.rdev() == Some(stat.st_rdev)))
     };
-    // A list may lack a device if another one comes or goes meanwhile.
-    let found = match look()? {
-        None => look()?,
-        found => found,
-    };
-    let Some(device) = found else {
+    let Some(device) = look_twice(look, Option::is_some)? else {
         let (major, minor) = (fs::major(stat.st_rdev), fs::minor(stat.st_rdev));
         let text = format!(
             "no RDMA device of this network namespace has the character device {major}:{minor}"
@@ -154,15 +162,7 @@ impl Device {
     #[cfg(test)]
     pub(crate) fn nameless() -> Self {
         Self::new(Inner {
-            info: Info {
-                name: String::new(),
-                index: None,
-                ports: None,
-                firmware: None,
-                node_guid: None,
-                system_image_guid: None,
-                node_type: None,
-            },
+            info: Info::default(),
             chardev: None,
             sysfs: Sysfs::default(),
         })

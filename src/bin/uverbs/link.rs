@@ -14,7 +14,7 @@ waits, and cannot be killed, until the last of them has closed it.
 
 Examples:
   uverbs link add rxe0 eth0    soft-RoCE over eth0
-  uverbs link del rxe0         and no more
+  uverbs link del rxe0         deletes it again
 
 ";
 
